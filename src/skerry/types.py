@@ -151,7 +151,7 @@ class Network(Value, frozen=True, kw_only=True):
 
 
 class Options(Value, frozen=True, kw_only=True):
-    """Rarely needed switches. `waive` names guarantees that may be missing on this host; `isolation` then shows them."""
+    """Rarely needed switches. `waive` names guarantees that this host may lack; `isolation` then shows them."""
 
     runtime: str | None = None
     pool: bool = True
@@ -159,6 +159,13 @@ class Options(Value, frozen=True, kw_only=True):
     auto_snapshot: bool = False
     sudo: bool = True
     waive: tuple[str, ...] = ()
+
+
+class Caller(Value, frozen=True, kw_only=True):
+    """Who calls: whose sandboxes these are, and what the token may do."""
+
+    owner: str
+    scope: Scope
 
 
 class CreateRequest(Value, frozen=True, kw_only=True):

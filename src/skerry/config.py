@@ -1,0 +1,235 @@
+"""Settings: one table, five layers.
+
+    built-in < operator's file < project's skerry.toml < environment < flags and arguments
+
+The server reads the operator's file and its environment, never a project's file: what a project says reaches it
+as part of a request, where the operator's maxima apply. The environment name of a setting is SKERRY_ and the name in
+capitals with underscores: `limits.memory` is SKERRY_LIMITS_MEMORY.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from skerry.errors import InvalidRequest
+from skerry.types import DEFAULT_LIMITS, Lifecycle, Limits, parse_size, parse_span
+
+RUN_BASE = Path("/run/skerry")
+OPERATOR_FILE = Path("/etc/skerry/config.toml")
+PROJECT_FILE = "skerry.toml"
+Source = Literal["built-in", "operator's file", "project's file", "environment", "flag"]
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise InvalidRequest(f"{name}: {value!r} is not text")
+    return value
+
+
+def _count(value: Any, name: str) -> int:
+    try:
+        number = int(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else -1
+    except ValueError:
+        number = -1
+    if number < 1:
+        raise InvalidRequest(f"{name}: {value!r} is not a whole number above 0")
+    return number
+
+
+def _cpus(value: Any, name: str) -> float:
+    try:
+        return float(Limits(cpus=float(value)).cpus or 0)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"{name}: {value!r} is not a number of CPUs") from error
+
+
+def _size(value: Any, name: str) -> str | int:
+    parse_size(value, name)
+    return value  # type: ignore[no-any-return]
+
+
+def _span(value: Any, name: str) -> str | int | float:
+    parse_span(value, name)
+    return value  # type: ignore[no-any-return]
+
+
+def _words(value: Any, name: str) -> tuple[str, ...]:
+    if isinstance(value, str):
+        value = [word.strip() for word in value.split(",") if word.strip()]
+    if not isinstance(value, (list, tuple)):
+        raise InvalidRequest(f"{name}: {value!r} is not a list of texts")
+    return tuple(_text(word, name) for word in value)
+
+
+def _pairs(value: Any, name: str) -> dict[str, str]:
+    if isinstance(value, str):
+        value = dict(pair.partition("=")[::2] for pair in value.split(",") if pair)
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{name}: {value!r} is not a table of texts")
+    return {_text(key, name): _text(item, f"{name}.{key}") for key, item in value.items()}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row. `project` rows may also stand in a project's skerry.toml."""
+
+    name: str
+    default: Any
+    parse: Callable[[Any, str], Any]
+    help: str
+    project: bool = False
+
+    @property
+    def env(self) -> str:
+        return "SKERRY_" + self.name.upper().replace(".", "_")
+
+
+TABLE: tuple[Setting, ...] = (
+    Setting("state_dir", "/var/lib/skerry", _text, "where the server keeps its database, layers and sandboxes"),
+    Setting("server", None, _text, "the server to talk to: unix:///path or http://host:port; none: the one of this host"),
+    Setting("token", None, _text, "the token for a server on TCP"),
+    Setting("image", "base", _text, "the image of a new sandbox", project=True),
+    Setting("setup", (), _words, "commands that prepare a project's sandbox", project=True),
+    Setting("env", {}, _pairs, "variables of a new sandbox", project=True),
+    Setting("limits.cpus", DEFAULT_LIMITS.cpus, _cpus, "CPUs of a sandbox", project=True),
+    Setting("limits.memory", DEFAULT_LIMITS.memory, _size, "memory of a sandbox", project=True),
+    Setting("limits.disk", DEFAULT_LIMITS.disk, _size, "disk that a sandbox may fill", project=True),
+    Setting("limits.pids", DEFAULT_LIMITS.pids, _count, "processes and threads of a sandbox", project=True),
+    Setting("limits.open_files", DEFAULT_LIMITS.open_files, _count, "open files of a process", project=True),
+    Setting("lifecycle.idle", "15m", _span, "how long a sandbox may be idle", project=True),
+    Setting("lifecycle.life", "24h", _span, "how long a sandbox may run", project=True),
+    Setting("max.cpus", None, _cpus, "most CPUs that anyone may ask for; none: what the host has"),
+    Setting("max.memory", None, _size, "most memory that anyone may ask for; none: what the host has"),
+    Setting("max.disk", None, _size, "most disk that anyone may ask for"),
+    Setting("max.pids", 32768, _count, "most processes that anyone may ask for"),
+    Setting("max.open_files", 1 << 20, _count, "most open files that anyone may ask for"),
+    Setting("max.life", None, _span, "longest life that anyone may ask for"),
+    Setting("max.sandboxes", 1000, _count, "live sandboxes on this host"),
+    Setting("max.sandboxes_per_owner", 500, _count, "live sandboxes of one owner"),
+    Setting("runtime", None, _text, "crun or runc; none: the better one that works here"),
+    Setting("storage.driver", None, _text, "btrfs, loop or plain; none: the best one that works here"),
+    Setting("storage.pool_size", "64G", _size, "most that all sandboxes together may write (the pool's virtual size)"),
+    Setting("storage.reserve", "1G", _size, "free space of the host's disk below which no sandbox is made"),
+    Setting("listen.hosts", (), _words, "further host names by which the TCP listener may be called"),
+    Setting("listen.origins", (), _words, "web origins that may call the API"),
+    Setting("server_idle_exit", "10m", _span, "a server started in the background leaves after this long with nothing to do"),
+)  # fmt: skip
+BY_NAME = {setting.name: setting for setting in TABLE}
+
+
+@dataclass(frozen=True)
+class Resolved:
+    value: Any
+    source: Source
+    where: str = ""
+
+
+class Settings:
+    """Every setting with its value and where it came from."""
+
+    def __init__(self, values: Mapping[str, Resolved]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name].value
+
+    def resolved(self, name: str) -> Resolved:
+        return self._values[name]
+
+    def given(self, name: str) -> Any:
+        """The value if somebody set it; None where only the built-in speaks."""
+        resolved = self._values[name]
+        return None if resolved.source == "built-in" else resolved.value
+
+    @property
+    def state_dir(self) -> Path:
+        return Path(self["state_dir"])
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(**{f: self[f"limits.{f}"] for f in Limits.__struct_fields__})
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        return Lifecycle(idle=self["lifecycle.idle"], life=self["lifecycle.life"], wake=True)
+
+
+def load(
+    *,
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    project: Path | None = None,
+    operator_file: Path | None = None,
+) -> Settings:
+    """All layers in one. `project` is the directory whose skerry.toml counts; None: no project's file is read."""
+    environ = os.environ if environ is None else environ
+    values = {s.name: Resolved(s.default, "built-in") for s in TABLE}
+    operator = operator_file or Path(environ.get("SKERRY_CONFIG", OPERATOR_FILE))
+    values |= _from_file(operator, "operator's file", BY_NAME)
+    if project is not None:
+        allowed = {name: setting for name, setting in BY_NAME.items() if setting.project}
+        values |= _from_file(project / PROJECT_FILE, "project's file", allowed)
+    for setting in TABLE:
+        if environ.get(setting.env):
+            values[setting.name] = Resolved(
+                setting.parse(environ[setting.env], setting.env), "environment", setting.env
+            )
+    for name, value in (flags or {}).items():
+        if value is not None:
+            values[name] = Resolved(BY_NAME[name].parse(value, name), "flag")
+    return Settings(values)
+
+
+def _from_file(path: Path, source: Source, allowed: Mapping[str, Setting]) -> dict[str, Resolved]:
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        # An operator's file that this user may not read says nothing to their client; the server is root and can.
+        if os.geteuid() != 0:
+            return {}
+        raise InvalidRequest(f"{path}: {error.strerror}") from error
+    try:
+        tree = tomllib.loads(text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{path}: {error}") from error
+    flat = dict(_flatten(tree, allowed))
+    for name in flat:
+        if name not in allowed:
+            known = "it is the operator's to set" if name in BY_NAME else f"known: {', '.join(allowed)}"
+            raise InvalidRequest(f"{path}: {name!r} can't be set here", hint=known)
+    return {name: Resolved(allowed[name].parse(value, name), source, str(path)) for name, value in flat.items()}
+
+
+def _flatten(tree: Mapping[str, Any], allowed: Mapping[str, Setting], prefix: str = "") -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and name not in allowed:
+            rows += _flatten(value, allowed, f"{name}.")
+        else:
+            rows.append((name, value))
+    return rows
+
+
+def instance_of(state_dir: Path) -> str:
+    """The short name under which a state directory's resources stand on the host."""
+    digest = hashlib.sha256(os.fsencode(os.path.realpath(state_dir))).digest()
+    return base64.b32encode(digest).decode().lower()[:10]
+
+
+def run_dir(state_dir: Path) -> Path:
+    return RUN_BASE / instance_of(state_dir)
+
+
+def socket_path(state_dir: Path) -> Path:
+    """Where the server of a state directory listens; short, because a socket's path is at most 107 bytes."""
+    return run_dir(state_dir) / "api.sock"
