@@ -93,7 +93,7 @@ class Setting:
 
 TABLE: tuple[Setting, ...] = (
     Setting("state_dir", "/var/lib/skerry", _text, "where the server keeps its database, layers and sandboxes"),
-    Setting("server", None, _text, "the server to talk to: unix:///path or http://host:port; none: the one of this host"),
+    Setting("server", None, _text, "the server: unix:///path or http://host:port; none: the one of this host"),
     Setting("token", None, _text, "the token for a server on TCP"),
     Setting("image", "base", _text, "the image of a new sandbox", project=True),
     Setting("setup", (), _words, "commands that prepare a project's sandbox", project=True),
@@ -119,7 +119,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("storage.reserve", "1G", _size, "free space of the host's disk below which no sandbox is made"),
     Setting("listen.hosts", (), _words, "further host names by which the TCP listener may be called"),
     Setting("listen.origins", (), _words, "web origins that may call the API"),
-    Setting("server_idle_exit", "10m", _span, "a server started in the background leaves after this long with nothing to do"),
+    Setting("server_idle_exit", "10m", _span, "a server started in the background leaves after this long idle"),
 )  # fmt: skip
 BY_NAME = {setting.name: setting for setting in TABLE}
 

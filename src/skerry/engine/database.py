@@ -1,0 +1,97 @@
+"""State on disk: SQLite in WAL mode, one writer, one connection.
+
+A transaction survives the death of the process at any point. It is also safe against a power cut where `durable` asks
+for it: named sandboxes and tokens; for the rest, losing the last moments of a machine that lost power loses nothing
+that would have survived the power cut anyway.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from skerry.errors import HostUnsupported
+
+SCHEMA_VERSION = 1
+SCHEMA = """
+CREATE TABLE sandboxes (
+    id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    name TEXT,
+    state TEXT NOT NULL,
+    reason TEXT,
+    spec BLOB NOT NULL,
+    isolation BLOB,
+    created_at REAL NOT NULL,
+    started_at REAL,
+    ends_at REAL,
+    pid INTEGER,
+    start_time INTEGER,
+    boot_id TEXT,
+    uid_base INTEGER
+);
+CREATE UNIQUE INDEX sandbox_names ON sandboxes (owner, name) WHERE name IS NOT NULL;
+CREATE TABLE creates (
+    owner TEXT NOT NULL,
+    key TEXT NOT NULL,
+    request BLOB NOT NULL,
+    sandbox TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    PRIMARY KEY (owner, key)
+);
+CREATE TABLE tokens (
+    id TEXT PRIMARY KEY,
+    hash BLOB NOT NULL UNIQUE,
+    scope TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    note TEXT NOT NULL,
+    created_at REAL NOT NULL
+);
+"""
+
+
+class Database:
+    """Used from the event loop's thread only; every statement takes microseconds."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._connection.row_factory = sqlite3.Row
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        self._migrate(path)
+
+    def _migrate(self, path: Path) -> None:
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if version > SCHEMA_VERSION:
+            raise HostUnsupported(
+                f"{path} was written by a newer Skerry (schema {version}, this one knows {SCHEMA_VERSION})",
+                hint="use that version, or another state directory",
+            )
+        if version == 0:
+            self._connection.executescript(f"BEGIN;{SCHEMA}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;")
+
+    @contextmanager
+    def transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Cursor]:
+        """All of it or nothing. `durable`: on the platter before it returns."""
+        if durable:
+            self._connection.execute("PRAGMA synchronous = FULL")
+        cursor = self._connection.cursor()
+        cursor.execute("BEGIN IMMEDIATE")
+        try:
+            yield cursor
+            cursor.execute("COMMIT")
+        except BaseException:
+            cursor.execute("ROLLBACK")
+            raise
+        finally:
+            cursor.close()
+            if durable:
+                self._connection.execute("PRAGMA synchronous = NORMAL")
+
+    def read(self, query: str, *values: object) -> list[sqlite3.Row]:
+        return self._connection.execute(query, values).fetchall()
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,21 @@
+"""Every step of a sandbox's life by name. Each is a fault point: with SKERRY_FAULT=<name> in its environment the
+server kills itself with SIGKILL right after that step, which is how the tests prove that a restart repairs."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+CREATE = ("create.row", "create.unit")
+START = ("start.range", "start.wall", "start.keeper", "start.row")
+STOP = ("stop.mark", "stop.keeper", "stop.wall", "stop.range", "stop.row")
+DELETE = ("delete.mark", "delete.wall", "delete.range", "delete.unit", "delete.row")
+POINTS = CREATE + START + STOP + DELETE
+
+
+def passed(name: str) -> None:
+    """A step is done. Unknown names are a bug, so that no step goes without its place in the list."""
+    if name not in POINTS:
+        raise AssertionError(f"step {name!r} is not in the list of fault points")
+    if os.environ.get("SKERRY_FAULT") == name:
+        os.kill(os.getpid(), signal.SIGKILL)
