@@ -1,0 +1,154 @@
+"""The machine's disks: a Debian root, the project as it is now, and a state directory with the base image."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import initramfs
+
+HERE = Path(__file__).resolve().parent
+PROJECT = HERE.parents[1]
+SUITE = "bookworm"  # Debian 12: kernel 6.1, the oldest line that the project promises to run on
+PYTHON = "3.11"  # that suite's
+KERNEL = "linux-image-cloud-amd64"
+PACKAGES = (
+    "btrfs-progs", "busybox-static", "ca-certificates", "crun", "e2fsprogs", "git", "iproute2", "kmod", "procps",
+    "python3", "runc", "util-linux",
+)  # fmt: skip
+SKERRY = f"""#!/bin/sh
+exec /usr/bin/python{PYTHON} -c 'from skerry.cli import main; main()' "$@"
+"""
+
+
+@dataclass(frozen=True)
+class System:
+    kernel: Path
+    initramfs: Path
+    root: Path
+
+
+def system(cache: Path, rebuild: bool) -> System:
+    """Kernel, initial RAM disk and root disk, built when one of their ingredients changed."""
+    wheels = requirements()
+    sources = [(HERE / name).read_text() for name in ("disks.py", "initramfs.py", "init")]
+    home = cache / f"system-{digest([SUITE, *PACKAGES, *wheels, *sources])}"
+    if rebuild or not home.is_dir():
+        fresh(home, lambda work: build_system(work, wheels))
+    forget_others(home, "system-")
+    return System(home / "vmlinuz", home / "initramfs.gz", home / "root.img")
+
+
+def build_system(work: Path, wheels: list[str]) -> None:
+    root = work / "root"
+    # The kernel's package is only unpacked: installing it would make an initial RAM disk that nobody boots.
+    fetch_kernel = (
+        f'chroot "$1" sh -ec "cd /tmp; apt-get download \\$(apt-cache depends {KERNEL} | sed -n \'s/.*Depends: //p\')"'
+    )
+    unpack_kernel = 'dpkg-deb --fsys-tarfile "$1"/tmp/linux-image-*.deb | tar -x --keep-directory-symlink -C "$1"'
+    command("mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(PACKAGES)}",
+            f"--customize-hook={fetch_kernel}", f"--customize-hook={unpack_kernel}", SUITE, str(root))  # fmt: skip
+    (version,) = (path.name for path in (root / "lib/modules").iterdir())
+    command("chroot", str(root), "depmod", version)
+    install_wheels(root / "opt/site", wheels)
+    install_file(root / "sbin/vm-init", (HERE / "init").read_text())
+    install_file(root / "usr/local/bin/skerry", SKERRY)
+    (work / "initramfs.gz").write_bytes(initramfs.build(root / "lib/modules" / version, root / "bin/busybox"))
+    shutil.copyfile(root / "boot" / f"vmlinuz-{version}", work / "vmlinuz")
+    make_disk(work / "root.img", root, "4G")
+    shutil.rmtree(root)
+
+
+def requirements() -> list[str]:
+    """What the project and its tests import, by pyproject.toml; the rest of `dev` is of no use in there."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    dev: list[str] = project["optional-dependencies"]["dev"]
+    dependencies: list[str] = project["dependencies"]
+    return sorted([*dependencies, *(name for name in dev if name.startswith("pytest"))])
+
+
+def install_wheels(target: Path, wheels: list[str]) -> None:
+    """By the host's pip for the guest's Python, so that the guest needs no network and no pip."""
+    platforms = ("manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_28_x86_64", "manylinux_2_34_x86_64")
+    command(str(PROJECT / ".venv/bin/python"), "-m", "pip", "install", "--quiet", "--only-binary=:all:",
+            "--implementation=cp", f"--python-version={PYTHON}", *(f"--platform={name}" for name in platforms),
+            f"--target={target}", *wheels)  # fmt: skip
+
+
+def project_disk(path: Path, script: str, nonce: str) -> None:
+    """The working tree as it is (not the last commit), the keeper, and the command to run."""
+    stage = path.with_suffix(".stage")
+    listing = ["git", "-C", str(PROJECT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split("\0")
+    keeper = PROJECT / "src/skerry/keeper/bin"
+    names += [str(file.relative_to(PROJECT)) for file in keeper.glob("*")]
+    for name in names:
+        if name and (PROJECT / name).is_file():
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(PROJECT / name, stage / name)
+    (stage / "vm-command").write_text(script)
+    (stage / "vm-nonce").write_text(nonce)
+    make_disk(path, stage, "512M")
+    shutil.rmtree(stage)
+
+
+def state_disk(cache: Path, state: Path) -> Path | None:
+    """The host's layers and images, without its database, pool and sandboxes. None where there is no image yet."""
+    images = sorted((state / "images").glob("*"))
+    if not images or not (state / "layers").is_dir():
+        return None
+    layers = sorted(path.name for path in (state / "layers").iterdir())
+    home = cache / f"state-{digest([path.name + str(path.stat().st_mtime_ns) for path in images] + layers)}"
+    if not home.is_dir():
+        fresh(home, lambda work: build_state(work, state))
+    forget_others(home, "state-")
+    return home / "state.img"
+
+
+def build_state(work: Path, state: Path) -> None:
+    stage = work / "stage"
+    stage.mkdir(mode=0o700)
+    for name in ("layers", "images"):
+        command("cp", "-a", "--reflink=auto", str(state / name), str(stage / name))
+    make_disk(work / "state.img", stage, "12G")
+    shutil.rmtree(stage)
+
+
+def make_disk(path: Path, content: Path, size: str) -> None:
+    command("mke2fs", "-qq", "-F", "-t", "ext4", "-O", "^has_journal", "-E", "root_owner=0:0,lazy_itable_init=1",
+            "-d", str(content), str(path), size)  # fmt: skip
+
+
+def fresh(home: Path, build: Callable[[Path], None]) -> None:
+    """Builds beside its place and moves it there when whole: a cut build is never taken for a finished one."""
+    work = home.with_name(f"{home.name}.part")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True, mode=0o700)
+    build(work)
+    shutil.rmtree(home, ignore_errors=True)
+    os.rename(work, home)
+
+
+def forget_others(home: Path, prefix: str) -> None:
+    for other in home.parent.glob(f"{prefix}*"):
+        if other != home:
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def install_file(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def digest(parts: list[str]) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def command(*argv: str) -> None:
+    subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
