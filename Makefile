@@ -1,0 +1,58 @@
+# Everything a clone can do. Each goal first makes the machine ready (scripts/setup), which is quick when it is.
+#   make run PYTHON=/usr/bin/python3.12     another Python
+#   make test ARGS="tests/integration -k disk"   what is given to pytest
+
+PYTHON ?=
+ARGS ?=
+export PYTHON
+
+# The wall is built by a server that runs as root.
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
+BIN := .venv/bin
+GO := GOPROXY=off GOTOOLCHAIN=local GOFLAGS=-mod=mod CGO_ENABLED=0 $(CURDIR)/$(BIN)/go
+SETUP := @sh scripts/setup
+
+.PHONY: help run test check bench test-vm keeper clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\): ## /  make \1\t/p' Makefile | expand -t 18
+
+run: ## set everything up, then run the quick start in a real sandbox
+	$(SETUP) run
+	@$(SUDO) $(BIN)/skerry doctor --short
+	@$(SUDO) $(BIN)/skerry image build base
+	@$(SUDO) $(BIN)/python examples/quickstart.py
+
+test: ## set everything up, then run the tests (as root: they build real walls)
+	$(SETUP) test
+	@$(SUDO) $(BIN)/skerry image build base
+	$(SUDO) $(BIN)/python -m pytest $(ARGS)
+
+check: ## lint, formatting, types, generated code, Go
+	$(SETUP) check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mypy --strict scripts/vm/*.py
+	$(BIN)/python scripts/generate_sync.py --check
+	sh -n scripts/setup && sh -n scripts/vm/init && sh -n .ci/run
+	@badly=$$("$$($(BIN)/go env GOROOT)/bin/gofmt" -l keeper) && [ -z "$$badly" ] || { echo "gofmt -l: $$badly" >&2; exit 1; }
+	cd keeper && $(GO) vet ./...
+
+bench: ## measure: create, run, files, delete, against what else the machine has
+	$(SETUP) bench
+	@$(SUDO) $(BIN)/skerry image build base
+	@$(SUDO) $(BIN)/python -m bench $(ARGS)
+
+test-vm: ## the wall, limits and kill tests on a cgroup v2 machine with kernel 6.1 (QEMU, emulated; slow)
+	$(SETUP) vm
+	@$(SUDO) $(BIN)/skerry image build base
+	@$(SUDO) $(BIN)/python scripts/vm $(ARGS)
+
+keeper: ## build the keeper if its sources changed
+	$(SETUP) check
+
+clean: ## remove what was built here: the virtual environment, the keeper, caches (not the state directory)
+	rm -rf .venv src/skerry/keeper/bin build dist .mypy_cache .ruff_cache .pytest_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
