@@ -1,0 +1,94 @@
+"""Images as the API sees them; making `base` is a job of the server that several callers can watch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from skerry.errors import Conflict, NotFound, SkerryError
+from skerry.images import build_base
+from skerry.storage import ImageStore, LayerStore
+from skerry.types import ImageInfo, Progress
+
+Event = Progress | ImageInfo | SkerryError
+
+
+class Images:
+    def __init__(
+        self, store: ImageStore, layers: LayerStore, cache: Path, layers_in_use: Callable[[], set[str]]
+    ) -> None:
+        self._store = store
+        self._layers = layers
+        self._cache = cache
+        self._layers_in_use = layers_in_use
+        self._job: asyncio.Task[None] | None = None
+        self._watchers: set[asyncio.Queue[Event]] = set()
+
+    def list(self) -> list[ImageInfo]:
+        return self._store.list()
+
+    def get(self, name: str) -> ImageInfo:
+        try:
+            return self._store.get(name)
+        except NotFound as error:
+            if name == "base":
+                raise NotFound(
+                    "the image 'base' has not been made on this host yet",
+                    hint="skerry image build base",
+                    details={"image": name, "build": True},
+                ) from error
+            raise NotFound(
+                f"there is no image {name!r}", hint="`skerry image ls` lists them", details={"image": name}
+            ) from error
+
+    def remove(self, name: str) -> None:
+        image = self.get(name)
+        if self._layers_in_use() & set(image.layers):
+            raise Conflict(f"image {name!r} is in use by a sandbox", hint="`skerry ls` shows which")
+        self._store.remove(name)
+        self._layers.collect(self._layers_in_use() | {d for other in self._store.list() for d in other.layers})
+
+    async def build(self, name: str, rebuild: bool) -> AsyncIterator[Progress | ImageInfo]:
+        """Progress, then the image. The work goes on if the caller leaves; a second caller sees the same work."""
+        if name != "base":
+            raise NotFound(f"there is no recipe for an image {name!r}", hint="this version builds `base`")
+        if not rebuild and self._job is None:
+            with contextlib.suppress(NotFound):
+                yield self._store.get(name)
+                return
+        queue: asyncio.Queue[Event] = asyncio.Queue()
+        self._watchers.add(queue)
+        try:
+            if self._job is None:
+                self._job = asyncio.create_task(self._build())
+            while True:
+                event = await queue.get()
+                if isinstance(event, SkerryError):
+                    raise event
+                yield event
+                if isinstance(event, ImageInfo):
+                    return
+        finally:
+            self._watchers.discard(queue)
+
+    async def _build(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def tell(event: Event) -> None:
+            for queue in self._watchers:
+                queue.put_nowait(event)
+
+        def progress(event: Progress) -> None:
+            loop.call_soon_threadsafe(tell, event)
+
+        try:
+            image = await asyncio.to_thread(build_base, self._store, self._layers, self._cache, progress)
+            tell(image)
+        except SkerryError as error:
+            tell(error)
+        except Exception as error:
+            tell(SkerryError(f"making the image failed: {error}"))
+        finally:
+            self._job = None

@@ -1,0 +1,85 @@
+"""What the server holds for one sandbox while it is alive: its row, its keeper, who is using it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from skerry.engine.rows import Row
+from skerry.keeper import Keeper
+from skerry.runtimes import Runtime
+from skerry.types import parse_span
+
+
+class Input(Protocol):
+    """A command's stdin."""
+
+    async def send_stdin(self, data: bytes) -> None: ...
+
+    async def close_stdin(self) -> None: ...
+
+
+class Live:
+    """`lock` is held by whoever changes the sandbox's state; calls into a running one need no lock."""
+
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        self.lock = asyncio.Lock()
+        self.runtime: Runtime | None = None
+        self.keeper: Keeper | None = None
+        self._pidfd: int | None = None
+        self._calls = 0
+        self._used_at = time.monotonic()
+        self.runs = 0  # commands under way
+        self.overlaps = 0  # counts each time that two commands ran at once; see runs.py
+        self.left_behind = False  # the last command left processes behind
+        self.inputs: dict[str, Input] = {}  # commands that wait for …/stdin, by process id
+
+    def attach(self, runtime: Runtime, keeper: Keeper, pidfd: int, ended: Callable[[], None]) -> None:
+        """The sandbox runs; `ended` is called when its first process is gone."""
+        self.runtime, self.keeper, self._pidfd = runtime, keeper, pidfd
+        asyncio.get_running_loop().add_reader(pidfd, ended)
+        self.touch()
+
+    def unwatch(self) -> None:
+        if self._pidfd is not None:
+            asyncio.get_running_loop().remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+
+    async def detach(self) -> None:
+        """Let go of it: the sandbox itself is not touched."""
+        self.unwatch()
+        if self.keeper is not None:
+            await self.keeper.close()
+            self.keeper = None
+
+    def touch(self) -> None:
+        self._used_at = time.monotonic()
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """A call is under way: not idle until it ends."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            self.touch()
+
+    @property
+    def idle_for(self) -> float:
+        return 0.0 if self._calls else time.monotonic() - self._used_at
+
+    @property
+    def idle_due(self) -> bool:
+        idle = self.row.spec.lifecycle.idle
+        return idle is not None and self.idle_for > parse_span(idle)
+
+    @property
+    def life_over(self) -> bool:
+        return self.row.ends_at is not None and time.time() >= self.row.ends_at

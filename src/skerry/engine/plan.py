@@ -1,0 +1,93 @@
+"""From a request to a plan: defaults filled in, maxima held, nonsense refused. Values in, values out."""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+from typing import Any
+
+from skerry.config import Settings
+from skerry.engine.rows import Spec
+from skerry.errors import InvalidRequest, QuotaExceeded
+from skerry.types import CreateRequest, ImageInfo, Lifecycle, Limits, format_size, parse_size, parse_span
+
+
+def new_id(prefix: str) -> str:
+    """`sb-` or `p-` and ten base32 characters."""
+    return prefix + base64.b32encode(secrets.token_bytes(7)).decode().lower()[:10]
+
+
+def host_maxima() -> Limits:
+    """What the host itself has: no limit can promise more."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Limits(cpus=float(os.cpu_count() or 1), memory=memory)
+
+
+def resolve_limits(asked: Limits, settings: Settings, host: Limits) -> Limits:
+    """The caller's wish over the operator's default, held against the operator's maximum and the host."""
+    default = settings.limits
+    chosen: dict[str, Any] = {}
+    for field in Limits.__struct_fields__:
+        wish = getattr(asked, field)
+        value = getattr(default, field) if wish is None else wish
+        ceiling = settings[f"max.{field}"] or getattr(host, field)
+        if ceiling is not None and _number(field, value) > _number(field, ceiling):
+            if wish is not None:
+                name = f"max.{field}" if settings[f"max.{field}"] else "what this host has"
+                raise QuotaExceeded(
+                    f"limits.{field}: {_shown(field, value)} is more than {name} allows ({_shown(field, ceiling)})",
+                    hint=f"ask for at most {_shown(field, ceiling)}",
+                    details={"limit": field, "maximum": ceiling},
+                )
+            value = ceiling
+        chosen[field] = format_size(parse_size(value)) if field in ("memory", "disk") else value
+    return Limits(**chosen)
+
+
+def _number(field: str, value: Any) -> float:
+    return parse_size(value) if field in ("memory", "disk") else float(value)
+
+
+def _shown(field: str, value: Any) -> str:
+    return format_size(parse_size(value)) if field in ("memory", "disk") else f"{value:g}"
+
+
+def resolve_lifecycle(asked: Lifecycle, settings: Settings, name: str | None) -> Lifecycle:
+    default = settings.lifecycle
+    if name is not None and asked.on_idle == "delete":
+        raise InvalidRequest(
+            "lifecycle.on_idle: a named sandbox is never deleted by itself", hint='use "stop" or "pause", or no name'
+        )
+    life = asked.life if asked.life is not None else default.life
+    longest = settings["max.life"]
+    if longest is not None and life is not None and parse_span(life) > parse_span(longest):
+        if asked.life is not None:
+            raise QuotaExceeded(
+                f"lifecycle.life: {life} is more than max.life allows ({longest})", hint=f"ask for at most {longest}"
+            )
+        life = longest
+    return Lifecycle(
+        idle=asked.idle if asked.idle is not None else default.idle,
+        life=life,
+        on_idle=asked.on_idle or ("stop" if name else "delete"),
+        wake=True if asked.wake is None else asked.wake,
+    )
+
+
+def resolve(request: CreateRequest, image: ImageInfo, settings: Settings, host: Limits) -> Spec:
+    if not request.network.closed:
+        raise InvalidRequest(
+            "network: this version can't open a sandbox's network", hint="leave `network` out: nothing gets out"
+        )
+    for option in ("reproducible", "auto_snapshot"):
+        if getattr(request.options, option):
+            raise InvalidRequest(f"options.{option}: this version does not have it")
+    return Spec(
+        image=request.image, image_digest=image.digest, layers=image.layers,
+        user=image.user, cwd=image.cwd, image_env=image.env,
+        env=request.env, labels=request.labels,
+        limits=resolve_limits(request.limits, settings, host),
+        lifecycle=resolve_lifecycle(request.lifecycle, settings, request.name),
+        network=request.network, options=request.options,
+    )  # fmt: skip

@@ -1,0 +1,171 @@
+"""What is known of each sandbox on disk: one row, read and written as frozen values."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import msgspec
+
+from skerry.engine.database import Database
+from skerry.errors import Conflict, InvalidRequest
+from skerry.runtimes import Init
+from skerry.types import (
+    Caller,
+    CreateRequest,
+    Isolation,
+    Lifecycle,
+    Limits,
+    Network,
+    Options,
+    SandboxInfo,
+    State,
+    Value,
+)
+
+# A row can also be on its way out; these two are finished by the next server if this one dies.
+RowState = Literal["creating", "running", "paused", "stopped", "failed", "stopping", "deleting"]
+KEY_LIFE_S = 24 * 3600.0
+
+
+class Spec(Value, frozen=True, kw_only=True):
+    """What was asked for, with every default filled in; the layers are pinned by digest."""
+
+    image: str
+    image_digest: str
+    layers: tuple[str, ...]
+    user: str
+    cwd: str
+    image_env: dict[str, str]
+    env: dict[str, str]
+    labels: dict[str, str]
+    limits: Limits
+    lifecycle: Lifecycle
+    network: Network
+    options: Options
+
+
+@dataclass(frozen=True)
+class Row:
+    id: str
+    owner: str
+    name: str | None
+    state: RowState
+    spec: Spec
+    created_at: float
+    reason: str | None = None
+    isolation: Isolation | None = None
+    started_at: float | None = None
+    ends_at: float | None = None
+    init: Init | None = None
+    uid_base: int | None = None
+
+    def info(self) -> SandboxInfo:
+        shown: dict[str, State] = {"stopping": "stopped", "deleting": "stopped"}
+        spec = self.spec
+        return SandboxInfo(
+            id=self.id, name=self.name, owner=self.owner, reason=self.reason, isolation=self.isolation,
+            state=shown.get(self.state, self.state),  # type: ignore[arg-type]
+            image=spec.image, image_digest=spec.image_digest, env=spec.env, labels=spec.labels, limits=spec.limits,
+            lifecycle=spec.lifecycle, network=spec.network, options=spec.options,
+            created_at=self.created_at, started_at=self.started_at, ends_at=self.ends_at,
+        )  # fmt: skip
+
+
+def _row(record: sqlite3.Row) -> Row:
+    isolation = record["isolation"]
+    init = None
+    if record["pid"] is not None:
+        init = Init(pid=record["pid"], start_time=record["start_time"], boot_id=record["boot_id"])
+    return Row(
+        id=record["id"], owner=record["owner"], name=record["name"], state=record["state"], reason=record["reason"],
+        spec=msgspec.json.decode(record["spec"], type=Spec),
+        isolation=msgspec.json.decode(isolation, type=Isolation) if isolation else None,
+        created_at=record["created_at"], started_at=record["started_at"], ends_at=record["ends_at"],
+        init=init, uid_base=record["uid_base"],
+    )  # fmt: skip
+
+
+class Rows:
+    """The table of sandboxes, with the keys of the creates that made them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def all(self) -> list[Row]:
+        return [_row(r) for r in self._database.read("SELECT * FROM sandboxes ORDER BY created_at")]
+
+    def find(self, caller: Caller, ref: str) -> Row | None:
+        """By id or name, among the caller's own; an admin also finds another's by its id."""
+        found = self._database.read(
+            "SELECT * FROM sandboxes WHERE (id = ? OR (name = ? AND owner = ?)) AND state != 'deleting'",
+            ref, ref, caller.owner,
+        )  # fmt: skip
+        rows = [_row(r) for r in found]
+        mine = [row for row in rows if row.owner == caller.owner or caller.scope == "admin"]
+        return mine[0] if mine else None
+
+    def by_id(self, sandbox: str) -> Row | None:
+        found = self._database.read("SELECT * FROM sandboxes WHERE id = ?", sandbox)
+        return _row(found[0]) if found else None
+
+    def live(self, owner: str | None = None) -> int:
+        """How many take up the host: every one that is not stopped or failed."""
+        query = "SELECT count(*) FROM sandboxes WHERE state IN ('creating', 'running', 'paused')"
+        found = self._database.read(query) if owner is None else self._database.read(f"{query} AND owner = ?", owner)
+        return int(found[0][0])
+
+    def remembered(self, owner: str, key: str, request: CreateRequest) -> str | None:
+        """The id that this key was given before. The same key for another request is the caller's mistake."""
+        found = self._database.read("SELECT request, sandbox FROM creates WHERE owner = ? AND key = ?", owner, key)
+        if not found:
+            return None
+        if found[0]["request"] != msgspec.json.encode(request, order="sorted"):
+            raise InvalidRequest(
+                "Idempotency-Key: this key was used for another request", hint="use a new key for each new sandbox"
+            )
+        return str(found[0]["sandbox"])
+
+    def insert(self, row: Row, request: CreateRequest, key: str | None) -> None:
+        """The sandbox and the key of its create, in one transaction."""
+        try:
+            with self._database.transaction(durable=row.name is not None) as cursor:
+                cursor.execute("DELETE FROM creates WHERE created_at < ?", (time.time() - KEY_LIFE_S,))
+                if key is not None:
+                    cursor.execute(
+                        "INSERT OR REPLACE INTO creates VALUES (?, ?, ?, ?, ?)",
+                        (row.owner, key, msgspec.json.encode(request, order="sorted"), row.id, row.created_at),
+                    )
+                self._write(cursor, row)
+        except sqlite3.IntegrityError as error:
+            raise Conflict(
+                f"there is a sandbox named {row.name!r} already",
+                hint="choose another name, or use Sandbox.get_or_create",
+                details={"name": row.name},
+            ) from error
+
+    def update(self, row: Row, **changes: Any) -> Row:
+        changed = replace(row, **changes)
+        with self._database.transaction(durable=row.name is not None) as cursor:
+            self._write(cursor, changed, verb="REPLACE")
+        return changed
+
+    def remove(self, row: Row) -> None:
+        with self._database.transaction(durable=row.name is not None) as cursor:
+            cursor.execute("DELETE FROM sandboxes WHERE id = ?", (row.id,))
+
+    @staticmethod
+    def _write(cursor: sqlite3.Cursor, row: Row, verb: Literal["INSERT", "REPLACE"] = "INSERT") -> None:
+        init = row.init
+        cursor.execute(
+            f"{verb} INTO sandboxes VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+            (
+                row.id, row.owner, row.name, row.state, row.reason, msgspec.json.encode(row.spec),
+                msgspec.json.encode(row.isolation) if row.isolation else None,
+                row.created_at, row.started_at, row.ends_at,
+                init.pid if init else None, init.start_time if init else None, init.boot_id if init else None,
+                row.uid_base,
+            ),
+        )  # fmt: skip

@@ -1,0 +1,53 @@
+"""The tree keeps its shape: imports point one way, no module outgrows its room."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+SOURCE = Path(__file__).parent.parent / "src" / "skerry"
+BELOW = {"types", "errors", "_version"}
+PARTS = {"keeper", "storage", "images", "network", "review", "runtimes"}
+MAY_IMPORT = {
+    "errors": {"types"},  # for the type checker only: a result travels on CommandFailed
+    "types": {"errors"},
+    "config": BELOW,
+    **{part: BELOW | {"config"} for part in PARTS},
+    "images": BELOW | {"config", "storage"},
+    "engine": BELOW | {"config"} | PARTS,
+    "server": BELOW | {"config", "engine"} | PARTS,
+    "client": BELOW | {"config"},
+    "cli": BELOW | {"config", "client", "server", "engine"},
+    "mcp": BELOW | {"client"},
+}
+
+
+def imported_parts(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+            if node.module == "skerry":
+                names = [f"skerry.{alias.name}" for alias in node.names]
+        found |= {name.split(".")[1] for name in names if name.startswith("skerry.")}
+    return found
+
+
+def test_imports_point_one_way() -> None:
+    wrong = []
+    for path in SOURCE.rglob("*.py"):
+        part = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        if part not in ("__init__", "__main__", "_version"):
+            wrong += [
+                f"{path.relative_to(SOURCE)} imports skerry.{other}"
+                for other in sorted(imported_parts(path) - {part} - MAY_IMPORT.get(part, set()))
+            ]
+    assert wrong == []
+
+
+def test_no_module_outgrows_its_room() -> None:
+    long = {str(p.relative_to(SOURCE)): n for p in SOURCE.rglob("*.py") if (n := p.read_text().count("\n")) > 500}
+    assert long == {}
