@@ -1,0 +1,74 @@
+"""The route table: every path that the server answers, and nothing else.
+
+Starlette's routes and the OpenAPI document are both made from it; a test compares the three.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from skerry.server import files, host, images, processes, sandboxes, tokens
+from skerry.server.answers import BYTES, FRAMES, JSON, NDJSON
+from skerry.server.control import Control
+from skerry.server.endpoint import Application
+from skerry.server.openapi import document
+from skerry.server.processes import RUN_LIMIT
+from skerry.server.route import Route
+
+if TYPE_CHECKING:
+    from skerry.engine.engine import Engine
+
+ONE = "/v1/sandboxes/{ref}"
+PROCESS = f"{ONE}/processes/{{process}}"
+FILES = f"{ONE}/files"
+WAKES = (404, 409, 429, 503)  # what a call may meet that has to find a sandbox, and wake it
+
+ROUTES: tuple[Route, ...] = (
+    Route("POST", f"{ONE}/processes", processes.run, "use", "Run a command and wait for its end",
+          errors=(*WAKES, 406, 413, 415), gives=(JSON, FRAMES, NDJSON), limit=RUN_LIMIT),
+    Route("GET", f"{ONE}/processes", processes.list_, "use", "List processes", errors=WAKES),
+    Route("GET", PROCESS, processes.get, "use", "One process", errors=WAKES),
+    Route("DELETE", PROCESS, processes.remove, "use", "Forget a process that has ended", 204, WAKES),
+    Route("POST", f"{PROCESS}/signal", processes.signal, "use", "Send a signal", 204, (*WAKES, 413, 415)),
+    Route("POST", f"{PROCESS}/stdin", processes.stdin, "use", "Send input", 204, WAKES, takes=BYTES),
+
+    Route("GET", FILES, files.read, "use", "Read a file", errors=(*WAKES, 416), gives=(BYTES,), headers=("Range",)),
+    Route("PUT", FILES, files.write, "use", "Write a file, whole or not at all", errors=WAKES, takes=BYTES),
+    Route("DELETE", FILES, files.remove, "use", "Remove a file or directory", 204, WAKES),
+    Route("GET", f"{FILES}/stat", files.stat, "use", "What is at a path", errors=WAKES),
+    Route("GET", f"{FILES}/list", files.list_, "use", "List a directory", errors=WAKES),
+    Route("POST", f"{FILES}/mkdir", files.mkdir, "use", "Make a directory", errors=(*WAKES, 413, 415)),
+
+    Route("POST", "/v1/sandboxes", sandboxes.create, "use", "Create a sandbox", 201, (404, 409, 413, 415, 429, 501),
+          headers=("Idempotency-Key",)),
+    Route("GET", "/v1/sandboxes", sandboxes.list_, "use", "List sandboxes"),
+    Route("GET", ONE, sandboxes.get, "use", "One sandbox", errors=(404,)),
+    Route("PATCH", ONE, sandboxes.update, "use", "Change a sandbox", errors=(*WAKES, 413, 415)),
+    Route("DELETE", ONE, sandboxes.delete, "use", "Delete a sandbox with its files", 204, (404,)),
+    Route("POST", f"{ONE}/stop", sandboxes.stop, "use", "End its processes, keep its files", errors=(404, 409)),
+    Route("POST", f"{ONE}/resume", sandboxes.resume, "use", "Wake a stopped or paused one", errors=(*WAKES, 501)),
+    Route("POST", f"{ONE}/pause", sandboxes.pause, "use", "Freeze its processes", errors=(404, 409, 503)),
+    Route("GET", f"{ONE}/usage", sandboxes.usage, "use", "What it uses", errors=(404, 503)),
+
+    Route("GET", "/v1/images", images.list_, "use", "List images"),
+    Route("POST", "/v1/images", images.build, "admin", "Build an image; lines tell how far it is",
+          errors=(404, 409, 413, 415), gives=(NDJSON,)),
+    Route("GET", "/v1/images/{name:path}", images.get, "use", "One image", errors=(404,)),
+    Route("DELETE", "/v1/images/{name:path}", images.remove, "admin", "Delete an image", 204, (404, 409)),
+
+    Route("POST", "/v1/tokens", tokens.create, "admin", "Create a token; its secret is shown once", 201, (413, 415)),
+    Route("GET", "/v1/tokens", tokens.list_, "admin", "List tokens"),
+    Route("DELETE", "/v1/tokens/{token}", tokens.remove, "admin", "Delete a token", 204, (404,)),
+
+    Route("GET", "/v1/server", host.info, "use", "The server"),
+    Route("POST", "/v1/server/stop", host.stop, "admin", "Stop the server; sandboxes live on", 202),
+    Route("GET", "/v1/doctor", host.doctor, "admin", "What this host can isolate, and what is missing"),
+    Route("GET", "/healthz", host.health, None, "Is the server there"),
+    Route("GET", "/openapi.json", host.openapi, "use", "This document"),
+)  # fmt: skip
+
+
+def make_app(engine: Engine, control: Control) -> Application:
+    """The application; `.behind(door)` is what a listener serves."""
+    control.document = document(ROUTES)
+    return Application(ROUTES, engine, control)

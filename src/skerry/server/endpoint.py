@@ -1,0 +1,225 @@
+"""From a request to a handler's answer: checks, decoding, sending, one log line. Pure ASGI."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.routing import Route as StarletteRoute
+from starlette.routing import Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from skerry.errors import InvalidRequest, SkerryError
+from skerry.server.answers import (
+    JSON,
+    Gone,
+    MethodNotAllowed,
+    NoSuchPath,
+    Stream,
+    Unauthenticated,
+    error_body,
+    headers_of,
+    internal_error,
+    status_of,
+)
+from skerry.server.call import Call, Headers, Nothing
+from skerry.server.decode import decode_json, decode_query
+from skerry.server.door import Door, check_scope
+from skerry.types import Caller
+
+if TYPE_CHECKING:
+    from skerry.engine.engine import Engine
+    from skerry.server.control import Control
+    from skerry.server.route import Route
+
+log = logging.getLogger("skerry.server")
+_encoder = msgspec.json.Encoder()
+_NOTHING = Nothing()
+_GONE = 499  # in the log only: the caller left before the answer
+
+
+class Reply:
+    """The answer's way out."""
+
+    __slots__ = ("_send", "request_id", "status")
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self.request_id = request_id
+        self.status: int | None = None
+
+    async def start(self, status: int, media_type: str | None, headers: Mapping[str, str]) -> None:
+        raw = [(b"x-request-id", self.request_id.encode()), (b"x-content-type-options", b"nosniff")]
+        if media_type is not None:
+            raw.append((b"content-type", media_type.encode()))
+        raw += [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+        self.status = status
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def chunk(self, data: bytes, more: bool = True) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def whole(self, status: int, body: bytes | None, headers: Mapping[str, str] = {}) -> None:
+        if body is None:
+            await self.start(status, None, headers)
+        else:
+            await self.start(status, JSON, {"Content-Length": str(len(body)), **headers})
+        await self.chunk(body or b"", more=False)
+
+    async def stream(self, call: Call[Any, Any], stream: Stream) -> None:
+        try:
+            await self.start(stream.status, stream.media_type, stream.headers)
+            if call.method != "HEAD":
+                await call.while_here(self._pump(stream))
+            await self.chunk(b"", more=False)
+        finally:
+            if stream.close is not None:
+                await stream.close()
+
+    async def _pump(self, stream: Stream) -> None:
+        async for data in stream.chunks:
+            await self.chunk(data)
+
+
+@dataclass
+class Context:
+    """What the door found out, handed on to the endpoint in the ASGI scope."""
+
+    headers: Headers
+    caller: Caller | None
+    reply: Reply
+    log: dict[str, Any] = field(default_factory=dict)
+
+
+class Endpoint:
+    """All methods of one path."""
+
+    def __init__(self, routes: tuple[Route, ...], engine: Engine, control: Control) -> None:
+        self.routes = {route.method: route for route in routes}
+        if "GET" in self.routes:
+            self.routes["HEAD"] = self.routes["GET"]
+        self._engine = engine
+        self._control = control
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context: Context = scope["skerry"]
+        method: str = scope["method"]
+        route = self.routes.get(method)
+        if route is not None:
+            context.log["path"] = route.path
+        caller = _admitted(context.caller, route)
+        if route is None:
+            raise MethodNotAllowed(method, tuple(self.routes))
+        call: Call[Any, Any] = Call(
+            self._engine, self._control, caller, method, context.headers, scope["path_params"], receive, context.log
+        )
+        call.query = decode_query(scope["query_string"], route.query)
+        call.body = await _body(call, route)
+        answer = await route.handler(call)
+        if isinstance(answer, Stream):
+            await context.reply.stream(call, answer)
+        else:
+            await context.reply.whole(route.status, None if answer is None else _encoder.encode(answer))
+
+
+def _admitted(caller: Caller | None, route: Route | None) -> Caller:
+    if caller is None:
+        if route is None or route.scope is not None:
+            raise Unauthenticated("a token is needed", hint="send Authorization: Bearer skt_…")
+        return ANYONE
+    if route is not None and route.scope is not None:
+        check_scope(caller, route.scope)
+    return caller
+
+
+ANYONE = Caller(owner="", scope="use")  # owns nothing; only routes without a scope ever see it
+
+
+async def _body(call: Call[Any, Any], route: Route) -> Any:
+    if route.takes is not None:
+        return _NOTHING
+    if route.takes_json:
+        return decode_json(await call.read(route.limit), route.body)
+    if call.headers.has_body:
+        raise InvalidRequest("this takes no body")
+    return _NOTHING
+
+
+async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
+    context: Context = scope["skerry"]
+    if context.caller is None:
+        raise Unauthenticated("a token is needed", hint="send Authorization: Bearer skt_…")
+    raise NoSuchPath("there is nothing at this path", hint="GET /openapi.json lists what there is")
+
+
+class Application:
+    """The table's routes, for one engine; listeners serve it through their doors."""
+
+    def __init__(self, table: tuple[Route, ...], engine: Engine, control: Control) -> None:
+        paths: dict[str, tuple[Route, ...]] = {}
+        for route in table:
+            paths[route.path] = (*paths.get(route.path, ()), route)
+        self._control = control
+        self.router = Router(
+            [StarletteRoute(path, Endpoint(routes, engine, control)) for path, routes in paths.items()],
+            redirect_slashes=False,
+            default=_nowhere,
+        )
+
+    def behind(self, door: Door) -> ASGIApp:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http":
+                with self._control.request():
+                    await self._answer(door, scope, receive, send)
+
+        return app
+
+    async def _answer(self, door: Door, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
+        reply = Reply(send, secrets.token_hex(8))
+        entry: dict[str, Any] = {}
+        try:
+            await self._checked(door, scope, receive, send, reply, entry)
+        except Gone:
+            reply.status = reply.status or _GONE
+            entry["gone"] = True
+        except SkerryError as error:
+            entry["code"] = error.code
+            await self._refuse(reply, error)
+        except Exception:
+            log.exception("unexpected error", extra={"request_id": reply.request_id})
+            await self._refuse(reply, internal_error(reply.request_id))
+        finally:
+            _write_log(scope, reply, entry, time.perf_counter() - began)
+
+    async def _checked(
+        self, door: Door, scope: Scope, receive: Receive, send: Send, reply: Reply, entry: dict[str, Any]
+    ) -> None:
+        headers = Headers(scope["headers"])
+        door.check_source(headers, (scope["server"] or ("",))[0])
+        caller = door.authenticate(headers)
+        if caller is not None:
+            entry["owner"] = caller.owner
+        scope["skerry"] = Context(headers, caller, reply, entry)
+        await self.router(scope, receive, send)
+
+    @staticmethod
+    async def _refuse(reply: Reply, error: SkerryError) -> None:
+        # Once the status line is out, the only honest way to tell of a failure is to cut the answer short:
+        # returning without an end makes uvicorn close the connection.
+        if reply.status is None:
+            await reply.whole(status_of(error), error_body(error), headers_of(error))
+
+
+def _write_log(scope: Scope, reply: Reply, entry: dict[str, Any], seconds: float) -> None:
+    """Paths by their template, never as they came; no query, no header, no body."""
+    level = logging.DEBUG if entry.get("path") == "/healthz" else logging.INFO
+    if not log.isEnabledFor(level):
+        return
+    fields = {"request_id": reply.request_id, "method": scope["method"], "path": None, "status": reply.status}
+    log.log(level, "request", extra={**fields, **entry, "ms": round(seconds * 1000, 3)})

@@ -1,0 +1,85 @@
+"""/v1/server, /v1/doctor, /healthz, /openapi.json: the server itself and the host that it is on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from skerry import runtimes
+from skerry.server.call import Call, Nothing
+from skerry.types import Value
+
+if TYPE_CHECKING:
+    from skerry.runtimes.runtime import Check
+
+
+class ServerInfo(Value, frozen=True, kw_only=True):
+    """The server. What tells of the host (pid, directories, addresses) is for admins."""
+
+    version: str
+    build: str
+    uptime_s: float
+    started_at: float
+    sandboxes: int
+    runtime: str = ""
+    storage: str = ""
+    pid: int | None = None
+    address: str | None = None
+    addresses: tuple[str, ...] = ()
+    state_dir: str | None = None
+
+
+class Health(Value, frozen=True, kw_only=True):
+    ok: bool
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was looked at. `ok` null: it could not be told."""
+
+    name: str
+    ok: bool | None
+    detail: str
+    fix: str | None = None
+
+
+class Report(Value, frozen=True, kw_only=True):
+    ok: bool
+    checks: list[Finding]
+
+
+async def info(call: Call[Nothing, Nothing]) -> ServerInfo:
+    status = call.engine.status()
+    shown = {name: status[name] for name in ("version", "build", "sandboxes", "runtime", "storage")}
+    info = ServerInfo(**shown, started_at=call.control.started_at, uptime_s=call.control.uptime_s)
+    if call.caller.scope != "admin":
+        return msgspec.structs.replace(info, sandboxes=len(call.engine.list(call.caller, {}, None)))
+    addresses = tuple(call.control.addresses)
+    return msgspec.structs.replace(
+        info, pid=status["pid"], state_dir=status["state_dir"], addresses=addresses,
+        address=addresses[0] if addresses else None,
+    )  # fmt: skip
+
+
+async def stop(call: Call[Nothing, Nothing]) -> Health:
+    """The answer is still sent; sandboxes live on."""
+    call.control.stop()
+    return Health(ok=True)
+
+
+async def doctor(call: Call[Nothing, Nothing]) -> Report:
+    found = [Finding(name=c.name, ok=c.ok, detail=c.detail, fix=c.fix) for c in await asyncio.to_thread(_checks, call)]
+    return Report(ok=all(finding.ok is not False for finding in found), checks=found)
+
+
+def _checks(call: Call[Nothing, Nothing]) -> list[Check]:
+    return [*runtimes.checks(), *call.engine.host.driver.checks()]
+
+
+async def health(call: Call[Nothing, Nothing]) -> Health:
+    return Health(ok=True)
+
+
+async def openapi(call: Call[Nothing, Nothing]) -> dict[str, Any]:
+    return call.control.document

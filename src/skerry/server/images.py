@@ -1,0 +1,48 @@
+"""/v1/images: what sandboxes start from."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from skerry.errors import SkerryError
+from skerry.server.answers import NDJSON, Stream, error_body
+from skerry.server.call import Call, Nothing
+from skerry.types import ImageInfo, Progress, Value
+
+
+class BuildRequest(Value, frozen=True, kw_only=True):
+    """Make an image that Skerry knows how to make. `rebuild`: also if it is there already."""
+
+    name: str = "base"
+    rebuild: bool = False
+
+
+class Images(Value, frozen=True, kw_only=True):
+    images: list[ImageInfo]
+
+
+async def list_(call: Call[Nothing, Nothing]) -> Images:
+    return Images(images=call.engine.images.list())
+
+
+async def get(call: Call[Nothing, Nothing]) -> ImageInfo:
+    return call.engine.images.get(call.parameters["name"])
+
+
+async def remove(call: Call[Nothing, Nothing]) -> None:
+    call.engine.images.remove(call.parameters["name"])
+
+
+async def build(call: Call[Nothing, BuildRequest]) -> Stream:
+    return Stream(NDJSON, _lines(call.engine.images.build(call.body.name, call.body.rebuild)))
+
+
+async def _lines(steps: AsyncIterator[Progress | ImageInfo]) -> AsyncIterator[bytes]:
+    try:
+        async for step in steps:
+            name = "progress" if isinstance(step, Progress) else "image"
+            yield msgspec.json.encode({name: step}) + b"\n"
+    except SkerryError as error:
+        yield error_body(error) + b"\n"

@@ -1,0 +1,87 @@
+"""/v1/sandboxes/{ref}/processes: runs, and what is under way. A run's caller who goes away ends it with its tree."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from skerry.errors import InvalidRequest, SkerryError
+from skerry.server.answers import FRAMES, JSON, NDJSON, Stream, error_body
+from skerry.server.call import Call, Nothing
+from skerry.server.frames import Frames, Lines
+from skerry.types import ProcessInfo, RunRequest, RunResult, Value
+
+if TYPE_CHECKING:
+    from skerry.engine.runs import Run
+
+RUN_LIMIT = 16 << 20  # a run's body may carry its stdin
+
+
+class RunQuery(Value, frozen=True, kw_only=True):
+    """`wait=true`: the answer comes when the command has ended, or, as a stream, while it runs."""
+
+    wait: bool = False
+
+
+class StdinQuery(Value, frozen=True, kw_only=True):
+    """`close=true`: the command sees the end of its input after this."""
+
+    close: bool = False
+
+
+class SignalRequest(Value, frozen=True, kw_only=True):
+    """A signal by name, without SIG; KILL takes the whole tree."""
+
+    signal: str
+
+
+class Processes(Value, frozen=True, kw_only=True):
+    processes: list[ProcessInfo]
+
+
+async def run(call: Call[RunQuery, RunRequest]) -> RunResult | Stream:
+    if not call.query.wait:
+        raise InvalidRequest("only runs that are waited for are possible", hint="add ?wait=true")
+    wish = call.accepts(JSON, FRAMES, NDJSON)
+    call.log["command"] = "(shell)" if isinstance(call.body.cmd, str) else call.body.cmd[0][:100]
+    run = await call.engine.run(call.caller, call.ref, call.body)
+    call.log["process"] = run.id
+    if wish != JSON:
+        return Stream(wish, _stream(run, Frames() if wish == FRAMES else Lines()), close=run.aclose)
+    try:
+        return await call.while_here(call.engine.collect(run))
+    finally:
+        await run.aclose()
+
+
+async def _stream(run: Run, form: Frames | Lines) -> AsyncIterator[bytes]:
+    """The status line has gone out by now: what fails from here on is told in the stream itself."""
+    yield form.started(run.id, run.pid)
+    try:
+        async for stream, data in run:
+            if chunk := form.output(stream, data):
+                yield chunk
+        yield form.exit(run.result())
+    except SkerryError as error:
+        yield form.error(error_body(error))
+
+
+async def stdin(call: Call[StdinQuery, Nothing]) -> None:
+    process = call.parameters["process"]
+    await call.engine.send_stdin(call.caller, call.ref, process, call.chunks(), call.query.close)
+
+
+async def list_(call: Call[Nothing, Nothing]) -> Processes:
+    return Processes(processes=await call.engine.processes(call.caller, call.ref))
+
+
+async def get(call: Call[Nothing, Nothing]) -> ProcessInfo:
+    return await call.engine.process(call.caller, call.ref, call.parameters["process"])
+
+
+async def signal(call: Call[Nothing, SignalRequest]) -> None:
+    await call.engine.signal_process(call.caller, call.ref, call.parameters["process"], call.body.signal)
+
+
+async def remove(call: Call[Nothing, Nothing]) -> None:
+    await call.engine.remove_process(call.caller, call.ref, call.parameters["process"])
