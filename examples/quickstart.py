@@ -1,0 +1,31 @@
+"""The quick start: one sandbox, a few commands in it, and nothing of it left. `make run` ends with this."""
+
+import time
+
+from skerry import Limits, Result, Sandbox
+
+
+def show(sandbox: Sandbox, command: str) -> Result:
+    result = sandbox.run(command)
+    print(f"  $ {command}")
+    for line in (result.stdout + result.stderr).splitlines():
+        print(f"    {line}")
+    return result
+
+
+def main() -> None:
+    begun = time.perf_counter()
+    with Sandbox(limits=Limits(cpus=1, memory="512M"), env={"MODE": "test"}) as sandbox:
+        result = sandbox.run("python3 -c 'print(6*7)'")
+        assert result.stdout == "42\n" and result.ok
+        print(f"{sandbox.id}: a machine of its own and its first answer in {time.perf_counter() - begun:.2f} s\n")
+
+        sandbox.files.write("/workspace/a.txt", "hello\n")
+        show(sandbox, "cat a.txt; echo MODE is $MODE; id")
+        show(sandbox, "sudo id -un; python3 --version; node --version; git --version")
+        show(sandbox, "curl -sS --max-time 5 http://192.0.2.1/")
+        print(f"\n  its wall: {sandbox.isolation.runtime}; gone when the block ends")
+
+
+if __name__ == "__main__":
+    main()
