@@ -1,0 +1,116 @@
+"""Skerry: isolated Linux machines for AI agents.
+
+    from skerry import Sandbox
+
+    with Sandbox() as sandbox:
+        print(sandbox.run("uname -a").stdout)
+
+A name is loaded when it is first used, so that `import skerry` stays quick.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from skerry._version import __version__
+
+if TYPE_CHECKING:
+    from skerry.client._async.client import AsyncClient
+    from skerry.client._async.oneshot import run as async_run
+    from skerry.client._async.sandbox import AsyncSandbox
+    from skerry.client._sync.client import Client
+    from skerry.client._sync.oneshot import run
+    from skerry.client._sync.sandbox import Sandbox
+    from skerry.client.outcome import Output
+    from skerry.errors import (
+        CommandFailed,
+        CommandTimeout,
+        Conflict,
+        Denied,
+        FileFailure,
+        HostUnsupported,
+        InvalidRequest,
+        NotFound,
+        QuotaExceeded,
+        SandboxUnavailable,
+        ServerUnreachable,
+        SkerryError,
+    )
+    from skerry.types import (
+        FileInfo,
+        ImageInfo,
+        Isolation,
+        Lifecycle,
+        Limits,
+        Network,
+        Options,
+        ProcessInfo,
+        Result,
+        SandboxInfo,
+        Usage,
+    )
+
+__all__ = [
+    "AsyncClient",
+    "AsyncSandbox",
+    "Client",
+    "CommandFailed",
+    "CommandTimeout",
+    "Conflict",
+    "Denied",
+    "FileFailure",
+    "FileInfo",
+    "HostUnsupported",
+    "ImageInfo",
+    "InvalidRequest",
+    "Isolation",
+    "Lifecycle",
+    "Limits",
+    "Network",
+    "NotFound",
+    "Options",
+    "Output",
+    "ProcessInfo",
+    "QuotaExceeded",
+    "Result",
+    "Sandbox",
+    "SandboxInfo",
+    "SandboxUnavailable",
+    "ServerUnreachable",
+    "SkerryError",
+    "Usage",
+    "__version__",
+    "async_run",
+    "run",
+]
+
+_ELSEWHERE = {
+    "AsyncClient": ("skerry.client._async.client", "AsyncClient"),
+    "AsyncSandbox": ("skerry.client._async.sandbox", "AsyncSandbox"),
+    "Client": ("skerry.client._sync.client", "Client"),
+    "Output": ("skerry.client.outcome", "Output"),
+    "Sandbox": ("skerry.client._sync.sandbox", "Sandbox"),
+    "async_run": ("skerry.client._async.oneshot", "run"),
+    "run": ("skerry.client._sync.oneshot", "run"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in __all__:
+        raise AttributeError(f"module 'skerry' has no attribute {name!r}")
+    module, attribute = _ELSEWHERE.get(name) or (_home(name), name)
+    value = getattr(import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def _home(name: str) -> str:
+    from skerry import errors
+
+    return "skerry.errors" if name in errors.__all__ else "skerry.types"
+
+
+def __dir__() -> list[str]:
+    return __all__

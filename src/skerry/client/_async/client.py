@@ -1,0 +1,117 @@
+"""One server: sends requests, tells failures, starts this host's own server where nobody listens."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, TypeVar
+
+import httpx
+
+from skerry.client import backend_async as backend
+from skerry.client import local, requests
+from skerry.client._async.images import AsyncImages
+from skerry.client._async.tokens import AsyncTokens
+from skerry.client.address import check_token, resolve
+from skerry.client.connection import NotConnected, speaking, timeouts
+from skerry.client.requests import Request
+from skerry.client.responses import decode, error_answer
+from skerry.config import load
+from skerry.errors import ServerUnreachable
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A server, reached over a pool of connections. `AsyncSandbox(server=client)` shares it between sandboxes."""
+
+    def __init__(self, server: str | None = None, *, token: str | None = None) -> None:
+        self.address = resolve(server, load(flags={"token": check_token(token)}))
+        self.images = AsyncImages(self)
+        self.tokens = AsyncTokens(self)
+        self._http: httpx.AsyncClient | None = None
+
+    def __repr__(self) -> str:
+        return f"AsyncClient({str(self.address)!r})"
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections. A later call opens new ones."""
+        http, self._http = self._http, None
+        if http is not None:
+            await http.aclose()
+
+    async def info(self) -> dict[str, Any]:
+        """The server itself: version, pid, address, uptime, runtime, storage."""
+        return await self.value(requests.server(), dict[str, Any])
+
+    async def doctor(self) -> dict[str, Any]:
+        """What the server's host can isolate, and what it lacks."""
+        return await self.value(requests.doctor(), dict[str, Any])
+
+    async def stop(self) -> None:
+        """Ask the server to leave. Sandboxes live on."""
+        await self.done(requests.stop_server())
+
+    async def value(self, request: Request, kind: type[T]) -> T:
+        """Send, and give the answer as a value of that kind."""
+        response = await self._send(request, stream=False)
+        return decode(response.content, kind)
+
+    async def done(self, request: Request) -> None:
+        """Send; the answer says nothing but that it was done."""
+        await self._send(request, stream=False)
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Send, and give the answer's bytes as they come."""
+        response = await self._send(request, stream=True)
+        try:
+            with speaking(self.address):
+                yield response.aiter_raw()
+        finally:
+            await response.aclose()
+
+    async def _send(self, request: Request, *, stream: bool) -> httpx.Response:
+        try:
+            return await self._send_once(request, stream=stream)
+        except ServerUnreachable as error:
+            if not await self._may_try_again(request, error):
+                raise
+        return await self._send_once(request, stream=stream)
+
+    async def _may_try_again(self, request: Request, error: ServerUnreachable) -> bool:
+        if isinstance(error, NotConnected):
+            if not local.may_start(self.address):
+                return False
+            await backend.in_thread(local.start, self.address)
+            return True
+        return request.repeatable
+
+    async def _send_once(self, request: Request, *, stream: bool) -> httpx.Response:
+        if self._http is None:
+            self._http = backend.open_http(self.address)
+        built = self._http.build_request(
+            request.method,
+            request.path,
+            params=request.params,
+            content=request.content,
+            headers=request.headers(),
+            timeout=timeouts(request),
+        )
+        with speaking(self.address):
+            response = await self._http.send(built, stream=stream)
+            if response.is_success:
+                return response
+            try:
+                raise error_answer(response.status_code, await response.aread())
+            finally:
+                await response.aclose()

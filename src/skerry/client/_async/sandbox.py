@@ -1,0 +1,274 @@
+"""`AsyncSandbox`: one isolated machine."""
+
+# ruff: noqa: B008  (the values that stand as defaults are frozen)
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Unpack
+
+from skerry.client import backend_async as backend
+from skerry.client import requests
+from skerry.client._async.client import AsyncClient
+from skerry.client._async.files import AsyncFiles
+from skerry.client._async.processes import AsyncProcesses
+from skerry.client._async.running import AsyncRunning, prepare
+from skerry.client.created import CreatedEitherWay
+from skerry.client.description import Creation, described
+from skerry.client.outcome import Output, checked
+from skerry.client.responses import SandboxList
+from skerry.errors import Conflict, InvalidRequest, NotFound, SkerryError
+from skerry.types import (
+    CreateRequest,
+    Isolation,
+    Lifecycle,
+    Limits,
+    Network,
+    Options,
+    Result,
+    RunRequest,
+    SandboxInfo,
+    State,
+    Usage,
+)
+
+
+class AsyncSandbox:
+    """An isolated Linux machine: files, processes, limits of its own.
+
+    The constructor only describes it; `async with` or `.create()` makes it. Leaving `async with` deletes an unnamed
+    sandbox and leaves a named one.
+
+        async with AsyncSandbox(limits=Limits(memory="512M")) as sandbox:
+            result = await sandbox.run("python3 -c 'print(6*7)'")
+    """
+
+    def __init__(
+        self,
+        image: str = "base",
+        *,
+        name: str | None = None,
+        repo: object = None,
+        env: Mapping[str, str] = {},
+        labels: Mapping[str, str] = {},
+        limits: Limits = Limits(),
+        network: Network = Network(),
+        secrets: Sequence[object] = (),
+        lifecycle: Lifecycle = Lifecycle(),
+        options: Options = Options(),
+        server: str | AsyncClient | None = None,
+    ) -> None:
+        requests.refuse_later(repo, secrets, network)
+        wish = described(image, name, env, labels, limits, network, lifecycle, options)
+        self._begin(wish, None, server)
+
+    def _begin(self, wish: CreateRequest | None, info: SandboxInfo | None, server: str | AsyncClient | None) -> None:
+        self._wish = wish
+        self._info = info
+        self._shares_client = isinstance(server, AsyncClient)
+        self.client = server if isinstance(server, AsyncClient) else AsyncClient(server)
+        self.files = AsyncFiles(self)
+        self.processes = AsyncProcesses(self)
+
+    @classmethod
+    def _known(cls, info: SandboxInfo, client: AsyncClient, *, shared: bool) -> AsyncSandbox:
+        sandbox = cls.__new__(cls)
+        sandbox._begin(None, info, client)
+        sandbox._shares_client = shared
+        return sandbox
+
+    @CreatedEitherWay
+    async def create(self) -> AsyncSandbox:
+        """Make it: `AsyncSandbox(...).create()`, or describe and make in one call, `AsyncSandbox.create(...)`."""
+        if self._info is not None or self._wish is None:
+            raise Conflict(f"sandbox {self.id} is made already")
+        try:
+            self._info = await self._make(self._wish)
+        except NotFound as error:
+            if not (error.details.get("build") is True and self.client.address.local):
+                raise
+            await self.client.images.build(self._wish.image)
+            self._info = await self._make(self._wish)
+        return self
+
+    async def _make(self, wish: CreateRequest) -> SandboxInfo:
+        request = requests.create(wish)
+        try:
+            return await self.client.value(request, SandboxInfo)
+        except Exception:
+            raise
+        except BaseException:
+            # Interrupted with the request on its way. The same key names the same sandbox, so it can be taken back.
+            await self._take_back(requests.hurried(request))
+            raise
+
+    async def _take_back(self, request: requests.Request) -> None:
+        try:
+            info = await self.client.value(request, SandboxInfo)
+            await self.client.done(requests.hurried(requests.delete(info.id)))
+        except SkerryError:
+            return
+
+    @classmethod
+    async def get(cls, ref: str, *, server: str | AsyncClient | None = None) -> AsyncSandbox:
+        """A sandbox that exists, by id or name."""
+        client = server if isinstance(server, AsyncClient) else AsyncClient(server)
+        info = await client.value(requests.get(ref), SandboxInfo)
+        return cls._known(info, client, shared=client is server)
+
+    @classmethod
+    async def get_or_create(cls, name: str, **creation: Unpack[Creation]) -> AsyncSandbox:
+        """The sandbox of that name, made as described if there is none. One that exists is given as it is."""
+        sandbox = cls(name=name, **creation)
+        try:
+            sandbox._info = await sandbox.client.value(requests.get(name), SandboxInfo)
+            return sandbox
+        except NotFound:
+            pass
+        try:
+            return await sandbox.create()
+        except Conflict:  # another was quicker
+            sandbox._info = await sandbox.client.value(requests.get(name), SandboxInfo)
+            return sandbox
+
+    @classmethod
+    async def list(
+        cls, *, labels: Mapping[str, str] = {}, state: State | None = None, server: str | AsyncClient | None = None
+    ) -> builtins.list[AsyncSandbox]:
+        """Your sandboxes: those with all these labels, in that state."""
+        client = server if isinstance(server, AsyncClient) else AsyncClient(server)
+        answer = await client.value(requests.list_all(labels, state), SandboxList)
+        return [cls._known(info, client, shared=True) for info in answer.sandboxes]
+
+    async def __aenter__(self) -> AsyncSandbox:
+        if self._info is None:
+            try:
+                await self.create()
+            except BaseException:
+                await self.aclose()
+                raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self.name is None:
+                await self._leave(error)
+        finally:
+            await self.aclose()
+
+    async def _leave(self, error: BaseException | None) -> None:
+        try:
+            await self.client.done(requests.delete(self.id))
+        except NotFound:
+            return
+        except SkerryError as failure:
+            if error is None:
+                raise
+            error.add_note(f"and sandbox {self.id} could not be deleted: {failure}")
+
+    async def aclose(self) -> None:
+        """Close the connections that are this sandbox's own. The sandbox lives on."""
+        if not self._shares_client:
+            await self.client.aclose()
+
+    def __repr__(self) -> str:
+        if self._info is None:
+            return "<AsyncSandbox, not made yet>"
+        return f"<AsyncSandbox {self._info.name or self._info.id} {self._info.state}>"
+
+    @property
+    def _known_info(self) -> SandboxInfo:
+        if self._info is None:
+            raise InvalidRequest(
+                "this sandbox is only described, not made",
+                hint="use `async with AsyncSandbox(...) as sandbox:` or call .create() first",
+            )
+        return self._info
+
+    @property
+    def id(self) -> str:
+        return self._known_info.id
+
+    @property
+    def name(self) -> str | None:
+        return self._known_info.name
+
+    @property
+    def state(self) -> State:
+        """As last seen; `.info()` looks again."""
+        return self._known_info.state
+
+    @property
+    def reason(self) -> str | None:
+        """Why it stopped or failed."""
+        return self._known_info.reason
+
+    @property
+    def isolation(self) -> Isolation | None:
+        """The runtime, what it guarantees, what was waived."""
+        return self._known_info.isolation
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self._known_info.labels
+
+    async def info(self) -> SandboxInfo:
+        """All that the server says of it, fresh."""
+        self._info = await self.client.value(requests.get(self.id), SandboxInfo)
+        return self._info
+
+    async def update(
+        self,
+        *,
+        env: Mapping[str, str | None] | None = None,
+        labels: Mapping[str, str] | None = None,
+        lifecycle: Lifecycle | None = None,
+    ) -> None:
+        """Change it. In `env`, None unsets one variable; `labels` and `lifecycle` replace what was."""
+        self._info = await self.client.value(requests.update(self.id, env, labels, lifecycle), SandboxInfo)
+
+    async def usage(self) -> Usage:
+        return await self.client.value(requests.usage(self.id), Usage)
+
+    async def delete(self) -> None:
+        """End it and remove all of it."""
+        await self.client.done(requests.delete(self.id))
+
+    async def stop(self) -> None:
+        """End its processes, keep its files. The next call starts it again."""
+        self._info = await self.client.value(requests.act(self.id, "stop"), SandboxInfo)
+
+    async def resume(self) -> None:
+        """Wake it, paused or stopped."""
+        self._info = await self.client.value(requests.act(self.id, "resume"), SandboxInfo)
+
+    async def pause(self) -> None:
+        """Freeze its processes where they are."""
+        self._info = await self.client.value(requests.act(self.id, "pause"), SandboxInfo)
+
+    async def run(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        env: Mapping[str, str | None] = {},
+        cwd: str | None = None,
+        user: str | None = None,
+        stdin: backend.AnySource | None = None,
+        timeout: float | None = 300,
+        check: bool = False,
+        on_output: backend.Callback[Output] | None = None,
+    ) -> Result:
+        """Run a command to its end. A string is a shell line (`bash -lc`, `sh` where there is no bash), a list an argv.
+
+        A non-zero exit or a time-out is a result, not an error, unless `check`. `on_output` gets each piece of output
+        as it comes. An interrupt or cancellation of this call ends the command inside too.
+        """
+        words = cmd if isinstance(cmd, str) else list(cmd)
+        request = RunRequest(cmd=words, env=dict(env), cwd=cwd, user=user, timeout=timeout)
+        request, source = prepare(request, stdin)
+        result = await AsyncRunning(self, request, source, on_output).result()
+        return checked(result, words) if check else result

@@ -1,0 +1,275 @@
+# Generated from client/_async/sandbox.py by scripts/generate_sync.py. Do not edit.
+"""`Sandbox`: one isolated machine."""
+
+# ruff: noqa: B008  (the values that stand as defaults are frozen)
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Unpack
+
+from skerry.client import backend_sync as backend
+from skerry.client import requests
+from skerry.client._sync.client import Client
+from skerry.client._sync.files import Files
+from skerry.client._sync.processes import Processes
+from skerry.client._sync.running import Running, prepare
+from skerry.client.created import CreatedEitherWay
+from skerry.client.description import Creation, described
+from skerry.client.outcome import Output, checked
+from skerry.client.responses import SandboxList
+from skerry.errors import Conflict, InvalidRequest, NotFound, SkerryError
+from skerry.types import (
+    CreateRequest,
+    Isolation,
+    Lifecycle,
+    Limits,
+    Network,
+    Options,
+    Result,
+    RunRequest,
+    SandboxInfo,
+    State,
+    Usage,
+)
+
+
+class Sandbox:
+    """An isolated Linux machine: files, processes, limits of its own.
+
+    The constructor only describes it; `with` or `.create()` makes it. Leaving `with` deletes an unnamed
+    sandbox and leaves a named one.
+
+        with Sandbox(limits=Limits(memory="512M")) as sandbox:
+            result = sandbox.run("python3 -c 'print(6*7)'")
+    """
+
+    def __init__(
+        self,
+        image: str = "base",
+        *,
+        name: str | None = None,
+        repo: object = None,
+        env: Mapping[str, str] = {},
+        labels: Mapping[str, str] = {},
+        limits: Limits = Limits(),
+        network: Network = Network(),
+        secrets: Sequence[object] = (),
+        lifecycle: Lifecycle = Lifecycle(),
+        options: Options = Options(),
+        server: str | Client | None = None,
+    ) -> None:
+        requests.refuse_later(repo, secrets, network)
+        wish = described(image, name, env, labels, limits, network, lifecycle, options)
+        self._begin(wish, None, server)
+
+    def _begin(self, wish: CreateRequest | None, info: SandboxInfo | None, server: str | Client | None) -> None:
+        self._wish = wish
+        self._info = info
+        self._shares_client = isinstance(server, Client)
+        self.client = server if isinstance(server, Client) else Client(server)
+        self.files = Files(self)
+        self.processes = Processes(self)
+
+    @classmethod
+    def _known(cls, info: SandboxInfo, client: Client, *, shared: bool) -> Sandbox:
+        sandbox = cls.__new__(cls)
+        sandbox._begin(None, info, client)
+        sandbox._shares_client = shared
+        return sandbox
+
+    @CreatedEitherWay
+    def create(self) -> Sandbox:
+        """Make it: `Sandbox(...).create()`, or describe and make in one call, `Sandbox.create(...)`."""
+        if self._info is not None or self._wish is None:
+            raise Conflict(f"sandbox {self.id} is made already")
+        try:
+            self._info = self._make(self._wish)
+        except NotFound as error:
+            if not (error.details.get("build") is True and self.client.address.local):
+                raise
+            self.client.images.build(self._wish.image)
+            self._info = self._make(self._wish)
+        return self
+
+    def _make(self, wish: CreateRequest) -> SandboxInfo:
+        request = requests.create(wish)
+        try:
+            return self.client.value(request, SandboxInfo)
+        except Exception:
+            raise
+        except BaseException:
+            # Interrupted with the request on its way. The same key names the same sandbox, so it can be taken back.
+            self._take_back(requests.hurried(request))
+            raise
+
+    def _take_back(self, request: requests.Request) -> None:
+        try:
+            info = self.client.value(request, SandboxInfo)
+            self.client.done(requests.hurried(requests.delete(info.id)))
+        except SkerryError:
+            return
+
+    @classmethod
+    def get(cls, ref: str, *, server: str | Client | None = None) -> Sandbox:
+        """A sandbox that exists, by id or name."""
+        client = server if isinstance(server, Client) else Client(server)
+        info = client.value(requests.get(ref), SandboxInfo)
+        return cls._known(info, client, shared=client is server)
+
+    @classmethod
+    def get_or_create(cls, name: str, **creation: Unpack[Creation]) -> Sandbox:
+        """The sandbox of that name, made as described if there is none. One that exists is given as it is."""
+        sandbox = cls(name=name, **creation)
+        try:
+            sandbox._info = sandbox.client.value(requests.get(name), SandboxInfo)
+            return sandbox
+        except NotFound:
+            pass
+        try:
+            return sandbox.create()
+        except Conflict:  # another was quicker
+            sandbox._info = sandbox.client.value(requests.get(name), SandboxInfo)
+            return sandbox
+
+    @classmethod
+    def list(
+        cls, *, labels: Mapping[str, str] = {}, state: State | None = None, server: str | Client | None = None
+    ) -> builtins.list[Sandbox]:
+        """Your sandboxes: those with all these labels, in that state."""
+        client = server if isinstance(server, Client) else Client(server)
+        answer = client.value(requests.list_all(labels, state), SandboxList)
+        return [cls._known(info, client, shared=True) for info in answer.sandboxes]
+
+    def __enter__(self) -> Sandbox:
+        if self._info is None:
+            try:
+                self.create()
+            except BaseException:
+                self.close()
+                raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self.name is None:
+                self._leave(error)
+        finally:
+            self.close()
+
+    def _leave(self, error: BaseException | None) -> None:
+        try:
+            self.client.done(requests.delete(self.id))
+        except NotFound:
+            return
+        except SkerryError as failure:
+            if error is None:
+                raise
+            error.add_note(f"and sandbox {self.id} could not be deleted: {failure}")
+
+    def close(self) -> None:
+        """Close the connections that are this sandbox's own. The sandbox lives on."""
+        if not self._shares_client:
+            self.client.close()
+
+    def __repr__(self) -> str:
+        if self._info is None:
+            return "<Sandbox, not made yet>"
+        return f"<Sandbox {self._info.name or self._info.id} {self._info.state}>"
+
+    @property
+    def _known_info(self) -> SandboxInfo:
+        if self._info is None:
+            raise InvalidRequest(
+                "this sandbox is only described, not made",
+                hint="use `with Sandbox(...) as sandbox:` or call .create() first",
+            )
+        return self._info
+
+    @property
+    def id(self) -> str:
+        return self._known_info.id
+
+    @property
+    def name(self) -> str | None:
+        return self._known_info.name
+
+    @property
+    def state(self) -> State:
+        """As last seen; `.info()` looks again."""
+        return self._known_info.state
+
+    @property
+    def reason(self) -> str | None:
+        """Why it stopped or failed."""
+        return self._known_info.reason
+
+    @property
+    def isolation(self) -> Isolation | None:
+        """The runtime, what it guarantees, what was waived."""
+        return self._known_info.isolation
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self._known_info.labels
+
+    def info(self) -> SandboxInfo:
+        """All that the server says of it, fresh."""
+        self._info = self.client.value(requests.get(self.id), SandboxInfo)
+        return self._info
+
+    def update(
+        self,
+        *,
+        env: Mapping[str, str | None] | None = None,
+        labels: Mapping[str, str] | None = None,
+        lifecycle: Lifecycle | None = None,
+    ) -> None:
+        """Change it. In `env`, None unsets one variable; `labels` and `lifecycle` replace what was."""
+        self._info = self.client.value(requests.update(self.id, env, labels, lifecycle), SandboxInfo)
+
+    def usage(self) -> Usage:
+        return self.client.value(requests.usage(self.id), Usage)
+
+    def delete(self) -> None:
+        """End it and remove all of it."""
+        self.client.done(requests.delete(self.id))
+
+    def stop(self) -> None:
+        """End its processes, keep its files. The next call starts it again."""
+        self._info = self.client.value(requests.act(self.id, "stop"), SandboxInfo)
+
+    def resume(self) -> None:
+        """Wake it, paused or stopped."""
+        self._info = self.client.value(requests.act(self.id, "resume"), SandboxInfo)
+
+    def pause(self) -> None:
+        """Freeze its processes where they are."""
+        self._info = self.client.value(requests.act(self.id, "pause"), SandboxInfo)
+
+    def run(
+        self,
+        cmd: str | Sequence[str],
+        *,
+        env: Mapping[str, str | None] = {},
+        cwd: str | None = None,
+        user: str | None = None,
+        stdin: backend.AnySource | None = None,
+        timeout: float | None = 300,
+        check: bool = False,
+        on_output: backend.Callback[Output] | None = None,
+    ) -> Result:
+        """Run a command to its end. A string is a shell line (`bash -lc`, `sh` where there is no bash), a list an argv.
+
+        A non-zero exit or a time-out is a result, not an error, unless `check`. `on_output` gets each piece of output
+        as it comes. An interrupt or cancellation of this call ends the command inside too.
+        """
+        words = cmd if isinstance(cmd, str) else list(cmd)
+        request = RunRequest(cmd=words, env=dict(env), cwd=cwd, user=user, timeout=timeout)
+        request, source = prepare(request, stdin)
+        result = Running(self, request, source, on_output).result()
+        return checked(result, words) if check else result

@@ -1,0 +1,90 @@
+"""What the async client does otherwise than the sync one; `backend_sync` has the same names."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from typing import Any, ParamSpec, TypeVar
+
+import httpx
+
+from skerry.client.address import Address
+from skerry.client.connection import connection_options
+from skerry.client.content import Source, pieces
+
+P = ParamSpec("P")
+T = TypeVar("T")
+A = TypeVar("A")
+AnySource = Source | AsyncIterable[bytes] | AsyncIterable[str]
+Callback = Callable[[A], Awaitable[None] | None]
+
+
+def open_http(address: Address) -> httpx.AsyncClient:
+    client, transport = connection_options(address)
+    return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(**transport), **client)
+
+
+async def chunks(source: AnySource) -> AsyncIterator[bytes]:
+    """The bytes of a file object or iterable, piece by piece; one that blocks is read in a thread."""
+    if isinstance(source, AsyncIterable):
+        async for given in source:
+            yield given.encode() if isinstance(given, str) else given
+        return
+    iterator = pieces(source)
+    while (piece := await _patiently(lambda: next(iterator, None))) is not None:
+        yield piece
+
+
+async def _patiently(read: Callable[[], bytes | None]) -> bytes | None:
+    """A read that may never return, in a daemon thread: the loop's own pool would be waited for when the loop ends."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[bytes | None] = loop.create_future()
+
+    def settle(value: bytes | None, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+
+    def work() -> None:
+        value, error = None, None
+        try:
+            value = read()
+        except Exception as caught:
+            error = caught
+        with contextlib.suppress(RuntimeError):  # the loop is gone, and with it whoever asked
+            loop.call_soon_threadsafe(settle, value, error)
+
+    threading.Thread(target=work, name="skerry-stdin", daemon=True).start()
+    return await future
+
+
+async def deliver(callback: Callback[A], value: A) -> None:
+    answer = callback(value)
+    if inspect.isawaitable(answer):
+        await answer
+
+
+async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    return await asyncio.to_thread(function, *args, **kwargs)
+
+
+class Aside:
+    """Work beside a stream that is being read: a task here, a thread in the sync client."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, work: Callable[..., Any], *args: object) -> None:
+        self._task = asyncio.ensure_future(work(*args))
+
+    async def end(self) -> None:
+        """Leave it. What it met is the worker's to keep."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])

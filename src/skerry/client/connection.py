@@ -1,0 +1,85 @@
+"""How a connection is made and how its failures are told; shared by both clients."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from skerry._version import __version__
+from skerry.client.address import Address
+from skerry.client.requests import Request
+from skerry.errors import ServerUnreachable
+
+CONNECT_WITHIN = 10.0
+# Shorter than the server's own keep-alive: a connection that it is just closing must not be picked for a request.
+KEEP_IDLE = 3.0
+_SETUP = "`sudo skerry setup` makes the server a service that your user can reach"
+
+
+class NotConnected(ServerUnreachable):
+    """Nothing was sent: nobody listened."""
+
+
+def connection_options(address: Address) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments for httpx's client and for its transport.
+
+    The environment's proxies and .netrc do not apply: a token goes to the server that it was made for, nowhere else."""
+    headers = {"user-agent": f"skerry/{__version__}"}
+    if address.token and not address.local:
+        headers["authorization"] = f"Bearer {address.token}"
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=KEEP_IDLE)
+    # Without TLS any context will do, and loading the certificates takes 20 ms.
+    tls = address.url.startswith("https:")
+    context = ssl.create_default_context() if tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    keepalive = [] if address.local else [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+    transport = {
+        "uds": address.socket,
+        "verify": context,
+        "trust_env": False,
+        "limits": limits,
+        "socket_options": keepalive,
+    }
+    return {"base_url": address.url, "headers": headers, "trust_env": False}, transport
+
+
+def timeouts(request: Request) -> httpx.Timeout:
+    return httpx.Timeout(connect=CONNECT_WITHIN, read=request.read_timeout, write=request.read_timeout, pool=None)
+
+
+@contextmanager
+def speaking(address: Address) -> Iterator[None]:
+    """httpx's failures as ours; nothing of httpx leaks to a caller."""
+    try:
+        yield
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise not_connected(address, error) from error
+    except httpx.TimeoutException as error:
+        raise ServerUnreachable(f"the server at {address} went silent", hint="`skerry server status`") from error
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        raise ServerUnreachable(f"the connection to {address} broke: {error}", hint="`skerry server logs`") from error
+
+
+def not_connected(address: Address, error: Exception) -> NotConnected:
+    if not address.local:
+        return NotConnected(f"no server at {address}: {error}", hint="is it running, and SKERRY_SERVER right?")
+    if _errno_of(error) in (errno.EACCES, errno.EPERM):
+        return NotConnected(f"this user may not use the server at {address}", hint=_SETUP + " (group skerry)")
+    if not address.own:
+        return NotConnected(f"no server at {address}", hint="is it running, and the address right?")
+    hint = _SETUP if os.geteuid() else "start it: `skerry server start`"
+    return NotConnected(f"no server at {address}", hint=hint)
+
+
+def _errno_of(error: BaseException | None) -> int | None:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno:
+            return error.errno
+        error = error.__cause__ or error.__context__
+    return None

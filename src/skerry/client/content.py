@@ -1,0 +1,72 @@
+"""What a caller may give as a file's content or a command's stdin."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from typing import IO, Any, BinaryIO, cast
+
+from skerry.errors import InvalidRequest
+
+Source = str | bytes | bytearray | memoryview | IO[bytes] | IO[str] | Iterable[bytes] | Iterable[str]
+PIECE = 256 << 10
+
+
+def whole(source: object) -> bytes | None:
+    """The bytes of what is in memory already; None for what has to be read."""
+    if isinstance(source, str):
+        return source.encode()
+    return bytes(source) if isinstance(source, (bytes, bytearray, memoryview)) else None
+
+
+def pieces(source: Source) -> Iterator[bytes]:
+    """Piece by piece, never all in memory; an empty piece is left out, since it would end a chunked body."""
+    known = whole(source)
+    if known is not None:
+        yield from (known[at : at + PIECE] for at in range(0, len(known), PIECE))
+        return
+    for piece in _read(source) if hasattr(source, "read") else cast("Iterable[Any]", source):
+        data = whole(piece)
+        if data is None:
+            raise InvalidRequest(f"content: a piece is a {type(piece).__name__}, not bytes or str")
+        if data:
+            yield data
+
+
+def _read(source: Any) -> Iterator[Any]:
+    # read1 gives what is there: a command that answers its stdin line by line must not wait for a full buffer.
+    read = getattr(source, "read1", source.read)
+    while piece := read(PIECE):
+        yield piece
+
+
+def check_source(source: object) -> None:
+    """A clear refusal before anything is sent."""
+    if whole(source) is None and not any(hasattr(source, name) for name in ("read", "__iter__", "__aiter__")):
+        raise InvalidRequest(
+            f"content: a {type(source).__name__} can't be sent",
+            hint="give str, bytes, a file object or an iterable of bytes",
+        )
+
+
+def open_host_file(path: str | os.PathLike[str]) -> tuple[BinaryIO, int]:
+    """A regular file of this host, and its permission bits."""
+    try:
+        source = open(path, "rb")  # noqa: SIM115  (the caller closes it)
+    except OSError as error:
+        raise InvalidRequest(f"files: {os.fspath(path)}: {error.strerror}") from error
+    mode = os.fstat(source.fileno()).st_mode
+    if not stat.S_ISREG(mode):
+        source.close()
+        raise InvalidRequest(f"files: {os.fspath(path)} is not a regular file")
+    return source, stat.S_IMODE(mode) & 0o777
+
+
+def check_contents(contents: Iterable[object]) -> None:
+    """Each can be sent, and each file of this host can be read: said before a sandbox is made for them."""
+    for content in contents:
+        if isinstance(content, os.PathLike):
+            open_host_file(content)[0].close()
+        else:
+            check_source(content)

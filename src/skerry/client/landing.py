@@ -1,0 +1,134 @@
+"""Where files from inside land on this host: one directory, and nothing outside it, whatever names they bear.
+
+Names come from inside a sandbox and are hostile. Every step is taken from a directory's descriptor with O_NOFOLLOW,
+and a file is only ever made, never opened: nothing that is there already can be written through or replaced.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from skerry.errors import InvalidRequest
+from skerry.types import FileInfo
+
+MOST_FILES = 10_000
+MOST_BYTES = 8 << 30
+DEEPEST = 64
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Refused(Exception):
+    """This one file is not brought back, and why."""
+
+
+def check_part(name: str) -> None:
+    """One part of a path from inside: a plain name that means the same to every tool that will read it here."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise Refused("its name leads elsewhere")
+    if not name.isprintable() or "\\" in name:
+        raise Refused("its name has characters that don't belong in one")
+    if len(os.fsencode(name)) > 255:
+        raise Refused("its name is too long")
+
+
+def changed(before: dict[str, FileInfo], after: dict[str, FileInfo]) -> list[str]:
+    """Paths of the regular files that are new, or differ in size, time or mode."""
+
+    def mark(info: FileInfo | None) -> object:
+        return info and (info.type, info.size, info.mtime, info.mode)
+
+    return sorted(path for path, info in after.items() if info.type == "file" and mark(before.get(path)) != mark(info))
+
+
+class Landing:
+    """An empty directory of this host that takes files from inside."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        path = Path(directory)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise InvalidRequest(f"out: {path}: {error.strerror}", hint="name a directory that can be made") from error
+        if os.listdir(self._root):
+            os.close(self._root)
+            raise InvalidRequest(f"out: {path} is not empty", hint="name a new directory, or empty this one")
+        self.bytes = 0
+        self.files = 0
+
+    def close(self) -> None:
+        os.close(self._root)
+
+    def __enter__(self) -> Landing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def file(self, relative: str, info: FileInfo) -> Iterator[LandingFile]:
+        """A new file at that place. It is removed again if the block fails."""
+        *above, name = relative.split("/")
+        if len(above) > DEEPEST:
+            raise Refused(f"it lies deeper than {DEEPEST} directories")
+        for part in (*above, name):
+            check_part(part)
+        if self.files >= MOST_FILES:
+            raise Refused(f"there are more than {MOST_FILES} files")
+        directory = self._descend(above)
+        try:
+            descriptor = _made(name, directory, executable=bool(info.mode & stat.S_IXUSR))
+            try:
+                yield LandingFile(self, descriptor)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=directory)
+                raise
+            finally:
+                os.close(descriptor)
+            self.files += 1
+        finally:
+            os.close(directory)
+
+    def _descend(self, parts: list[str]) -> int:
+        at = os.dup(self._root)
+        try:
+            for part in parts:
+                with suppress(FileExistsError):
+                    os.mkdir(part, 0o777, dir_fd=at)
+                below = os.open(part, _DIRECTORY, dir_fd=at)
+                os.close(at)
+                at = below
+        except OSError as error:
+            os.close(at)
+            raise Refused(f"its directory can't be made: {error.strerror}") from error
+        return at
+
+
+def _made(name: str, directory: int, *, executable: bool) -> int:
+    try:
+        return os.open(name, _NEW_FILE, 0o777 if executable else 0o666, dir_fd=directory)
+    except OSError as error:
+        why = "there is one of that name already" if error.errno == errno.EEXIST else error.strerror
+        raise Refused(str(why)) from error
+
+
+class LandingFile:
+    def __init__(self, landing: Landing, descriptor: int) -> None:
+        self._landing = landing
+        self._descriptor = descriptor
+
+    def write(self, data: bytes) -> None:
+        # Counted as it comes: a sparse file inside is as long as its author likes.
+        self._landing.bytes += len(data)
+        if self._landing.bytes > MOST_BYTES:
+            raise Refused(f"all together are more than {MOST_BYTES >> 30} GiB")
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]

@@ -1,0 +1,114 @@
+"""What came of a command: its output gathered within bounds, its `Result`, and the errors of `check=True`."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal
+
+import msgspec
+
+from skerry.errors import CommandFailed, CommandTimeout
+from skerry.types import OUTPUT_KEPT, FileInfo, Result, RunResult, Value
+
+StreamName = Literal["stdout", "stderr"]
+_QUOTED = 2000
+
+
+class Output(Value, frozen=True):
+    """A piece of a command's output as it came, for `on_output`. It may end in the middle of a character."""
+
+    stream: StreamName
+    data: bytes
+
+    @property
+    def text(self) -> str:
+        return self.data.decode("utf-8", "replace")
+
+
+class Kept:
+    """One stream: its first and last bytes, and how many were left out between them."""
+
+    def __init__(self, limit: int = OUTPUT_KEPT) -> None:
+        self._head_room = limit // 2
+        self._tail_limit = limit - limit // 2
+        self._head = bytearray()
+        self._tail: deque[bytes] = deque()
+        self._tail_size = 0
+        self.omitted = 0
+
+    def add(self, data: bytes) -> None:
+        if self._head_room:
+            self._head += data[: self._head_room]
+            data, self._head_room = data[self._head_room :], max(0, self._head_room - len(data))
+        if data:
+            self._tail.append(data)
+            self._tail_size += len(data)
+            while self._tail_size > self._tail_limit:
+                self._drop(self._tail_size - self._tail_limit)
+
+    def _drop(self, excess: int) -> None:
+        first = self._tail.popleft()
+        if len(first) > excess:
+            self._tail.appendleft(first[excess:])
+        gone = min(len(first), excess)
+        self._tail_size -= gone
+        self.omitted += gone
+
+    def value(self) -> bytes:
+        mark = f"\n[skerry: {self.omitted} bytes left out here]\n".encode() if self.omitted else b""
+        return bytes(self._head) + mark + b"".join(self._tail)
+
+
+class Gathered:
+    """The output of one run, and what its exit makes of it."""
+
+    def __init__(self) -> None:
+        self.streams: dict[StreamName, Kept] = {"stdout": Kept(), "stderr": Kept()}
+
+    def add(self, output: Output) -> None:
+        self.streams[output.stream].add(output.data)
+
+    def result(self, end: RunResult) -> Result:
+        stdout, stderr = self.streams["stdout"], self.streams["stderr"]
+        return Result(
+            id=end.id,
+            exit_code=end.exit_code,
+            stdout_bytes=stdout.value(),
+            stderr_bytes=stderr.value(),
+            signal=end.signal,
+            duration_s=end.duration_s,
+            timed_out=end.timed_out,
+            oom_killed=end.oom_killed,
+            truncated=end.truncated or bool(stdout.omitted or stderr.omitted),
+            usage=end.usage,
+            hint=end.hint or hint_for(end),
+        )
+
+
+def hint_for(end: RunResult) -> str | None:
+    if end.timed_out:
+        return "it ran out of time: give it more with timeout= (--timeout)"
+    if end.oom_killed:
+        return "it ran out of memory: give the sandbox more with limits=Limits(memory=…) (--memory)"
+    return None
+
+
+def with_files(result: Result, files: tuple[FileInfo, ...]) -> Result:
+    return msgspec.structs.replace(result, files=files)
+
+
+def checked(result: Result, cmd: str | list[str]) -> Result:
+    """The result if the command ended with 0, else the error that `check=True` asked for."""
+    if result.ok:
+        return result
+    shown = cmd if isinstance(cmd, str) else " ".join(cmd)
+    shown = shown if len(shown) <= 100 else shown[:99] + "…"
+    error: CommandTimeout | CommandFailed
+    if result.timed_out:
+        error = CommandTimeout(f"{shown!r} ran out of time after {result.duration_s:.1f} s", hint=result.hint)
+    else:
+        how = f"was ended by SIG{result.signal}" if result.signal else f"ended with exit code {result.exit_code}"
+        said = result.stderr[-_QUOTED:].strip()
+        error = CommandFailed(f"{shown!r} {how}" + (f"\n{said}" if said else ""), hint=result.hint)
+    error.result = result
+    raise error

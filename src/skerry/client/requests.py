@@ -1,0 +1,244 @@
+"""What is asked of a server, as values: method, path, query, body. Pure; nothing here opens a connection."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
+
+import msgspec
+
+from skerry.client.frames import MEDIA_TYPE
+from skerry.errors import InvalidRequest, NotFound
+from skerry.types import (
+    NAME,
+    SANDBOX_ID,
+    CreateRequest,
+    Lifecycle,
+    Network,
+    RunRequest,
+    UpdateRequest,
+    check_text,
+)
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+ANSWER_WITHIN = 120.0  # seconds of silence after which a server counts as gone
+CLEAN_UP_WITHIN = 10.0
+STDIN_INLINE = 256 << 10
+_encode = msgspec.json.Encoder().encode
+Body = bytes | Iterable[bytes] | AsyncIterable[bytes]
+
+
+@dataclass(frozen=True)
+class Request:
+    """`repeatable`: sending it twice does what sending it once does, so a broken connection may be tried again."""
+
+    method: str
+    path: str
+    params: tuple[tuple[str, str], ...] = ()
+    content: Body | None = None
+    content_type: str | None = None
+    accept: str = JSON
+    key: str | None = None
+    read_timeout: float | None = ANSWER_WITHIN
+
+    @property
+    def repeatable(self) -> bool:
+        return self.key is not None
+
+    def headers(self) -> dict[str, str]:
+        headers = {"accept": self.accept}
+        if self.content_type:
+            headers["content-type"] = self.content_type
+        if self.key:
+            headers["idempotency-key"] = self.key
+        return headers
+
+
+def hurried(request: Request) -> Request:
+    """The same for a clean-up, which must not hang."""
+    return replace(request, read_timeout=CLEAN_UP_WITHIN)
+
+
+def _json(method: str, path: str, value: Any) -> Request:
+    return Request(method, path, content=_encode(value), content_type=JSON)
+
+
+def _query(**values: str | bool | None) -> tuple[tuple[str, str], ...]:
+    given = ((name, value) for name, value in values.items() if value is not None)
+    return tuple((name, ("true" if value else "false") if isinstance(value, bool) else value) for name, value in given)
+
+
+def sandbox_path(ref: str, *rest: str) -> str:
+    """The path of a sandbox by id or name. What can be neither is not sent: it is not found."""
+    if not (NAME.fullmatch(ref) or SANDBOX_ID.fullmatch(ref)):
+        raise NotFound(f"there is no sandbox {ref[:80]!r}", hint="`skerry ls` shows what there is")
+    return "/".join(("/v1/sandboxes", ref, *rest))
+
+
+def create(value: CreateRequest) -> Request:
+    return replace(_json("POST", "/v1/sandboxes", value), key=str(uuid4()))
+
+
+def get(ref: str) -> Request:
+    return Request("GET", sandbox_path(ref))
+
+
+def list_all(labels: Mapping[str, str], state: str | None) -> Request:
+    wanted = tuple(("label", f"{key}={value}") for key, value in labels.items())
+    return Request("GET", "/v1/sandboxes", params=(*wanted, *_query(state=state)))
+
+
+def update(
+    ref: str, env: Mapping[str, str | None] | None, labels: Mapping[str, str] | None, lifecycle: Lifecycle | None
+) -> Request:
+    value = UpdateRequest(
+        env=dict(env) if env is not None else None,
+        labels=dict(labels) if labels is not None else None,
+        lifecycle=lifecycle,
+    )
+    return _json("PATCH", sandbox_path(ref), value)
+
+
+def delete(ref: str) -> Request:
+    return Request("DELETE", sandbox_path(ref))
+
+
+def act(ref: str, verb: str) -> Request:
+    """stop, resume, pause."""
+    return Request("POST", sandbox_path(ref, verb))
+
+
+def usage(ref: str) -> Request:
+    return Request("GET", sandbox_path(ref, "usage"))
+
+
+def run(ref: str, value: RunRequest) -> Request:
+    # The server ends the command at its time-out: silence for much longer means that there is no server any more.
+    patience = value.timeout + ANSWER_WITHIN if value.timeout is not None else None
+    request = _json("POST", sandbox_path(ref, "processes"), value)
+    return replace(request, params=(("wait", "true"),), accept=MEDIA_TYPE, read_timeout=patience)
+
+
+def process_path(ref: str, process: str, *rest: str) -> str:
+    if not process or not process.isascii() or quote(process, safe="") != process or process.strip(".") == "":
+        raise NotFound(f"there is no process {process[:80]!r}", hint="`skerry ps` shows what there is")
+    return sandbox_path(ref, "processes", process, *rest)
+
+
+def processes(ref: str) -> Request:
+    return Request("GET", sandbox_path(ref, "processes"))
+
+
+def process(ref: str, process: str) -> Request:
+    return Request("GET", process_path(ref, process))
+
+
+def remove_process(ref: str, process: str) -> Request:
+    return Request("DELETE", process_path(ref, process))
+
+
+def signal(ref: str, process: str, name: str) -> Request:
+    return _json("POST", process_path(ref, process, "signal"), {"signal": name.upper().removeprefix("SIG")})
+
+
+def feed(ref: str, process: str, content: Body) -> Request:
+    path = process_path(ref, process, "stdin")
+    return Request("POST", path, _query(close=True), content, "application/octet-stream", read_timeout=None)
+
+
+def _path(path: str) -> str:
+    if not path:
+        raise InvalidRequest("path: it is empty")
+    check_text("path", path)
+    return path
+
+
+def read_file(ref: str, path: str, user: str | None) -> Request:
+    return Request("GET", sandbox_path(ref, "files"), _query(path=_path(path), user=user), accept="*/*")
+
+
+def write_file(ref: str, path: str, content: Body, *, mode: int | None, user: str | None, parents: bool) -> Request:
+    if mode is not None and not 0 <= mode <= 0o7777:
+        raise InvalidRequest(f"mode: {mode!r} is out of range", hint="an int like 0o644")
+    octal = f"{mode:04o}" if mode is not None else None
+    query = _query(path=_path(path), mode=octal, user=user, parents=parents)
+    return Request("PUT", sandbox_path(ref, "files"), query, content, "application/octet-stream")
+
+
+def remove_file(ref: str, path: str, *, recursive: bool, user: str | None) -> Request:
+    query = _query(path=_path(path), recursive=recursive, user=user)
+    return Request("DELETE", sandbox_path(ref, "files"), query)
+
+
+def stat_file(ref: str, path: str, user: str | None) -> Request:
+    return Request("GET", sandbox_path(ref, "files", "stat"), _query(path=_path(path), user=user))
+
+
+def list_files(ref: str, path: str, user: str | None) -> Request:
+    return Request("GET", sandbox_path(ref, "files", "list"), _query(path=_path(path), user=user))
+
+
+def make_directory(ref: str, path: str, *, parents: bool, mode: int | None, user: str | None) -> Request:
+    value: dict[str, Any] = {"path": _path(path), "parents": parents}
+    if mode is not None:
+        value["mode"] = mode
+    if user is not None:
+        value["user"] = user
+    return _json("POST", sandbox_path(ref, "files", "mkdir"), value)
+
+
+def images() -> Request:
+    return Request("GET", "/v1/images")
+
+
+def image(name: str, method: str = "GET") -> Request:
+    return Request(method, f"/v1/images/{quote(_path(name), safe='')}")
+
+
+def build_image(name: str, rebuild: bool) -> Request:
+    request = _json("POST", "/v1/images", {"name": name, "rebuild": rebuild})
+    return replace(request, accept=NDJSON, read_timeout=None)
+
+
+def create_token(scope: str, owner: str | None, note: str | None) -> Request:
+    given = {"scope": scope, "owner": owner, "note": note}
+    return _json("POST", "/v1/tokens", {name: value for name, value in given.items() if value is not None})
+
+
+def tokens() -> Request:
+    return Request("GET", "/v1/tokens")
+
+
+def remove_token(token: str) -> Request:
+    return Request("DELETE", f"/v1/tokens/{quote(_path(token), safe='')}")
+
+
+def server() -> Request:
+    return Request("GET", "/v1/server")
+
+
+def stop_server() -> Request:
+    return Request("POST", "/v1/server/stop")
+
+
+def doctor() -> Request:
+    return Request("GET", "/v1/doctor")
+
+
+def refuse_later(repo: object, secrets: object, network: Network) -> None:
+    """Arguments of the frozen surface that this version has no hands for: refused, never ignored."""
+    for name, given in (("repo", repo), ("secrets", secrets), ("network", not network.closed)):
+        if given:
+            raise InvalidRequest(f"{name}: this version does not have it yet", hint=f"leave {name}= out")
+
+
+def with_stdin(request: RunRequest, data: bytes) -> RunRequest:
+    return msgspec.structs.replace(request, stdin_base64=data)
+
+
+def with_stdin_stream(request: RunRequest) -> RunRequest:
+    return msgspec.structs.replace(request, stdin_stream=True)
