@@ -1,0 +1,117 @@
+"""python -m bench [--json FILE] [--count N]"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.measure import Row, private_memory, repeat, row, timed
+from bench.peers import all_peers
+from skerry import Options, Sandbox
+
+COLD = Options(pool=False)
+MEBIBYTE = b"x" * (1 << 20)
+
+
+def create_to_first_output(count: int) -> tuple[Row, Row]:
+    creates, deletes = [], []
+    for number in range(count + 2):
+        start = time.perf_counter()
+        sandbox = Sandbox.create(options=COLD)
+        assert sandbox.run(["echo", "up"]).stdout == "up\n"
+        spent = (time.perf_counter() - start) * 1000
+        gone = timed(sandbox.delete)
+        if number >= 2:
+            creates.append(spent)
+            deletes.append(gone)
+    return row("create → first output, cold", creates), row("delete", deletes)
+
+
+def inside(count: int) -> list[Row]:
+    with Sandbox(options=COLD) as sandbox:
+        return [
+            repeat("run(['/bin/true'])", count * 5, lambda: sandbox.run(["/bin/true"])),
+            repeat("files.write, 1 MiB", count, lambda: sandbox.files.write("/workspace/m", MEBIBYTE)),
+            repeat("files.read_bytes, 1 MiB", count, lambda: sandbox.files.read_bytes("/workspace/m")),
+        ]
+
+
+def at_once(number: int) -> Row:
+    def one(index: int) -> tuple[float, str]:
+        start = time.perf_counter()
+        with Sandbox(options=COLD) as sandbox:
+            output = sandbox.run(["hostname"]).stdout
+            return (time.perf_counter() - start) * 1000, output
+
+    with ThreadPoolExecutor(number) as pool:
+        done = list(pool.map(one, range(number)))
+    if len({output for _, output in done}) != number:
+        sys.exit(f"{number} creates at once did not give {number} distinct first outputs")
+    return row(f"create → first output, {number} at once", [spent for spent, _ in done])
+
+
+def idle_memory() -> int:
+    with Sandbox(options=COLD) as sandbox:
+        sandbox.run(["/bin/true"])
+        return private_memory(sandbox.id)
+
+
+def ratios(rows: dict[str, Row], memory: int) -> list[dict[str, object]]:
+    """The issue's figures: what was measured, against what, and the bound."""
+    create, true = rows["create → first output, cold"], rows["subprocess.run(['/bin/true'])"]
+    found: list[dict[str, object]] = []
+
+    def add(name: str, value: float, bound: float, at_most: bool = True) -> None:
+        holds = value <= bound if at_most else value >= bound
+        sign = "≤" if at_most else "≥"
+        found.append({"figure": name, "value": round(value, 2), "bound": f"{sign} {bound:g}", "holds": holds})
+
+    with Sandbox(options=COLD) as sandbox:
+        runtime = sandbox.isolation.runtime if sandbox.isolation else "runc"
+    bare = rows.get(f"{runtime} run (the same config)")
+    if bare is not None:
+        add(f"create → first output / bare {runtime} run", create.p50 / bare.p50, 2)
+    docker = rows.get("docker run --rm --network none")
+    if docker is not None:
+        add("docker run / create → first output", docker.p50 / create.p50, 5, at_most=False)
+    add("run / subprocess.run", rows["run(['/bin/true'])"].p50 / true.p50, 5)
+    add("private memory of an idle sandbox, MB", memory / 1e6, 6)
+    return found
+
+
+def show(rows: list[Row], figures: list[dict[str, object]]) -> None:
+    console = Console()
+    table = Table("what", "n", "p50 ms", "p95 ms", "p99 ms")
+    for one in rows:
+        table.add_row(one.name, str(len(one.times)), *(f"{one.at(p):.2f}" for p in (0.50, 0.95, 0.99)))
+    console.print(table)
+    table = Table("figure", "value", "bound", "")
+    for figure in figures:
+        table.add_row(
+            *(str(figure[key]) for key in ("figure", "value", "bound")), "ok" if figure["holds"] else "MISSED"
+        )
+    console.print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--count", type=int, default=40, help="repetitions of the slow ones (default: 40)")
+    args = parser.parse_args()
+    creates, deletes = create_to_first_output(args.count)
+    rows = [creates, *inside(args.count), deletes, at_once(10), at_once(50), *all_peers(args.count)]
+    figures = ratios({one.name: one for one in rows}, idle_memory())
+    show(rows, figures)
+    if args.json:
+        args.json.write_text(json.dumps({"rows": [one.as_json() for one in rows], "figures": figures}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Timing by repetition, and what a sandbox costs in memory."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Row:
+    """Milliseconds, sorted."""
+
+    name: str
+    times: tuple[float, ...]
+
+    def at(self, part: float) -> float:
+        return self.times[min(len(self.times) - 1, math.ceil(part * len(self.times)) - 1)]
+
+    @property
+    def p50(self) -> float:
+        return self.at(0.50)
+
+    def as_json(self) -> dict[str, object]:
+        return {"name": self.name, "n": len(self.times), "p50": self.p50, "p95": self.at(0.95), "p99": self.at(0.99)}
+
+
+def row(name: str, times: list[float]) -> Row:
+    return Row(name, tuple(sorted(times)))
+
+
+def repeat(name: str, count: int, once: Callable[[], object], warm: int = 2) -> Row:
+    for _ in range(warm):
+        once()
+    return row(name, [timed(once) for _ in range(count)])
+
+
+def timed(once: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    once()
+    return (time.perf_counter() - start) * 1000
+
+
+def private_memory(cgroup_name: str) -> int:
+    """Bytes that the processes of a sandbox have for themselves (smaps_rollup)."""
+    pids: set[str] = set()
+    for listing in Path("/sys/fs/cgroup").glob(f"**/{cgroup_name}/**/cgroup.procs"):
+        pids |= set(listing.read_text().split())
+    total = 0
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith(("Private_Clean", "Private_Dirty")):
+                total += int(line.split()[1]) * 1024
+    return total

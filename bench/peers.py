@@ -1,0 +1,95 @@
+"""What else this machine can run a command in: the same work, side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from bench.measure import Row, repeat
+from skerry import Sandbox
+from skerry.config import load, run_dir
+
+
+def all_peers(count: int) -> list[Row]:
+    rows = [repeat("subprocess.run(['/bin/true'])", count * 5, lambda: run(["/bin/true"]))]
+    if shutil.which("bwrap"):
+        rows.append(repeat("bwrap … /bin/true", count, lambda: run(bwrap())))
+    rows += bare_runtimes(count)
+    for engine in ("docker", "podman"):
+        if shutil.which(engine) and engine_works(engine):
+            rows += engine_rows(engine, max(3, count // 4))
+    return rows
+
+
+def run(argv: list[str]) -> None:
+    subprocess.run(
+        argv, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60
+    )
+
+
+def bwrap() -> list[str]:
+    return ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "/bin/true"]
+
+
+def bare_runtimes(count: int) -> list[Row]:
+    """`runc run` and `crun run` with a live sandbox's own config.json, root and cgroup; only the command differs."""
+    rows = []
+    with Sandbox() as sandbox, tempfile.TemporaryDirectory(prefix="skerry-bench") as work:
+        here = run_dir(load().state_dir)
+        config = json.loads((here / "b" / sandbox.id / "config.json").read_text())
+        config["process"]["args"] = ["/bin/true"]
+        config["linux"]["cgroupsPath"] += "-bench"
+        # runtimes resolve a relative root against the bundle, which is elsewhere here
+        config["root"]["path"] = str(here / "m" / sandbox.id / "root")
+        bundle = Path(work)
+        (bundle / "config.json").write_text(json.dumps(config))
+        for name in ("runc", "crun"):
+            argv = [name, "--root", f"{work}/state", "run", "--bundle", work, "skerry-bench"]
+            with contextlib.suppress(subprocess.CalledProcessError, FileNotFoundError):
+                run(argv)
+                rows.append(repeat(f"{name} run (the same config)", count, lambda argv=argv: run(argv)))  # type: ignore[misc]
+    return rows
+
+
+def engine_works(engine: str) -> bool:
+    """There, running, and with an image to start: none is pulled for this."""
+    with contextlib.suppress(subprocess.SubprocessError, OSError):
+        run([engine, "image", "inspect", "skerry-bench"])
+        return True
+    return import_image(engine)
+
+
+def import_image(engine: str) -> bool:
+    layer = next(iter(sorted((load().state_dir / "layers").glob("*/"))), None)
+    if layer is None:
+        return False
+    with contextlib.suppress(subprocess.SubprocessError, OSError), tempfile.TemporaryDirectory() as work:
+        run([engine, "info"])
+        root = layer / "fs" if (layer / "fs").is_dir() else layer
+        run(
+            [
+                "tar",
+                "-C",
+                str(root),
+                "-cf",
+                f"{work}/root.tar",
+                "bin",
+                "lib",
+                "lib64",
+                "usr/bin",
+                "usr/lib",
+                "usr/lib64",
+            ]
+        )
+        run([engine, "import", f"{work}/root.tar", "skerry-bench"])
+        return True
+    return False
+
+
+def engine_rows(engine: str, count: int) -> list[Row]:
+    argv = [engine, "run", "--rm", "--network", "none", "skerry-bench", "/bin/true"]
+    return [repeat(f"{engine} run --rm --network none", count, lambda: run(argv), warm=1)]

@@ -1,0 +1,140 @@
+"""The server is killed with -9 after every step of a sandbox's life; the next one repairs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+
+import httpx
+import pytest
+from serving import Server, wait_until
+
+from skerry.engine import faults
+
+KEY = {"Idempotency-Key": "the-one-key"}
+
+
+@pytest.fixture(scope="module")
+def house(make_server: Callable[[], Server]) -> Server:
+    return make_server()
+
+
+def drive(http: httpx.Client, point: str) -> None:
+    """Do what passes the point; the connection breaks there."""
+    verb = point.partition(".")[0]
+    if verb in ("create", "start"):
+        http.post("/v1/sandboxes", json={"name": "subject"}, headers=KEY).raise_for_status()
+    elif verb == "stop":
+        http.post("/v1/sandboxes/subject/stop").raise_for_status()
+    else:
+        http.delete("/v1/sandboxes/subject").raise_for_status()
+
+
+def state_of(http: httpx.Client) -> str | None:
+    answer = http.get("/v1/sandboxes/subject")
+    return answer.json()["state"] if answer.status_code == 200 else None
+
+
+def run(http: httpx.Client, line: str) -> str:
+    answer = http.post("/v1/sandboxes/subject/processes?wait=true", json={"cmd": line})
+    answer.raise_for_status()
+    return answer.json()["stdout"]
+
+
+@pytest.mark.parametrize("point", faults.POINTS)
+def test_a_server_killed_at_any_step_leaves_a_sandbox_complete_or_gone(house: Server, point: str) -> None:
+    made_before = point.partition(".")[0] in ("stop", "delete")
+    if made_before:
+        house.start()
+        with house.http() as http:
+            http.post("/v1/sandboxes", json={"name": "subject"}).raise_for_status()
+            run(http, "echo kept > /workspace/note; sync")
+        house.end()
+    house.start(SKERRY_FAULT=point)
+    with house.http() as http, pytest.raises(httpx.TransportError):
+        drive(http, point)
+    assert house.process is not None
+    assert house.process.wait(10) == -9
+    house.start()
+    with house.http() as http:
+        state = state_of(http)
+        if made_before:
+            if state is not None:  # complete: files are there, and it runs again
+                assert run(http, "cat /workspace/note") == "kept\n"
+        else:
+            first = http.get("/v1/sandboxes/subject").json().get("id")
+            again = http.post("/v1/sandboxes", json={"name": "subject"}, headers=KEY)
+            assert again.status_code == 201, again.text
+            assert first in (None, again.json()["id"])
+            assert run(http, "echo alive") == "alive\n"
+        if point.startswith("delete"):
+            assert state is None
+        house.remove_all()
+    assert house.leftovers() == []
+    house.end()
+
+
+def test_the_same_key_gives_the_same_id_across_a_crash(house: Server) -> None:
+    house.start(SKERRY_FAULT="start.wall")
+    with house.http() as http, pytest.raises(httpx.TransportError):
+        http.post("/v1/sandboxes", json={"labels": {"a": "1"}}, headers={"Idempotency-Key": "across"})
+    assert house.process is not None
+    house.process.wait(10)
+    with sqlite3.connect(house.state_dir / "state.db") as database:
+        (promised,) = database.execute("SELECT sandbox FROM creates WHERE key = 'across'").fetchone()
+    house.start()
+    with house.http() as http:
+        body = {"labels": {"a": "1"}}
+        ids = {http.post("/v1/sandboxes", json=body, headers={"Idempotency-Key": "across"}).json()["id"] for _ in "ab"}
+        assert ids == {promised}
+        other = http.post("/v1/sandboxes", json={"labels": {"a": "2"}}, headers={"Idempotency-Key": "across"})
+        assert other.status_code == 400
+        house.remove_all()
+    house.end()
+
+
+def test_every_step_that_a_life_passes_is_a_fault_point(house: Server) -> None:
+    """Steps report themselves to `faults.passed`, which refuses names that are not in its list; and a whole life
+    passes every name in the list, so none is there for show."""
+    script = (
+        "import asyncio, sys\n"
+        "from skerry.config import load\n"
+        "from skerry.engine import faults, lifecycle\n"
+        "from skerry.engine.engine import Engine\n"
+        "from skerry.types import Caller, CreateRequest\n"
+        "seen = []\n"
+        "passed = faults.passed\n"
+        "lifecycle.passed = lambda name: (passed(name), seen.append(name))\n"
+        "async def main():\n"
+        "    engine = Engine(load()); await engine.open()\n"
+        "    me = Caller(owner='local', scope='admin')\n"
+        "    info = await engine.create(me, CreateRequest())\n"
+        "    await engine.stop(me, info.id); await engine.delete(me, info.id); await engine.close()\n"
+        "asyncio.run(main())\n"
+        "print(*sorted(set(seen)))\n"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "SKERRY_STATE_DIR": str(house.state_dir)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert set(out.stdout.split()) == set(faults.POINTS)
+
+
+def test_a_sandbox_lives_on_while_its_server_is_dead(house: Server) -> None:
+    house.start()
+    with house.http() as http:
+        http.post("/v1/sandboxes", json={"name": "subject"}).raise_for_status()
+        run(http, "(while true; do date +%s%N > /tmp/beat; sleep 0.02; done) >/dev/null 2>&1 &")
+    house.end(signal.SIGKILL)
+    house.start()
+    with house.http() as http:
+        assert state_of(http) == "running"
+        beat = run(http, "cat /tmp/beat")
+        wait_until(lambda: run(http, "cat /tmp/beat") != beat, "the loop inside to go on")
+        house.remove_all()
+    assert house.leftovers() == []
+    house.end()

@@ -1,0 +1,158 @@
+"""From create to gone: names, owners, quotas, idleness, the end of a life."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from serving import Server, wait_until
+
+from skerry import Lifecycle, Sandbox
+from skerry.errors import NotFound, QuotaExceeded, SandboxUnavailable
+
+
+def gone(server: Server, ref: str) -> bool:
+    with server.http() as http:
+        return http.get(f"/v1/sandboxes/{ref}").status_code == 404
+
+
+def test_leaving_with_deletes_an_unnamed_sandbox_and_keeps_a_named_one(server: Server) -> None:
+    with Sandbox(server=server.address) as unnamed:
+        pass
+    with Sandbox(name="stays", server=server.address) as named:
+        pass
+    assert gone(server, unnamed.id)
+    again = Sandbox.get("stays", server=server.address)
+    assert again.id == named.id
+    again.delete()
+
+
+def test_a_sandbox_that_was_not_created_says_how_to(server: Server) -> None:
+    with pytest.raises(Exception, match="create"):
+        Sandbox(server=server.address).run("true")
+
+
+def test_labels_and_state_select(server: Server) -> None:
+    with Sandbox(labels={"team": "a"}, server=server.address) as one, Sandbox(server=server.address):
+        found = Sandbox.list(labels={"team": "a"}, server=server.address)
+        assert [sandbox.id for sandbox in found] == [one.id]
+        assert Sandbox.list(labels={"team": "a"}, state="stopped", server=server.address) == []
+
+
+def test_a_stopped_sandbox_keeps_its_files_and_the_next_call_starts_it(server: Server) -> None:
+    with Sandbox(server=server.address) as sandbox:
+        sandbox.files.write("/workspace/note", "kept")
+        sandbox.stop()
+        assert sandbox.info().state == "stopped"
+        assert sandbox.run("cat /workspace/note").stdout == "kept"
+        assert sandbox.info().state == "running"
+
+
+def test_without_wake_a_stopped_sandbox_says_that_it_is_stopped(server: Server) -> None:
+    with Sandbox(lifecycle=Lifecycle(wake=False), server=server.address) as sandbox:
+        sandbox.stop()
+        with pytest.raises(SandboxUnavailable, match="stopped"):
+            sandbox.run("true")
+        sandbox.resume()
+        assert sandbox.run("true").ok
+
+
+def test_a_paused_sandbox_stands_still_and_a_call_wakes_it(server: Server) -> None:
+    with Sandbox(server=server.address) as sandbox:
+        sandbox.run("(while true; do echo x >> /tmp/ticks; sleep 0.01; done) >/dev/null 2>&1 &")
+        sandbox.pause()
+        assert sandbox.info().state == "paused"
+        assert sandbox.run("wc -l < /tmp/ticks").ok
+        assert sandbox.info().state == "running"
+
+
+def test_an_idle_unnamed_sandbox_is_deleted_and_a_named_one_stopped(server: Server) -> None:
+    brief = Lifecycle(idle="1s")
+    unnamed = Sandbox.create(lifecycle=brief, server=server.address)
+    named = Sandbox.create(name="idler", lifecycle=brief, server=server.address)
+    wait_until(lambda: gone(server, unnamed.id), "the unnamed one to be deleted")
+    wait_until(lambda: named.info().state == "stopped", "the named one to be stopped")
+    assert named.info().reason == "idle"
+    named.delete()
+
+
+def test_work_that_nobody_watches_is_not_idle(server: Server) -> None:
+    with Sandbox(name="builder", lifecycle=Lifecycle(idle="1s"), server=server.address) as sandbox:
+        sandbox.run("(sleep 4; touch /workspace/built) >/dev/null 2>&1 &")
+        wait_until(lambda: sandbox.info().state == "stopped", "it to be idle in the end")
+        assert sandbox.files.exists("/workspace/built")
+        sandbox.delete()
+
+
+def test_the_end_of_life_deletes_an_unnamed_sandbox_and_stops_a_named_one(server: Server) -> None:
+    unnamed = Sandbox.create(lifecycle=Lifecycle(life="1s"), server=server.address)
+    named = Sandbox.create(name="mortal", lifecycle=Lifecycle(life="1s"), server=server.address)
+    wait_until(lambda: gone(server, unnamed.id), "the unnamed one to be deleted")
+    wait_until(lambda: named.info().state == "stopped", "the named one to be stopped")
+    named.delete()
+
+
+def test_with_no_server_alive_the_keeper_itself_ends_a_sandbox(own_server: Server) -> None:
+    own_server.start()
+    Sandbox.create(lifecycle=Lifecycle(life="2s"), server=own_server.address)
+    own_server.end(signal.SIGKILL)
+    cgroups = list(Path("/sys/fs/cgroup").glob(f"**/skerry/{Path(own_server.address).parent.name}/sb-*/cgroup.procs"))
+    assert cgroups
+    wait_until(lambda: not any(p.read_text().strip() for p in cgroups), "its processes to be gone")
+    own_server.start()
+    assert Sandbox.list(server=own_server.address) == []
+    assert own_server.leftovers() == []
+    own_server.end()
+
+
+def test_the_cap_on_live_sandboxes_refuses_with_quota_exceeded(own_server: Server) -> None:
+    own_server.start(SKERRY_MAX_SANDBOXES="1")
+    with Sandbox(server=own_server.address), pytest.raises(QuotaExceeded, match=r"max\.sandboxes"):
+        Sandbox.create(server=own_server.address)
+    with Sandbox(server=own_server.address):
+        pass
+    own_server.end()
+
+
+def test_a_second_server_on_the_same_state_directory_refuses(server: Server) -> None:
+    second = subprocess.run(
+        [sys.executable, "-m", "skerry", "serve"], env={**os.environ, "SKERRY_STATE_DIR": str(server.state_dir)},
+        capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert second.returncode != 0
+    assert "another server" in second.stderr
+    with server.http() as http:
+        assert http.get("/healthz").status_code == 200
+
+
+def test_two_state_directories_share_no_uid_range_and_no_cgroup(
+    server: Server, make_server: Callable[[], Server]
+) -> None:
+    other = make_server().start()
+    with Sandbox(server=server.address) as one, Sandbox(server=other.address) as two:
+        maps = {box.run("awk '{print $2}' /proc/self/uid_map").stdout for box in (one, two)}
+        assert len(maps) == 2
+    other.end()
+
+
+def test_a_deleted_sandbox_is_not_found_afterwards(server: Server) -> None:
+    sandbox = Sandbox.create(server=server.address)
+    sandbox.delete()
+    with pytest.raises(NotFound):
+        Sandbox.get(sandbox.id, server=server.address)
+
+
+def test_fifty_creates_at_once_give_fifty_distinct_first_outputs(server: Server) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    def one(number: int) -> str:
+        with Sandbox(server=server.address) as sandbox:
+            return sandbox.run(["hostname"]).stdout
+
+    with ThreadPoolExecutor(50) as pool:
+        assert len(set(pool.map(one, range(50)))) == 50

@@ -1,0 +1,87 @@
+"""A real server on a state directory of its own, bounded waiting, and a count of what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+
+import httpx
+import pytest
+
+from skerry.config import run_dir, socket_path
+
+WAIT_S = 30.0
+
+
+def wait_until(condition: Callable[[], object], what: str, limit_s: float = WAIT_S) -> None:
+    """Bounded waiting, for what has no event to wait on."""
+    pause = Event()
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"waited {limit_s} s for: {what}")
+        pause.wait(0.01)
+
+
+class Server:
+    """`python -m skerry serve` on a state directory."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        self.address = f"unix://{socket_path(state_dir)}"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log = state_dir.parent / f"{state_dir.name}.log"
+
+    def start(self, *args: str, wait: bool = True, **env: str) -> Server:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "skerry", "serve", *args],
+                env={**os.environ, "SKERRY_STATE_DIR": str(self.state_dir), **env},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        if wait:
+            wait_until(self._answers, f"the server to answer; its log:\n{self.tail()}")
+        return self
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            pytest.fail(f"the server ended with {self.process.returncode}:\n{self.tail()}")
+        try:
+            return self.http().get("/healthz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def tail(self) -> str:
+        return self.log.read_text(errors="replace")[-4000:] if self.log.exists() else ""
+
+    def http(self, **options: object) -> httpx.Client:
+        path = str(socket_path(self.state_dir))
+        return httpx.Client(
+            transport=httpx.HTTPTransport(uds=path), base_url="http://localhost", timeout=60, **options  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(how)
+        return self.process.wait(WAIT_S)
+
+    def remove_all(self) -> None:
+        with self.http() as http:
+            for sandbox in http.get("/v1/sandboxes").json()["sandboxes"]:
+                http.delete(f"/v1/sandboxes/{sandbox['id']}").raise_for_status()
+
+    def leftovers(self) -> list[str]:
+        """Everything on the host that still bears this server's instance name."""
+        name = run_dir(self.state_dir).name
+        found = [line for line in Path("/proc/self/mounts").read_text().splitlines() if name in line]
+        found += [str(p) for p in Path("/sys/fs/cgroup").glob(f"**/skerry/{name}/sb-*")]
+        found += [str(p) for p in Path("/run/skerry/ranges").glob("*") if name in p.read_text()]
+        found += [str(p) for where in "kmb" for p in (run_dir(self.state_dir) / where).glob("*")]
+        return found
