@@ -45,9 +45,9 @@ class Host:
             self._runtimes[wish] = pick_runtime(self.run_dir, wish)
         return self._runtimes[wish]
 
-    def wall(self, row: Row, uid_base: int) -> Wall:
+    def wall(self, row: Row, runtime: Runtime, uid_base: int) -> Wall:
         return Wall(
-            id=row.id, run_dir=self.run_dir, cgroup_root=f"/skerry/{self.instance}",
+            id=row.id, run_dir=self.run_dir, cgroup_root=runtime.cgroup_root,
             layers=tuple(self.layers.path(digest) for digest in row.spec.layers), unit=self.driver.path(row.id),
             uid_base=uid_base, limits=row.spec.limits, hostname=row.name or row.id, keeper=binary(),
             waive=frozenset(row.spec.options.waive),
@@ -87,7 +87,7 @@ async def start(host: Host, live: Live) -> None:
     base = ranges.take(host.instance, row.id)
     passed("start.range")
     try:
-        wall = host.wall(row, base)
+        wall = host.wall(row, runtime, base)
         init = await runtime.start(wall)
         passed("start.wall")
         keeper = host.keeper(runtime, row.id)

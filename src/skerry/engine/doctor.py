@@ -1,0 +1,41 @@
+"""What this host can isolate, what is missing, and the command that mends it. Works without a server."""
+
+from __future__ import annotations
+
+import os
+
+from skerry import keeper, runtimes, storage
+from skerry.config import Settings
+from skerry.errors import NotFound, SkerryError
+from skerry.runtimes import Check
+from skerry.storage import ImageStore, LayerStore
+
+
+def examine(settings: Settings) -> list[Check]:
+    """Every check, in the order in which they matter."""
+    rows = [_root(), *runtimes.checks()]
+    rows += [Check(row.name, row.ok, row.detail, row.fix) for row in storage.checks(settings.state_dir)]
+    return [*rows, _keeper(), _base_image(settings)]
+
+
+def _root() -> Check:
+    ok = os.geteuid() == 0
+    return Check(
+        "root", ok, "runs as root" if ok else f"runs as uid {os.geteuid()}", None if ok else "sudo skerry setup"
+    )
+
+
+def _keeper() -> Check:
+    try:
+        return Check("keeper", True, f"{keeper.binary()} (build {keeper.build_id()[:12]})")
+    except SkerryError as error:
+        return Check("keeper", False, error.message, error.hint)
+
+
+def _base_image(settings: Settings) -> Check:
+    state = settings.state_dir
+    try:
+        image = ImageStore(state / "images", LayerStore(state / "layers")).get("base")
+    except (NotFound, OSError):
+        return Check("image base", None, "not made yet", "skerry image build base")
+    return Check("image base", True, f"{image.size / 1e6:.0f} MB")
