@@ -1,0 +1,96 @@
+"""Child processes of a build: they die with it, whatever kills it, and no mount of theirs is ever seen on the host."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from skerry.errors import SkerryError
+
+_LONGEST_LINE = 1 << 16
+_KEPT_LINES = 20
+_UNSHARE = ("unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc")
+_WALL = ("setpriv", "--pdeathsig", "KILL", "--", *_UNSHARE)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of output, or (text None) a tick: about a quarter of a second passed without one."""
+
+    text: str | None
+
+
+def lines(argv: list[str], env: dict[str, str], what: str, timeout: float = 3600.0) -> Iterator[Line]:
+    """Runs a command and yields its output (both streams) as it comes; raises if it fails or takes too long.
+
+    A pid namespace ends every descendant with its first process, also those that made sessions of their own; that
+    process has the parent-death signal, so `kill -9` of the builder is enough. The mount namespace goes with them.
+    If the consumer stops early (an error in a progress callback, a cancelled build), everything is killed at once.
+    """
+    child = subprocess.Popen(
+        [*_WALL, "--", *argv],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        cwd="/",
+    )
+    recent: list[str] = []
+    try:
+        for line in _read_lines(child, time.monotonic() + timeout, what):
+            if line.text is not None:
+                recent = [*recent, line.text][-_KEPT_LINES:]
+            yield line
+        status = child.wait()
+    finally:
+        _end(child)
+    if status != 0:
+        raise SkerryError(f"{what} failed (exit status {status}):\n" + "\n".join(recent))
+
+
+def output(argv: list[str], env: dict[str, str], what: str, timeout: float = 300.0) -> list[str]:
+    """All lines of a command's output."""
+    return [line.text for line in lines(argv, env, what, timeout) if line.text is not None]
+
+
+def _read_lines(child: subprocess.Popen[bytes], deadline: float, what: str) -> Iterator[Line]:
+    assert child.stdout is not None  # noqa: S101 - a pipe was asked for
+    fd = child.stdout.fileno()
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    rest = b""
+    while True:
+        if time.monotonic() > deadline:
+            raise SkerryError(f"{what} took too long and was ended")
+        if not poller.poll(250):
+            yield Line(None)
+            continue
+        chunk = os.read(fd, 1 << 16)
+        if not chunk:
+            break
+        *whole, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
+        rest = rest[-_LONGEST_LINE:]
+        yield from (Line(text.decode("utf-8", "replace")) for text in whole if text.strip())
+    if rest.strip():
+        yield Line(rest.decode("utf-8", "replace"))
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Kills what still runs, and waits (bounded) until the last descendant has let go of the output pipe."""
+    assert child.stdout is not None  # noqa: S101 - a pipe was asked for
+    if child.poll() is None:
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    poller = select.poll()
+    poller.register(child.stdout, select.POLLIN)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if poller.poll(1000) and not os.read(child.stdout.fileno(), 1 << 16):
+            break
+    child.stdout.close()

@@ -1,0 +1,11 @@
+"""Storage: everything that lies on the host's disk for sandboxes.
+
+layer   a read-only file tree, named by its digest      (LayerStore)
+image   a name for a stack of layers and its defaults   (ImageStore)
+unit    upper/ and work/ of one sandbox, with a limit   (Driver)
+"""
+
+from skerry.storage.images import Image, ImageStore, check_image_name, image_digest
+from skerry.storage.layers import LayerStore
+
+__all__ = ["Image", "ImageStore", "LayerStore", "check_image_name", "image_digest"]

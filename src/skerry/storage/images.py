@@ -1,0 +1,101 @@
+"""Images by name: one small JSON file each, that names its layers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from skerry.errors import Conflict, InvalidRequest, NotFound, SkerryError
+from skerry.storage import tree
+from skerry.storage.layers import LayerStore
+from skerry.types import ImageInfo
+
+Image = ImageInfo
+
+_WORD = r"[A-Za-z0-9]+"
+_NAME = re.compile(rf"{_WORD}(?:(?:\.|_{{1,2}}|-{{1,8}}|/|:|@){_WORD})*")
+_LONGEST = 255
+
+
+def check_image_name(name: str) -> None:
+    """Names are those of registries: words joined by single . _ - / : @. So no "..", no leading slash, no NUL."""
+    if len(name) > _LONGEST or not _NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"image: {name[:80]!r} can't be a name",
+            hint=f"letters and digits, joined by single . _ - / : @; at most {_LONGEST} characters",
+        )
+
+
+def image_digest(layers: tuple[str, ...], env: dict[str, str], user: str, cwd: str) -> str:
+    """What an image is, whatever its name and age."""
+    facts = msgspec.json.encode([layers, sorted(env.items()), user, cwd])
+    return f"sha256:{hashlib.sha256(facts).hexdigest()}"
+
+
+class ImageStore:
+    """The images of one state directory. A file is named by the hash of the image's name, so no name is ever a path."""
+
+    def __init__(self, root: Path, layers: LayerStore) -> None:
+        self.root = tree.private_directory(root)
+        self.layers = layers
+
+    def get(self, name: str) -> Image:
+        try:
+            return self._read(self._file(name))
+        except FileNotFoundError:
+            raise self._missing(name) from None
+
+    def put(self, image: Image) -> None:
+        """Adds an image or replaces the one of that name. Its layers must be in the store."""
+        file = self._file(image.name)
+        for digest in image.layers:
+            if not self.layers.has(digest):
+                raise Conflict(f"image {image.name}: its layer {digest} is not in the store")
+        tree.write_atomically(file, msgspec.json.encode(image))
+
+    def list(self) -> Sequence[Image]:
+        names = [name for name in os.listdir(self.root) if name.endswith(".json") and not name.startswith(".")]
+        return sorted((self._read(self.root / name) for name in names), key=lambda image: image.name)
+
+    def remove(self, name: str) -> None:
+        """Forgets the name. Its layers stay until `collect`."""
+        try:
+            os.unlink(self._file(name))
+        except FileNotFoundError:
+            raise self._missing(name) from None
+
+    def collect(self, in_use: set[str]) -> Sequence[str]:
+        """Removes every layer that no image names and that is not `in_use` by a sandbox; returns what went."""
+        with self.layers.held(exclusive=True):
+            self.layers.sweep()
+            wanted = in_use.union(*(image.layers for image in self.list()))
+            gone = [digest for digest in self.layers.digests() if digest not in wanted]
+            for digest in gone:
+                self.layers.remove(digest)
+        return gone
+
+    def _file(self, name: str) -> Path:
+        check_image_name(name)
+        return self.root / f"{hashlib.sha256(name.encode()).hexdigest()}.json"
+
+    def _missing(self, name: str) -> NotFound:
+        if name == "base":
+            return NotFound(
+                "the image base has not been built yet",
+                hint="run `skerry image build base`",
+                details={"image": name, "build": True},
+            )
+        return NotFound(f"there is no image {name}", details={"image": name})
+
+    def _read(self, file: Path) -> Image:
+        data = file.read_bytes()
+        try:
+            return msgspec.json.decode(data, type=Image)
+        except msgspec.MsgspecError as error:
+            hint = "remove that file and build the image again"
+            raise SkerryError(f"{file} is damaged: {error}", hint=hint) from error

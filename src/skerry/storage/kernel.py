@@ -1,0 +1,40 @@
+"""The system calls that Python's os module lacks: mount, umount2, syncfs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+MS_NOSUID, MS_NODEV, MS_NOATIME = 2, 4, 1024
+MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
+
+
+def mount(source: str, target: Path, kind: str, flags: int, options: str) -> None:
+    result = _libc.mount(
+        source.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), options.encode() or None
+    )
+    if result != 0:
+        _fail(f"mount {kind} on {target}")
+
+
+def unmount(target: Path, flags: int = 0) -> None:
+    if _libc.umount2(os.fsencode(target), flags | UMOUNT_NOFOLLOW) != 0:
+        _fail(f"unmount {target}")
+
+
+def syncfs(path: Path) -> None:
+    """Writes out the whole file system that `path` lies on."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if _libc.syncfs(fd) != 0:
+            _fail(f"syncfs of {path}")
+    finally:
+        os.close(fd)
+
+
+def _fail(what: str) -> None:
+    number = ctypes.get_errno()
+    raise OSError(number, f"{what}: {os.strerror(number)}")
