@@ -1,0 +1,97 @@
+"""uvicorn's HTTP protocol with bounds on what comes before a handler is there to bound it."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from skerry.errors import InvalidRequest
+from skerry.server.answers import error_body
+
+HEAD_LIMIT = 64 << 10
+HEAD_WITHIN_S = 30.0
+FRAMING_SHARE = 16  # a chunked body may spend this many bytes of framing for each byte of content
+CONNECTIONS = 4096
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """httptools sets no limit to headers, trailers and chunk extensions, and uvicorn no time to a request that never
+    ends its head: one connection without a token could fill the memory, and a thousand could hold all descriptors."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._received = 0
+        self._content = 0
+        self._in_head = True
+        self._patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if len(self.connections) >= CONNECTIONS:
+            self.transport = transport
+            transport.abort()
+            return
+        super().connection_made(transport)
+        self._patience = self.loop.call_later(HEAD_WITHIN_S, self._too_slow)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._calm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += len(data)  # the piece in which a message begins is not counted: on_message_begin resets
+        super().data_received(data)
+        if self._received - FRAMING_SHARE * self._content > HEAD_LIMIT and not self.transport.is_closing():
+            self._refuse(431, "the request's headers, trailers or framing are too large")
+        elif self._in_head and self._patience is None:
+            self._patience = self.loop.call_later(HEAD_WITHIN_S, self._too_slow)
+
+    def on_message_begin(self) -> None:
+        self._received = self._content = 0
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # a trailer is no header: it would come after the checks
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._calm()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._content += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._received = self._content = 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "this is not HTTP/1.1 as we understand it")
+
+    def _too_slow(self) -> None:
+        self._patience = None
+        if self._in_head and not self.transport.is_closing():
+            self._refuse(408, "the request's head did not come in time")
+
+    def _calm(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _refuse(self, status: int, message: str) -> None:
+        # An answer under way can't be interrupted by another one: then the connection just ends.
+        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+            self.transport.abort()
+            return
+        body = error_body(InvalidRequest(message))
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()

@@ -1,0 +1,51 @@
+"""The server's life: open the engine, answer until asked to stop, close it. Sandboxes live on."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from pathlib import Path
+
+import uvloop
+
+from skerry.config import Settings, socket_path
+from skerry.engine.engine import Engine
+from skerry.server import log
+from skerry.server.control import Control
+from skerry.server.listener import Places, Ready, listen_for
+
+
+def serve(
+    settings: Settings,
+    *,
+    socket: Path | None = None,
+    listen: str | None = None,
+    idle_exit: float | None = None,
+    group: str | None = None,
+    log_file: Path | None = None,
+    ready: Ready | None = None,
+) -> None:
+    """Serve a state directory until SIGTERM, SIGINT, POST /v1/server/stop, or `idle_exit` seconds of idleness with no
+    sandbox alive. `socket` None: the place where clients of this host look. `ready` is called with the addresses once
+    calls are answered. The log goes to `log_file`, bounded in size, or to stderr."""
+    log.configure(log_file)
+    _raise_open_files()
+    path = socket or socket_path(settings.state_dir)
+    places = Places(path, listen, group, settings["listen.hosts"], settings["listen.origins"])
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, places, idle_exit, ready))
+
+
+async def _serve(settings: Settings, places: Places, idle_exit: float | None, ready: Ready | None) -> None:
+    engine = Engine(settings)
+    await engine.open()  # takes the lock of the state directory, which is what entitles us to the socket's path
+    try:
+        await listen_for(engine, places, Control(), idle_exit=idle_exit, ready=ready)
+    finally:
+        await engine.close()
+
+
+def _raise_open_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
