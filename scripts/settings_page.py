@@ -1,0 +1,61 @@
+"""Writes docs/reference/settings.md from the settings table. `--check` compares instead."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from skerry.config import TABLE
+
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
+HEAD = """# Settings
+
+Each setting has one name. It can be set in five places; a later one wins:
+
+1. built in (the default below)
+2. the operator's file: `/etc/skerry/config.toml`, or the file that `SKERRY_CONFIG` names
+3. the project's file: `skerry.toml` in the directory where you run `skerry` (only the rows marked *project*)
+4. the environment
+5. flags and arguments
+
+`skerry config show` prints every value and where it came from. In the files, a dot in a name is a table:
+
+```toml
+# /etc/skerry/config.toml
+[limits]        # what a sandbox gets when nobody asks for more
+memory = "1G"
+
+[max]           # what nobody can exceed
+memory = "8G"
+sandboxes = 200
+```
+
+A maximum can't be exceeded from below: a request for more is refused, and the refusal names the setting.
+The server reads the operator's file and its own environment, never a project's file.
+
+| setting | default | environment | | what it is |
+|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    rows = []
+    for setting in TABLE:
+        default = "" if setting.default in (None, (), {}) else f"`{setting.default}`"
+        project = "*project*" if setting.project else ""
+        rows.append(f"| `{setting.name}` | {default} | `{setting.env}` | {project} | {setting.help} |")
+    return HEAD + "\n".join(rows) + "\n"
+
+
+def main() -> int:
+    if "--check" in sys.argv:
+        if PAGE.read_text() != page():
+            sys.stderr.write(f"{PAGE} is out of date: run python {sys.argv[0]}\n")
+            return 1
+        return 0
+    PAGE.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
