@@ -205,7 +205,7 @@ class Engine:
     async def _stop(self, live: Live, reason: str, state: str = "stopped") -> None:
         async with live.lock:
             if live.row.state == "paused" and live.runtime is not None:
-                live.runtime.thaw(live.row.id)
+                await asyncio.to_thread(live.runtime.thaw, live.row.id)
             if live.row.state in ("running", "paused"):
                 await asyncio.shield(lifecycle.stop(self.host, live, state, reason))
                 log.info("stopped", extra={"sandbox": live.row.id, "reason": reason})
@@ -218,7 +218,7 @@ class Engine:
     async def _pause(self, live: Live, reason: str) -> None:
         async with live.lock:
             if live.row.state == "running" and live.runtime is not None:
-                live.runtime.freeze(live.row.id)
+                await asyncio.to_thread(live.runtime.freeze, live.row.id)
                 live.row = self.host.rows.update(live.row, state="paused", reason=reason)
             elif live.row.state != "paused":
                 raise Conflict(f"{live.row.id} is {live.row.info().state}: only a running sandbox can be paused")
@@ -359,7 +359,7 @@ class Engine:
                     details={"state": row.info().state},
                 )
             if row.state == "paused" and live.runtime is not None:
-                live.runtime.thaw(row.id)
+                await asyncio.to_thread(live.runtime.thaw, row.id)
                 live.row = self.host.rows.update(row, state="running", reason=None)
                 live.touch()
                 return
