@@ -30,25 +30,14 @@ class Images:
         return self._store.list()
 
     def get(self, name: str) -> ImageInfo:
-        try:
-            return self._store.get(name)
-        except NotFound as error:
-            if name == "base":
-                raise NotFound(
-                    "the image 'base' has not been made on this host yet",
-                    hint="skerry image build base",
-                    details={"image": name, "build": True},
-                ) from error
-            raise NotFound(
-                f"there is no image {name!r}", hint="`skerry image ls` lists them", details={"image": name}
-            ) from error
+        return self._store.get(name)
 
     def remove(self, name: str) -> None:
         image = self.get(name)
         if self._layers_in_use() & set(image.layers):
             raise Conflict(f"image {name!r} is in use by a sandbox", hint="`skerry ls` shows which")
         self._store.remove(name)
-        self._layers.collect(self._layers_in_use() | {d for other in self._store.list() for d in other.layers})
+        self._store.collect(self._layers_in_use())
 
     async def build(self, name: str, rebuild: bool) -> AsyncIterator[Progress | ImageInfo]:
         """Progress, then the image. The work goes on if the caller leaves; a second caller sees the same work."""
