@@ -20,16 +20,16 @@ import disks
 import machine
 
 TIMED_OUT, DIED = 124, 125
-SCRIPT = """export PYTHONPATH=/project/src:/opt/site PYTHONDONTWRITEBYTECODE=1 SKERRY_STATE_DIR=/var/lib/skerry
+SCRIPT = """export PYTHONPATH=/project/src:/opt/site PYTHONDONTWRITEBYTECODE=1 SKERRY_STATE_DIR=/srv/skerry
 echo "kernel $(uname -r), cgroups: $(stat -fc %T /sys/fs/cgroup)"
 crun --version | head -n1; runc --version | head -n1
 {commands}
 """
-# One run of the tests for each runtime; the first failure is the machine's exit code, after all have run.
+# One run of the tests for each runtime. Emulation is ten times slower: so is the time that a test may take.
 TESTS = """code=0
 for runtime in {runtimes}; do
     echo "== tests with $runtime"
-    SKERRY_RUNTIME=$runtime python3 -m pytest -p no:cacheprovider -m vm {args} || code=$?
+    SKERRY_RUNTIME=$runtime python3 -m pytest -p no:cacheprovider --timeout=900 -m vm {args} || code=$?
 done
 exit $code
 """

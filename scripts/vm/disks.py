@@ -112,9 +112,9 @@ def state_disk(cache: Path, state: Path) -> Path | None:
 
 def build_state(work: Path, state: Path) -> None:
     stage = work / "stage"
-    stage.mkdir(mode=0o700)
+    (stage / "skerry").mkdir(parents=True, mode=0o700)
     for name in ("layers", "images"):
-        command("cp", "-a", "--reflink=auto", str(state / name), str(stage / name))
+        command("cp", "-a", "--reflink=auto", str(state / name), str(stage / "skerry" / name))
     make_disk(work / "state.img", stage, "12G")
     shutil.rmtree(stage)
 
