@@ -44,7 +44,7 @@ def parse_address(text: str, token: str | None = None) -> Address:
     if any(c <= " " or c == "\x7f" for c in text) or parts.query or parts.fragment:
         raise InvalidRequest(f"server: {text!r} is not an address", hint=_HINT)
     if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
-        return Address(url="http://localhost", socket=parts.path, token=token)
+        return Address(url="http://localhost", socket=parts.path, token=check_token(token))
     if parts.scheme in ("http", "https") and parts.hostname and parts.path in ("", "/") and parts.username is None:
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         return Address(url=f"{parts.scheme}://{host}" + (f":{port}" if port else ""), token=check_token(token))

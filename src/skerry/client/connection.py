@@ -18,8 +18,8 @@ from skerry.client.requests import Request
 from skerry.errors import ServerUnreachable
 
 CONNECT_WITHIN = 10.0
-# Shorter than the server's own keep-alive: a connection that it is just closing must not be picked for a request.
-KEEP_IDLE = 3.0
+# Below the server's own keep-alive (75 s): a connection that it is just closing must not be picked for a request.
+KEEP_IDLE = 30.0
 _SETUP = "`sudo skerry setup` makes the server a service that your user can reach"
 
 
@@ -32,7 +32,7 @@ def connection_options(address: Address) -> tuple[dict[str, Any], dict[str, Any]
 
     The environment's proxies and .netrc do not apply: a token goes to the server that it was made for, nowhere else."""
     headers = {"user-agent": f"skerry/{__version__}"}
-    if address.token and not address.local:
+    if address.token:
         headers["authorization"] = f"Bearer {address.token}"
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=KEEP_IDLE)
     # Without TLS any context will do, and loading the certificates takes 20 ms.

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
+from typing import Any, Generic, Protocol, TypeVar, overload
 
-P = ParamSpec("P")
+from skerry.types import Lifecycle, Limits, Network, Options
+
 S = TypeVar("S")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Create(Protocol[R_co]):
+    """The constructor's own arguments."""
+
+    def __call__(
+        self,
+        image: str = ...,
+        *,
+        name: str | None = ...,
+        repo: object = ...,
+        env: Mapping[str, str] = ...,
+        labels: Mapping[str, str] = ...,
+        limits: Limits = ...,
+        network: Network = ...,
+        secrets: Sequence[object] = ...,
+        lifecycle: Lifecycle = ...,
+        options: Options = ...,
+        server: Any = ...,
+    ) -> R_co: ...
 
 
 class CreatedEitherWay(Generic[S, R]):
@@ -19,15 +41,16 @@ class CreatedEitherWay(Generic[S, R]):
         self.__doc__ = make.__doc__
 
     @overload
-    def __get__(self, described: None, cls: Callable[P, S]) -> Callable[P, R]: ...
+    def __get__(self, described: None, cls: type[S]) -> Create[R]: ...
     @overload
-    def __get__(self, described: S, cls: Any) -> Callable[[], R]: ...
-    def __get__(self, described: S | None, cls: Any) -> Callable[..., R]:
+    def __get__(self, described: S, cls: type[S]) -> Callable[[], R]: ...
+    def __get__(self, described: S | None, cls: type[S]) -> Create[R] | Callable[[], R]:
         if described is not None:
             return partial(self._make, described)
 
+        @wraps(cls.__init__, assigned=())
         def create(*args: Any, **kwargs: Any) -> R:
             return self._make(cls(*args, **kwargs))
 
-        create.__doc__ = self.__doc__
+        create.__name__, create.__doc__ = "create", self.__doc__
         return create

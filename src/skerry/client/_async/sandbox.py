@@ -73,7 +73,7 @@ class AsyncSandbox:
         self.processes = AsyncProcesses(self)
 
     @classmethod
-    def _known(cls, info: SandboxInfo, client: AsyncClient, *, shared: bool) -> AsyncSandbox:
+    def _of(cls, info: SandboxInfo, client: AsyncClient, *, shared: bool) -> AsyncSandbox:
         sandbox = cls.__new__(cls)
         sandbox._begin(None, info, client)
         sandbox._shares_client = shared
@@ -116,7 +116,7 @@ class AsyncSandbox:
         """A sandbox that exists, by id or name."""
         client = server if isinstance(server, AsyncClient) else AsyncClient(server)
         info = await client.value(requests.get(ref), SandboxInfo)
-        return cls._known(info, client, shared=client is server)
+        return cls._of(info, client, shared=client is server)
 
     @classmethod
     async def get_or_create(cls, name: str, **creation: Unpack[Creation]) -> AsyncSandbox:
@@ -140,7 +140,7 @@ class AsyncSandbox:
         """Your sandboxes: those with all these labels, in that state."""
         client = server if isinstance(server, AsyncClient) else AsyncClient(server)
         answer = await client.value(requests.list_all(labels, state), SandboxList)
-        return [cls._known(info, client, shared=True) for info in answer.sandboxes]
+        return [cls._of(info, client, shared=True) for info in answer.sandboxes]
 
     async def __aenter__(self) -> AsyncSandbox:
         if self._info is None:
@@ -181,7 +181,8 @@ class AsyncSandbox:
         return f"<AsyncSandbox {self._info.name or self._info.id} {self._info.state}>"
 
     @property
-    def _known_info(self) -> SandboxInfo:
+    def known(self) -> SandboxInfo:
+        """All that was last seen of it; `.info()` asks again."""
         if self._info is None:
             raise InvalidRequest(
                 "this sandbox is only described, not made",
@@ -191,30 +192,30 @@ class AsyncSandbox:
 
     @property
     def id(self) -> str:
-        return self._known_info.id
+        return self.known.id
 
     @property
     def name(self) -> str | None:
-        return self._known_info.name
+        return self.known.name
 
     @property
     def state(self) -> State:
         """As last seen; `.info()` looks again."""
-        return self._known_info.state
+        return self.known.state
 
     @property
     def reason(self) -> str | None:
         """Why it stopped or failed."""
-        return self._known_info.reason
+        return self.known.reason
 
     @property
     def isolation(self) -> Isolation | None:
         """The runtime, what it guarantees, what was waived."""
-        return self._known_info.isolation
+        return self.known.isolation
 
     @property
     def labels(self) -> Mapping[str, str]:
-        return self._known_info.labels
+        return self.known.labels
 
     async def info(self) -> SandboxInfo:
         """All that the server says of it, fresh."""

@@ -33,6 +33,7 @@ def run(
     timeout: float | None = 300,
     check: bool = False,
     on_output: backend.Callback[Output] | None = None,
+    setup: Sequence[str] = (),
     tell: Callable[[str], None] = warnings.warn,
     **creation: Unpack[Creation],
 ) -> Result:
@@ -40,7 +41,7 @@ def run(
 
     `files` maps places inside, relative to /workspace, to content, or to a `Path` of this host. `out` is a new or empty
     directory that receives the files of /workspace that are new or changed; they are listed in the result's `files`.
-    `tell` is told of each file that could not be brought back.
+    `setup` are shell lines that must succeed before it. `tell` is told of each file that could not be brought back.
     """
     words = cmd if isinstance(cmd, str) else list(cmd)
     check_contents(files.values())
@@ -48,6 +49,8 @@ def run(
     try:
         with Sandbox(**creation) as sandbox:
             _bring_in(sandbox.files, files)
+            for line in setup:
+                sandbox.run(line, timeout=None, check=True)
             before = _survey(sandbox.files, lambda _: None) if landing is not None else {}
             result = sandbox.run(words, cwd=cwd, user=user, stdin=stdin, timeout=timeout, on_output=on_output)
             if landing is not None:

@@ -74,7 +74,7 @@ class Sandbox:
         self.processes = Processes(self)
 
     @classmethod
-    def _known(cls, info: SandboxInfo, client: Client, *, shared: bool) -> Sandbox:
+    def _of(cls, info: SandboxInfo, client: Client, *, shared: bool) -> Sandbox:
         sandbox = cls.__new__(cls)
         sandbox._begin(None, info, client)
         sandbox._shares_client = shared
@@ -117,7 +117,7 @@ class Sandbox:
         """A sandbox that exists, by id or name."""
         client = server if isinstance(server, Client) else Client(server)
         info = client.value(requests.get(ref), SandboxInfo)
-        return cls._known(info, client, shared=client is server)
+        return cls._of(info, client, shared=client is server)
 
     @classmethod
     def get_or_create(cls, name: str, **creation: Unpack[Creation]) -> Sandbox:
@@ -141,7 +141,7 @@ class Sandbox:
         """Your sandboxes: those with all these labels, in that state."""
         client = server if isinstance(server, Client) else Client(server)
         answer = client.value(requests.list_all(labels, state), SandboxList)
-        return [cls._known(info, client, shared=True) for info in answer.sandboxes]
+        return [cls._of(info, client, shared=True) for info in answer.sandboxes]
 
     def __enter__(self) -> Sandbox:
         if self._info is None:
@@ -182,7 +182,8 @@ class Sandbox:
         return f"<Sandbox {self._info.name or self._info.id} {self._info.state}>"
 
     @property
-    def _known_info(self) -> SandboxInfo:
+    def known(self) -> SandboxInfo:
+        """All that was last seen of it; `.info()` asks again."""
         if self._info is None:
             raise InvalidRequest(
                 "this sandbox is only described, not made",
@@ -192,30 +193,30 @@ class Sandbox:
 
     @property
     def id(self) -> str:
-        return self._known_info.id
+        return self.known.id
 
     @property
     def name(self) -> str | None:
-        return self._known_info.name
+        return self.known.name
 
     @property
     def state(self) -> State:
         """As last seen; `.info()` looks again."""
-        return self._known_info.state
+        return self.known.state
 
     @property
     def reason(self) -> str | None:
         """Why it stopped or failed."""
-        return self._known_info.reason
+        return self.known.reason
 
     @property
     def isolation(self) -> Isolation | None:
         """The runtime, what it guarantees, what was waived."""
-        return self._known_info.isolation
+        return self.known.isolation
 
     @property
     def labels(self) -> Mapping[str, str]:
-        return self._known_info.labels
+        return self.known.labels
 
     def info(self) -> SandboxInfo:
         """All that the server says of it, fresh."""

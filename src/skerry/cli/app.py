@@ -1,0 +1,99 @@
+"""`skerry`: the commands, and what becomes of their failures."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from skerry._version import __version__
+from skerry.cli import (
+    completion,
+    doctor,
+    files,
+    images,
+    processes,
+    run,
+    sandboxes,
+    server,
+    settings,
+    setup,
+    talk,
+    tokens,
+)
+from skerry.cli.session import Session
+from skerry.errors import SkerryError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--server", metavar="ADDRESS", help="unix:///path or http://host:port; this host's own if left out.")
+@click.option("-q", "--quiet", is_flag=True, help="No talk but errors.")
+@click.version_option(__version__, package_name="skerry", message="skerry %(version)s")
+@click.pass_context
+def skerry(ctx: click.Context, server: str | None, quiet: bool) -> None:
+    """Isolated Linux machines for AI agents.
+
+    \b
+    skerry run -- python3 -c 'print(6*7)'     one command in a sandbox of its own
+    skerry create --name dev                  a sandbox that stays
+    skerry exec dev -- bash -lc 'id'          a command in it
+
+    Exit codes: those of the command inside (a signal: 128 + its number; a time-out: 124); 2 if what was asked for can't
+    be; 125 if a sandbox, server or host failed; 130 after Ctrl-C.
+    """
+    ctx.obj = Session(server=server, quiet=quiet)
+
+
+for command in (
+    run.run, run.exec_,
+    sandboxes.create, sandboxes.ls, sandboxes.show, sandboxes.rm, sandboxes.prune,
+    sandboxes.stop, sandboxes.resume, sandboxes.pause,
+    files.cp, processes.ps, processes.kill,
+    images.image, tokens.token, server.server, server.serve,
+    doctor.doctor, setup.setup, settings.config, completion.completion,
+):  # fmt: skip
+    skerry.add_command(command)
+
+
+def run_and_exit() -> NoReturn:
+    # A terminal that closes and a plain `kill` end as Ctrl-C does: what was begun inside is ended and cleared.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _leave)
+    code = _run()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = talk.PIPE_CLOSED
+    if code == talk.PIPE_CLOSED:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains of the pipe once more
+    sys.exit(code)
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+def _run() -> int:
+    try:
+        code = skerry.main(prog_name="skerry", standalone_mode=False)
+    except SkerryError as error:
+        talk.say_error(error)
+        return talk.code_of_error(error)
+    except click.ClickException as error:
+        usage = error.ctx.get_usage() + "\n" if isinstance(error, click.UsageError) and error.ctx else ""
+        talk.say(f"{usage}error: {error.format_message()}")
+        return talk.CALLER_ERRED
+    except (click.Abort, KeyboardInterrupt):
+        return talk.INTERRUPTED
+    except BrokenPipeError:
+        return talk.PIPE_CLOSED
+    except OSError as error:
+        talk.say(f"error: {error}")
+        return talk.CALLER_ERRED
+    return code if isinstance(code, int) else 0

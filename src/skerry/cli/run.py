@@ -1,0 +1,145 @@
+"""run, exec: a command inside, its output as it comes, its exit code as ours."""
+
+from __future__ import annotations
+
+import base64
+import os
+import select
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skerry.cli import talk
+from skerry.cli.creation import creation, creation_options, pairs, setup_lines
+from skerry.cli.session import Session, json_option, pass_session, sandbox_argument
+from skerry.errors import InvalidRequest
+from skerry.types import Result, parse_span
+
+if TYPE_CHECKING:
+    from skerry.client.outcome import Output
+
+_COMMAND = {"allow_interspersed_args": False}
+_command = click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+
+
+@click.command(context_settings=_COMMAND)
+@creation_options
+@click.option("--file", "files", multiple=True, metavar="PATH[:DEST]", help="A file to bring in, to /workspace/DEST.")
+@click.option("--out", metavar="DIR", help="A new or empty directory for the new and changed files of /workspace.")
+@click.option("--timeout", metavar="TIME", help="End it after this long, like 90s or 5m. No limit if left out.")
+@click.option("--user", metavar="NAME", help="Who runs it; the image's user if left out.")
+@click.option("--cwd", metavar="DIR", help="Where it runs; /workspace in base.")
+@json_option
+@_command
+@pass_session
+def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: Any) -> int:
+    """Run COMMAND in a new sandbox that is gone afterwards.
+
+    Output comes as it is made, stdin is passed on, and the exit code is the command's own.
+    """
+    from skerry.client._sync.oneshot import run as run_once
+
+    result = run_once(
+        list(command),
+        files=_files(given.pop("files")),
+        out=given.pop("out"),
+        timeout=_span(given.pop("timeout")),
+        user=given.pop("user"),
+        cwd=given.pop("cwd"),
+        stdin=_stdin(),
+        on_output=None if as_json else _pass_on,
+        tell=talk.say,
+        setup=setup_lines(),
+        server=session.client(),
+        **creation(given),
+    )
+    return _finish(result, command, as_json, session)
+
+
+@click.command("exec", context_settings=_COMMAND)
+@click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="A variable; NAME alone takes yours.")
+@click.option("--timeout", metavar="TIME", help="End it after this long, like 90s or 5m. No limit if left out.")
+@click.option("--user", metavar="NAME", help="Who runs it; the image's user if left out.")
+@click.option("--cwd", metavar="DIR", help="Where it runs; the image's directory if left out.")
+@json_option
+@sandbox_argument
+@_command
+@pass_session
+def exec_(session: Session, /, sandbox: str, command: tuple[str, ...], as_json: bool, **given: Any) -> int:
+    """Run COMMAND in SANDBOX. One that is stopped starts again."""
+    result = session.sandbox(sandbox).run(
+        list(command),
+        env=pairs(given["env"], "-e", inherit=True),
+        cwd=given["cwd"],
+        user=given["user"],
+        timeout=_span(given["timeout"]),
+        stdin=_stdin(),
+        on_output=None if as_json else _pass_on,
+    )
+    return _finish(result, command, as_json, session)
+
+
+def _pass_on(output: Output) -> None:
+    talk.pass_on(output.stream, output.data)
+
+
+def _span(text: str | None) -> float | None:
+    return parse_span(text, "--timeout") if text else None
+
+
+def _files(words: tuple[str, ...]) -> dict[str, Path]:
+    """PATH[:DEST] as places inside and files here. A path with a colon in it is written ./a:b:a:b."""
+    found = {}
+    for word in words:
+        path, colon, place = word.rpartition(":") if not Path(word).exists() else (word, "", "")
+        source = Path(path if colon else word)
+        place = place or source.name
+        if place in found:
+            raise InvalidRequest(f"--file: two files for {place!r}")
+        found[place] = source
+    return found
+
+
+def _stdin() -> Iterator[bytes] | None:
+    """Our stdin, if it is not a person's terminal and not closed."""
+    try:
+        if os.isatty(0):
+            return None
+        os.fstat(0)
+    except OSError:
+        return None
+    return _pieces_of(0)
+
+
+def _pieces_of(descriptor: int) -> Iterator[bytes]:
+    # No Python file object: one whose buffer a thread still holds when the interpreter leaves aborts the process.
+    while True:
+        select.select([descriptor], [], [])
+        piece = os.read(descriptor, 64 << 10)
+        if not piece:
+            return
+        yield piece
+
+
+def _finish(result: Result, command: tuple[str, ...], as_json: bool, session: Session) -> int:
+    if as_json:
+        talk.give_json(_as_data(result))
+    hint = result.hint
+    if result.exit_code == 127 and len(command) == 1 and " " in command[0]:
+        hint = "that is one word; a shell line goes like: -- bash -lc '…'"
+    if hint and not session.quiet:
+        sys.stderr.flush()
+        talk.say(f"hint: {hint}")
+    return talk.code_of_result(result)
+
+
+def _as_data(result: Result) -> dict[str, Any]:
+    data: dict[str, Any] = talk.plain(result)
+    for name in ("stdout", "stderr"):
+        raw: bytes = data.pop(f"{name}_bytes")
+        data[name] = raw.decode("utf-8", "replace")
+        data[f"{name}_base64"] = None if data[name].encode() == raw else base64.b64encode(raw).decode()
+    return {"ok": result.ok, **data}

@@ -1,0 +1,115 @@
+"""What is said to people, on stderr, and what is given as data, on stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from skerry.errors import HostUnsupported, QuotaExceeded, SandboxUnavailable, ServerUnreachable, SkerryError
+from skerry.types import Result
+
+CALLER_ERRED = 2
+TIMED_OUT = 124
+WE_FAILED = 125
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+_OURS = (SandboxUnavailable, ServerUnreachable, HostUnsupported, QuotaExceeded)
+
+
+def harmless(text: str, *, lines: bool = False) -> str:
+    """Text of unknown origin for a terminal: escape codes, line breaks and invisible characters become visible.
+
+    With `lines`, line breaks stay: for a message that may have several lines."""
+    keep = "\n" if lines else ""
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+def say(text: str) -> None:
+    click.echo(harmless(text, lines=True), err=True)
+
+
+def say_error(error: SkerryError) -> None:
+    say(f"error: {error.message}")
+    if error.hint:
+        say(f"hint: {error.hint}")
+
+
+def code_of_error(error: SkerryError) -> int:
+    """Whose failure it was: 125 ours, 2 the caller's."""
+    return WE_FAILED if isinstance(error, _OURS) or type(error) is SkerryError else CALLER_ERRED
+
+
+def code_of_result(result: Result) -> int:
+    if result.timed_out:
+        return TIMED_OUT
+    if result.signal:
+        return 128 + getattr(signal, f"SIG{result.signal}", 0)
+    return result.exit_code if result.exit_code is not None else WE_FAILED
+
+
+def pass_on(stream: str, data: bytes) -> None:
+    """A program's own output: bytes untouched, at once."""
+    descriptor = 1 if stream == "stdout" else 2
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:  # somebody made our stdout non-blocking
+            import select
+
+            select.select([], [descriptor], [])
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON's own types, with its defaults: what is not set is null, not missing."""
+    if isinstance(value, msgspec.Struct):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def give_json(value: Any) -> None:
+    """As data, in ASCII: a name inside can't speak to the terminal through it."""
+    click.echo(json.dumps(plain(value), indent=2, ensure_ascii=True))
+
+
+def give_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Columns for people, readable without colour. The last one is not padded."""
+    table = [list(head), *([harmless(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(head))]
+    for row in table:
+        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
+        click.echo("  ".join([*cells, row[-1]]).rstrip())
+
+
+def give_pairs(pairs: Iterable[tuple[str, str]]) -> None:
+    known = [(name, harmless(value)) for name, value in pairs]
+    width = max((len(name) for name, _ in known), default=0)
+    for name, value in known:
+        click.echo(f"{name.ljust(width)}  {value}".rstrip())
+
+
+def confirm(question: str, *, yes: bool) -> bool:
+    """Ask on the terminal. Where nobody can be asked, only --yes is a yes."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Nobody can be asked here: say --yes.")
+    return click.confirm(question, err=True)
+
+
+def ago(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(0, int(seconds))} s"
