@@ -61,6 +61,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._calm()
         super().on_headers_complete()
+        if self.parser.should_upgrade():  # what follows would be another protocol's: answer, then end
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         self._content += len(body)

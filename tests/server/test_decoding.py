@@ -1,0 +1,142 @@
+"""What callers send is read strictly, and the refusal names the place."""
+
+from __future__ import annotations
+
+import pytest
+
+from skerry.errors import InvalidRequest
+from skerry.server.answers import WrongRange
+from skerry.server.decode import decode_json, decode_query
+from skerry.server.files import PathQuery, WriteQuery, parse_range
+from skerry.server.processes import RunQuery
+from skerry.server.sandboxes import SandboxQuery
+from skerry.types import CreateRequest, RunRequest
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "field"),
+    [
+        (b'{"imag": "base"}', "imag: unknown field", "imag"),
+        (b'{"limits": {"ram": 1}}', "limits.ram: unknown field", "limits.ram"),
+        (b'{"limits": {"cpus": "x"}}', "limits.cpus: expected `float | null`, got `str`", "limits.cpus"),
+        (b'{"network": {"allow": ["a", 1]}}', "network.allow[1]: expected `str`, got `int`", "network.allow[1]"),
+        (b"[]", "the body: expected `object`, got `array`", None),
+        (b"", "the body is not valid JSON: it is empty", None),
+        (b"{", "the body is not valid JSON: Input data was truncated", None),
+        (b'{"image": "\xff"}', "the body is not valid JSON", None),
+        (b'{"env": {"A": "' + b"[" * 10000 + b'"', "the body is not valid JSON", None),
+    ],
+)
+def test_a_bad_body_is_refused_by_name(body: bytes, message: str, field: str | None) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        decode_json(body, CreateRequest)
+    assert refused.value.message.startswith(message)
+    assert refused.value.details.get("field") == field
+
+
+def test_deep_nesting_is_refused() -> None:
+    with pytest.raises(InvalidRequest):
+        decode_json(b'{"isolation": ' + b'{"a":' * 100_000, dict)
+
+
+def test_a_missing_field_is_named() -> None:
+    with pytest.raises(InvalidRequest, match="cmd: this field is required"):
+        decode_json(b"{}", RunRequest)
+
+
+def test_what_a_values_own_check_says_keeps_its_hint() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        decode_json(b'{"limits": {"cpus": 0}}', CreateRequest)
+    assert refused.value.message == "limits.cpus: 0.0 is out of range"
+    assert refused.value.hint == "between 0.01 and 4096"
+
+
+def test_an_unknown_field_comes_with_the_known_ones() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        decode_json(b'{"command": "ls"}', RunRequest)
+    assert refused.value.hint is not None
+    assert "cmd" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        (b"token=skt_x", "token: unknown parameter"),
+        (b"wait=true&wait=false", "wait: given twice"),
+        (b"wait=perhaps", "wait: expected `bool`, got `str`"),
+        (b"wait", "the query string can't be read"),
+        (b"wait=%ff", "the query string can't be read"),
+        (b"wait=\xc3\xbc", "the query string can't be read"),
+        (b"&".join(b"a=%d" % n for n in range(1000)), "the query string can't be read"),
+    ],
+)
+def test_a_bad_query_is_refused_by_name(query: bytes, message: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        decode_query(query, RunQuery)
+    assert refused.value.message.startswith(message)
+
+
+def test_a_repeated_label_is_a_list_of_conditions() -> None:
+    query = decode_query(b"label=a=1&label=b=x%3Dy&state=running", SandboxQuery)
+    assert query.labels == {"a": "1", "b": "x=y"}
+    assert query.state == "running"
+
+
+@pytest.mark.parametrize("query", [b"label=a", b"label=a=1&label=a=2", b"label==x", b"state=asleep"])
+def test_bad_labels_and_states_are_refused(query: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        _ = decode_query(query, SandboxQuery).labels
+
+
+@pytest.mark.parametrize("text", ["null", "true", "1", "a b+c", "ü/ß", "..", "%2e"])
+def test_a_path_is_taken_as_the_text_it_is(text: str) -> None:
+    from urllib.parse import quote
+
+    assert decode_query(b"path=" + quote(text, safe="").encode(), PathQuery).path == text
+
+
+@pytest.mark.parametrize("query", [b"path=", b"path=%00", b"user=x", b"path=a&mode=99", b"path=a&mode=0x1ff"])
+def test_bad_paths_and_modes_are_refused(query: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        decode_query(query, WriteQuery)
+
+
+@pytest.mark.parametrize(
+    ("wish", "total", "span"),
+    [
+        ("bytes=0-99", 1000, (0, 99)),
+        ("bytes=990-", 1000, (990, 999)),
+        ("bytes=-10", 1000, (990, 999)),
+        ("bytes=-5000", 1000, (0, 999)),
+        ("bytes=0-5000", 1000, (0, 999)),
+        ("bytes=0-0", 1000, (0, 0)),
+        ("bytes=999-999", 1000, (999, 999)),
+    ],
+)
+def test_a_range_is_cut_to_the_file(wish: str, total: int, span: tuple[int, int]) -> None:
+    assert parse_range(wish, total) == span
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        "bytes=1000-",
+        "bytes=5-4",
+        "bytes=-0",
+        "bytes=-",
+        "bytes=0-1,3-4",
+        "lines=0-1",
+        "bytes=a-b",
+        "",
+        "bytes=" + "9" * 40 + "-",
+    ],
+)
+def test_a_range_outside_of_the_file_is_refused(wish: str) -> None:
+    with pytest.raises(WrongRange) as refused:
+        parse_range(wish, 1000)
+    assert refused.value.headers == {"Content-Range": "bytes */1000"}
+
+
+def test_no_range_fits_an_empty_file() -> None:
+    with pytest.raises(WrongRange):
+        parse_range("bytes=0-0", 0)
