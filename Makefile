@@ -20,7 +20,7 @@ help: ## this list
 
 run: ## set everything up, then run the quick start in a real sandbox
 	$(SETUP) run
-	@$(SUDO) $(BIN)/skerry doctor --short
+	@$(SUDO) $(BIN)/skerry doctor
 	@$(SUDO) $(BIN)/skerry image build base
 	@$(SUDO) $(BIN)/python examples/quickstart.py
 
