@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import contextlib
 import fcntl
 import logging
@@ -158,7 +159,7 @@ class Engine:
     def get(self, caller: Caller, ref: str) -> SandboxInfo:
         return self._find(caller, ref).row.info()
 
-    def list(self, caller: Caller, labels: dict[str, str], state: str | None) -> list[SandboxInfo]:
+    def list(self, caller: Caller, labels: dict[str, str], state: str | None) -> builtins.list[SandboxInfo]:
         """The caller's own; an admin sees everyone's."""
         found = []
         for live in self._lives.values():
@@ -243,8 +244,10 @@ class Engine:
             stdin = request.stdin.encode() if request.stdin is not None else request.stdin_base64
             stream = await keeper.start(
                 ProcessSpec(
-                    id=process, cmd=request.cmd, env=request.env, cwd=request.cwd, user=request.user,
-                    timeout_s=request.timeout, stdin=request.stdin_stream or stdin is not None,
+                    id=process, env=request.env, cwd=request.cwd, user=request.user, timeout_s=request.timeout,
+                    shell=request.cmd if isinstance(request.cmd, str) else None,
+                    argv=request.cmd if not isinstance(request.cmd, str) else None,
+                    stdin="pipe" if request.stdin_stream or stdin is not None else "none",
                 )
             )  # fmt: skip
             run = Run(live, process, stream, kills, self._fail)
@@ -279,13 +282,13 @@ class Engine:
             if close:
                 await run.close_stdin()
 
-    async def processes(self, caller: Caller, ref: str) -> list[ProcessInfo]:
+    async def processes(self, caller: Caller, ref: str) -> builtins.list[ProcessInfo]:
         async with self._use(caller, ref) as (_, keeper):
-            return await keeper.processes()
+            return [runs.process_info(process) for process in await keeper.processes()]
 
     async def process(self, caller: Caller, ref: str, process: str) -> ProcessInfo:
         async with self._use(caller, ref) as (_, keeper):
-            return await keeper.process(process)
+            return runs.process_info(await keeper.process(process))
 
     async def signal_process(self, caller: Caller, ref: str, process: str, name: str) -> None:
         async with self._use(caller, ref) as (_, keeper):
@@ -379,6 +382,8 @@ class Engine:
 
     async def _fail(self, live: Live, error: SandboxUnavailable) -> None:
         """Its keeper lied or fell silent: the sandbox is ended, nothing else is touched."""
+        if live.row.state != "running":  # not its fault: somebody ended it in the middle of a call
+            raise SandboxUnavailable(f"{live.row.id} was ended meanwhile: {live.row.reason}") from error
         log.warning("failed", extra={"sandbox": live.row.id, "error": error.message})
         await self._stop(live, error.message, state="failed")
 

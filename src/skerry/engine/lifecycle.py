@@ -123,7 +123,7 @@ async def configure(host: Host, keeper: Keeper, row: Row) -> None:
     life = (row.ends_at - time.time()) if row.ends_at else parse_span(spec.lifecycle.life or 0.001)
     await keeper.configure(
         user=spec.user, cwd=spec.cwd, env={**spec.image_env, **spec.env}, sudo=spec.options.sudo,
-        life_s=max(life, 0.001) if spec.lifecycle.life else None, open_files=spec.limits.open_files,
+        life_s=max(life, 0.001) if spec.lifecycle.life else None, open_files=spec.limits.open_files or 0,
     )  # fmt: skip
 
 

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from skerry.engine.live import Live
 from skerry.errors import SandboxUnavailable, SkerryError
-from skerry.keeper import ProcessStream
-from skerry.types import OUTPUT_KEPT, RunResult, Usage, format_size
+from skerry.keeper import Process, ProcessStream
+from skerry.types import OUTPUT_KEPT, ProcessInfo, RunResult, Usage, format_size
 
 Stream = Literal["stdout", "stderr"]
 
@@ -149,6 +149,15 @@ async def collect(run: Run) -> RunResult:
         stdout=stdout.decode("utf-8", "replace"), stderr=stderr.decode("utf-8", "replace"),
         stdout_base64=None if _is_text(stdout) else stdout, stderr_base64=None if _is_text(stderr) else stderr,
         truncated=kept["stdout"].truncated or kept["stderr"].truncated,
+    )  # fmt: skip
+
+
+def process_info(process: Process) -> ProcessInfo:
+    """A process as the API shows it."""
+    return ProcessInfo(
+        id=process.id, cmd=process.shell if process.shell is not None else process.argv or [], state=process.state,
+        pid=process.pid, user=process.user, started_at=process.started_at, exit_code=process.exit_code,
+        signal=process.signal, timed_out=process.timed_out, children=process.children,
     )  # fmt: skip
 
 
