@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from skerry import runtimes
+from skerry.engine.doctor import examine
 from skerry.server.call import Call, Nothing
 from skerry.types import Value
-
-if TYPE_CHECKING:
-    from skerry.runtimes.runtime import Check
 
 
 class ServerInfo(Value, frozen=True, kw_only=True):
@@ -69,12 +66,9 @@ async def stop(call: Call[Nothing, Nothing]) -> Health:
 
 
 async def doctor(call: Call[Nothing, Nothing]) -> Report:
-    found = [Finding(name=c.name, ok=c.ok, detail=c.detail, fix=c.fix) for c in await asyncio.to_thread(_checks, call)]
+    checks = await asyncio.to_thread(examine, call.engine.settings)
+    found = [Finding(name=check.name, ok=check.ok, detail=check.detail, fix=check.fix) for check in checks]
     return Report(ok=all(finding.ok is not False for finding in found), checks=found)
-
-
-def _checks(call: Call[Nothing, Nothing]) -> list[Check]:
-    return [*runtimes.checks(), *call.engine.host.driver.checks()]
 
 
 async def health(call: Call[Nothing, Nothing]) -> Health:

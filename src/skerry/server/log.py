@@ -3,52 +3,79 @@ no token, no header, no query, no body, no variable's value, no command but its 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-import sys
 from datetime import UTC, datetime
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 FILE_LIMIT = 10 << 20
-FILES_KEPT = 2
-VALUE_LIMIT = 2000
+VALUE_LIMIT = 8000
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+_encoder = msgspec.json.Encoder(enc_hook=str)
 
 
-class JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        stamp = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        entry: dict[str, Any] = {"ts": stamp, "level": record.levelname.lower(), "event": record.getMessage()}
-        if record.name != "skerry.server":
-            entry["from"] = record.name
-        entry |= {name: value for name, value in vars(record).items() if name not in _STANDARD and value is not None}
-        if record.exc_info:
-            entry["trace"] = self.formatException(record.exc_info)[-4 * VALUE_LIMIT :]
-        return msgspec.json.encode({name: _bounded(value) for name, value in entry.items()}, enc_hook=str).decode()
+def line_of(record: logging.LogRecord) -> bytes:
+    stamp = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    entry: dict[str, Any] = {"ts": stamp, "level": record.levelname.lower(), "event": record.getMessage()}
+    if record.name != "skerry.server":
+        entry["from"] = record.name
+    for name, value in vars(record).items():
+        if name not in _STANDARD and value is not None:
+            entry[name] = value[:VALUE_LIMIT] if isinstance(value, str) else value
+    if record.exc_info:
+        entry["trace"] = logging.Formatter().formatException(record.exc_info)[-VALUE_LIMIT:]
+    return _encoder.encode(entry) + b"\n"
 
 
-def _bounded(value: Any) -> Any:
-    return value[:VALUE_LIMIT] + "…" if isinstance(value, str) and len(value) > 4 * VALUE_LIMIT else value
+class Lines(logging.Handler):
+    """Whole lines, one write each. A file that has grown to its limit becomes `<name>.1` and a new one is begun."""
 
+    def __init__(self, path: Path | None, limit: int = FILE_LIMIT) -> None:
+        super().__init__()
+        self._path = path
+        self._limit = limit
+        self._size = 0
+        self._fd = 2
+        if path is not None:
+            self._open(path)
 
-class _NotTwice(logging.Filter):
-    """A stream that we cut short on purpose is in the log already."""
+    def emit(self, record: logging.LogRecord) -> None:
+        if "without completing response" in record.msg:  # uvicorn, of a stream that we cut short and told of already
+            return
+        with contextlib.suppress(OSError):  # a full disk or a closed pipe must not end the request that is logged
+            line = line_of(record)
+            os.write(self._fd, line)
+            self._size += len(line)
+            if self._path is not None and self._size > self._limit:
+                self._turn_over(self._path)
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        return "without completing response" not in record.getMessage()
+    def close(self) -> None:
+        if self._path is not None:
+            os.close(self._fd)
+            self._path, self._fd = None, 2
+        super().close()
+
+    def _open(self, path: Path) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._fd = os.open(path, flags, 0o600)
+        self._size = os.fstat(self._fd).st_size
+
+    def _turn_over(self, path: Path) -> None:
+        os.rename(path, path.with_name(path.name + ".1"))
+        old = self._fd
+        self._open(path)
+        os.close(old)
 
 
 def configure(file: Path | None, level: int = logging.INFO) -> None:
-    """To a file of bounded size, or to stderr."""
-    handler: logging.Handler = logging.StreamHandler(sys.stderr)
-    if file is not None:
-        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-        handler = RotatingFileHandler(file, maxBytes=FILE_LIMIT, backupCount=FILES_KEPT, encoding="utf-8")
-    handler.setFormatter(JsonLines())
+    """To a file of bounded size, or to stderr. For a process that is a server: it sets logging's global switches."""
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging.raiseExceptions = False
+    handler = Lines(file)
     for name, lowest in (("skerry", level), ("uvicorn.error", logging.ERROR)):
         logger = logging.getLogger(name)
         for old in list(logger.handlers):
@@ -57,5 +84,4 @@ def configure(file: Path | None, level: int = logging.INFO) -> None:
         logger.addHandler(handler)
         logger.setLevel(lowest)
         logger.propagate = False
-    handler.addFilter(_NotTwice())
     logging.getLogger("uvicorn.access").disabled = True

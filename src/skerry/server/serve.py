@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import resource
 from pathlib import Path
 
@@ -12,7 +14,10 @@ from skerry.config import Settings, socket_path
 from skerry.engine.engine import Engine
 from skerry.server import log
 from skerry.server.control import Control
-from skerry.server.listener import Places, Ready, listen_for
+from skerry.server.listener import GRACE_S, Places, Ready, listen_for
+from skerry.server.sockets import is_answering
+
+LOOK_EVERY_S = 0.05
 
 
 def serve(
@@ -37,12 +42,36 @@ def serve(
 
 
 async def _serve(settings: Settings, places: Places, idle_exit: float | None, ready: Ready | None) -> None:
+    await _until_the_last_one_left(settings.state_dir / "lock", places.socket)
     engine = Engine(settings)
     await engine.open()  # takes the lock of the state directory, which is what entitles us to the socket's path
     try:
         await listen_for(engine, places, Control(), idle_exit=idle_exit, ready=ready)
     finally:
         await engine.close()
+
+
+async def _until_the_last_one_left(lock: Path, socket: Path) -> None:
+    """A server that is leaving has taken its socket away, so that nobody comes to it any more, and holds the lock for
+    another moment. One that stays answers on its socket: then opening the engine says so."""
+    for _ in range(round((GRACE_S + 5) / LOOK_EVERY_S)):
+        if not _is_held(lock) or is_answering(socket):
+            return
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def _is_held(lock: Path) -> bool:
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def _raise_open_files() -> None:

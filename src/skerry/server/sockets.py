@@ -41,6 +41,19 @@ def bind_unix(path: Path, group: str | None) -> socket.socket:
     return listener
 
 
+def is_answering(path: Path) -> bool:
+    """Does anybody listen there? Unsure counts as yes."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+        probe.settimeout(2.0)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True
+    return True
+
+
 def remove_unix(path: Path, listener: socket.socket) -> None:
     """Take the name away, if it is still ours; who has connected already is still served."""
     with contextlib.suppress(OSError):
@@ -107,16 +120,9 @@ def _clear_stale(path: Path) -> None:
         return
     if not _is_socket(path):
         raise Conflict(f"{path} is there and is not a socket", hint="move it away, or listen elsewhere")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
-        probe.settimeout(2.0)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()
-            return
-        except OSError as error:
-            raise Conflict(f"{path}: {error.strerror or error}") from error
-    raise Conflict(f"another server listens on {path}", hint="talk to that one, or listen elsewhere")
+    if is_answering(path):
+        raise Conflict(f"another server listens on {path}", hint="talk to that one, or listen elsewhere")
+    path.unlink()
 
 
 @contextlib.contextmanager
