@@ -1,0 +1,69 @@
+"""Which server is meant, and what is refused as an address."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skerry.client.address import parse_address, resolve
+from skerry.client.connection import connection_options
+from skerry.config import load, socket_path
+from skerry.errors import InvalidRequest
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "socket"),
+    [
+        ("unix:///run/x.sock", "http://localhost", "/run/x.sock"),
+        ("http://127.0.0.1:7070", "http://127.0.0.1:7070", None),
+        ("https://box.example/", "https://box.example", None),
+        ("http://[::1]:7070", "http://[::1]:7070", None),
+    ],
+)
+def test_an_address_is_read(text: str, url: str, socket: str | None) -> None:
+    address = parse_address(text)
+    assert (address.url, address.socket, address.own) == (url, socket, False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "unix://relative", "unix:relative", "ftp://x", "http://", "http://h:99999", "http://h:x", "http://u:p@h",
+     "http://h/path", "http://h?q", "http://h#f", "http://h\r\nx: y", "unix:///a b"],
+)  # fmt: skip
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="is not an address"):
+        parse_address(text)
+
+
+def test_a_token_that_would_break_out_of_its_header_is_refused() -> None:
+    for token in ("a\r\nx: y", "a b", "ä", ""):
+        with pytest.raises(InvalidRequest, match="token"):
+            parse_address("http://h", token)
+
+
+def test_with_no_name_it_is_this_hosts_own_and_may_be_started(tmp_path: Path) -> None:
+    settings = load(environ={"SKERRY_STATE_DIR": str(tmp_path)})
+    address = resolve(None, settings)
+    assert address.own
+    assert address.socket == str(socket_path(tmp_path))
+
+
+def test_the_argument_goes_before_the_environment() -> None:
+    settings = load(environ={"SKERRY_SERVER": "http://a:1", "SKERRY_TOKEN": "skt_x"})
+    assert resolve(None, settings).url == "http://a:1"
+    assert resolve("http://b:2", settings).url == "http://b:2"
+    assert not resolve(None, settings).own
+
+
+def test_the_token_is_sent_and_never_shown() -> None:
+    address = parse_address("http://h:1", "skt_secret")
+    client, _ = connection_options(address)
+    assert client["headers"]["authorization"] == "Bearer skt_secret"
+    assert "secret" not in repr(address) + str(address)
+
+
+def test_no_proxy_of_the_environment_gets_in_between() -> None:
+    client, transport = connection_options(parse_address("http://h:1", "skt_secret"))
+    assert client["trust_env"] is False
+    assert transport["trust_env"] is False

@@ -1,0 +1,57 @@
+"""Frames and lines: any cut of the bytes gives the same pieces, and nothing is held without bound."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from skerry.client.frames import EXIT, LARGEST, STDERR, STDOUT, FrameDecoder, encode
+from skerry.client.lines import LONGEST, LineDecoder
+from skerry.errors import SkerryError
+
+SENT = [(STDOUT, b"a"), (STDERR, b""), (STDOUT, bytes(range(256)) * 50), (EXIT, b"{}")]
+
+
+def test_any_cut_of_the_bytes_gives_the_same_frames() -> None:
+    wire = b"".join(encode(kind, payload) for kind, payload in SENT)
+    chance = random.Random(7)
+    for _ in range(50):
+        decoder, got, at = FrameDecoder(), [], 0
+        while at < len(wire):
+            step = chance.choice((1, 2, 5, 100, 5000))
+            got += list(decoder.feed(wire[at : at + step]))
+            at += step
+        assert got == SENT
+        assert not decoder.unfinished
+
+
+def test_a_frame_of_the_largest_size_passes() -> None:
+    assert list(FrameDecoder().feed(encode(STDOUT, b"x" * LARGEST))) == [(STDOUT, b"x" * LARGEST)]
+
+
+@pytest.mark.parametrize(
+    "wire", [b"\x01\x00\x10\x00\x01", b"\x00\x00\x00\x00\x00", b"\x09\x00\x00\x00\x01x", b"HTTP/1.1 200 OK"]
+)
+def test_what_is_no_frame_is_refused_before_its_payload_comes(wire: bytes) -> None:
+    with pytest.raises(SkerryError, match="which is none"):
+        list(FrameDecoder().feed(wire))
+
+
+def test_half_a_frame_is_known_to_be_unfinished() -> None:
+    decoder = FrameDecoder()
+    assert list(decoder.feed(encode(STDOUT, b"abc")[:6])) == []
+    assert decoder.unfinished
+
+
+def test_lines_come_whole_however_they_are_cut() -> None:
+    decoder = LineDecoder()
+    assert [line for byte in b'{"a":1}\n\n{"b":2}\n' for line in decoder.feed(bytes((byte,)))] == [
+        b'{"a":1}',
+        b'{"b":2}',
+    ]
+
+
+def test_a_line_without_an_end_is_refused() -> None:
+    with pytest.raises(SkerryError, match="does not end"):
+        list(LineDecoder().feed(b"x" * (LONGEST + 1)))

@@ -1,0 +1,95 @@
+"""Requests as values: what is sent, and what is refused before anything is."""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+import pytest
+
+from skerry.client import requests
+from skerry.client.content import pieces
+from skerry.errors import InvalidRequest, NotFound
+from skerry.types import CreateRequest, Network, RunRequest
+
+
+def test_each_create_has_a_key_of_its_own_and_may_be_repeated() -> None:
+    one, two = requests.create(CreateRequest()), requests.create(CreateRequest())
+    assert one.repeatable
+    assert one.headers()["idempotency-key"] != two.headers()["idempotency-key"]
+
+
+def test_nothing_but_a_create_may_be_repeated() -> None:
+    assert not requests.run("dev", RunRequest(cmd="x")).repeatable
+    assert not requests.delete("dev").repeatable
+
+
+@pytest.mark.parametrize(
+    "ref", ["", ".", "..", "a/b", "../x", "A", "a?b", "a#b", "a%2fb", "-a", "sb-x\n", "é", "x" * 64]
+)
+def test_what_can_be_no_sandbox_is_not_sent(ref: str) -> None:
+    with pytest.raises(NotFound):
+        requests.get(ref)
+
+
+@pytest.mark.parametrize("process", ["", ".", "..", "a/b", "a?b", "p-1\n", "é"])
+def test_what_can_be_no_process_is_not_sent(process: str) -> None:
+    with pytest.raises(NotFound):
+        requests.signal("dev", process, "TERM")
+
+
+def test_a_signal_is_sent_by_its_short_name() -> None:
+    assert requests.signal("dev", "p-1", "sigkill").content == b'{"signal":"KILL"}'
+
+
+def test_only_what_is_given_is_sent() -> None:
+    assert requests.update("dev", None, {"a": "b"}, None).content == b'{"labels":{"a":"b"}}'
+    assert requests.update("dev", {"A": None}, None, None).content == b'{"env":{"A":null}}'
+
+
+def test_a_mode_goes_in_octal() -> None:
+    request = requests.write_file("dev", "a b&c", b"", mode=0o640, user=None, parents=True)
+    assert dict(request.params) == {"path": "a b&c", "mode": "0640", "parents": "true"}
+
+
+@pytest.mark.parametrize("path", ["", "a\0b"])
+def test_a_path_that_can_be_none_is_refused(path: str) -> None:
+    with pytest.raises(InvalidRequest):
+        requests.stat_file("dev", path, None)
+
+
+def test_patience_with_a_run_outlasts_its_time_out() -> None:
+    assert (requests.run("dev", RunRequest(cmd="x", timeout=300)).read_timeout or 0) > 300
+    assert requests.run("dev", RunRequest(cmd="x")).read_timeout is None
+
+
+def test_binary_stdin_survives_the_wire() -> None:
+    request = requests.with_stdin(RunRequest(cmd="cat"), bytes(range(256)))
+    assert msgspec.json.decode(msgspec.json.encode(request), type=RunRequest).stdin_base64 == bytes(range(256))
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ((("r",), (), Network()), "repo"),
+        ((None, ("s",), Network()), "secrets"),
+        ((None, (), Network.open()), "network"),
+    ],
+)
+def test_what_this_version_lacks_is_refused_by_name(given: tuple[object, object, Network], name: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"{name}: this version does not have it yet"):
+        requests.refuse_later(*given)
+
+
+def test_content_of_every_kind_becomes_pieces_of_bytes() -> None:
+    assert b"".join(pieces("é")) == "é".encode()
+    assert b"".join(pieces(b"ab")) == b"ab"
+    assert list(pieces(b"")) == []
+    assert b"".join(pieces(io.BytesIO(b"x" * 600_000))) == b"x" * 600_000
+    assert b"".join(pieces(io.StringIO("é"))) == "é".encode()
+    assert list(pieces(iter([b"a", b"", "é"]))) == [b"a", "é".encode()]  # type: ignore[arg-type]
+
+
+def test_a_piece_that_is_no_bytes_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="a piece is a int"):
+        list(pieces([1, 2]))  # type: ignore[list-item]
