@@ -74,18 +74,16 @@ class Entries(Value, frozen=True, kw_only=True):
 async def read(call: Call[PathQuery, Nothing]) -> Stream:
     files = await call.engine.files(call.caller, call.ref)
     path, user, wish = call.query.path, call.query.user, call.headers.get(b"range")
+    content = await files.read(path, None, None, user)
     if wish is None:
-        content = await files.read(path, None, None, user)
-        return Stream(BYTES, aiter(content), content.aclose, headers={
-            "Content-Length": str(content.size), "Accept-Ranges": "bytes",
-        })  # fmt: skip
-    total = (await files.stat(path, user)).size
-    start, end = parse_range(wish, total)
+        headers = {"Content-Length": str(content.size), "Accept-Ranges": "bytes"}
+        return Stream(BYTES, aiter(content), content.aclose, headers=headers)
+    await content.aclose()  # opened for its size only: a link's own size would be another
+    start, end = parse_range(wish, content.total)
     content = await files.read(path, start, end, user)
-    return Stream(BYTES, aiter(content), content.aclose, status=206, headers={
-        "Content-Length": str(content.size), "Accept-Ranges": "bytes",
-        "Content-Range": f"bytes {start}-{start + content.size - 1}/{content.total}",
-    })  # fmt: skip
+    span = f"bytes {start}-{start + content.size - 1}/{content.total}"
+    headers = {"Content-Length": str(content.size), "Accept-Ranges": "bytes", "Content-Range": span}
+    return Stream(BYTES, aiter(content), content.aclose, status=206, headers=headers)
 
 
 def parse_range(wish: str, total: int) -> tuple[int, int]:

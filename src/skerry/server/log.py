@@ -44,7 +44,9 @@ class Lines(logging.Handler):
             self._open(path)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "without completing response" in record.msg:  # uvicorn, of a stream that we cut short and told of already
+        if "without completing response" in str(
+            record.msg
+        ):  # uvicorn, of a stream that we cut short and told of already
             return
         with contextlib.suppress(OSError):  # a full disk or a closed pipe must not end the request that is logged
             line = line_of(record)
