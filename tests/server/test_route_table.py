@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 from server.listening import Listening
@@ -90,3 +91,11 @@ def test_the_document_says_what_a_signal_request_looks_like() -> None:
     operation = paths["/v1/sandboxes/{ref}/processes/{process}/signal"]["post"]
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
     assert schema == {"$ref": "#/components/schemas/SignalRequest"}
+
+
+def test_the_reference_page_lists_exactly_the_table() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text()
+    listed = set(re.findall(r"^\| `([A-Z]+ /\S*)` \| (\w+) \| (\d+) \| (.+) \|$", page, re.MULTILINE))
+    wanted = {(f"{r.method} {shown_path(r)}", r.scope or "open", str(r.status), r.summary) for r in ROUTES}
+    assert listed == wanted
+    assert all(f"`{code}`" in page or code.startswith("file_") for code in STATUSES)
