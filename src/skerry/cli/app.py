@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from types import FrameType
@@ -64,14 +63,7 @@ def run_and_exit() -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _leave)
-    code = _run()
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        code = talk.PIPE_CLOSED
-    if code == talk.PIPE_CLOSED:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains of the pipe once more
-    sys.exit(code)
+    sys.exit(_run())
 
 
 def _leave(number: int, _: FrameType | None) -> None:
@@ -91,8 +83,6 @@ def _run() -> int:
         return talk.CALLER_ERRED
     except (click.Abort, KeyboardInterrupt):
         return talk.INTERRUPTED
-    except BrokenPipeError:
-        return talk.PIPE_CLOSED
     except OSError as error:
         talk.say(f"error: {error}")
         return talk.CALLER_ERRED

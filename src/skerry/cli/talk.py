@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
 from collections.abc import Iterable, Sequence
@@ -62,9 +63,9 @@ def pass_on(stream: str, data: bytes) -> None:
         try:
             view = view[os.write(descriptor, view) :]
         except BlockingIOError:  # somebody made our stdout non-blocking
-            import select
-
             select.select([], [descriptor], [])
+        except BrokenPipeError:
+            sys.exit(PIPE_CLOSED)
 
 
 def plain(value: Any) -> Any:

@@ -50,7 +50,7 @@ class Request:
         return self.key is not None
 
     def headers(self) -> dict[str, str]:
-        headers = {"accept": self.accept}
+        headers = {"accept": self.accept, "accept-encoding": "identity"}  # frames are read as they come
         if self.content_type:
             headers["content-type"] = self.content_type
         if self.key:

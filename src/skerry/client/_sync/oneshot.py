@@ -16,7 +16,7 @@ from skerry.client.description import Creation
 from skerry.client.landing import DEEPEST, MOST_FILES, Landing, Refused, changed, check_part
 from skerry.client.outcome import Output, checked, with_files
 from skerry.errors import FileFailure, FileMissing
-from skerry.types import FileInfo, Result
+from skerry.types import FileInfo, Result, RunRequest
 
 WORKSPACE = "/workspace"
 Content = backend.AnySource | os.PathLike[str]
@@ -44,6 +44,7 @@ def run(
     `setup` are shell lines that must succeed before it. `tell` is told of each file that could not be brought back.
     """
     words = cmd if isinstance(cmd, str) else list(cmd)
+    RunRequest(cmd=words, cwd=cwd, user=user, timeout=timeout)  # what is wrong is said before a sandbox is made
     check_contents(files.values())
     landing = Landing(out) if out is not None else None
     try:
