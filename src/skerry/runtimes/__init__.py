@@ -1,0 +1,12 @@
+"""Runtimes: how a wall is built around a sandbox.
+
+Wall: what it is built from. Init: the sandbox's PID 1 as the host knows it. Runtime: builds a wall, reaches the keeper
+behind it, takes it away. Check: one line of `skerry doctor`.
+"""
+
+from __future__ import annotations
+
+from skerry.runtimes.pick import pick_runtime
+from skerry.runtimes.runtime import Check, Init, Runtime, Wall
+
+__all__ = ["Check", "Init", "Runtime", "Wall", "pick_runtime"]

@@ -1,0 +1,256 @@
+"""Walls built by an OCI runtime, crun or runc. We write the spec and call them; we don't write a container runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+from skerry.errors import SandboxUnavailable
+from skerry.runtimes import guarantees, processes, spawn, spec
+from skerry.runtimes.cgroups import Cgroups
+from skerry.runtimes.overlay import Overlays
+from skerry.runtimes.runtime import Init, Wall
+from skerry.types import SANDBOX_ID, Isolation, Limits, Usage
+
+_BACKLOG = 256
+_START_LIMIT_S = 30.0
+_END_LIMIT_S = 10.0
+_SHOWN = 2000  # characters of a runtime's own error
+
+
+class OciRuntime:
+    """One instance's sandboxes under one OCI runtime.
+
+    Every resource is named by the sandbox's id, so that `ids` and `clear` work from what the host shows alone:
+    `run_dir`/k/<id> the keeper's socket, m/<id> the root, b/<id> the bundle, oci/<runtime>/<id> the runtime's state,
+    and the cgroup `<root>/<id>` in every hierarchy.
+    """
+
+    def __init__(self, name: str, binary: Path, version: str, run_dir: Path, cgroups: Cgroups) -> None:
+        self.name = name
+        self.run_dir = run_dir
+        self.cgroups = cgroups
+        self.cgroup_root = f"/{cgroups.root}"
+        self.overlays = Overlays(run_dir / "m")
+        self._binary = binary
+        self._version = version
+        self._host = _host(cgroups)
+        self._whole: set[str] = set()  # started by this process to the end: no runtime is still at work on them
+        self._prepare()
+
+    def version(self) -> str:
+        return self._version
+
+    async def start(self, wall: Wall) -> Init:
+        """Builds the wall and waits until PID 1 runs. On failure nothing is cleared: `clear` does that."""
+        if not SANDBOX_ID.fullmatch(wall.id) or wall.run_dir != self.run_dir or wall.cgroup_root != self.cgroup_root:
+            raise ValueError(f"{wall.id}: the wall was drawn for another runtime")
+        with contextlib.ExitStack() as stack:
+            group = self.cgroups.create(wall.id, wall.uid_base)
+            stack.callback(os.close, group)
+            self.overlays.mount(wall.id, wall.layers, wall.unit, wall.uid_base)
+            door = stack.enter_context(self._listen(wall.id))
+            bundle = self._write_bundle(wall)
+            await self._run(wall.id, bundle, (door.fileno(), group))
+        init = processes.identify(int((bundle / "pid").read_text()))
+        self.cgroups.set_cpu(wall.id, wall.limits.cpus)
+        self._whole.add(wall.id)
+        return init
+
+    async def connect(self, sandbox: str) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            with _short(self.run_dir / "k") as near:
+                await _connect(connection, f"{near}/{sandbox}")
+        except OSError as error:
+            connection.close()
+            raise SandboxUnavailable(f"{sandbox} does not answer: {error.strerror or error}") from error
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def alive(self, init: Init) -> bool:
+        return processes.alive(init)
+
+    def pidfd(self, init: Init) -> int:
+        return processes.pidfd(init)
+
+    async def kill(self, sandbox: str, init: Init | None) -> None:
+        """Ends every process and waits until PID 1 is gone."""
+        self.cgroups.kill(sandbox)
+        if init is None:
+            await self._emptied(sandbox)
+            return
+        try:
+            pidfd = processes.pidfd(init)
+        except SandboxUnavailable:
+            return
+        try:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            async with asyncio.timeout(_END_LIMIT_S):
+                await spawn.readable(pidfd)
+        except TimeoutError:
+            raise SandboxUnavailable(f"{sandbox}: PID 1 could not be killed within {_END_LIMIT_S:.0f} s") from None
+        finally:
+            os.close(pidfd)
+
+    async def clear(self, sandbox: str) -> None:
+        """Takes away whatever there is of a sandbox, at whatever step it was left. Order matters: the runtime that may
+        still be building, then what runs, then what that kept busy."""
+        if not SANDBOX_ID.fullmatch(sandbox):
+            raise ValueError(f"{sandbox!r} is no sandbox's id")
+        if sandbox not in self._whole:
+            await asyncio.to_thread(processes.end_by_arguments, ("--bundle", str(self.run_dir / "b" / sandbox)))
+        self.cgroups.kill(sandbox)
+        await self._emptied(sandbox)
+        self._whole.discard(sandbox)
+        await asyncio.to_thread(self._remove, sandbox)
+
+    def ids(self) -> set[str]:
+        places = [self.run_dir / "k", self.run_dir / "m", self.run_dir / "b", *self._states()]
+        found = {entry for place in places for entry in _entries(place)}
+        return {sandbox for sandbox in found | self.cgroups.ids() if SANDBOX_ID.fullmatch(sandbox)}
+
+    def set_limits(self, sandbox: str, limits: Limits) -> None:
+        try:
+            self.cgroups.set_limits(sandbox, limits)
+        except FileNotFoundError:
+            raise SandboxUnavailable(f"{sandbox} is not running") from None
+
+    def usage(self, sandbox: str) -> Usage:
+        return self.cgroups.usage(sandbox)
+
+    def oom_kills(self, sandbox: str) -> int | None:
+        return self.cgroups.oom_kills(sandbox)
+
+    def freeze(self, sandbox: str) -> None:
+        self.cgroups.freeze(sandbox)
+
+    def thaw(self, sandbox: str) -> None:
+        self.cgroups.thaw(sandbox)
+
+    def isolation(self, wall: Wall) -> Isolation:
+        return guarantees.isolation(wall, self._host, self.name, self._version, self.cgroups.mode)
+
+    def close(self) -> None:
+        self.overlays.close()
+
+    def spec(self, wall: Wall) -> dict[str, Any]:
+        return spec.build(wall, self._host)
+
+    def _prepare(self) -> None:
+        os.makedirs(self.run_dir, 0o711, exist_ok=True)
+        for name, mode in (("k", 0o700), ("m", 0o711), ("b", 0o700), ("oci", 0o700), (f"oci/{self.name}", 0o700)):
+            os.makedirs(self.run_dir / name, exist_ok=True)
+            os.chmod(self.run_dir / name, mode)
+        self.cgroups.prepare()
+
+    def _states(self) -> list[Path]:
+        """Of every runtime that ever worked here: a forced one may have been another."""
+        return [self.run_dir / "oci" / name for name in _entries(self.run_dir / "oci")]
+
+    def _listen(self, sandbox: str) -> socket.socket:
+        door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            with _short(self.run_dir / "k") as near:
+                door.bind(f"{near}/{sandbox}")
+                os.chmod(f"{near}/{sandbox}", 0o600)
+            door.listen(_BACKLOG)
+        except BaseException:
+            door.close()
+            raise
+        return door
+
+    def _write_bundle(self, wall: Wall) -> Path:
+        bundle = self.run_dir / "b" / wall.id
+        os.mkdir(bundle, 0o700)
+        (bundle / "config.json").write_text(json.dumps(self.spec(wall)))
+        return bundle
+
+    async def _run(self, sandbox: str, bundle: Path, fds: tuple[int, int]) -> None:
+        """--log takes the runtime's words: its stdio becomes PID 1's, and must not be a pipe or file of ours."""
+        log = bundle / "log"
+        argv = [str(self._binary), "--root", str(self.run_dir / "oci" / self.name), "--log", str(log)]
+        argv += ["run", "--detach", "--preserve-fds", str(len(fds)), "--pid-file", str(bundle / "pid")]
+        argv += ["--bundle", str(bundle), sandbox]
+        try:
+            code = await spawn.run(argv, fds, _START_LIMIT_S)
+        except TimeoutError:
+            raise SandboxUnavailable(f"{self.name} did not start {sandbox} within {_START_LIMIT_S:.0f} s") from None
+        if code != 0:
+            raise SandboxUnavailable(f"{self.name} could not start {sandbox} (exit code {code}): {_last_words(log)}")
+
+    async def _emptied(self, sandbox: str) -> None:
+        """Until no process is left in its cgroups. What never came into v2 is killed one by one."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _END_LIMIT_S
+        while strays := self.cgroups.strays(sandbox):
+            for pid in strays:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if loop.time() > end:
+                raise SandboxUnavailable(f"{sandbox}: {len(strays)} processes could not be killed")
+            await asyncio.sleep(0.001)
+
+    def _remove(self, sandbox: str) -> None:
+        for state in self._states():
+            shutil.rmtree(state / sandbox, ignore_errors=True)
+        self.overlays.unmount(sandbox)
+        self.cgroups.destroy(sandbox)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.run_dir / "k" / sandbox)
+        shutil.rmtree(self.run_dir / "b" / sandbox, ignore_errors=True)
+
+
+def _host(cgroups: Cgroups) -> spec.Host:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return spec.Host(os.uname().machine, hard if hard > 0 else 1 << 20, cgroups.swap)
+
+
+async def _connect(connection: socket.socket, path: str) -> None:
+    """A full backlog is EAGAIN on a unix socket, and no event tells when there is room again."""
+    for pause in (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 2.0):
+        try:
+            connection.connect(path)
+        except BlockingIOError:
+            await asyncio.sleep(pause)
+        else:
+            return
+    raise TimeoutError(errno.ETIMEDOUT, "its keeper takes no connections")
+
+
+@contextlib.contextmanager
+def _short(directory: Path) -> Any:
+    """A path to it of any length fits in the 108 bytes of a socket's address."""
+    fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+def _last_words(log: Path) -> str:
+    with contextlib.suppress(OSError):
+        text = log.read_bytes()[-_SHOWN:].decode("utf-8", "replace")
+        messages = re.findall(r'msg="((?:[^"\\]|\\.)*)"', text)
+        return "; ".join(messages) or text.strip() or "no reason given"
+    return "no reason given"
+
+
+def _entries(path: Path) -> list[str]:
+    try:
+        return os.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -1,0 +1,82 @@
+"""What a runtime is: something that builds the wall around a sandbox, reaches its keeper, and takes the wall away."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from skerry.types import Isolation, Limits, Usage
+
+RANGE = 65536  # ids in a sandbox's uid and gid range
+
+
+@dataclass(frozen=True)
+class Wall:
+    """All that one sandbox's wall is built from. `layers` are top first; `unit` holds upper/ and work/."""
+
+    id: str
+    run_dir: Path
+    cgroup_root: str
+    layers: tuple[Path, ...]
+    unit: Path
+    uid_base: int
+    limits: Limits
+    hostname: str
+    keeper: Path
+    waive: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Init:
+    """A sandbox's PID 1 as the host knows it. A pid alone is reused; with its start time and the boot it is not."""
+
+    pid: int
+    start_time: int
+    boot_id: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of `skerry doctor`. ok None: it could not be told."""
+
+    name: str
+    ok: bool | None
+    detail: str
+    fix: str | None = None
+
+
+class Runtime(Protocol):
+    """Nothing above this may assume a shared kernel or a host path into the sandbox."""
+
+    name: str
+    cgroup_root: str
+
+    def version(self) -> str: ...
+
+    async def start(self, wall: Wall) -> Init: ...
+
+    async def connect(self, sandbox: str) -> socket.socket: ...
+
+    def alive(self, init: Init) -> bool: ...
+
+    def pidfd(self, init: Init) -> int: ...
+
+    async def kill(self, sandbox: str, init: Init | None) -> None: ...
+
+    async def clear(self, sandbox: str) -> None: ...
+
+    def ids(self) -> set[str]: ...
+
+    def set_limits(self, sandbox: str, limits: Limits) -> None: ...
+
+    def usage(self, sandbox: str) -> Usage: ...
+
+    def oom_kills(self, sandbox: str) -> int | None: ...
+
+    def freeze(self, sandbox: str) -> None: ...
+
+    def thaw(self, sandbox: str) -> None: ...
+
+    def isolation(self, wall: Wall) -> Isolation: ...

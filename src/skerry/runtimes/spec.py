@@ -1,0 +1,140 @@
+"""The OCI spec of a sandbox: one pure function from a wall and what the host has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from skerry.runtimes import seccomp
+from skerry.runtimes.runtime import RANGE, Wall
+
+KEEPER: Final = "/run/skerry/bin/skerry-keeper"
+
+# What root inside needs for package managers and services of its own; all of them count in its user namespace alone.
+CAPABILITIES: Final = (
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_SETPCAP",
+    "CAP_SETFCAP",
+    "CAP_NET_BIND_SERVICE",
+)
+MASKED: Final = (
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/cmdline",
+    "/proc/config.gz",
+    "/proc/interrupts",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/key-users",
+    "/proc/keys",
+    "/proc/kmsg",
+    "/proc/latency_stats",
+    "/proc/modules",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/sysrq-trigger",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+    "/sys/fs/selinux",
+    "/sys/kernel/vmcoreinfo",
+)
+READ_ONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys")
+_NAMESPACES: Final = ("user", "mount", "pid", "ipc", "uts", "cgroup", "network")
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the spec has to know of the host."""
+
+    machine: str  # as os.uname() says
+    open_files: int  # the server's hard limit; without CAP_SYS_RESOURCE nothing can go above it
+    swap: Literal["limit", "swappiness", "none"]  # how swap is kept at 0: by a limit, on old v1 by never wanting it
+
+
+def build(wall: Wall, host: Host) -> dict[str, Any]:
+    return {
+        "ociVersion": "1.0.2",
+        "hostname": wall.hostname,
+        "root": {"path": str(wall.run_dir / "m" / wall.id / "root"), "readonly": False},
+        "process": _process(wall, host),
+        "mounts": _mounts(wall),
+        "linux": {
+            "namespaces": [{"type": kind} for kind in _NAMESPACES],
+            "uidMappings": _mapping(wall),
+            "gidMappings": _mapping(wall),
+            "cgroupsPath": f"{wall.cgroup_root}/{wall.id}",
+            "resources": _resources(wall, host),
+            "rootfsPropagation": "private",
+            "seccomp": seccomp.profile(host.machine),
+            "sysctl": {"net.ipv4.ip_unprivileged_port_start": "0"},
+            "maskedPaths": list(MASKED),
+            "readonlyPaths": list(READ_ONLY),
+        },
+    }
+
+
+def open_files(wall: Wall, host: Host) -> int:
+    return min(wall.limits.open_files or host.open_files, host.open_files)
+
+
+def _process(wall: Wall, host: Host) -> dict[str, Any]:
+    files = open_files(wall, host)
+    return {
+        "terminal": False,
+        "user": {"uid": 0, "gid": 0},
+        "args": [KEEPER, "init"],
+        "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "SKERRY_CGROUP_FD=4"],
+        "cwd": "/",
+        "capabilities": {kind: list(CAPABILITIES) for kind in ("bounding", "effective", "permitted")},
+        "rlimits": [
+            {"type": "RLIMIT_NOFILE", "hard": files, "soft": files},
+            {"type": "RLIMIT_CORE", "hard": 1, "soft": 1},
+        ],
+        "noNewPrivileges": True,
+    }
+
+
+def _mapping(wall: Wall) -> list[dict[str, int]]:
+    return [{"containerID": 0, "hostID": wall.uid_base, "size": RANGE}]
+
+
+def _mounts(wall: Wall) -> list[dict[str, Any]]:
+    quiet = ["nosuid", "noexec", "nodev"]
+    shm = f"size={wall.limits.memory_bytes // 2}"  # its pages count as the sandbox's memory
+    return [
+        _mount("/proc", "proc", quiet),
+        _mount("/dev", "tmpfs", ["nosuid", "noexec", "strictatime", "mode=755", "size=64k", "nr_inodes=256"]),
+        _mount("/dev/pts", "devpts", ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]),
+        _mount("/dev/shm", "tmpfs", [*quiet, "mode=1777", shm]),  # noqa: S108
+        _mount("/dev/mqueue", "mqueue", quiet),
+        _mount("/sys", "sysfs", [*quiet, "ro"]),
+        _mount("/sys/fs/cgroup", "cgroup", [*quiet, "relatime", "ro"]),
+        _mount("/run/skerry", "tmpfs", [*quiet, "mode=755", "size=1m", "nr_inodes=256"]),
+        _mount(KEEPER, "bind", ["bind", "ro", "nosuid", "nodev"], str(wall.keeper)),
+    ]
+
+
+def _mount(target: str, kind: str, options: list[str], source: str | None = None) -> dict[str, Any]:
+    return {"destination": target, "type": kind, "source": source or kind, "options": options}
+
+
+def _resources(wall: Wall, host: Host) -> dict[str, Any]:
+    """No CPU quota: the runtime's own start would be throttled by it. It is set as soon as PID 1 runs."""
+    memory: dict[str, int] = {"limit": wall.limits.memory_bytes}
+    if host.swap == "limit":
+        memory["swap"] = wall.limits.memory_bytes
+    elif host.swap == "swappiness":
+        memory["swappiness"] = 0
+    return {
+        "devices": [{"allow": False, "access": "rwm"}],
+        "memory": memory,
+        "pids": {"limit": wall.limits.pids},
+    }
