@@ -13,7 +13,7 @@ from skerry.server.door import Door, canonical_host, door_hosts
 
 
 def concrete(path: str) -> str:
-    for name, value in (("{ref}", "a"), ("{process}", "p-a"), ("{name:path}", "base"), ("{token}", "tk-a")):
+    for name, value in (("{ref}", "a"), ("{process}", "p-aaaaaaaaaa"), ("{name:path}", "base"), ("{token}", "tk-a")):
         path = path.replace(name, value)
     return path
 

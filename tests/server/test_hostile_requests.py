@@ -9,6 +9,9 @@ import socket
 import pytest
 from server.listening import Listening
 
+from skerry.errors import NotFound
+from skerry.server.answers import error_body
+
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
 POST = b"POST /v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
 
@@ -218,3 +221,20 @@ def test_many_requests_on_one_connection_are_answered_in_order(listening: Listen
     more = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     answer = listening.raw(more * 500 + GET + b"\r\n", tcp=False)
     assert answer.count(b"HTTP/1.1 200 OK") == 501
+
+
+@pytest.mark.parametrize(
+    "process", ["..", "p-", "p-aaaaaaaaa%0d", "1", "p-AAAAAAAAAA", "%0d%0aX:%20y", "p-aaaaaaaaaa%00"]
+)
+def test_tricks_in_a_process_id_find_nothing(listening: Listening, process: str) -> None:
+    before = list(listening.engine.calls)
+    ask = f"POST /v1/sandboxes/a/processes/{process}/stdin HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n"
+    answer = listening.raw(ask.encode() + b"Connection: close\r\n\r\nx", tcp=False)
+    assert status(answer) == 404
+    assert listening.engine.calls == before
+
+
+def test_an_error_with_a_name_that_is_no_unicode_is_still_told() -> None:
+    body = json.loads(error_body(NotFound("no \udcff here", details={"path": "\udcff"})))
+    assert body["error"]["code"] == "not_found"
+    assert "udcff" in body["error"]["message"]

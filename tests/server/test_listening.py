@@ -126,7 +126,7 @@ def test_a_stop_waits_for_what_is_under_way(tmp_path: Path) -> None:
     connection = http.client.HTTPConnection("localhost")
     connection.sock = socket.socket(socket.AF_UNIX)
     connection.sock.connect(str(listening.socket))
-    connection.putrequest("POST", "/v1/sandboxes/a/processes/p-a/stdin?close=true")
+    connection.putrequest("POST", "/v1/sandboxes/a/processes/p-aaaaaaaaaa/stdin?close=true")
     connection.putheader("Content-Length", "6")
     connection.endheaders(b"abc")
     wait_until(lambda: listening.engine.calls == ["3"], "the first half of the body")
@@ -172,7 +172,7 @@ def test_an_input_is_read_at_the_pace_of_the_engine(tmp_path: Path) -> None:
     listening = Listening(tmp_path, listen=None).start()
     with listening.unix() as http_client:
         body = (b"x" * 65536 for _ in range(1000))
-        assert http_client.post("/v1/sandboxes/a/processes/p-a/stdin", content=body).status_code == 204
+        assert http_client.post("/v1/sandboxes/a/processes/p-aaaaaaaaaa/stdin", content=body).status_code == 204
     assert sum(map(int, listening.engine.calls)) == 65536 * 1000
     assert max(map(int, listening.engine.calls)) < 2 << 20
     listening.stop()

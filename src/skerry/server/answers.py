@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -111,7 +111,11 @@ def headers_of(error: SkerryError) -> Mapping[str, str]:
 
 def error_body(error: SkerryError) -> bytes:
     info = ErrorInfo(code=error.code, message=error.message, hint=error.hint, details=error.details)
-    return msgspec.json.encode(ErrorAnswer(error=info), enc_hook=str)
+    try:
+        return msgspec.json.encode(ErrorAnswer(error=info), enc_hook=str)
+    except (UnicodeEncodeError, TypeError, ValueError):  # a name from the inside that is no Unicode
+        message = error.message.encode("utf-8", "backslashreplace").decode()
+        return msgspec.json.encode(ErrorAnswer(error=ErrorInfo(code=error.code, message=message)))
 
 
 def internal_error(request_id: str) -> SkerryError:
@@ -128,7 +132,7 @@ class Stream:
     """An answer sent as it comes. `close` is called in every case, also when nothing was ever sent of it."""
 
     media_type: str
-    chunks: AsyncIterator[bytes]
+    chunks: AsyncGenerator[bytes, None]
     close: Callable[[], Awaitable[None]] | None = None
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)

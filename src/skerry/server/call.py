@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -21,6 +22,7 @@ B = TypeVar("B")
 T = TypeVar("T")
 
 JSON_LIMIT = 1 << 20
+_PROCESS = re.compile(r"p-[a-z2-7]{10}")
 ONCE = frozenset(
     (b"host", b"origin", b"authorization", b"content-type", b"content-length", b"accept", b"range", b"idempotency-key")
 )
@@ -89,6 +91,15 @@ class Call(Generic[Q, B]):
             raise NotFound(f"there is no sandbox {ref[:80]!r}")
         self.log["sandbox"] = ref
         return ref
+
+    @property
+    def process(self) -> str:
+        """The process in the path."""
+        process = self.parameters["process"]
+        if not _PROCESS.fullmatch(process):
+            raise NotFound(f"there is no process {process[:80]!r}")
+        self.log["process"] = process
+        return process
 
     def accepts(self, *offers: str) -> str:
         """The offer that the Accept header names; the first one where it names none or takes anything."""

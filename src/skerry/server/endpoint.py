@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import time
@@ -82,8 +83,9 @@ class Reply:
                 await stream.close()
 
     async def _pump(self, stream: Stream) -> None:
-        async for data in stream.chunks:
-            await self.chunk(data)
+        async with contextlib.aclosing(stream.chunks) as chunks:
+            async for data in chunks:
+                await self.chunk(data)
 
 
 @dataclass

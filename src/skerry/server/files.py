@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncGenerator, AsyncIterable
 
 from skerry.errors import InvalidRequest
 from skerry.server.answers import BYTES, Stream, WrongRange
@@ -18,6 +19,8 @@ def check_path(path: str, user: str | None) -> None:
         raise InvalidRequest("path: it is empty")
     if len(path) > 4096:
         raise InvalidRequest("path: longer than 4,096 characters")
+    if user == "":
+        raise InvalidRequest("user: it is empty", hint="leave it out for the image's user")
     check_text("path", path)
     check_text("user", user or "")
 
@@ -77,13 +80,18 @@ async def read(call: Call[PathQuery, Nothing]) -> Stream:
     content = await files.read(path, None, None, user)
     if wish is None:
         headers = {"Content-Length": str(content.size), "Accept-Ranges": "bytes"}
-        return Stream(BYTES, aiter(content), content.aclose, headers=headers)
+        return Stream(BYTES, _chunks(content), content.aclose, headers=headers)
     await content.aclose()  # opened for its size only: a link's own size would be another
     start, end = parse_range(wish, content.total)
     content = await files.read(path, start, end, user)
     span = f"bytes {start}-{start + content.size - 1}/{content.total}"
     headers = {"Content-Length": str(content.size), "Accept-Ranges": "bytes", "Content-Range": span}
-    return Stream(BYTES, aiter(content), content.aclose, status=206, headers=headers)
+    return Stream(BYTES, _chunks(content), content.aclose, status=206, headers=headers)
+
+
+async def _chunks(content: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+    async for chunk in content:
+        yield chunk
 
 
 def parse_range(wish: str, total: int) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import msgspec
 
@@ -39,7 +39,7 @@ async def build(call: Call[Nothing, BuildRequest]) -> Stream:
     return Stream(NDJSON, _lines(call.engine.images.build(call.body.name, call.body.rebuild)))
 
 
-async def _lines(steps: AsyncIterator[Progress | ImageInfo]) -> AsyncIterator[bytes]:
+async def _lines(steps: AsyncIterator[Progress | ImageInfo]) -> AsyncGenerator[bytes, None]:
     try:
         async for step in steps:
             name = "progress" if isinstance(step, Progress) else "image"

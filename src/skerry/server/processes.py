@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from skerry.errors import InvalidRequest, SkerryError
@@ -14,6 +15,7 @@ from skerry.types import ProcessInfo, RunRequest, RunResult, Value
 if TYPE_CHECKING:
     from skerry.engine.runs import Run
 
+_SIGNAL = re.compile(r"[A-Z][A-Z0-9+-]{0,15}")
 RUN_LIMIT = 16 << 20  # a run's body may carry its stdin
 
 
@@ -33,6 +35,10 @@ class SignalRequest(Value, frozen=True, kw_only=True):
     """A signal by name, without SIG; KILL takes the whole tree."""
 
     signal: str
+
+    def __post_init__(self) -> None:
+        if not _SIGNAL.fullmatch(self.signal):
+            raise InvalidRequest(f"signal: {self.signal[:40]!r} is not a signal's name", hint="like TERM or KILL")
 
 
 class Processes(Value, frozen=True, kw_only=True):
@@ -54,7 +60,7 @@ async def run(call: Call[RunQuery, RunRequest]) -> RunResult | Stream:
         await run.aclose()
 
 
-async def _stream(run: Run, form: Frames | Lines) -> AsyncIterator[bytes]:
+async def _stream(run: Run, form: Frames | Lines) -> AsyncGenerator[bytes, None]:
     """The status line has gone out by now: what fails from here on is told in the stream itself."""
     yield form.started(run.id, run.pid)
     try:
@@ -67,8 +73,7 @@ async def _stream(run: Run, form: Frames | Lines) -> AsyncIterator[bytes]:
 
 
 async def stdin(call: Call[StdinQuery, Nothing]) -> None:
-    process = call.parameters["process"]
-    await call.engine.send_stdin(call.caller, call.ref, process, call.chunks(), call.query.close)
+    await call.engine.send_stdin(call.caller, call.ref, call.process, call.chunks(), call.query.close)
 
 
 async def list_(call: Call[Nothing, Nothing]) -> Processes:
@@ -76,12 +81,12 @@ async def list_(call: Call[Nothing, Nothing]) -> Processes:
 
 
 async def get(call: Call[Nothing, Nothing]) -> ProcessInfo:
-    return await call.engine.process(call.caller, call.ref, call.parameters["process"])
+    return await call.engine.process(call.caller, call.ref, call.process)
 
 
 async def signal(call: Call[Nothing, SignalRequest]) -> None:
-    await call.engine.signal_process(call.caller, call.ref, call.parameters["process"], call.body.signal)
+    await call.engine.signal_process(call.caller, call.ref, call.process, call.body.signal)
 
 
 async def remove(call: Call[Nothing, Nothing]) -> None:
-    await call.engine.remove_process(call.caller, call.ref, call.parameters["process"])
+    await call.engine.remove_process(call.caller, call.ref, call.process)
