@@ -114,7 +114,7 @@ def attach(host: Host, live: Live, runtime: Runtime, keeper: Keeper, init: Init)
 async def _undo_start(host: Host, live: Live, runtime: Runtime, base: int) -> None:
     await live.detach()
     await runtime.clear(live.row.id)
-    ranges.give_back(base)
+    ranges.release(host.instance, live.row.id, base)
 
 
 async def configure(host: Host, keeper: Keeper, row: Row) -> None:
@@ -140,7 +140,7 @@ async def stop(host: Host, live: Live, state: str = "stopped", reason: str | Non
     await live.detach()
     await runtime.clear(live.row.id)
     passed("stop.wall")
-    _give_back_range(live.row)
+    _give_back_range(host, live.row)
     passed("stop.range")
     live.row = host.rows.update(live.row, state=state, init=None, uid_base=None)
     passed("stop.row")
@@ -153,7 +153,7 @@ async def delete(host: Host, live: Live) -> None:
     await live.detach()
     await host.runtime(live.row.spec.options.runtime).clear(live.row.id)
     passed("delete.wall")
-    _give_back_range(live.row)
+    _give_back_range(host, live.row)
     passed("delete.range")
     await asyncio.to_thread(host.driver.delete, live.row.id)
     passed("delete.unit")
@@ -161,7 +161,7 @@ async def delete(host: Host, live: Live) -> None:
     passed("delete.row")
 
 
-def _give_back_range(row: Row) -> None:
+def _give_back_range(host: Host, row: Row) -> None:
     """One that a crash left held, with no row to tell of it, is found by the sweep of the next server."""
     if row.uid_base is not None:
-        ranges.give_back(row.uid_base)
+        ranges.release(host.instance, row.id, row.uid_base)

@@ -84,6 +84,4 @@ async def _sweep(host: Host, lives: dict[str, Live]) -> None:
     for sandbox in await asyncio.to_thread(host.driver.units) - lives.keys():
         log.warning("removed a unit that nobody owns", extra={"sandbox": sandbox})
         await asyncio.to_thread(host.driver.delete, sandbox)
-    for sandbox, base in ranges.held(host.instance).items():
-        if sandbox not in running:
-            ranges.give_back(base)
+    ranges.sweep(host.instance, running)

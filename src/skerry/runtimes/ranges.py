@@ -43,6 +43,13 @@ def give_back(base: int, register: Path = REGISTER) -> None:
         os.unlink(register / str(number))
 
 
+def release(instance: str, sandbox: str, base: int, register: Path = REGISTER) -> None:
+    """Gives back a range only if it is still this sandbox's: a late second release must not free another's."""
+    with contextlib.suppress(FileNotFoundError):
+        if (register / str((base - FIRST) // RANGE)).read_text() == f"{instance} {sandbox}\n":
+            give_back(base, register)
+
+
 def held(instance: str, register: Path = REGISTER) -> dict[str, int]:
     """Sandbox → first id, for one instance."""
     return {sandbox: base for owner, sandbox, base in _entries(register) if owner == instance}
