@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("skerry.server")
 _encoder = msgspec.json.Encoder()
 _NOTHING = Nothing()
+_ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 _GONE = 499  # in the log only: the caller left before the answer
 
 
@@ -55,7 +56,7 @@ class Reply:
         self.status: int | None = None
 
     async def start(self, status: int, media_type: str | None, headers: Mapping[str, str]) -> None:
-        raw = [(b"x-request-id", self.request_id.encode()), (b"x-content-type-options", b"nosniff")]
+        raw = [(b"x-request-id", self.request_id.encode()), *_ALWAYS]
         if media_type is not None:
             raw.append((b"content-type", media_type.encode()))
         raw += [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]

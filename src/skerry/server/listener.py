@@ -31,6 +31,7 @@ log = logging.getLogger("skerry.server")
 
 KEEP_ALIVE_S = 75
 GRACE_S = 10  # what is under way at a stop may take this long to end
+UNWIND_S = 5
 Ready = Callable[[Sequence[str]], None]
 
 
@@ -67,6 +68,11 @@ class Listener(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         self.up.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets=sockets)
+        if self.server_state.tasks:  # cancelled at the end of the grace: each still ends its command
+            await asyncio.wait(self.server_state.tasks, timeout=UNWIND_S)
 
 
 async def listen_for(
