@@ -48,7 +48,7 @@ def build_system(work: Path, wheels: list[str]) -> None:
     root = work / "root"
     # The kernel's package is only unpacked: installing it would make an initial RAM disk that nobody boots.
     fetch_kernel = (
-        f'chroot "$1" sh -ec "cd /tmp; apt-get download \\$(apt-cache depends {KERNEL} | sed -n \'s/.*Depends: //p\')"'
+        f'chroot "$1" sh -ec "cd /tmp; apt-get -qq download \\$(apt-cache depends {KERNEL} | sed -n \'s/.*Depends: //p\')"'
     )
     unpack_kernel = 'dpkg-deb --fsys-tarfile "$1"/tmp/linux-image-*.deb | tar -x --keep-directory-symlink -C "$1"'
     command("mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(PACKAGES)}",
@@ -75,7 +75,7 @@ def requirements() -> list[str]:
 def install_wheels(target: Path, wheels: list[str]) -> None:
     """By the host's pip for the guest's Python, so that the guest needs no network and no pip."""
     platforms = ("manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_28_x86_64", "manylinux_2_34_x86_64")
-    command(str(PROJECT / ".venv/bin/python"), "-m", "pip", "install", "--quiet", "--only-binary=:all:",
+    command(str(PROJECT / ".venv/bin/python"), "-m", "pip", "install", "-qq", "--only-binary=:all:",
             "--implementation=cp", f"--python-version={PYTHON}", *(f"--platform={name}" for name in platforms),
             f"--target={target}", *wheels)  # fmt: skip
 
@@ -121,7 +121,7 @@ def build_state(work: Path, state: Path) -> None:
 
 def make_disk(path: Path, content: Path, size: str) -> None:
     command("mke2fs", "-qq", "-F", "-t", "ext4", "-O", "^has_journal", "-E", "root_owner=0:0,lazy_itable_init=1",
-            "-d", str(content), str(path), size)  # fmt: skip
+            "-d", str(content), str(path), size, stdout=subprocess.DEVNULL)  # fmt: skip
 
 
 def fresh(home: Path, build: Callable[[Path], None]) -> None:
@@ -150,5 +150,5 @@ def digest(parts: list[str]) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def command(*argv: str) -> None:
-    subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
+def command(*argv: str, stdout: int | None = None) -> None:
+    subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, stdout=stdout)
