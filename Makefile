@@ -36,6 +36,7 @@ check: ## lint, formatting, types, generated code, Go
 	$(BIN)/mypy
 	$(BIN)/mypy --strict scripts/vm/*.py
 	$(BIN)/python scripts/generate_sync.py --check
+	$(BIN)/python scripts/settings_page.py --check
 	sh -n scripts/setup && sh -n scripts/vm/init && sh -n .ci/run
 	@badly=$$("$$($(BIN)/go env GOROOT)/bin/gofmt" -l keeper) && [ -z "$$badly" ] || { echo "gofmt -l: $$badly" >&2; exit 1; }
 	cd keeper && $(GO) vet ./...

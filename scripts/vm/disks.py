@@ -47,9 +47,8 @@ def system(cache: Path, rebuild: bool) -> System:
 def build_system(work: Path, wheels: list[str]) -> None:
     root = work / "root"
     # The kernel's package is only unpacked: installing it would make an initial RAM disk that nobody boots.
-    fetch_kernel = (
-        f'chroot "$1" sh -ec "cd /tmp; apt-get -qq download \\$(apt-cache depends {KERNEL} | sed -n \'s/.*Depends: //p\')"'
-    )
+    image = f"apt-cache depends {KERNEL} | sed -n 's/.*Depends: //p'"
+    fetch_kernel = f'chroot "$1" sh -ec "cd /tmp; apt-get -qq download \\$({image})"'
     unpack_kernel = 'dpkg-deb --fsys-tarfile "$1"/tmp/linux-image-*.deb | tar -x --keep-directory-symlink -C "$1"'
     command("mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(PACKAGES)}",
             f"--customize-hook={fetch_kernel}", f"--customize-hook={unpack_kernel}", SUITE, str(root))  # fmt: skip
