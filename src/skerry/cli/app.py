@@ -63,12 +63,25 @@ def run_and_exit() -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _leave)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     sys.exit(_run())
 
 
 def _leave(number: int, _: FrameType | None) -> None:
     signal.signal(number, signal.SIG_IGN)
     sys.exit(128 + number)
+
+
+def _interrupt(_: int, __: FrameType | None) -> None:
+    """The first Ctrl-C ends what was begun; the second is only answered, so that the clean-up is not cut short."""
+    signal.signal(signal.SIGINT, _insist)
+    raise KeyboardInterrupt
+
+
+def _insist(_: int, __: FrameType | None) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    talk.say("clearing up; once more leaves at once")
 
 
 def _run() -> int:

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from skerry.client.local import listening
 from skerry.config import Settings, socket_path
-from skerry.errors import HostUnsupported, ServerUnreachable, SkerryError
+from skerry.errors import HostUnsupported, InvalidRequest, ServerUnreachable, SkerryError
 
 READY = b"\0"
 READY_WITHIN = 60.0
@@ -28,7 +28,10 @@ def log_path(settings: Settings) -> Path:
 def start_in_background(settings: Settings, serve: Serve) -> bool:
     """Come back once a server listens; False if one did already. `serve` is called in the new process."""
     require_root()
-    settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidRequest(f"state_dir: {settings.state_dir}: {error.strerror}") from error
     place = str(socket_path(settings.state_dir))
     with _alone(settings.state_dir / "start.lock"):  # two callers at once: the second finds the first one's server
         if listening(place):
@@ -67,19 +70,17 @@ def _be_the_server(serve: Serve, told: int, log: Path) -> NoReturn:
     try:
         os.setsid()
         os.chdir("/")
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         os.dup2(nothing, 0)
         os.dup2(nothing, 1)
         os.dup2(told, 2)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") < 65536 else 65536)
+        os.closerange(3, 1 << 16)  # the start lock too: a lock lives as long as any copy of its descriptor
         serve(lambda _: _tell_ready(log))
         code = 0
     except SkerryError as error:
         _last_words(f"error: {error}\n")
-    except SystemExit:
-        raise
     except BaseException as error:
         _last_words(f"error: {type(error).__name__}: {error}\n")
     finally:

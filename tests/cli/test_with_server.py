@@ -1,0 +1,216 @@
+"""The command line against a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli.calling import SKERRY, environment, skerry
+from serving import Server, wait_until
+
+from skerry import Sandbox
+
+
+@pytest.fixture(scope="module")
+def box(server: Server) -> Iterator[Sandbox]:
+    with Sandbox(server=server.address) as sandbox:
+        yield sandbox
+
+
+def labelled(server: Server, label: str) -> list[Sandbox]:
+    return Sandbox.list(labels={"test": label}, server=server.address)
+
+
+def test_one_command_and_nothing_left(server: Server) -> None:
+    done = skerry("run", "--label", "test=one", "--", "python3", "-c", "print(6*7)", server=server.address)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"42\n", b"")
+    assert labelled(server, "one") == []
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["sh", "-c", "exit 3"], 3),
+        (["sh", "-c", "kill -SEGV $$"], 139),
+        (["no-such-thing"], 127),
+        (["/etc/passwd"], 126),
+    ],
+)
+def test_exit_codes_are_the_commands(box: Sandbox, server: Server, command: list[str], code: int) -> None:
+    assert skerry("exec", box.id, "--", *command, server=server.address).returncode == code
+
+
+def test_a_time_out_is_124_with_a_hint(box: Sandbox, server: Server) -> None:
+    done = skerry("exec", "--timeout", "300ms", box.id, "--", "sleep", "600", server=server.address)
+    assert done.returncode == 124
+    assert b"--timeout" in done.stderr
+
+
+def test_one_word_with_spaces_is_told_to_be_one_word(box: Sandbox, server: Server) -> None:
+    done = skerry("exec", box.id, "echo hi", server=server.address)
+    assert done.returncode == 127
+    assert b"bash -lc" in done.stderr
+
+
+def test_stdin_goes_in(box: Sandbox, server: Server) -> None:
+    done = skerry("exec", box.id, "--", "wc", "-c", server=server.address, stdin=b"\xff" * 3_000_000)
+    assert done.stdout.strip() == b"3000000"
+
+
+def test_files_in_and_new_files_back(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("1\n2\n3\n")
+    program = (
+        "import os; rows = open('data.csv').read().split(); os.makedirs('plots/deep');"
+        "open('plots/deep/sum.txt', 'w').write(str(sum(map(int, rows)))); os.chmod('plots/deep/sum.txt', 0o755);"
+        "os.symlink('/etc/shadow', 'secret'); os.mkfifo('pipe'); open('x\\x1b[2J', 'w').write('evil')"
+    )
+    done = skerry(
+        "run", "--file", "data.csv", "--out", "results", "--", "python3", "-c", program,
+        server=server.address, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    results = tmp_path / "results"
+    assert sorted(str(p.relative_to(results)) for p in results.rglob("*") if p.is_file()) == ["plots/deep/sum.txt"]
+    assert (results / "plots/deep/sum.txt").read_text() == "6"
+    assert os.access(results / "plots/deep/sum.txt", os.X_OK)
+    assert b"\x1b" not in done.stderr
+    for left_out in (b"secret", b"pipe", b"2J"):
+        assert left_out in done.stderr
+
+
+def test_a_sandbox_that_stays(server: Server, tmp_path: Path) -> None:
+    made = skerry("create", "--name", "cli-dev", "-e", "MODE=test", "--memory", "256M", server=server.address)
+    assert made.returncode == 0, made.stderr
+    ident = made.stdout.decode().strip()
+    done = skerry("exec", "cli-dev", "--", "bash", "-lc", "echo $MODE; id -un; sudo id -un", server=server.address)
+    assert done.stdout == b"test\nuser\nroot\n"
+    shown = json.loads(skerry("show", "cli-dev", "--json", server=server.address).stdout)
+    assert (shown["id"], shown["name"], shown["state"], shown["limits"]["memory"]) == (
+        ident,
+        "cli-dev",
+        "running",
+        "256M",
+    )
+    assert b"guarantees" in skerry("show", "cli-dev", server=server.address).stdout
+    assert ident in skerry("ls", "-q", server=server.address).stdout.decode().split()
+    (tmp_path / "in").write_bytes(b"\x00content")
+    assert skerry("cp", "in", "cli-dev:/workspace/", server=server.address, cwd=tmp_path).returncode == 0
+    assert skerry("stop", "cli-dev", server=server.address).returncode == 0
+    assert skerry("resume", "cli-dev", server=server.address).returncode == 0
+    assert skerry("cp", "cli-dev:/workspace/in", "out", server=server.address, cwd=tmp_path).returncode == 0
+    assert (tmp_path / "out").read_bytes() == b"\x00content"
+    again = skerry("create", "--name", "cli-dev", server=server.address)
+    assert again.returncode == 2
+    assert b"cli-dev" in again.stderr
+    assert skerry("rm", "cli-dev", server=server.address).returncode == 0
+    assert skerry("show", "cli-dev", server=server.address).returncode == 2
+
+
+def started(server: Server, *words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*SKERRY, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=environment(SKERRY_SERVER=server.address),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_an_interrupted_run_ends_its_command_and_its_sandbox(server: Server, number: signal.Signals, code: int) -> None:
+    label = f"ctrl-{number}"
+    process = started(server, "run", "--label", f"test={label}", "--", "sh", "-c", "echo on; sleep 600")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"on\n"
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (code, b"")
+    assert b"Traceback" not in err
+    assert labelled(server, label) == []
+
+
+def test_ctrl_c_on_exec_ends_the_command_and_leaves_the_sandbox(server: Server, box: Sandbox) -> None:
+    process = started(server, "exec", box.id, "--", "sh", "-c", "setsid sleep 7171 & echo on; sleep 600")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"on\n"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    wait_until(lambda: not box.run(["pgrep", "-f", "sleep 7171"]).ok, "the tree to be gone")
+    assert box.info().state == "running"
+
+
+def test_a_command_line_killed_outright_takes_its_command_with_it(server: Server, box: Sandbox) -> None:
+    process = started(server, "exec", box.id, "--", "sh", "-c", "echo on; exec sleep 7272")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.kill()
+    process.communicate(timeout=30)
+    wait_until(lambda: not box.run(["pgrep", "-f", "sleep 7272"]).ok, "the command to be gone")
+
+
+def test_an_open_pipe_as_stdin_does_not_keep_it_from_leaving(server: Server, box: Sandbox) -> None:
+    read_end, write_end = os.pipe()
+    done = subprocess.run(
+        [*SKERRY, "exec", box.id, "--", "true"], stdin=read_end, capture_output=True, timeout=60, check=False,
+        env=environment(SKERRY_SERVER=server.address),
+    )  # fmt: skip
+    os.close(read_end)
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_terminal_as_stdin_is_not_passed_on(server: Server, box: Sandbox) -> None:
+    leader, follower = pty.openpty()
+    done = subprocess.run(
+        [*SKERRY, "exec", box.id, "--", "cat"], stdin=follower, capture_output=True, timeout=60, check=False,
+        env=environment(SKERRY_SERVER=server.address),
+    )  # fmt: skip
+    os.close(leader)
+    os.close(follower)
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+def test_ps_and_kill(server: Server, box: Sandbox) -> None:
+    process = started(server, "exec", box.id, "--", "sh", "-c", "echo on; sleep 600")
+    assert process.stdout is not None
+    process.stdout.readline()
+    listed = json.loads(skerry("ps", box.id, "--json", server=server.address).stdout)
+    (ident,) = [p["id"] for p in listed if p["state"] == "running"]
+    assert ident.encode() in skerry("ps", box.id, server=server.address).stdout
+    assert skerry("kill", "-s", "KILL", box.id, ident, server=server.address).returncode == 0
+    process.communicate(timeout=30)
+    assert process.returncode == 137
+
+
+def test_tokens_and_tcp(own_server: Server) -> None:
+    own_server.start("--listen", "127.0.0.1:0")
+    info = json.loads(skerry("server", "status", "--json", server=own_server.address).stdout)
+    address = next(a for a in info["addresses"] if a.startswith("http"))
+    made = json.loads(
+        skerry("token", "create", "--scope", "use", "--note", "t", "--json", server=own_server.address).stdout
+    )
+    denied = skerry("ls", server=address)
+    assert denied.returncode == 2
+    assert b"error: " in denied.stderr
+    wrong = skerry("ls", server=address, SKERRY_TOKEN="skt_wrong")
+    assert wrong.returncode == 2
+    done = skerry("run", "--", "echo", "hi", server=address, SKERRY_TOKEN=made["secret"])
+    assert (done.returncode, done.stdout) == (0, b"hi\n")
+    assert skerry("token", "ls", server=address, SKERRY_TOKEN=made["secret"]).returncode == 2, "not an admin's"
+    listed = skerry("token", "ls", server=own_server.address).stdout.decode()
+    assert made["id"] in listed
+    assert made["secret"] not in listed
+    assert skerry("token", "rm", made["id"], server=own_server.address).returncode == 0
+    assert skerry("ls", server=address, SKERRY_TOKEN=made["secret"]).returncode == 2
+
+
+def test_images_and_the_server_show_themselves(server: Server) -> None:
+    assert b"base" in skerry("image", "ls", server=server.address).stdout
+    assert json.loads(skerry("image", "show", "base", "--json", server=server.address).stdout)["user"] == "user"
+    assert b"uptime" in skerry("server", "status", server=server.address).stdout
+    report = json.loads(skerry("doctor", "--json", server=server.address).stdout)
+    assert report["checks"]
