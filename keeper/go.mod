@@ -1,0 +1,3 @@
+module skerry/keeper
+
+go 1.25

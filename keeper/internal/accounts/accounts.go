@@ -1,0 +1,170 @@
+// Package accounts finds users in the sandbox's own /etc/passwd and /etc/group. Both belong to the inside: they may be
+// missing, huge, a FIFO or nonsense, and then only root and numeric users exist.
+package accounts
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+const (
+	maxFile   = 1 << 20
+	maxGroups = 1024
+	maxID     = 1<<32 - 2 // -1 means "leave as it is" to the kernel
+)
+
+// ErrUnknown is the answer for a user that is neither in /etc/passwd nor a number.
+var ErrUnknown = errors.New("unknown user")
+
+// User is who a command or a file operation runs as.
+type User struct {
+	Name   string
+	UID    uint32
+	GID    uint32
+	Groups []uint32
+	Home   string
+	Shell  string
+}
+
+// Find looks up "name", "1000" or "1000:1000". The empty name is root.
+func Find(name string) (*User, error) {
+	if name == "" {
+		name = "root"
+	}
+	if len(name) > 256 || strings.ContainsAny(name, "\x00\n") {
+		return nil, ErrUnknown
+	}
+	if u := fromPasswd(name); u != nil {
+		u.Groups = groupsOf(u.Name, u.GID)
+		return u, nil
+	}
+	if name == "root" {
+		return &User{Name: "root", Groups: []uint32{0}, Home: home("/root"), Shell: "/bin/sh"}, nil
+	}
+	return numeric(name)
+}
+
+func numeric(name string) (*User, error) {
+	uidText, gidText, both := strings.Cut(name, ":")
+	uid, ok := id(uidText)
+	if !ok {
+		return nil, ErrUnknown
+	}
+	u := fromPasswd(strconv.FormatUint(uint64(uid), 10))
+	if u == nil {
+		u = &User{Name: strconv.FormatUint(uint64(uid), 10), UID: uid, GID: uid, Home: "/", Shell: "/bin/sh"}
+	}
+	if both {
+		if u.GID, ok = id(gidText); !ok {
+			return nil, ErrUnknown
+		}
+		u.Groups = []uint32{u.GID}
+		return u, nil
+	}
+	u.Groups = groupsOf(u.Name, u.GID)
+	return u, nil
+}
+
+func id(text string) (uint32, bool) {
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || n > maxID || strconv.FormatUint(n, 10) != text {
+		return 0, false
+	}
+	return uint32(n), true
+}
+
+// fromPasswd finds a line by its name, or by its uid where the name is a number that no line has as its name.
+func fromPasswd(name string) *User {
+	uid, isNumber := id(name)
+	var byID *User
+	var found *User
+	eachLine("/etc/passwd", 7, func(f []string) bool {
+		u := parse(f)
+		if u == nil {
+			return true
+		}
+		if u.Name == name {
+			found = u
+			return false
+		}
+		if isNumber && u.UID == uid && byID == nil {
+			byID = u
+		}
+		return true
+	})
+	if found != nil {
+		return found
+	}
+	return byID
+}
+
+func parse(f []string) *User {
+	uid, ok1 := id(f[2])
+	gid, ok2 := id(f[3])
+	if f[0] == "" || !ok1 || !ok2 {
+		return nil
+	}
+	u := &User{Name: f[0], UID: uid, GID: gid, Home: f[5], Shell: f[6]}
+	if !strings.HasPrefix(u.Home, "/") {
+		u.Home = "/"
+	}
+	if !strings.HasPrefix(u.Shell, "/") {
+		u.Shell = "/bin/sh"
+	}
+	return u
+}
+
+func groupsOf(name string, gid uint32) []uint32 {
+	groups := []uint32{gid}
+	eachLine("/etc/group", 4, func(f []string) bool {
+		g, ok := id(f[2])
+		if ok && g != gid && member(f[3], name) {
+			groups = append(groups, g)
+		}
+		return len(groups) < maxGroups
+	})
+	return groups
+}
+
+func member(list, name string) bool {
+	for _, m := range strings.Split(list, ",") {
+		if m == name {
+			return true
+		}
+	}
+	return false
+}
+
+func home(path string) string {
+	var st syscall.Stat_t
+	if syscall.Stat(path, &st) == nil && st.Mode&syscall.S_IFMT == syscall.S_IFDIR {
+		return path
+	}
+	return "/"
+}
+
+// eachLine calls f with the fields of every line that has the right number of them, until f returns false.
+func eachLine(path string, fields int, f func([]string) bool) {
+	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	if err != nil {
+		return
+	}
+	var st syscall.Stat_t
+	if syscall.Fstat(fd, &st) != nil || st.Mode&syscall.S_IFMT != syscall.S_IFREG {
+		_ = syscall.Close(fd)
+		return
+	}
+	file := os.NewFile(uintptr(fd), path)
+	defer file.Close()
+	lines := bufio.NewScanner(io.LimitReader(file, maxFile))
+	for lines.Scan() {
+		if parts := strings.Split(lines.Text(), ":"); len(parts) == fields && !f(parts) {
+			return
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package keeper
+
+import (
+	"encoding/json"
+	"strings"
+	"syscall"
+	"time"
+
+	"skerry/keeper/internal/accounts"
+	"skerry/keeper/internal/build"
+	"skerry/keeper/internal/process"
+	"skerry/keeper/internal/wire"
+)
+
+// config is the body of PUT /v1/config.
+type config struct {
+	User      *string           `json:"user"`
+	Cwd       string            `json:"cwd"`
+	Env       map[string]string `json:"env"`
+	Sudo      bool              `json:"sudo"`
+	Life      *float64          `json:"life_s"`
+	Hostname  *string           `json:"hostname"`
+	OpenFiles uint32            `json:"open_files"`
+}
+
+type account struct {
+	Name string `json:"name"`
+	UID  uint32 `json:"uid"`
+	GID  uint32 `json:"gid"`
+	Home string `json:"home"`
+}
+
+type greeting struct {
+	Build     string   `json:"build"`
+	Protocol  int      `json:"protocol"`
+	Shell     string   `json:"shell,omitempty"`
+	User      *account `json:"user,omitempty"`
+	Uptime    float64  `json:"uptime_s"`
+	Processes int      `json:"processes"`
+}
+
+func (c *config) user() string {
+	if c.User == nil {
+		return "root"
+	}
+	return *c.User
+}
+
+func (c *config) defaults() process.Defaults {
+	return process.Defaults{User: c.user(), Cwd: c.Cwd, Env: c.Env, OpenFiles: c.OpenFiles}
+}
+
+func (c *config) check() string {
+	if c.Cwd == "" {
+		c.Cwd = "/"
+	}
+	if !strings.HasPrefix(c.Cwd, "/") || strings.Contains(c.Cwd, "\x00") {
+		return "cwd: not an absolute path"
+	}
+	for name, value := range c.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
+			return "env: a name or value can't be set"
+		}
+	}
+	if c.Life != nil && !(*c.Life >= 0 && *c.Life < 1e9) {
+		return "life_s: out of range"
+	}
+	return ""
+}
+
+func (k *keeper) configure(c *wire.Conn, q *wire.Request) {
+	next := &config{}
+	if !decode(c, q, next) {
+		return
+	}
+	if problem := next.check(); problem != "" {
+		c.Fail(400, "bad_request", problem)
+		return
+	}
+	user, err := accounts.Find(next.user())
+	if err != nil {
+		c.Fail(400, "unknown_user", "there is no user "+next.user()+" in the sandbox")
+		return
+	}
+	if next.Hostname != nil {
+		_ = syscall.Sethostname([]byte(*next.Hostname)) // not permitted in most walls: the runtime has set it
+	}
+	k.mu.Lock()
+	k.config = next
+	k.setLife(next.Life)
+	k.mu.Unlock()
+	g := k.greet()
+	g.Shell, g.User = process.Shell(), &account{user.Name, user.UID, user.GID, user.Home}
+	c.JSON(200, g)
+}
+
+// setLife restarts the clock after which the keeper ends the sandbox even if no server lives to do it. k.mu is held.
+func (k *keeper) setLife(seconds *float64) {
+	if k.life != nil {
+		k.life.Stop()
+		k.life = nil
+	}
+	if seconds != nil && *seconds > 0 {
+		k.life = time.AfterFunc(time.Duration(*seconds*float64(time.Second)), func() { k.quit <- 2 * time.Second })
+	}
+}
+
+func (k *keeper) greet() greeting {
+	return greeting{
+		Build: build.ID, Protocol: build.Protocol, Uptime: time.Since(k.began).Seconds(), Processes: k.processes.Running(),
+	}
+}
+
+func (k *keeper) current() *config {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.config
+}
+
+// decode reads a JSON body strictly; it has answered when it returns false.
+func decode(c *wire.Conn, q *wire.Request, into any) bool {
+	body, err := q.ReadAll()
+	if err == nil {
+		d := json.NewDecoder(strings.NewReader(string(body)))
+		d.DisallowUnknownFields()
+		if err = d.Decode(into); err == nil && d.More() {
+			err = wire.ErrBody
+		}
+	}
+	if err != nil {
+		c.Fail(400, "bad_request", "body: "+err.Error())
+		return false
+	}
+	return true
+}

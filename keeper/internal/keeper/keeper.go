@@ -1,0 +1,165 @@
+// Package keeper is PID 1 of a sandbox: it reaps, serves the host on the socket it was handed, and ends the sandbox when
+// its time has come.
+package keeper
+
+import (
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+
+	"skerry/keeper/internal/linux"
+	"skerry/keeper/internal/pool"
+	"skerry/keeper/internal/process"
+	"skerry/keeper/internal/wire"
+)
+
+// The fds that the server hands over.
+const (
+	listenFD  = 3
+	cgroupFD  = 4
+	cgroupEnv = "SKERRY_CGROUP_FD"
+)
+
+type keeper struct {
+	began     time.Time
+	processes *process.Table
+	pool      *pool.Pool
+	quit      chan time.Duration // the grace
+
+	mu     sync.Mutex
+	config *config // nil: not configured yet
+	life   *time.Timer
+}
+
+// Init is `skerry-keeper init`. It returns the exit code.
+func Init() int {
+	// Before anything else can run: afterwards /proc/1/mem, fd and environ are closed, to root inside too.
+	if err := linux.SetNonDumpable(); err != nil {
+		return complain("prctl", err)
+	}
+	if os.Getpid() != 1 {
+		return complain("init", syscall.EPERM) // it signals and reaps everything it can see
+	}
+	linux.CloseOnExecFrom(listenFD)
+	runtime.GOMAXPROCS(2)
+	debug.SetGCPercent(25)
+	null, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return complain("/dev/null", err)
+	}
+	for fd := range 3 {
+		_ = syscall.Dup3(null, fd, 0)
+	}
+	group := -1
+	if os.Getenv(cgroupEnv) == "4" {
+		group = cgroupFD
+	}
+	k := &keeper{began: time.Now(), pool: pool.New(group, null), quit: make(chan time.Duration, 4)}
+	k.processes = process.NewTable(k.pool, null)
+	return k.run()
+}
+
+func complain(what string, err error) int {
+	os.Stderr.WriteString("skerry-keeper: " + what + ": " + err.Error() + "\n")
+	return 1
+}
+
+func (k *keeper) run() int {
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	linux.DefaultSignals()
+	if err := syscall.SetNonblock(listenFD, true); err != nil {
+		return 1
+	}
+	go k.pool.Warm()
+	go k.accept()
+	go k.tidy()
+	for {
+		select {
+		case s := <-signals:
+			k.reap()
+			if s == syscall.SIGTERM || s == syscall.SIGINT {
+				k.quit <- 2 * time.Second
+			}
+		case grace := <-k.quit:
+			return k.end(grace, signals)
+		}
+	}
+}
+
+// reap collects whatever became a child of PID 1. Launchers' own commands are theirs, until they die first.
+func (k *keeper) reap() {
+	for {
+		var status syscall.WaitStatus
+		var usage syscall.Rusage
+		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, &usage)
+		if err == syscall.EINTR {
+			continue
+		}
+		if pid <= 0 || err != nil {
+			return
+		}
+		k.pool.Reaped(pid, status, usage)
+	}
+}
+
+// end asks every process to end, and leaves after the grace; what is left then dies with PID 1.
+func (k *keeper) end(grace time.Duration, signals <-chan os.Signal) int {
+	_ = syscall.Kill(-1, syscall.SIGTERM)
+	_ = syscall.Kill(-1, syscall.SIGCONT)
+	over := time.After(grace)
+	for k.pool.Busy() {
+		select {
+		case <-signals:
+			k.reap()
+		case <-time.After(10 * time.Millisecond):
+		case <-over:
+			return 0
+		}
+	}
+	return 0
+}
+
+func (k *keeper) accept() {
+	listener := os.NewFile(listenFD, "listener")
+	raw, err := listener.SyscallConn()
+	if err != nil {
+		k.quit <- 0
+		return
+	}
+	for {
+		var fd int
+		var acceptErr error
+		err := raw.Read(func(l uintptr) bool {
+			fd, _, acceptErr = syscall.Accept4(int(l), syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC)
+			return acceptErr != syscall.EAGAIN
+		})
+		switch {
+		case err != nil:
+			k.quit <- 0
+			return
+		case acceptErr != nil:
+			time.Sleep(10 * time.Millisecond) // out of fds: the host will come again
+		default:
+			go wire.NewConn(fd).Serve(k.handle)
+		}
+	}
+}
+
+// tidy gives memory back once a burst of work is over.
+func (k *keeper) tidy() {
+	var before runtime.MemStats
+	for range time.Tick(3 * time.Second) {
+		var now runtime.MemStats
+		runtime.ReadMemStats(&now)
+		if now.Mallocs > before.Mallocs+1000 {
+			debug.FreeOSMemory()
+			runtime.ReadMemStats(&now)
+		}
+		before = now
+	}
+}

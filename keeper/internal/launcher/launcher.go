@@ -1,0 +1,174 @@
+// Package launcher is the process that commands are forked from. It joins a cgroup of its own once, so that a command
+// costs no migration, and is the subreaper of all that a command leaves behind.
+package launcher
+
+import (
+	"encoding/binary"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"sync"
+	"syscall"
+
+	"skerry/keeper/internal/linux"
+	"skerry/keeper/internal/spawn"
+)
+
+// The fds that the keeper hands over.
+const (
+	SocketFD = 3
+	ProcsFD  = 4 // cgroup.procs of the launcher's cgroup, open for writing; only with GroupEnv
+	GroupEnv = "SKERRY_LAUNCHER_GROUP"
+)
+
+const oomScore = 500
+
+type launcher struct {
+	mu    sync.Mutex // held from fork to the entry in jobs, and from reaping to its removal
+	jobs  map[int]uint32
+	last  uint32 // the last job asked for
+	spawn chan struct{}
+}
+
+// Run serves until the keeper closes the socket. It returns the exit code.
+func Run() int {
+	// Nothing that a command does may reach this process: it can fork with the rights of root inside.
+	if linux.SetNonDumpable() != nil || linux.SetChildSubreaper() != nil {
+		return 1
+	}
+	syscall.CloseOnExec(SocketFD)
+	debug.SetGCPercent(20)
+	// Caught, not ignored: a caught signal is the default again after exec, an ignored one stays ignored.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	linux.DefaultSignals()
+	syscall.Umask(0o022)
+	linux.RaiseOOMScore(oomScore)
+	l := &launcher{jobs: map[int]uint32{}, spawn: make(chan struct{}, 1)}
+	l.send(spawn.Event{Kind: spawn.Ready, Value: join()})
+	go l.reap()
+	for {
+		request, fds, err := receive()
+		if err != nil {
+			return 0
+		}
+		l.serve(request, fds)
+	}
+}
+
+func join() uint32 {
+	if os.Getenv(GroupEnv) == "" {
+		return 0
+	}
+	defer syscall.Close(ProcsFD)
+	if _, err := syscall.Write(ProcsFD, []byte("0")); err != nil {
+		return 0
+	}
+	return 1
+}
+
+func (l *launcher) serve(r *spawn.Request, fds []int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch r.Kind {
+	case spawn.Signal:
+		for pid, job := range l.jobs {
+			if job == r.Job {
+				_ = syscall.Kill(-pid, syscall.Signal(r.Signal))
+			}
+		}
+	case spawn.Start:
+		l.start(r, fds)
+	}
+}
+
+func (l *launcher) start(r *spawn.Request, fds []int) {
+	pid, errno := fork(r, fds)
+	for _, fd := range fds {
+		_ = syscall.Close(fd)
+	}
+	l.last = r.Job
+	if errno != 0 {
+		l.send(spawn.Event{Kind: spawn.Failed, Job: r.Job, Value: uint32(errno)})
+	} else {
+		l.jobs[pid] = r.Job
+		l.send(spawn.Event{Kind: spawn.Started, Job: r.Job, Value: uint32(pid)})
+	}
+	select {
+	case l.spawn <- struct{}{}:
+	default:
+	}
+}
+
+// reap collects every child, the commands and their orphans, and says when none is left.
+func (l *launcher) reap() {
+	for {
+		pid, err := linux.NextExit(true)
+		if err != nil {
+			l.empty()
+			continue
+		}
+		l.collect(pid)
+	}
+}
+
+func (l *launcher) collect(pid int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var status syscall.WaitStatus
+	var usage syscall.Rusage
+	if got, err := syscall.Wait4(pid, &status, syscall.WNOHANG, &usage); got != pid || err != nil {
+		return
+	}
+	if job, ok := l.jobs[pid]; ok {
+		delete(l.jobs, pid)
+		cpu := usage.Utime.Nano()/1000 + usage.Stime.Nano()/1000
+		l.send(spawn.Event{
+			Kind: spawn.Exited, Job: job, Value: uint32(status), CPU: uint64(cpu), MaxRSS: uint64(usage.Maxrss) << 10,
+		})
+	}
+}
+
+func (l *launcher) empty() {
+	l.mu.Lock()
+	_, err := linux.NextExit(false)
+	if err != nil {
+		l.send(spawn.Event{Kind: spawn.Empty, Job: l.last})
+	}
+	l.mu.Unlock()
+	if err != nil {
+		<-l.spawn
+	}
+}
+
+func (l *launcher) send(e spawn.Event) {
+	if _, err := syscall.Write(SocketFD, e.Encode()); err != nil {
+		os.Exit(0)
+	}
+}
+
+func receive() (*spawn.Request, []int, error) {
+	var head [4]byte
+	control := make([]byte, syscall.CmsgSpace(3*4))
+	n, cn, _, _, err := syscall.Recvmsg(SocketFD, head[:], control, syscall.MSG_CMSG_CLOEXEC|syscall.MSG_WAITALL)
+	for err == syscall.EINTR {
+		n, cn, _, _, err = syscall.Recvmsg(SocketFD, head[:], control, syscall.MSG_CMSG_CLOEXEC|syscall.MSG_WAITALL)
+	}
+	size := binary.BigEndian.Uint32(head[:])
+	if err != nil || n != 4 || size > spawn.MaxRequest {
+		return nil, nil, syscall.EPROTO
+	}
+	var fds []int
+	if messages, err := syscall.ParseSocketControlMessage(control[:cn]); err == nil && len(messages) == 1 {
+		fds, _ = syscall.ParseUnixRights(&messages[0])
+	}
+	body := make([]byte, size)
+	for got := 0; got < len(body); got += n {
+		if n, err = syscall.Read(SocketFD, body[got:]); err == syscall.EINTR {
+			n = 0
+		} else if err != nil || n == 0 {
+			return nil, nil, syscall.EPROTO
+		}
+	}
+	request, err := spawn.Decode(body)
+	return request, fds, err
+}

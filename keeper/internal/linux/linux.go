@@ -1,0 +1,123 @@
+// Package linux has the system calls that the syscall package lacks.
+package linux
+
+import (
+	"os"
+	"strconv"
+	"syscall"
+	"unsafe"
+)
+
+const (
+	prSetDumpable       = 4
+	prSetChildSubreaper = 36
+	pAll                = 0
+	sysCloseRange       = 436
+	closeRangeCloexec   = 4
+	wNoWait             = 0x01000000
+	fionread            = 0x541b
+	pollRdHup           = 0x2000
+	pollHup             = 0x10
+	pollErr             = 0x8
+
+	// AtRemoveDir is the flag of Unlinkat for directories.
+	AtRemoveDir = 0x200
+)
+
+func prctl(option, value uintptr) error {
+	if _, _, e := syscall.RawSyscall6(syscall.SYS_PRCTL, option, value, 0, 0, 0, 0); e != 0 {
+		return e
+	}
+	return nil
+}
+
+// SetNonDumpable closes /proc/<pid>/mem, fd, environ … of this process to everybody else in the sandbox, root included.
+func SetNonDumpable() error { return prctl(prSetDumpable, 0) }
+
+// SetChildSubreaper makes orphans among the descendants children of this process.
+func SetChildSubreaper() error { return prctl(prSetChildSubreaper, 1) }
+
+// CloseOnExecFrom marks every fd from the given one on: nothing that we were handed reaches a command.
+func CloseOnExecFrom(fd int) {
+	if _, _, e := syscall.RawSyscall(sysCloseRange, uintptr(fd), ^uintptr(0)>>32, closeRangeCloexec); e == 0 {
+		return
+	}
+	for ; fd < 1024; fd++ {
+		syscall.CloseOnExec(fd)
+	}
+}
+
+// NextExit waits until a child has ended and returns its pid, leaving it a zombie: until it is reaped nobody else can
+// get that pid. With block false it returns 0 when none has ended.
+func NextExit(block bool) (int, error) {
+	var info [128]byte // siginfo_t: si_pid is the int32 at 16
+	options := uintptr(syscall.WEXITED | wNoWait)
+	if !block {
+		options |= syscall.WNOHANG
+	}
+	for {
+		_, _, e := syscall.Syscall6(syscall.SYS_WAITID, pAll, 0, uintptr(unsafe.Pointer(&info)), options, 0, 0)
+		if e == syscall.EINTR {
+			continue
+		}
+		if e != 0 {
+			return 0, e
+		}
+		return int(*(*int32)(unsafe.Pointer(&info[16]))), nil
+	}
+}
+
+// Pending returns how many bytes can be read from a pipe at once.
+func Pending(fd int) int {
+	var n int32
+	if _, _, e := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), fionread, uintptr(unsafe.Pointer(&n))); e != 0 {
+		return 0
+	}
+	return int(n)
+}
+
+// HungUp says whether the peer of a socket has closed it, also while bytes of its wait to be read.
+func HungUp(fd int) bool {
+	p := struct {
+		fd              int32
+		events, revents int16
+	}{fd: int32(fd), events: pollRdHup}
+	var zero syscall.Timespec
+	_, _, e := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&zero)), 0, 0, 0)
+	return e == 0 && p.revents&(pollRdHup|pollHup|pollErr) != 0
+}
+
+// DefaultSignals resets what the Go runtime leaves as inherited; an ignored signal would stay ignored in every command.
+func DefaultSignals() {
+	var action [32]byte // struct sigaction with SIG_DFL
+	for _, s := range []syscall.Signal{syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU} {
+		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
+	}
+}
+
+// RaiseOOMScore makes this process and what it starts better victims than the keeper.
+func RaiseOOMScore(by int) {
+	const path = "/proc/self/oom_score_adj"
+	old, _ := os.ReadFile(path)
+	n := 0
+	if len(old) > 1 {
+		n, _ = strconv.Atoi(string(old[:len(old)-1]))
+	}
+	_ = os.WriteFile(path, []byte(strconv.Itoa(min(1000, n+by))), 0)
+}
+
+// Unlinkat removes a name in a directory: a file, or with AtRemoveDir a directory.
+func Unlinkat(dir int, name string, flags int) error {
+	path, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	_, _, e := syscall.Syscall(syscall.SYS_UNLINKAT, uintptr(dir), uintptr(unsafe.Pointer(path)), uintptr(flags))
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
+// Rmdirat removes an empty directory.
+func Rmdirat(dir int, name string) error { return Unlinkat(dir, name, AtRemoveDir) }

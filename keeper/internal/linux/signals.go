@@ -1,0 +1,33 @@
+package linux
+
+import (
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+var names = map[string]syscall.Signal{
+	"HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "TRAP": 5, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9, "USR1": 10, "SEGV": 11,
+	"USR2": 12, "PIPE": 13, "ALRM": 14, "TERM": 15, "STKFLT": 16, "CHLD": 17, "CONT": 18, "STOP": 19, "TSTP": 20,
+	"TTIN": 21, "TTOU": 22, "URG": 23, "XCPU": 24, "XFSZ": 25, "VTALRM": 26, "PROF": 27, "WINCH": 28, "IO": 29,
+	"PWR": 30, "SYS": 31,
+}
+
+// Signal reads "TERM", "SIGTERM" or "15".
+func Signal(text string) (syscall.Signal, bool) {
+	if s, ok := names[strings.TrimPrefix(text, "SIG")]; ok {
+		return s, true
+	}
+	n, err := strconv.Atoi(text)
+	return syscall.Signal(n), err == nil && n >= 1 && n <= 64
+}
+
+// SignalName is the name without SIG, or the number where there is none.
+func SignalName(s syscall.Signal) string {
+	for name, number := range names {
+		if number == s {
+			return name
+		}
+	}
+	return strconv.Itoa(int(s))
+}

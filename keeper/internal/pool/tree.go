@@ -1,0 +1,87 @@
+package pool
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// descendants walks the parent links of /proc. It is the fall-back where there is no cgroup: a launcher is a subreaper,
+// so what called setsid or daemonised is below it all the same.
+func descendants(root int) []int {
+	parents := map[int]int{}
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			if parent, alive := parentOf(name); alive {
+				parents[pid] = parent
+			}
+		}
+	}
+	var found []int
+	for pid := range parents {
+		if below(pid, root, parents) {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+func below(pid, root int, parents map[int]int) bool {
+	for range len(parents) {
+		parent, ok := parents[pid]
+		if !ok {
+			return false
+		}
+		if parent == root {
+			return true
+		}
+		pid = parent
+	}
+	return false
+}
+
+// parentOf reads "pid (name) state ppid …"; the name may itself hold brackets. A zombie counts as gone.
+func parentOf(pid string) (int, bool) {
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return 0, false
+	}
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 2 || fields[0][0] == 'Z' || fields[0][0] == 'X' {
+		return 0, false
+	}
+	parent, err := strconv.Atoi(string(fields[1]))
+	return parent, err == nil
+}
+
+// killTree stops every descendant until no new one appears, then kills them all. The launcher itself lives on.
+func killTree(root int) {
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		stopped := map[int]bool{}
+		for range 1000 {
+			before := len(stopped)
+			for _, pid := range descendants(root) {
+				if !stopped[pid] && syscall.Kill(pid, syscall.SIGSTOP) == nil {
+					stopped[pid] = true
+				}
+			}
+			if len(stopped) == before {
+				break
+			}
+		}
+		for pid := range stopped {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if len(stopped) == 0 {
+			return
+		}
+	}
+}

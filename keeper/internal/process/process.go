@@ -1,0 +1,233 @@
+package process
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"skerry/keeper/internal/accounts"
+	"skerry/keeper/internal/linux"
+	"skerry/keeper/internal/pool"
+	"skerry/keeper/internal/spawn"
+)
+
+// settleTime is how long a killed tree may take to vanish before the exit is reported all the same.
+const settleTime = time.Second
+
+// Process is one command.
+type Process struct {
+	Request *Request
+	User    *accounts.User
+	PID     int
+	Began   time.Time
+
+	turn     int64
+	job      *pool.Job // nil: it could not be executed
+	failure  syscall.Errno
+	stdin    *os.File // nil: none
+	out, err *os.File
+	timer    *time.Timer
+	timedOut atomic.Bool
+	killed   atomic.Bool
+	once     sync.Once
+	ended    chan struct{}
+	status   Status // valid once ended is closed
+}
+
+// Status is the exit frame.
+type Status struct {
+	ExitCode *int    `json:"exit_code"`
+	Signal   *string `json:"signal"`
+	TimedOut bool    `json:"timed_out"`
+	Duration float64 `json:"duration_s"`
+	CPU      float64 `json:"cpu_s"`
+	MaxRSS   uint64  `json:"max_rss"`
+	Left     []int   `json:"left"`
+}
+
+// Start runs a command. A Refusal is the caller's error; a program that can't be executed is a Process that has failed.
+func (t *Table) Start(q *Request, d Defaults) (*Process, error) {
+	request, user, err := q.resolve(d)
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{Request: q, User: user, Began: time.Now(), ended: make(chan struct{})}
+	if err := t.add(p); err != nil {
+		return nil, err
+	}
+	if err := t.launch(p, request); err != nil {
+		t.remove(q.ID)
+		return nil, err
+	}
+	if p.job == nil {
+		p.finish(Status{ExitCode: exitCode(p.failure), Duration: time.Since(p.Began).Seconds(), Left: []int{}})
+		return p, nil
+	}
+	if q.Timeout != nil {
+		p.timer = time.AfterFunc(time.Duration(*q.Timeout*float64(time.Second)), p.expire)
+	}
+	return p, nil
+}
+
+// exitCode is what a shell says of a program that it can't execute.
+func exitCode(errno syscall.Errno) *int {
+	code := 126
+	if errno == syscall.ENOENT {
+		code = 127
+	}
+	return &code
+}
+
+func (t *Table) launch(p *Process, request *spawn.Request) error {
+	launcher, err := t.Pool.Take()
+	if err != nil {
+		return err
+	}
+	files, inside, err := t.stdio(p.Request.Stdin == "pipe")
+	if err != nil {
+		return errors.Join(err, launcher.Release())
+	}
+	p.stdin, p.out, p.err = files[0], files[1], files[2]
+	p.job, err = launcher.Start(request, inside)
+	for _, fd := range inside {
+		if fd != t.Null {
+			_ = syscall.Close(fd)
+		}
+	}
+	if err == nil {
+		p.PID = p.job.PID
+		return nil
+	}
+	p.closeFiles()
+	if !errors.As(err, &p.failure) {
+		return err
+	}
+	switch p.failure { // not the program's fault, or not certainly
+	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE:
+		return p.failure
+	}
+	return checkDir(request.Dir, p.User)
+}
+
+// stdio makes the pipes: our ends are in the poller, the inside's block as programs expect.
+func (t *Table) stdio(stdin bool) (ours [3]*os.File, inside [3]int, err error) {
+	inside = [3]int{t.Null, t.Null, t.Null}
+	for i := range 3 {
+		if i == 0 && !stdin {
+			continue
+		}
+		var pipe [2]int
+		if err = syscall.Pipe2(pipe[:], syscall.O_CLOEXEC); err != nil {
+			break
+		}
+		mine, theirs := pipe[0], pipe[1]
+		if i == 0 {
+			mine, theirs = theirs, mine
+		}
+		_ = syscall.SetNonblock(mine, true)
+		ours[i], inside[i] = os.NewFile(uintptr(mine), "pipe"), theirs
+	}
+	if err != nil {
+		for i := range 3 {
+			if ours[i] != nil {
+				_ = ours[i].Close()
+				_ = syscall.Close(inside[i])
+			}
+		}
+	}
+	return ours, inside, err
+}
+
+func (p *Process) closeFiles() {
+	for _, f := range []*os.File{p.stdin, p.out, p.err} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+func (p *Process) expire() {
+	if p.Running() {
+		p.timedOut.Store(true)
+		p.Kill()
+	}
+}
+
+// Running says whether the command itself has not been reported as ended.
+func (p *Process) Running() bool {
+	select {
+	case <-p.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// Kill ends the command and everything it started, also what it left behind.
+func (p *Process) Kill() {
+	if p.job != nil {
+		p.killed.Store(true)
+		p.job.Kill()
+	}
+}
+
+// Signal reaches the command's process group; KILL takes the whole tree.
+func (p *Process) Signal(s syscall.Signal) error {
+	if p.job == nil {
+		return syscall.ESRCH
+	}
+	if s == syscall.SIGKILL {
+		p.Kill()
+		return nil
+	}
+	return p.job.Signal(s)
+}
+
+// Children lists what a finished command left behind and still lives.
+func (p *Process) Children() []int {
+	if p.job == nil || p.Running() {
+		return nil
+	}
+	return p.job.Left()
+}
+
+// Status is nil while the command runs.
+func (p *Process) Status() *Status {
+	if p.Running() {
+		return nil
+	}
+	return &p.status
+}
+
+func (p *Process) finish(s Status) {
+	p.once.Do(func() {
+		p.status = s
+		close(p.ended)
+	})
+}
+
+// conclude makes the status of a command that has exited.
+func (p *Process) conclude(ended time.Time) Status {
+	exit := p.job.Exit()
+	if p.killed.Load() {
+		p.job.Settled(settleTime)
+	}
+	s := Status{
+		TimedOut: p.timedOut.Load(), Duration: ended.Sub(p.Began).Seconds(), CPU: exit.CPU.Seconds(), MaxRSS: exit.MaxRSS,
+		Left: p.job.Left(),
+	}
+	if s.Left == nil {
+		s.Left = []int{}
+	}
+	if exit.Status.Signaled() {
+		name := linux.SignalName(exit.Status.Signal())
+		s.Signal = &name
+	} else {
+		code := exit.Status.ExitStatus()
+		s.ExitCode = &code
+	}
+	return s
+}

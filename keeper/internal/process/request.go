@@ -1,0 +1,163 @@
+// Package process runs commands: it hands them to launchers, moves their bytes, and says how they ended.
+package process
+
+import (
+	"fmt"
+	"path"
+	"strings"
+	"syscall"
+
+	"skerry/keeper/internal/accounts"
+	"skerry/keeper/internal/rights"
+	"skerry/keeper/internal/spawn"
+)
+
+// Request is the body of POST /v1/processes.
+type Request struct {
+	ID      string             `json:"id"`
+	Argv    []string           `json:"argv"`
+	Shell   *string            `json:"shell"`
+	Env     map[string]*string `json:"env"`
+	Cwd     *string            `json:"cwd"`
+	User    *string            `json:"user"`
+	Stdin   string             `json:"stdin"`
+	Timeout *float64           `json:"timeout_s"`
+	Detach  bool               `json:"detach"`
+}
+
+// Defaults is what the configuration gives to every command.
+type Defaults struct {
+	User      string
+	Cwd       string
+	Env       map[string]string
+	OpenFiles uint32
+}
+
+// Refusal is an error of the caller's, with its stable code.
+type Refusal struct{ Code, Message string }
+
+func (r *Refusal) Error() string { return r.Message }
+
+func refuse(code, format string, values ...any) error {
+	return &Refusal{code, fmt.Sprintf(format, values...)}
+}
+
+var shells = []string{"/bin/bash", "/usr/bin/bash", "/bin/sh", "/usr/bin/sh"}
+
+// Shell is the program that shell lines run in, or "".
+func Shell() string {
+	for _, path := range shells {
+		var st syscall.Stat_t
+		if syscall.Stat(path, &st) == nil && st.Mode&syscall.S_IFMT == syscall.S_IFREG && st.Mode&0o111 != 0 {
+			return path
+		}
+	}
+	return ""
+}
+
+func (q *Request) check() error {
+	if len(q.ID) < 3 || len(q.ID) > 64 || strings.Trim(q.ID, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+		return refuse("bad_request", "id: not an id")
+	}
+	if (q.Shell == nil) == (len(q.Argv) == 0) {
+		return refuse("bad_request", "give argv or shell, and not an empty one")
+	}
+	if q.Stdin != "" && q.Stdin != "none" && q.Stdin != "pipe" {
+		return refuse("bad_request", "stdin: none or pipe")
+	}
+	if q.Timeout != nil && !(*q.Timeout > 0 && *q.Timeout <= 1e8) {
+		return refuse("bad_request", "timeout_s: out of range")
+	}
+	for _, word := range q.Argv {
+		if strings.Contains(word, "\x00") {
+			return refuse("bad_request", "argv: a NUL byte is not allowed")
+		}
+	}
+	if q.Shell != nil && strings.Contains(*q.Shell, "\x00") {
+		return refuse("bad_request", "shell: a NUL byte is not allowed")
+	}
+	return q.checkEnv()
+}
+
+func (q *Request) checkEnv() error {
+	for name, value := range q.Env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || value != nil && strings.Contains(*value, "\x00") {
+			return refuse("bad_request", "env: %q can't be set", name)
+		}
+	}
+	return nil
+}
+
+// resolve turns a request into what a launcher needs: who, where, with which environment.
+func (q *Request) resolve(d Defaults) (*spawn.Request, *accounts.User, error) {
+	if err := q.check(); err != nil {
+		return nil, nil, err
+	}
+	name := d.User
+	if q.User != nil {
+		name = *q.User
+	}
+	user, err := accounts.Find(name)
+	if err != nil {
+		return nil, nil, refuse("unknown_user", "there is no user %q in the sandbox", name)
+	}
+	argv := q.Argv
+	if q.Shell != nil {
+		if argv, err = shellLine(*q.Shell); err != nil {
+			return nil, nil, err
+		}
+	}
+	dir := d.Cwd
+	if q.Cwd != nil {
+		dir = path.Join(d.Cwd, *q.Cwd)
+		if path.IsAbs(*q.Cwd) {
+			dir = *q.Cwd
+		}
+	}
+	if strings.Contains(dir, "\x00") {
+		return nil, nil, refuse("bad_cwd", "cwd: a NUL byte is not allowed")
+	}
+	env, search := q.environment(d, user)
+	return &spawn.Request{
+		UID: user.UID, GID: user.GID, Groups: user.Groups, OpenFiles: d.OpenFiles, Dir: dir, Path: search, Argv: argv, Env: env,
+	}, user, nil
+}
+
+func shellLine(line string) ([]string, error) {
+	shell := Shell()
+	if shell == "" {
+		return nil, refuse("no_shell", "there is no shell in the sandbox: give a list of arguments")
+	}
+	if path.Base(shell) == "bash" {
+		return []string{shell, "-lc", line}, nil
+	}
+	return []string{shell, "-c", line}, nil
+}
+
+// checkDir tells, once a start has failed, whether it was the directory: "dir/." needs the right to enter dir.
+func checkDir(dir string, user *accounts.User) error {
+	var st syscall.Stat_t
+	err := rights.Do(user, func() error { return syscall.Stat(dir+"/.", &st) })
+	if err != nil {
+		return refuse("bad_cwd", "cwd: %s: %v", dir, err)
+	}
+	return nil
+}
+
+func (q *Request) environment(d Defaults, user *accounts.User) (env []string, search string) {
+	all := user.Environment()
+	for name, value := range d.Env {
+		all[name] = value
+	}
+	for name, value := range q.Env {
+		if value == nil {
+			delete(all, name)
+		} else {
+			all[name] = *value
+		}
+	}
+	for name, value := range all {
+		env = append(env, name+"="+value)
+	}
+	return env, all["PATH"]
+}

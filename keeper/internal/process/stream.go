@@ -1,0 +1,192 @@
+package process
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"skerry/keeper/internal/linux"
+	"skerry/keeper/internal/wire"
+)
+
+const (
+	drainTime  = 200 * time.Millisecond
+	outputSize = 64 << 10 // what a pipe holds
+)
+
+var buffers = sync.Pool{New: func() any {
+	b := make([]byte, wire.FrameHead+outputSize)
+	return &b
+}}
+
+// stream moves one process's bytes over one connection.
+type stream struct {
+	*Process
+	conn *wire.Conn
+	feed *feed
+}
+
+// Stream serves the upgraded connection until the exit frame has been sent.
+func (p *Process) Stream(c *wire.Conn) {
+	s := &stream{Process: p, conn: c}
+	if p.job == nil {
+		s.failed()
+		return
+	}
+	if c.Upgrade(wire.Started, map[string]int{"pid": p.PID}) != nil {
+		s.lost()
+	}
+	if p.stdin != nil {
+		s.feed = newFeed(p.stdin)
+	}
+	var pumps sync.WaitGroup
+	pumps.Add(2)
+	go s.pump(wire.Stdout, p.out, &pumps)
+	go s.pump(wire.Stderr, p.err, &pumps)
+	go s.listen()
+	s.wait(&pumps)
+	if s.feed != nil {
+		s.feed.close()
+	}
+	_ = c.WriteJSON(wire.Exit, p.status)
+}
+
+// failed reports a program that could not be executed, as a shell would.
+func (s *stream) failed() {
+	if s.conn.Upgrade(wire.Started, map[string]int{"pid": 0}) != nil {
+		return
+	}
+	name := ""
+	if len(s.Request.Argv) > 0 {
+		name = s.Request.Argv[0]
+	}
+	message := name + ": " + s.failure.Error() + "\n"
+	if *s.status.ExitCode == 127 {
+		message = name + ": command not found\n"
+	}
+	_ = s.conn.WriteFrame(wire.Stderr, append(make([]byte, wire.FrameHead), message...))
+	_ = s.conn.WriteJSON(wire.Exit, s.status)
+}
+
+// wait returns when the command has exited and its pipes are drained, or a little after the exit.
+func (s *stream) wait(pumps *sync.WaitGroup) {
+	<-s.job.Exited()
+	ended := time.Now()
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	drained := make(chan struct{})
+	go func() {
+		pumps.Wait()
+		close(drained)
+	}()
+	late := time.NewTimer(drainTime)
+	select {
+	case <-drained:
+	case <-late.C:
+		// The pumps take what is in the pipes now and then stop: a child left behind may hold them open for ever.
+		_ = s.out.SetReadDeadline(ended)
+		_ = s.err.SetReadDeadline(ended)
+		<-drained
+	}
+	late.Stop()
+	s.finish(s.conclude(ended))
+}
+
+// pump sends a pipe's bytes as frames, as fast as the host takes them. Whatever ends it early, it goes on reading and
+// throwing away: a child left behind must not die of SIGPIPE.
+func (s *stream) pump(kind byte, pipe *os.File, done *sync.WaitGroup) {
+	buffer := buffers.Get().(*[]byte)
+	err := s.forward(kind, pipe, *buffer)
+	buffers.Put(buffer)
+	done.Done()
+	if err != io.EOF {
+		discard(pipe)
+	}
+	_ = pipe.Close()
+}
+
+func (s *stream) forward(kind byte, pipe *os.File, buffer []byte) error {
+	for {
+		n, err := pipe.Read(buffer[wire.FrameHead:])
+		if n > 0 {
+			if err := s.conn.WriteFrame(kind, buffer[:wire.FrameHead+n]); err != nil {
+				s.lost()
+				return err
+			}
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return s.rest(kind, pipe, buffer)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// rest sends what the pipe holds at this moment and no more.
+func (s *stream) rest(kind byte, pipe *os.File, buffer []byte) error {
+	_ = pipe.SetReadDeadline(time.Time{})
+	raw, err := pipe.SyscallConn()
+	if err != nil {
+		return err
+	}
+	left := 0
+	_ = raw.Control(func(fd uintptr) { left = linux.Pending(int(fd)) })
+	for left > 0 {
+		n, err := pipe.Read(buffer[wire.FrameHead:min(len(buffer), wire.FrameHead+left)])
+		if err != nil {
+			return err
+		}
+		left -= n
+		if err := s.conn.WriteFrame(kind, buffer[:wire.FrameHead+n]); err != nil {
+			s.lost()
+			return err
+		}
+	}
+	return os.ErrDeadlineExceeded
+}
+
+func discard(pipe *os.File) {
+	var waste [4096]byte
+	for {
+		if _, err := pipe.Read(waste[:]); err != nil {
+			return
+		}
+	}
+}
+
+// lost is what happens when the host is gone: unless it said detach, the command goes too.
+func (s *stream) lost() {
+	if !s.Request.Detach && s.Running() {
+		s.Kill()
+	}
+}
+
+// listen obeys the host's frames until the connection ends.
+func (s *stream) listen() {
+	for {
+		kind, body, err := s.conn.ReadFrame()
+		if err != nil {
+			s.lost()
+			return
+		}
+		switch kind {
+		case wire.Stdin:
+			if s.feed != nil && !s.feed.put(body, s.conn.HungUp) {
+				s.lost()
+				return
+			}
+		case wire.StdinEOF:
+			if s.feed != nil {
+				s.feed.eof()
+			}
+		case wire.Signal:
+			if signal, ok := linux.Signal(string(body)); ok {
+				_ = s.Signal(signal)
+			}
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package wire
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// bodyIdle is how long a peer may leave a request half-sent.
+const bodyIdle = 60 * time.Second
+
+// Conn is one accepted connection.
+type Conn struct {
+	File  *os.File
+	r     *bufio.Reader
+	mu    sync.Mutex // a frame is written whole
+	ended bool       // no further request
+}
+
+// NewConn takes over an accepted, non-blocking socket.
+func NewConn(fd int) *Conn {
+	f := os.NewFile(uintptr(fd), "connection")
+	return &Conn{File: f, r: bufio.NewReaderSize(f, maxHead)}
+}
+
+// Handler answers one request.
+type Handler func(*Conn, *Request)
+
+// Serve answers requests until the peer leaves or the connection is spent.
+func (c *Conn) Serve(h Handler) {
+	defer c.File.Close()
+	for !c.ended {
+		if _, err := c.r.Peek(1); err != nil {
+			return
+		}
+		_ = c.File.SetReadDeadline(time.Now().Add(bodyIdle))
+		q, err := readRequest(c.r)
+		if err != nil {
+			c.Fail(400, "bad_request", err.Error())
+			return
+		}
+		h(c, q)
+		if c.ended || !q.drain() {
+			return
+		}
+		_ = c.File.SetReadDeadline(time.Time{})
+	}
+}
+
+var reasons = map[int]string{
+	101: "Switching Protocols", 200: "OK", 206: "Partial Content", 400: "Bad Request", 403: "Forbidden", 404: "Not Found",
+	405: "Method Not Allowed", 409: "Conflict", 416: "Range Not Satisfiable", 429: "Too Many Requests",
+	500: "Internal Server Error", 507: "Insufficient Storage",
+}
+
+// Head writes a status line and headers given as "Name: value".
+func (c *Conn) Head(status int, headers ...string) error { return c.write(head(status, headers), nil) }
+
+func head(status int, headers []string) []byte {
+	b := append(make([]byte, 0, 256), "HTTP/1.1 "...)
+	b = strconv.AppendInt(b, int64(status), 10)
+	b = append(append(append(b, ' '), reasons[status]...), "\r\n"...)
+	for _, h := range headers {
+		b = append(append(b, h...), "\r\n"...)
+	}
+	return append(b, "\r\n"...)
+}
+
+func (c *Conn) write(first, second []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(second) > 0 {
+		first = append(first, second...)
+	}
+	_, err := c.File.Write(first)
+	if err != nil {
+		c.ended = true
+	}
+	return err
+}
+
+// JSON answers with a value.
+func (c *Conn) JSON(status int, value any) {
+	body, err := json.Marshal(value)
+	if err != nil {
+		status, body = 500, []byte(`{"error":{"code":"internal","message":"can't encode the answer"}}`)
+	}
+	headers := []string{"Content-Type: application/json", "Content-Length: " + strconv.Itoa(len(body))}
+	_ = c.write(head(status, headers), body)
+}
+
+// Failure is the shape of every error.
+type Failure struct {
+	Code    string  `json:"code"`
+	Message string  `json:"message"`
+	Errno   int     `json:"errno,omitempty"`
+	Path    *string `json:"path,omitempty"`
+}
+
+// Fail answers with an error.
+func (c *Conn) Fail(status int, code, message string) {
+	c.FailWith(status, Failure{Code: code, Message: message})
+}
+
+// FailWith answers with a whole Failure.
+func (c *Conn) FailWith(status int, f Failure) {
+	c.JSON(status, map[string]Failure{"error": f})
+}
+
+// End makes this the connection's last request.
+func (c *Conn) End() { c.ended = true }

@@ -1,0 +1,98 @@
+package wire
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"time"
+
+	"skerry/keeper/internal/linux"
+)
+
+// Frame types. 1 to 9 come from the keeper, 10 and up from the host.
+const (
+	Stdout   byte = 1
+	Stderr   byte = 2
+	Exit     byte = 3
+	Started  byte = 4
+	Stdin    byte = 10
+	StdinEOF byte = 11
+	Signal   byte = 12
+)
+
+const (
+	// FrameHead is a type byte and a big-endian length.
+	FrameHead = 5
+	maxFrame  = 1 << 20
+)
+
+var errFrame = errors.New("frame too long")
+
+// Upgrade answers 101 and the first frame in one write; from now on the connection speaks frames.
+func (c *Conn) Upgrade(kind byte, value any) error {
+	c.ended = true
+	_ = c.File.SetReadDeadline(time.Time{})
+	first, err := jsonFrame(kind, value)
+	if err != nil {
+		return err
+	}
+	return c.write(head(101, []string{"Connection: Upgrade", "Upgrade: skerry-frames"}), first)
+}
+
+// WriteFrame sends buffer, whose first FrameHead bytes are room for the header.
+func (c *Conn) WriteFrame(kind byte, buffer []byte) error {
+	putHead(buffer, kind)
+	return c.write(buffer, nil)
+}
+
+// WriteJSON sends a value as a frame.
+func (c *Conn) WriteJSON(kind byte, value any) error {
+	frame, err := jsonFrame(kind, value)
+	if err != nil {
+		return err
+	}
+	return c.write(frame, nil)
+}
+
+func jsonFrame(kind byte, value any) ([]byte, error) {
+	body, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	frame := append(make([]byte, FrameHead, FrameHead+len(body)), body...)
+	putHead(frame, kind)
+	return frame, nil
+}
+
+func putHead(buffer []byte, kind byte) {
+	buffer[0] = kind
+	binary.BigEndian.PutUint32(buffer[1:], uint32(len(buffer)-FrameHead))
+}
+
+// ReadFrame reads the next frame from the host into a fresh buffer.
+func (c *Conn) ReadFrame() (byte, []byte, error) {
+	var h [FrameHead]byte
+	if _, err := io.ReadFull(c.r, h[:]); err != nil {
+		return 0, nil, err
+	}
+	size := binary.BigEndian.Uint32(h[1:])
+	if size > maxFrame {
+		return 0, nil, errFrame
+	}
+	if size == 0 {
+		return h[0], nil, nil
+	}
+	body := make([]byte, size)
+	_, err := io.ReadFull(c.r, body)
+	return h[0], body, err
+}
+
+// HungUp says whether the host has closed the connection, also while bytes of it wait to be read.
+func (c *Conn) HungUp() bool {
+	hungUp := true
+	if raw, err := c.File.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { hungUp = linux.HungUp(int(fd)) })
+	}
+	return hungUp
+}

@@ -1,0 +1,27 @@
+"""The host's side of the keeper.
+
+keeper: our PID 1 in a sandbox, and the only hand inside (`docs/design/keeper.md` has the protocol). It is not trusted:
+every byte of it is bounded and checked here, and `KeeperLied` or `KeeperSilent` ends that sandbox and nothing else.
+process: a command in a sandbox; its `ProcessStream` gives output as it comes, then its `ExitStatus`.
+frame: the unit of a process's stream.
+"""
+
+from skerry.keeper.binary import binary, build_id
+from skerry.keeper.client import Keeper
+from skerry.keeper.failures import KeeperLied, KeeperSilent
+from skerry.keeper.process import ProcessStream
+from skerry.keeper.values import Account, ExitStatus, Hello, Process, ProcessSpec
+
+__all__ = [
+    "Account",
+    "ExitStatus",
+    "Hello",
+    "Keeper",
+    "KeeperLied",
+    "KeeperSilent",
+    "Process",
+    "ProcessSpec",
+    "ProcessStream",
+    "binary",
+    "build_id",
+]

@@ -1,0 +1,112 @@
+"""A running command, seen from the host."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Literal, TypeVar
+
+import msgspec
+
+from skerry.errors import Conflict
+from skerry.keeper import frames
+from skerry.keeper.connection import Connection
+from skerry.keeper.failures import KeeperLied, KeeperSilent
+from skerry.keeper.values import ExitStatus, Started
+
+T = TypeVar("T")
+Output = tuple[Literal["stdout", "stderr"], bytes]
+
+_exit = msgspec.json.Decoder(ExitStatus)
+_started = msgspec.json.Decoder(Started)
+
+
+class ProcessStream:
+    """`async for kind, data in stream` until the command has ended; then `exit` says how.
+
+    Reads no faster than it is asked to: the program waits. Closing it early ends a command that was not detached."""
+
+    def __init__(self, connection: Connection, timeout_s: float | None, grace_s: float) -> None:
+        self.pid = 0
+        self._connection = connection
+        self._exit: ExitStatus | None = None
+        self._grace_s = grace_s
+        self._ends_at = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s + grace_s
+
+    async def begin(self) -> None:
+        """Reads the first frame."""
+        kind, payload = await self._frame()
+        if kind != frames.STARTED:
+            raise KeeperLied("the keeper did not begin with a started frame")
+        self.pid = _decode(_started, payload).pid
+
+    @property
+    def exit(self) -> ExitStatus:
+        if self._exit is None:
+            raise Conflict("the command has not ended yet")
+        return self._exit
+
+    def __aiter__(self) -> AsyncIterator[Output]:
+        return self
+
+    async def __anext__(self) -> Output:
+        if self._exit is not None:
+            raise StopAsyncIteration
+        try:
+            kind, payload = await self._frame()
+            if kind == frames.EXIT:
+                self._exit = _decode(_exit, payload)
+            elif kind == frames.STARTED:
+                raise KeeperLied("the keeper sent a second started frame")
+        except KeeperLied:
+            self._connection.close()
+            raise
+        if self._exit is not None:
+            self._connection.close()
+            raise StopAsyncIteration
+        return ("stdout" if kind == frames.STDOUT else "stderr"), payload
+
+    async def _frame(self) -> tuple[int, bytes]:
+        buffer = self._connection.buffer
+        while (frame := frames.decode(buffer)) is None:
+            await self._more()
+        return frame
+
+    async def _more(self) -> None:
+        """The keeper itself ends a command that has a time-out: past that, and some grace, its silence is a failure."""
+        if self._ends_at is None:
+            await self._connection.more()
+            return
+        left = max(self._ends_at - asyncio.get_running_loop().time(), self._grace_s)
+        try:
+            async with asyncio.timeout(left):
+                await self._connection.more()
+        except TimeoutError:
+            self._connection.close()
+            raise KeeperSilent("the keeper did not end a command whose time was out") from None
+
+    async def send_stdin(self, data: bytes) -> None:
+        """Waits while the program does not read. After the command's end it goes nowhere."""
+        for frame in frames.encode_stdin(data):
+            await self._send(frame)
+
+    async def close_stdin(self) -> None:
+        await self._send(frames.encode(frames.STDIN_EOF))
+
+    async def signal(self, name: str) -> None:
+        """To the command's process group; KILL takes the whole tree."""
+        await self._send(frames.encode(frames.SIGNAL, name.encode()))
+
+    async def _send(self, frame: bytes) -> None:
+        if self._exit is None and not self._connection.lost:
+            await self._connection.send(frame, patient=True)
+
+    async def aclose(self) -> None:
+        self._connection.close()
+
+
+def _decode(decoder: msgspec.json.Decoder[T], payload: bytes) -> T:
+    try:
+        return decoder.decode(payload)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise KeeperLied(f"the keeper sent a malformed frame: {error}") from None

@@ -1,0 +1,157 @@
+"""A throw-away room for a real keeper: PID, mount and IPC namespaces, a root of its own, a v2 cgroup of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from skerry.keeper import Keeper, ProcessSpec, binary, build_id
+from skerry.keeper.values import ExitStatus
+
+WHOLE_ROOT = """
+mount -t tmpfs tmpfs "$W" && mkdir "$W/u" "$W/w" "$W/r"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$W/u,workdir=$W/w" "$W/r"
+mount -t tmpfs -o mode=755 tmpfs "$W/r/run" && mount -t tmpfs -o mode=1777 tmpfs "$W/r/tmp"
+mkdir -p "$W/r/workspace" && chmod 777 "$W/r/workspace"
+"""
+BARE_ROOT = """
+mount -t tmpfs -o mode=755 tmpfs "$W" && mkdir "$W/r" "$W/r/run" "$W/r/proc" "$W/r/dev" "$W/r/workspace"
+"""
+ENTER = """
+set -e
+if [ -n "$G" ]; then echo $$ > "$G/cgroup.procs"; fi
+%s
+mount -t proc proc "$W/r/proc" && mount --rbind /dev "$W/r/dev"
+mkdir -p "$W/r/run/skerry/bin" && cp "$K" "$W/r/run/skerry/bin/skerry-keeper"
+exec 3<&"$L" 4<&"$C" && eval "exec $L<&- $C<&-"
+exec env -i PATH="$PATH" SKERRY_CGROUP_FD="$F" GOMAXPROCS=2 "$0" "$W/r" /run/skerry/bin/skerry-keeper init \\
+    </dev/null >/dev/null 2>"$E"
+"""
+
+
+def v2_mount() -> Path:
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        if line.split()[2] == "cgroup2":
+            return Path(line.split()[1])
+    raise RuntimeError("no cgroup2 mount")
+
+
+class Room:
+    """Starts a keeper on entry; on exit nothing of it is left, or the test fails."""
+
+    def __init__(self, directory: Path, *, group: bool = True, bare: bool = False) -> None:
+        self.directory = directory
+        self.group = v2_mount() / f"skerry-test-{secrets.token_hex(4)}" if group else None
+        self.address = directory / "k"
+        self.keeper = Keeper(self.connect, build_id())
+        self._root = BARE_ROOT if bare else WHOLE_ROOT
+        self._child: subprocess.Popen[bytes] | None = None
+
+    async def connect(self) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        await asyncio.get_running_loop().sock_connect(sock, str(self.address))
+        return sock
+
+    @property
+    def unshare(self) -> subprocess.Popen[bytes]:
+        assert self._child is not None
+        return self._child
+
+    @property
+    def pid(self) -> int:
+        """The keeper's pid on the host."""
+        return int(Path(f"/proc/{self.unshare.pid}/task/{self.unshare.pid}/children").read_text().split()[0])
+
+    def open(self) -> None:
+        inside = self.directory / "w"
+        inside.mkdir()
+        if self.group:
+            self.group.mkdir()
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(self.address))
+        listener.listen(64)
+        group = os.open(self.group or "/dev/null", os.O_RDONLY)
+        environment = {
+            "W": str(inside), "K": str(binary()), "L": str(listener.fileno()), "C": str(group), "PATH": os.environ["PATH"],
+            "G": str(self.group or ""), "F": "4" if self.group else "", "E": str(self.directory / "stderr"),
+        }  # fmt: skip
+        self._child = subprocess.Popen(
+            [
+                "unshare",
+                "--fork",
+                "--pid",
+                "--mount",
+                "--ipc",
+                "--kill-child",
+                "bash",
+                "-c",
+                ENTER % self._root,
+                "chroot",
+            ],
+            env=environment,
+            pass_fds=(listener.fileno(), group),
+        )
+        listener.close()
+        os.close(group)
+
+    def close(self) -> None:
+        if self._child is not None and self._child.poll() is None:
+            self._child.kill()
+            self._child.wait(10)
+        if self.group:
+            self._remove_group(self.group)
+
+    def _remove_group(self, group: Path) -> None:
+        (group / "cgroup.kill").write_text("1")
+        eventually_sync(lambda: "populated 0" in (group / "cgroup.events").read_text())
+        for child in [*group.glob("*/"), group]:
+            child.rmdir()
+
+    async def __aenter__(self) -> Room:
+        self.open()
+        await self.configure()
+        return self
+
+    async def configure(self, user: str | None = None, **changes: object) -> None:
+        settings = {"cwd": "/", "env": {}, "sudo": False, "life_s": None, "open_files": 1024, "user": user}
+        await self.keeper.configure(**(settings | changes))  # type: ignore[arg-type]
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.keeper.close()
+        self.close()
+
+    async def run(self, *argv: str, stdin: bytes | None = None, **more: object) -> tuple[ExitStatus, bytes, bytes]:
+        """argv, or one shell line; returns how it ended, stdout, stderr."""
+        stream = await self.keeper.start(spec(*argv, stdin="none" if stdin is None else "pipe", **more))
+        if stdin is not None:
+            await stream.send_stdin(stdin)
+            await stream.close_stdin()
+        output = {"stdout": bytearray(), "stderr": bytearray()}
+        async for kind, data in stream:
+            output[kind] += data
+        return stream.exit, bytes(output["stdout"]), bytes(output["stderr"])
+
+
+def spec(*argv: str, **more: object) -> ProcessSpec:
+    command = {"shell": argv[0]} if len(argv) == 1 and not argv[0].startswith("/") else {"argv": list(argv)}
+    return ProcessSpec(id=f"p-{secrets.token_hex(5)}", **(command | more))  # type: ignore[arg-type]
+
+
+async def eventually(check: Callable[[], bool], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not check():
+            await asyncio.sleep(0.005)
+
+
+def eventually_sync(check: Callable[[], bool]) -> None:
+    import time
+
+    end = time.monotonic() + 10
+    while not check():
+        assert time.monotonic() < end, "it did not happen in 10 s"
+        time.sleep(0.005)
