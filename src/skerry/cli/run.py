@@ -70,6 +70,8 @@ def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: A
 @pass_session
 def exec_(session: Session, /, sandbox: str, command: tuple[str, ...], as_json: bool, **given: Any) -> int:
     """Run COMMAND in SANDBOX. One that is stopped starts again."""
+    if command[0] == "--" and len(command) > 1:  # behind an argument, click leaves it standing
+        command = command[1:]
     result = session.sandbox(sandbox).run(
         list(command),
         env=pairs(given["env"], "-e", inherit=True),

@@ -98,7 +98,7 @@ class Call(Generic[Q, B]):
         process = self.parameters["process"]
         if not _PROCESS.fullmatch(process):
             raise NotFound(f"there is no process {process[:80]!r}")
-        self.log["process"] = process
+        self.log["process_id"] = process
         return process
 
     def accepts(self, *offers: str) -> str:

@@ -51,7 +51,7 @@ async def run(call: Call[RunQuery, RunRequest]) -> RunResult | Stream:
     wish = call.accepts(JSON, FRAMES, NDJSON)
     call.log["command"] = "(shell)" if isinstance(call.body.cmd, str) else call.body.cmd[0][:100]
     run = await call.engine.run(call.caller, call.ref, call.body)
-    call.log["process"] = run.id
+    call.log["process_id"] = run.id
     if wish != JSON:
         return Stream(wish, _stream(run, Frames() if wish == FRAMES else Lines()), close=run.aclose)
     try:
