@@ -14,8 +14,8 @@ _CLEAR_OF_TARGETS = 64  # sources are moved above all targets, so that no dup2 o
 
 
 async def run(argv: Sequence[str], fds: Sequence[int] = (), limit_s: float = 30.0) -> int:
-    """The exit code, negative for a signal. `fds` become 3, 4, …; stdio is /dev/null. Killed when `limit_s` is over or
-    the caller is cancelled (TimeoutError, CancelledError)."""
+    """The exit code, negative for a signal. `fds` become 3, 4, …; stdio is empty and takes nothing. Killed when
+    `limit_s` is over or the caller is cancelled (TimeoutError, CancelledError)."""
     pid = _spawn(argv, fds)
     pidfd = os.pidfd_open(pid)
     try:
@@ -53,10 +53,12 @@ async def readable(fd: int) -> None:
 
 
 def _spawn(argv: Sequence[str], fds: Sequence[int]) -> int:
-    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _CLEAR_OF_TARGETS) for fd in fds]
+    stdio = _nothing()
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _CLEAR_OF_TARGETS) for fd in (stdio, *fds)]
+    os.close(stdio)
     try:
-        null = [(os.POSIX_SPAWN_OPEN, n, "/dev/null", os.O_RDWR, 0) for n in (0, 1, 2)]
-        given = [(os.POSIX_SPAWN_DUP2, fd, 3 + n) for n, fd in enumerate(moved)]
+        null = [(os.POSIX_SPAWN_DUP2, moved[0], n) for n in (0, 1, 2)]
+        given = [(os.POSIX_SPAWN_DUP2, fd, 3 + n) for n, fd in enumerate(moved[1:])]
         return os.posix_spawn(
             argv[0],
             list(argv),
@@ -69,3 +71,11 @@ def _spawn(argv: Sequence[str], fds: Sequence[int]) -> int:
     finally:
         for fd in moved:
             os.close(fd)
+
+
+def _nothing() -> int:
+    """An empty file without a name that can't be written to. Not /dev/null: crun chowns what it has as stdio to the
+    sandbox's root, who could then chmod the host's own."""
+    fd = os.memfd_create("stdio", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+    return fd
