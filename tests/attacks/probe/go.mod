@@ -1,0 +1,3 @@
+module skerry/attacks/probe
+
+go 1.22

@@ -1,0 +1,74 @@
+// Command probe makes system calls that a sandbox must refuse, with arguments that a kernel which allows them takes or
+// at least looks at: each in a process of its own, since some are refused by a signal. It prints {"name": "EPERM"}, or
+// "ok", or the signal that ended it. Arguments are such that on a host, where the test looks at what an allowed call
+// answers, nothing is changed by them.
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+type call func() syscall.Errno
+
+func main() {
+	if len(os.Args) == 3 && os.Args[1] == "one" {
+		one(calls()[os.Args[2]])
+	}
+	results := map[string]string{}
+	for name := range calls() {
+		results[name] = apart(name)
+	}
+	_ = json.NewEncoder(os.Stdout).Encode(results)
+}
+
+func one(c call) {
+	if errno := c(); errno != 0 {
+		fmt.Print(errnoName(errno))
+	} else {
+		fmt.Print("ok")
+	}
+	os.Exit(0)
+}
+
+func apart(name string) string {
+	command := exec.Command("/proc/self/exe", "one", name)
+	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal to hang up
+	out, err := command.Output()
+	if exit, ok := err.(*exec.ExitError); ok {
+		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+			return status.Signal().String()
+		}
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return string(out)
+}
+
+func errnoName(e syscall.Errno) string {
+	names := map[syscall.Errno]string{
+		syscall.EPERM: "EPERM", syscall.ENOSYS: "ENOSYS", syscall.EACCES: "EACCES", syscall.EINVAL: "EINVAL",
+		syscall.EFAULT: "EFAULT", syscall.EBADF: "EBADF", syscall.ENOENT: "ENOENT", syscall.ESRCH: "ESRCH",
+		syscall.ENODEV: "ENODEV", syscall.ENOTTY: "ENOTTY", syscall.EAGAIN: "EAGAIN", syscall.ENOEXEC: "ENOEXEC",
+		syscall.EOPNOTSUPP: "EOPNOTSUPP", syscall.EBUSY: "EBUSY", syscall.ENOKEY: "ENOKEY", syscall.EIO: "EIO",
+		syscall.EUSERS: "EUSERS", syscall.ENOSPC: "ENOSPC", syscall.ESTALE: "ESTALE", syscall.ENOTBLK: "ENOTBLK",
+	}
+	if name, ok := names[e]; ok {
+		return name
+	}
+	return fmt.Sprintf("errno %d", int(e))
+}
+
+func calls() map[string]call {
+	all := map[string]call{}
+	for _, group := range []map[string]call{kernelCalls(), processCalls(), namespaceCalls(), abiCalls()} {
+		for name, c := range group {
+			all[name] = c
+		}
+	}
+	return all
+}

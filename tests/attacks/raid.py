@@ -1,0 +1,82 @@
+"""Attacks that are run where an attacker would run them: the scripts of `inside/`, in a sandbox or, as the control that
+shows that they can succeed at all, on the host."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skerry import Sandbox
+
+INSIDE = Path(__file__).parent / "inside"
+PLACE = "/opt/attacks"
+# All capabilities, no filter, and nothing of the host's that could be harmed.
+_NAMESPACES = ["unshare", "--user", "--map-root-user", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork"]
+
+
+@dataclass(frozen=True)
+class Attack:
+    script: str
+    name: str
+    control: str | None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of an attack: exactly one of these is set. `broken` is a fault in the attack itself."""
+
+    gained: str | None = None
+    failed: str | None = None
+    killed: str | None = None
+    broken: str | None = None
+
+    @property
+    def repelled(self) -> bool:
+        return self.failed is not None or self.killed == "SIGSYS"
+
+
+def attacks(script: str) -> list[Attack]:
+    """Every attack of a script, read off its source: tests are named after them before any is run."""
+    found = []
+    for node in ast.parse((INSIDE / script).read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            for mark in node.decorator_list:
+                if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == "attack":
+                    found.append(Attack(script, node.name, ast.literal_eval(mark.args[0])))
+    return found
+
+
+def carry_in(box: Sandbox) -> None:
+    for file in INSIDE.iterdir():
+        if file.suffix == ".py":
+            box.files.write(f"{PLACE}/{file.name}", file.read_bytes(), user="root")
+
+
+def raid(box: Sandbox, script: str, user: str, facts: dict[str, Any]) -> dict[str, Outcome]:
+    """All attacks of a script by a user of the sandbox."""
+    done = box.run(["python3", f"{PLACE}/{script}", json.dumps(facts | {"inside": True})], user=user, timeout=60)
+    assert done.ok, done.stderr
+    return _outcomes(done.stdout)
+
+
+def control(script: str, where: str, facts: dict[str, Any]) -> dict[str, Outcome]:
+    """The same attacks where they should succeed."""
+    names = [attack.name for attack in attacks(script) if attack.control == where]
+    before = _NAMESPACES if where == "namespace" else []
+    argv = [*before, sys.executable, str(INSIDE / script), json.dumps(facts), *names]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": ""})
+    assert done.returncode == 0, done.stderr
+    return _outcomes(done.stdout)
+
+
+def _outcomes(text: str) -> dict[str, Outcome]:
+    return {name: Outcome(**outcome) for name, outcome in json.loads(text).items()}
