@@ -97,7 +97,7 @@ class Cgroups:
                 f"the cgroup controllers {', '.join(missing)} are not there",
                 hint="boot with cgroup_enable=memory, or switch them on in the host's cgroup.subtree_control",
             )
-        base = self._v2()
+        base = self.v2_mount
         for part in ("", *self.root.split("/")):
             base = base / part if part else base
             with contextlib.suppress(FileExistsError):
@@ -120,7 +120,7 @@ class Cgroups:
             os.close(clone)
 
     def v2(self, sandbox: str) -> Path:
-        return self._v2() / self.root / sandbox
+        return self.v2_mount / self.root / sandbox
 
     def paths(self, sandbox: str) -> list[Path]:
         """Its directory in each hierarchy, there or not."""
@@ -214,13 +214,14 @@ class Cgroups:
             with contextlib.suppress(OSError):
                 os.rmdir(path)
 
-    def _v2(self) -> Path:
+    @property
+    def v2_mount(self) -> Path:
         if self._found.v2 is None:
             raise HostUnsupported("no cgroup2 file system is mounted", hint="mount -t cgroup2 none /run/skerry/cgroup2")
         return self._found.v2
 
     def _file(self, sandbox: str, controller: str, name: str) -> Path:
-        point = self._v2() if self.mode == "v2" else self._found.v1.get(controller, self._v2())
+        point = self.v2_mount if self.mode == "v2" else self._found.v1.get(controller, self.v2_mount)
         return point / self.root / sandbox / name
 
     def _number(self, sandbox: str, controller: str, name: str) -> int | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from skerry.errors import SandboxUnavailable
-from skerry.runtimes import guarantees, processes, spawn, spec
+from skerry.runtimes import bpf, guarantees, launch, posture, processes, seccomp, spawn, spec
 from skerry.runtimes.cgroups import Cgroups
 from skerry.runtimes.overlay import Overlays
 from skerry.runtimes.runtime import Init, Wall
@@ -43,8 +43,9 @@ class OciRuntime:
         self.cgroup_root = f"/{cgroups.root}"
         self.overlays = Overlays(run_dir / "m")
         self._binary = binary
+        self._null = spawn.sealed_null()
         self._version = version
-        self._host = _host(cgroups)
+        self._host = _host(name, cgroups)
         self._whole: set[str] = set()  # started by this process to the end: no runtime is still at work on them
         self._prepare()
 
@@ -63,6 +64,7 @@ class OciRuntime:
             bundle = self._write_bundle(wall)
             await self._run(wall.id, bundle, (door.fileno(), group))
         init = processes.identify(int((bundle / "pid").read_text()))
+        await posture.check(wall, init.pid)
         self.cgroups.set_cpu(wall.id, wall.limits.cpus)
         self._whole.add(wall.id)
         return init
@@ -145,6 +147,7 @@ class OciRuntime:
         return guarantees.isolation(wall, self._host, self.name, self._version, self.cgroups.mode)
 
     def close(self) -> None:
+        os.close(self._null)
         self.overlays.close()
 
     def spec(self, wall: Wall) -> dict[str, Any]:
@@ -180,17 +183,16 @@ class OciRuntime:
         return bundle
 
     async def _run(self, sandbox: str, bundle: Path, fds: tuple[int, int]) -> None:
-        """--log takes the runtime's words: its stdio becomes PID 1's, and must not be a pipe or file of ours."""
-        log = bundle / "log"
-        argv = [str(self._binary), "--root", str(self.run_dir / "oci" / self.name), "--log", str(log)]
-        argv += ["run", "--detach", "--preserve-fds", str(len(fds)), "--pid-file", str(bundle / "pid")]
-        argv += ["--bundle", str(bundle), sandbox]
+        argv = launch.runtime_argv(self._binary, self.run_dir / "oci" / self.name, bundle, sandbox, len(fds))
+        argv = launch.command(self.name, self.cgroups, sandbox, argv)
         try:
-            code = await spawn.run(argv, fds, _START_LIMIT_S)
+            code = await spawn.run(argv, (self._null, self._null, self._null, *fds), _START_LIMIT_S)
         except TimeoutError:
             raise SandboxUnavailable(f"{self.name} did not start {sandbox} within {_START_LIMIT_S:.0f} s") from None
         if code != 0:
-            raise SandboxUnavailable(f"{self.name} could not start {sandbox} (exit code {code}): {_last_words(log)}")
+            raise SandboxUnavailable(
+                f"{self.name} could not start {sandbox} (exit code {code}): {_last_words(bundle / 'log')}"
+            )
 
     async def _emptied(self, sandbox: str) -> None:
         """Until no process is left in its cgroups. What never came into v2 is killed one by one."""
@@ -214,9 +216,11 @@ class OciRuntime:
         shutil.rmtree(self.run_dir / "b" / sandbox, ignore_errors=True)
 
 
-def _host(cgroups: Cgroups) -> spec.Host:
+def _host(name: str, cgroups: Cgroups) -> spec.Host:
+    machine = os.uname().machine
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    return spec.Host(os.uname().machine, hard if hard > 0 else 1 << 20, cgroups.swap)
+    program = bpf.compiled(seccomp.profile(machine)) if name == "crun" else None
+    return spec.Host(machine, hard if hard > 0 else 1 << 20, cgroups.swap, program)
 
 
 async def _connect(connection: socket.socket, path: str) -> None:

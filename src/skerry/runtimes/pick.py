@@ -12,7 +12,7 @@ from typing import Final
 
 from skerry.errors import HostUnsupported, InvalidRequest
 from skerry.runtimes import seccomp
-from skerry.runtimes.cgroups import Cgroups, Mode
+from skerry.runtimes.cgroups import Cgroups
 from skerry.runtimes.oci import OciRuntime
 from skerry.runtimes.overlay import kernel
 from skerry.runtimes.runtime import Runtime
@@ -36,25 +36,25 @@ def pick_runtime(run_dir: Path, wish: str | None = None, cgroup_root: str | None
     """The runtime for the sandboxes of the instance whose run directory this is. Fails closed."""
     _check_host()
     cgroups = Cgroups(cgroup_root or f"/skerry/{run_dir.name}")
-    chosen = _choose(wish, cgroups.mode)
+    chosen = _choose(wish)
     return OciRuntime(chosen.name, chosen.binary, chosen.version, run_dir, cgroups)
 
 
-def find(name: str, mode: Mode) -> Found | None:
+def find(name: str) -> Found | None:
     path = shutil.which(name, path=_PATH)
     if path is None:
         return None
     version = _version(path)
     if version is None:
         return Found(name, Path(path), "unknown", f"`{path} --version` does not answer")
-    return Found(name, Path(path), version, _unsuited(name, mode))
+    return Found(name, Path(path), version)
 
 
-def _choose(wish: str | None, mode: Mode) -> Found:
+def _choose(wish: str | None) -> Found:
     if wish is not None and wish not in NAMES:
         raise InvalidRequest(f"there is no runtime {wish!r}", hint=f"one of {', '.join(NAMES)}")
     names = (wish,) if wish else NAMES
-    found = [runtime for name in names if (runtime := find(name, mode)) is not None]
+    found = [runtime for name in names if (runtime := find(name)) is not None]
     for runtime in found:
         if runtime.unsuited is None:
             return runtime
@@ -70,12 +70,6 @@ def _check_host() -> None:
         raise HostUnsupported(f"Linux {os.uname().release} is too old", hint="Linux 5.19 or newer is needed")
     if os.uname().machine not in seccomp.machines():
         raise HostUnsupported(f"there is no seccomp profile for {os.uname().machine}")
-
-
-def _unsuited(name: str, mode: Mode) -> str | None:
-    if name == "crun" and mode != "v2":
-        return f"this host's cgroups are {mode}, and crun needs pure v2"
-    return None
 
 
 def _version(path: str) -> str | None:

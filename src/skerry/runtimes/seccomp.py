@@ -99,10 +99,12 @@ def machines() -> tuple[str, ...]:
 
 def _namespace_rules() -> list[Rule]:
     # clone3's flags lie in memory, out of a filter's sight: ENOSYS makes every C library use clone instead
+    unshare = _CLONE_NAMESPACES | _CLONE_NEWTIME
     return [
         _refuse(["clone3"], errno.ENOSYS),
         _allow(["clone"], _masked(0, _CLONE_NAMESPACES, 0)),
-        _allow(["unshare"], _masked(0, _CLONE_NAMESPACES | _CLONE_NEWTIME, 0)),
+        _allow(["unshare"], _masked(0, unshare, 0)),
+        *(_refuse(["unshare"], errno.EPERM, _masked(0, bit, bit)) for bit in _bits(unshare)),
     ]
 
 
@@ -125,8 +127,7 @@ def _socket_rules() -> list[Rule]:
 
 def _ioctl_rules() -> list[Rule]:
     """All but TIOCSTI: a command differs from it if any one of its 32 bits does."""
-    bits = (1 << n for n in range(32))
-    return [_allow(["ioctl"], _masked(1, bit, ~_TIOCSTI & bit)) for bit in bits]
+    return [_allow(["ioctl"], _masked(1, bit, ~_TIOCSTI & bit)) for bit in _bits(0xFFFFFFFF)]
 
 
 def _rlimit_rules() -> list[Rule]:
@@ -141,6 +142,10 @@ def _rlimit_rules() -> list[Rule]:
         _refuse(["prlimit64"], 0, _equal(1, _RLIMIT_CORE), _differs(2, 0)),
         _allow(["prlimit64"], _equal(1, _RLIMIT_CORE), _equal(2, 0)),
     ]
+
+
+def _bits(mask: int) -> list[int]:
+    return [1 << n for n in range(64) if mask >> n & 1]
 
 
 def _allow(names: list[str], *args: Rule) -> Rule:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from skerry.runtimes import seccomp
+from skerry.runtimes import bpf, seccomp
 from skerry.runtimes.runtime import RANGE, Wall
 
 KEEPER: Final = "/run/skerry/bin/skerry-keeper"
@@ -57,11 +57,13 @@ class Host:
     machine: str  # as os.uname() says
     open_files: int  # the server's hard limit; without CAP_SYS_RESOURCE nothing can go above it
     swap: Literal["limit", "swappiness", "none"]  # how swap is kept at 0: by a limit, on old v1 by never wanting it
+    bpf: str | None = None  # the seccomp profile as crun's ready-made program
 
 
 def build(wall: Wall, host: Host) -> dict[str, Any]:
     return {
         "ociVersion": "1.0.2",
+        **({"annotations": {bpf.ANNOTATION: host.bpf}} if host.bpf else {}),
         "hostname": wall.hostname,
         "root": {"path": str(wall.run_dir / "m" / wall.id / "root"), "readonly": False},
         "process": _process(wall, host),
@@ -73,7 +75,7 @@ def build(wall: Wall, host: Host) -> dict[str, Any]:
             "cgroupsPath": f"{wall.cgroup_root}/{wall.id}",
             "resources": _resources(wall, host),
             "rootfsPropagation": "private",
-            "seccomp": seccomp.profile(host.machine),
+            **({} if host.bpf else {"seccomp": seccomp.profile(host.machine)}),
             "sysctl": {"net.ipv4.ip_unprivileged_port_start": "0"},
             "maskedPaths": list(MASKED),
             "readonlyPaths": list(READ_ONLY),
