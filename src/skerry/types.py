@@ -71,6 +71,10 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     """A strict, immutable value."""
 
 
+class Answer(Value, frozen=True, kw_only=True, omit_defaults=False):
+    """A value that the server gives: every field is there, also an empty one."""
+
+
 class Limits(Value, frozen=True, kw_only=True):
     """What a sandbox may use. Left out: 1 CPU, 2 GiB of memory, 5 GiB of disk, 512 processes, 65,536 open files,
     unless the operator set other defaults."""
@@ -198,7 +202,7 @@ class UpdateRequest(Value, frozen=True, kw_only=True):
         check_labels(self.labels or {})
 
 
-class Isolation(Value, frozen=True, kw_only=True):
+class Isolation(Answer, frozen=True, kw_only=True):
     """What stands between a sandbox and the host, and what was waived."""
 
     runtime: str
@@ -208,7 +212,7 @@ class Isolation(Value, frozen=True, kw_only=True):
     details: dict[str, Any] = {}
 
 
-class SandboxInfo(Value, frozen=True, kw_only=True):
+class SandboxInfo(Answer, frozen=True, kw_only=True):
     """One sandbox as the API shows it."""
 
     id: str
@@ -260,7 +264,7 @@ class RunRequest(Value, frozen=True, kw_only=True):
             raise InvalidRequest("stdin, stdin_base64 and stdin_stream exclude each other")
 
 
-class Usage(Value, frozen=True, kw_only=True):
+class Usage(Answer, frozen=True, kw_only=True):
     """What a command, or a sandbox, used."""
 
     cpu_s: float = 0.0
@@ -269,7 +273,7 @@ class Usage(Value, frozen=True, kw_only=True):
     pids_peak: int | None = None
 
 
-class ProcessInfo(Value, frozen=True, kw_only=True):
+class ProcessInfo(Answer, frozen=True, kw_only=True):
     """A process as …/processes lists it. `children`: pids that it left behind and that still live."""
 
     id: str
@@ -284,7 +288,7 @@ class ProcessInfo(Value, frozen=True, kw_only=True):
     children: tuple[int, ...] = ()
 
 
-class RunResult(Value, frozen=True, kw_only=True):
+class RunResult(Answer, frozen=True, kw_only=True):
     """How a run ended, on the wire. A stream that is not UTF-8 comes as base64 beside a lossy text."""
 
     id: str
@@ -302,7 +306,7 @@ class RunResult(Value, frozen=True, kw_only=True):
     hint: str | None = None
 
 
-class FileInfo(Value, frozen=True, kw_only=True):
+class FileInfo(Answer, frozen=True, kw_only=True):
     """One entry of a directory, or one path's stat. Links are not followed; `target` says where one points."""
 
     name: str
@@ -316,7 +320,7 @@ class FileInfo(Value, frozen=True, kw_only=True):
     target: str | None = None
 
 
-class ImageInfo(Value, frozen=True, kw_only=True):
+class ImageInfo(Answer, frozen=True, kw_only=True):
     """An image in the store. `size` is what it takes on disk."""
 
     name: str
@@ -329,7 +333,7 @@ class ImageInfo(Value, frozen=True, kw_only=True):
     env: dict[str, str] = {}
 
 
-class Progress(Value, frozen=True, kw_only=True):
+class Progress(Answer, frozen=True, kw_only=True):
     """One step of long work. `done` and `total` in bytes or steps; total 0: not known."""
 
     stage: str
@@ -339,7 +343,7 @@ class Progress(Value, frozen=True, kw_only=True):
     eta_s: float | None = None
 
 
-class TokenInfo(Value, frozen=True, kw_only=True):
+class TokenInfo(Answer, frozen=True, kw_only=True):
     """A token without its secret. `owner` is whose sandboxes it sees."""
 
     id: str

@@ -117,7 +117,7 @@ def test_a_caller_that_goes_away_ends_its_command(server: Server, box: Sandbox) 
         headers={"Accept": "application/x-ndjson"},
     ) as answer:  # fmt: skip
         next(line for line in answer.iter_lines() if "go" in line)
-        assert alive(box, "sleep 4714")
+        wait_until(lambda: alive(box, "sleep 4714"), "the command to be there")
     wait_until(lambda: not alive(box, "sleep 4714"), "the command to be gone")
 
 
