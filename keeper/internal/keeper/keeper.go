@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"skerry/keeper/internal/files"
 	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/pool"
 	"skerry/keeper/internal/process"
@@ -51,6 +52,10 @@ func Init() int {
 	if err != nil {
 		return complain("/dev/null", err)
 	}
+	if err := files.Prepare(); err != nil {
+		return complain("/proc", err)
+	}
+	syscall.Umask(0o022)
 	for fd := range 3 {
 		_ = syscall.Dup3(null, fd, 0)
 	}

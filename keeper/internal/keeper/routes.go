@@ -34,6 +34,10 @@ func (k *keeper) handle(c *wire.Conn, q *wire.Request) {
 	case "POST /v1/shutdown":
 		k.shutdown(c, q)
 	default:
+		if q.Path == "/v1/files" || strings.HasPrefix(q.Path, "/v1/files/") {
+			k.file(c, q, conf, route)
+			return
+		}
 		id, found := strings.CutPrefix(q.Path, "/v1/processes/")
 		if !found {
 			c.Fail(404, "no_route", "there is no "+route)

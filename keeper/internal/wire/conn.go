@@ -18,12 +18,32 @@ type Conn struct {
 	r     *bufio.Reader
 	mu    sync.Mutex // a frame is written whole
 	ended bool       // no further request
+	busy  bool       // in the middle of a request: its bytes have to keep coming
 }
 
 // NewConn takes over an accepted, non-blocking socket.
 func NewConn(fd int) *Conn {
 	f := os.NewFile(uintptr(fd), "connection")
-	return &Conn{File: f, r: bufio.NewReaderSize(f, maxHead)}
+	c := &Conn{File: f}
+	c.r = bufio.NewReaderSize(patient{c}, maxHead)
+	return c
+}
+
+// patient reads the socket, for ever between requests, and not for long within one.
+type patient struct{ c *Conn }
+
+func (p patient) Read(b []byte) (int, error) {
+	if p.c.busy {
+		_ = p.c.File.SetReadDeadline(time.Now().Add(bodyIdle))
+	}
+	return p.c.File.Read(b)
+}
+
+func (c *Conn) setBusy(busy bool) {
+	c.busy = busy
+	if !busy {
+		_ = c.File.SetReadDeadline(time.Time{})
+	}
 }
 
 // Handler answers one request.
@@ -36,7 +56,7 @@ func (c *Conn) Serve(h Handler) {
 		if _, err := c.r.Peek(1); err != nil {
 			return
 		}
-		_ = c.File.SetReadDeadline(time.Now().Add(bodyIdle))
+		c.setBusy(true)
 		q, err := readRequest(c.r)
 		if err != nil {
 			c.Fail(400, "bad_request", err.Error())
@@ -46,7 +66,7 @@ func (c *Conn) Serve(h Handler) {
 		if c.ended || !q.drain() {
 			return
 		}
-		_ = c.File.SetReadDeadline(time.Time{})
+		c.setBusy(false)
 	}
 }
 

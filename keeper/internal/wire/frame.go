@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"time"
 
 	"skerry/keeper/internal/linux"
 )
@@ -32,7 +31,7 @@ var errFrame = errors.New("frame too long")
 // Upgrade answers 101 and the first frame in one write; from now on the connection speaks frames.
 func (c *Conn) Upgrade(kind byte, value any) error {
 	c.ended = true
-	_ = c.File.SetReadDeadline(time.Time{})
+	c.setBusy(false)
 	first, err := jsonFrame(kind, value)
 	if err != nil {
 		return err

@@ -111,10 +111,10 @@ func (q *Request) ReadAll() ([]byte, error) {
 	return b, err
 }
 
-// drain reads what is left of the body; false if that is too much to be worth the connection.
+// drain reads what is left of the body, so that the peer can read the answer before it is done sending.
 func (q *Request) drain() bool {
-	n, err := io.CopyN(io.Discard, q.Body, 256<<10)
-	return err == io.EOF && n < 256<<10
+	_, err := io.Copy(io.Discard, q.Body)
+	return err == nil
 }
 
 func readLine(r *bufio.Reader, left *int) (string, error) {

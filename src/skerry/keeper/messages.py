@@ -14,7 +14,7 @@ _STATUS = re.compile(rb"HTTP/1\.1 ([1-5][0-9][0-9]) [ -~]{0,64}")
 _HEADER = re.compile(rb"([A-Za-z][A-Za-z0-9-]{0,63}): ([ -~]{0,1024})")
 _SIZE = re.compile(r"0|[1-9][0-9]{0,17}")
 _CHUNK = re.compile(rb"[0-9a-fA-F]{1,8}")
-_CONTENT_RANGE = re.compile(r"bytes (?:\*|([0-9]{1,18})-([0-9]{1,18}))/([0-9]{1,18})")
+_TOTAL = re.compile(r"(?:bytes (?:\*|[0-9]{1,18}-[0-9]{1,18})/)?([0-9]{1,18})")
 
 
 class Head(NamedTuple):
@@ -36,15 +36,12 @@ class Head(NamedTuple):
         return int(text)
 
     @property
-    def total(self) -> int | None:
-        """The whole file's size, where the answer is a part of it."""
-        text = self.headers.get("content-range")
-        if text is None:
-            return None
-        match = _CONTENT_RANGE.fullmatch(text)
+    def total(self) -> int:
+        """The whole file's size."""
+        match = _TOTAL.fullmatch(self.headers.get("content-range") or self.headers.get("skerry-size", ""))
         if match is None:
-            raise KeeperLied("the keeper sent a bad Content-Range")
-        return int(match[3])
+            raise KeeperLied("the keeper did not say how large the file is")
+        return int(match[1])
 
 
 def request(

@@ -7,9 +7,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from skerry.types import FileType
+
 PROTOCOL = 1
 
 Pid = Annotated[int, Meta(ge=0, le=1 << 22)]
+Id = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Seconds = Annotated[float, Meta(ge=0, le=1e10)]
 Signal = Annotated[str, Meta(pattern="^[A-Z0-9]{1,8}$")]
 Code = Annotated[int, Meta(ge=0, le=255)]
@@ -22,8 +25,8 @@ class _Said(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class Account(_Said, frozen=True, kw_only=True):
     name: Text
-    uid: Annotated[int, Meta(ge=0, lt=1 << 32)]
-    gid: Annotated[int, Meta(ge=0, lt=1 << 32)]
+    uid: Id
+    gid: Id
     home: Text
 
 
@@ -101,3 +104,21 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     stdin: Literal["none", "pipe"] = "none"
     timeout_s: float | None = None
     detach: bool = False
+
+
+class File(_Said, frozen=True, kw_only=True):
+    """A file as the keeper describes it; its path is the host's own knowledge."""
+
+    name: Annotated[str, Meta(max_length=1024)]
+    type: FileType
+    size: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+    mode: Annotated[int, Meta(ge=0, le=0o7777)]
+    uid: Id
+    gid: Id
+    mtime: Annotated[float, Meta(ge=-1e12, le=1e12)]
+    target: Annotated[str, Meta(max_length=16384)] | None
+
+
+class Listing(_Said, frozen=True, kw_only=True):
+    entries: Annotated[list[File], Meta(max_length=100_000)]
+    more: bool

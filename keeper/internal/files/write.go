@@ -1,0 +1,191 @@
+package files
+
+import (
+	"io"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"skerry/keeper/internal/linux"
+	"skerry/keeper/internal/rights"
+)
+
+const (
+	maxLinks  = 40
+	newMode   = 0o644
+	writeSize = 256 << 10
+)
+
+// writing is a file on its way: a temporary one beside the target, until it takes its place.
+type writing struct {
+	area *Area
+	dir  int
+	name string
+	temp string
+	fd   int
+	old  *syscall.Stat_t // nil: there was none
+}
+
+// Write replaces a file by what the reader gives, all or nothing. An existing file keeps its owner, and its mode unless
+// one is given: to the inside it looks as if it had been written in place.
+func (a *Area) Write(path string, content io.Reader, mode *uint32, parents bool) (*Info, error) {
+	w := &writing{area: a, dir: -1, fd: -1}
+	defer w.close()
+	if err := rights.Do(a.User, func() error { return w.open(path, parents) }); err != nil {
+		return nil, err
+	}
+	err := w.copy(content)
+	if err == nil {
+		err = w.settle(mode)
+	}
+	var info *Info
+	err = rights.Do(a.User, func() error { return w.end(err, &info) })
+	return info, err
+}
+
+// open finds the directory of what the path finally means, and makes the temporary file there.
+func (w *writing) open(path string, parents bool) error {
+	if err := w.locate(path, parents); err != nil {
+		return err
+	}
+	if w.old != nil {
+		if err := regular(w.old); err != nil {
+			return err
+		}
+		if err := linux.Writable(w.dir, w.name); err != nil {
+			return err
+		}
+	}
+	const flags = syscall.O_WRONLY | syscall.O_CREAT | syscall.O_EXCL | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
+	for {
+		w.temp = tempName()
+		fd, err := syscall.Openat(w.dir, w.temp, flags, 0o600)
+		if err == nil {
+			w.fd = fd
+			return nil
+		}
+		if w.temp = ""; err != syscall.EEXIST {
+			return err
+		}
+	}
+}
+
+var counter atomic.Int64
+
+// tempName need not be secret: O_EXCL never opens what is there already.
+func tempName() string {
+	return ".skerry-" + strconv.FormatInt(time.Now().UnixNano(), 36) + "-" + strconv.FormatInt(counter.Add(1), 36)
+}
+
+// locate follows links at the end of the path itself, because the rename must not replace a link.
+func (w *writing) locate(path string, parents bool) error {
+	path, err := w.area.absolute(path)
+	if err != nil {
+		return err
+	}
+	if strings.HasSuffix(path, "/") {
+		return syscall.EISDIR
+	}
+	for range maxLinks {
+		if err := w.enter(path, parents); err != nil {
+			return err
+		}
+		var st syscall.Stat_t
+		err := linux.Lstatat(w.dir, w.name, &st)
+		if err == syscall.ENOENT {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if kind(st.Mode) != "link" {
+			w.old = &st
+			return nil
+		}
+		target, err := linux.Readlinkat(w.dir, w.name)
+		if err != nil {
+			return err
+		}
+		if strings.HasPrefix(target, "/") {
+			path = target
+		} else {
+			path = path[:strings.LastIndexByte(path, '/')+1] + target
+		}
+	}
+	return syscall.ELOOP
+}
+
+func (w *writing) enter(path string, parents bool) (err error) {
+	if w.dir >= 0 {
+		_ = syscall.Close(w.dir)
+	}
+	w.dir, w.name, err = w.area.parent(path)
+	if err == syscall.ENOENT && parents {
+		if err = w.area.makeParents(path); err == nil {
+			w.dir, w.name, err = w.area.parent(path)
+		}
+	}
+	if err == nil && special(w.name) {
+		return syscall.EISDIR
+	}
+	return err
+}
+
+func (w *writing) copy(content io.Reader) error {
+	buffer := make([]byte, writeSize)
+	for {
+		n, err := content.Read(buffer)
+		for rest := buffer[:n]; len(rest) > 0; {
+			written, err := syscall.Write(w.fd, rest)
+			if err != nil && err != syscall.EINTR {
+				return err
+			}
+			rest = rest[max(written, 0):]
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// settle gives the new file the old one's owner, with the keeper's own rights: the user was allowed to write to the old
+// one, and in place it would have kept its owner. Set-id bits don't survive a write either.
+func (w *writing) settle(mode *uint32) error {
+	final := uint32(newMode)
+	if w.old != nil {
+		final = w.old.Mode & 0o1777
+		if err := syscall.Fchown(w.fd, int(w.old.Uid), int(w.old.Gid)); err != nil {
+			return err
+		}
+	}
+	if mode != nil {
+		final = *mode
+	}
+	return syscall.Fchmod(w.fd, final)
+}
+
+// end puts the file in place, or takes it away again if anything failed.
+func (w *writing) end(err error, info **Info) error {
+	if err == nil {
+		err = syscall.Renameat(w.dir, w.temp, w.dir, w.name)
+	}
+	if err != nil {
+		_ = linux.Unlinkat(w.dir, w.temp, 0)
+		return err
+	}
+	*info, err = describe(w.dir, w.name)
+	return err
+}
+
+func (w *writing) close() {
+	for _, fd := range []int{w.fd, w.dir} {
+		if fd >= 0 {
+			_ = syscall.Close(fd)
+		}
+	}
+}

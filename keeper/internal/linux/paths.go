@@ -1,0 +1,95 @@
+package linux
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+const (
+	sysOpenat2        = 437
+	sysFaccessat2     = 439
+	resolveNoMagic    = 0x02
+	atFdCwd           = -0x64
+	atEaccess         = 0x200
+	atSymlinkNoFollow = 0x100
+	oPath             = 0x200000
+	procMagic         = 0x9fa0
+	accessWrite       = 2
+	openatRetries     = 64
+)
+
+// OPath opens a name without opening the thing.
+const OPath = oPath
+
+type openHow struct{ flags, mode, resolve uint64 }
+
+// OpenBelow opens a path that the inside chose. Magic links are refused: /proc/self is this very process, and its fds
+// lead to what the inside must not have.
+func OpenBelow(path string, flags int, mode uint32) (int, error) {
+	name, err := syscall.BytePtrFromString(path)
+	if err != nil {
+		return -1, err
+	}
+	how := openHow{uint64(flags | syscall.O_CLOEXEC), uint64(mode), resolveNoMagic}
+	for range openatRetries {
+		cwd := atFdCwd
+		fd, _, e := syscall.Syscall6(sysOpenat2, uintptr(cwd), uintptr(unsafe.Pointer(name)), uintptr(unsafe.Pointer(&how)),
+			unsafe.Sizeof(how), 0, 0)
+		if e == 0 {
+			return int(fd), nil
+		}
+		if e != syscall.EINTR && e != syscall.EAGAIN {
+			return -1, e
+		}
+	}
+	return -1, syscall.EAGAIN
+}
+
+// Writable asks whether this thread's rights allow writing to a name that is not a link.
+func Writable(dir int, name string) error {
+	p, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	_, _, e := syscall.Syscall6(sysFaccessat2, uintptr(dir), uintptr(unsafe.Pointer(p)), accessWrite,
+		atEaccess|atSymlinkNoFollow, 0, 0)
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
+// Lstatat stats a name in a directory without following it.
+func Lstatat(dir int, name string, st *syscall.Stat_t) error {
+	p, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	_, _, e := syscall.Syscall6(syscall.SYS_NEWFSTATAT, uintptr(dir), uintptr(unsafe.Pointer(p)),
+		uintptr(unsafe.Pointer(st)), atSymlinkNoFollow, 0, 0)
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
+// Readlinkat returns where a link points.
+func Readlinkat(dir int, name string) (string, error) {
+	p, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return "", err
+	}
+	buffer := make([]byte, 4096)
+	n, _, e := syscall.Syscall6(syscall.SYS_READLINKAT, uintptr(dir), uintptr(unsafe.Pointer(p)),
+		uintptr(unsafe.Pointer(&buffer[0])), uintptr(len(buffer)), 0, 0)
+	if e != 0 {
+		return "", e
+	}
+	return string(buffer[:n]), nil
+}
+
+// OnProc says whether an fd is a file of procfs.
+func OnProc(fd int) bool {
+	var st syscall.Statfs_t
+	return syscall.Fstatfs(fd, &st) == nil && st.Type == procMagic
+}

@@ -1,0 +1,78 @@
+package wire
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+)
+
+const (
+	chunkSize = 32 << 10
+	fileSize  = 256 << 10
+	sizeLine  = 10 // eight hexadecimal digits and the line's end
+)
+
+type chunkedWriter struct {
+	c      *Conn
+	buffer []byte
+	err    error
+}
+
+// Chunked answers with a body of unknown length. Closing it ends the body.
+func (c *Conn) Chunked(status int) io.WriteCloser {
+	w := &chunkedWriter{c: c, buffer: make([]byte, 0, chunkSize)}
+	w.err = c.Head(status, "Transfer-Encoding: chunked")
+	return w
+}
+
+func (w *chunkedWriter) Write(p []byte) (int, error) {
+	total := len(p)
+	for len(p) > 0 && w.err == nil {
+		n := min(len(p), cap(w.buffer)-len(w.buffer))
+		w.buffer = append(w.buffer, p[:n]...)
+		p = p[n:]
+		if len(w.buffer) == cap(w.buffer) {
+			w.flush()
+		}
+	}
+	return total - len(p), w.err
+}
+
+func (w *chunkedWriter) flush() {
+	if len(w.buffer) == 0 || w.err != nil {
+		return
+	}
+	chunk := append(strconv.AppendInt(make([]byte, 0, chunkSize+16), int64(len(w.buffer)), 16), "\r\n"...)
+	w.err = w.c.write(append(append(chunk, w.buffer...), "\r\n"...), nil)
+	w.buffer = w.buffer[:0]
+}
+
+func (w *chunkedWriter) Close() error {
+	w.flush()
+	if w.err == nil {
+		w.err = w.c.write([]byte("0\r\n\r\n"), nil)
+	}
+	return w.err
+}
+
+// SendFile sends a part of a file as chunks, each read and written in one piece.
+func (c *Conn) SendFile(file io.ReaderAt, start, end int64) error {
+	buffer := make([]byte, sizeLine+min(fileSize, max(end-start, 0))+2)
+	for start < end {
+		room := min(int64(len(buffer)-sizeLine-2), end-start)
+		n, err := file.ReadAt(buffer[sizeLine:sizeLine+room], start)
+		if n == 0 {
+			if err == io.EOF {
+				break
+			}
+			return err
+		}
+		copy(buffer, fmt.Sprintf("%08x\r\n", n))
+		copy(buffer[sizeLine+n:], "\r\n")
+		if err := c.write(buffer[:sizeLine+n+2], nil); err != nil {
+			return err
+		}
+		start += int64(n)
+	}
+	return c.write([]byte("0\r\n\r\n"), nil)
+}
