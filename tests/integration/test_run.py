@@ -116,7 +116,8 @@ def test_a_caller_that_goes_away_ends_its_command(server: Server, box: Sandbox) 
         "POST", f"/v1/sandboxes/{box.id}/processes?wait=true", json={"cmd": "echo go; sleep 4714"},
         headers={"Accept": "application/x-ndjson"},
     ) as answer:  # fmt: skip
-        next(line for line in answer.iter_lines() if "go" in line)
+        lines = answer.iter_lines()  # held: an iterator that is dropped closes the answer
+        assert "started" in next(lines)
         wait_until(lambda: alive(box, "sleep 4714"), "the command to be there")
     wait_until(lambda: not alive(box, "sleep 4714"), "the command to be gone")
 
