@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
-from skerry.keeper import FileReader, Keeper
+from skerry.keeper import Keeper
+from skerry.keeper.files import FileContent
 from skerry.types import FileInfo
 
 Use = Callable[[], AbstractAsyncContextManager[tuple[Any, Keeper]]]
@@ -15,21 +16,21 @@ Use = Callable[[], AbstractAsyncContextManager[tuple[Any, Keeper]]]
 class Reading:
     """An open file: iterate for its bytes. `size` is what will come, `total` the whole file's."""
 
-    def __init__(self, reader: FileReader, stack: AsyncExitStack) -> None:
-        self.size = reader.size
-        self.total = reader.total
-        self._reader = reader
+    def __init__(self, content: FileContent, stack: AsyncExitStack, start: int, end: int | None) -> None:
+        self.total = content.size
+        self.size = max(0, min(self.total, self.total if end is None else end) - start)
+        self._content = content
         self._stack = stack
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            async for chunk in self._reader:
+            async for chunk in self._content:
                 yield chunk
         finally:
             await self.aclose()
 
     async def aclose(self) -> None:
-        await self._reader.aclose()
+        await self._content.aclose()
         await self._stack.aclose()
 
 
@@ -40,11 +41,12 @@ class Files:
     async def read(
         self, path: str, start: int | None = None, end: int | None = None, user: str | None = None
     ) -> Reading:
+        """From byte `start` up to and with byte `end`, as HTTP counts."""
+        beyond = None if end is None else end + 1
         async with AsyncExitStack() as stack:
             _, keeper = await stack.enter_async_context(self._use())
-            reader = await keeper.read(path, start=start, end=end, user=user)
-            return Reading(reader, stack.pop_all())
-        raise AssertionError("unreachable")
+            content = await keeper.read(path, start=start, end=beyond, user=user)
+            return Reading(content, stack.pop_all(), start or 0, beyond)
 
     async def write(
         self, path: str, chunks: AsyncIterator[bytes], mode: int | None, user: str | None, parents: bool
