@@ -129,10 +129,12 @@ def internal_error(request_id: str) -> SkerryError:
 
 @dataclass(frozen=True)
 class Stream:
-    """An answer sent as it comes. `close` is called in every case, also when nothing was ever sent of it."""
+    """An answer sent as it comes. `close` is called in every case, also when nothing was ever sent of it; `length` is
+    promised to the caller, so an answer that comes out otherwise is cut off."""
 
     media_type: str
     chunks: AsyncGenerator[bytes, None]
     close: Callable[[], Awaitable[None]] | None = None
+    length: int | None = None
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)

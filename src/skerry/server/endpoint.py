@@ -15,7 +15,7 @@ from starlette.routing import Route as StarletteRoute
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from skerry.errors import InvalidRequest, SkerryError
+from skerry.errors import InvalidRequest, SandboxUnavailable, SkerryError
 from skerry.server.answers import (
     JSON,
     Gone,
@@ -75,8 +75,9 @@ class Reply:
 
     async def stream(self, call: Call[Any, Any], stream: Stream) -> None:
         try:
-            await self.start(stream.status, stream.media_type, stream.headers)
-            if call.method != "HEAD":
+            length = {"Content-Length": str(stream.length)} if stream.length is not None else {}
+            await self.start(stream.status, stream.media_type, {**length, **stream.headers})
+            if call.method != "HEAD":  # uvicorn sends no body then, and would read a whole file for it
                 await call.while_here(self._pump(stream))
             await self.chunk(b"", more=False)
         finally:
@@ -84,9 +85,15 @@ class Reply:
                 await stream.close()
 
     async def _pump(self, stream: Stream) -> None:
+        sent = 0
         async with contextlib.aclosing(stream.chunks) as chunks:
             async for data in chunks:
+                sent += len(data)
+                if stream.length is not None and sent > stream.length:
+                    break
                 await self.chunk(data)
+        if stream.length is not None and sent != stream.length:
+            raise SandboxUnavailable("the file changed while it was read")
 
 
 @dataclass

@@ -8,8 +8,9 @@ from collections.abc import AsyncGenerator, AsyncIterable
 from skerry.errors import InvalidRequest
 from skerry.server.answers import BYTES, Stream, WrongRange
 from skerry.server.call import Call, Nothing
-from skerry.types import FileInfo, Value, check_text
+from skerry.types import Answer, FileInfo, Value, check_text
 
+_RANGES = {"Accept-Ranges": "bytes"}
 _OCTAL = re.compile(r"[0-7]{3,4}")
 _RANGE = re.compile(r"bytes=(\d{1,18})?-(\d{1,18})?")
 
@@ -67,7 +68,7 @@ class DirectoryRequest(Value, frozen=True, kw_only=True):
             raise InvalidRequest(f"mode: {self.mode} is out of range", hint="between 0 and 4095 (07777)")
 
 
-class Entries(Value, frozen=True, kw_only=True):
+class Entries(Answer, frozen=True, kw_only=True):
     """A directory's entries; `more`: there are others beyond the bound."""
 
     entries: list[FileInfo]
@@ -79,14 +80,13 @@ async def read(call: Call[PathQuery, Nothing]) -> Stream:
     path, user, wish = call.query.path, call.query.user, call.headers.get(b"range")
     content = await files.read(path, None, None, user)
     if wish is None:
-        headers = {"Content-Length": str(content.size), "Accept-Ranges": "bytes"}
-        return Stream(BYTES, _chunks(content), content.aclose, headers=headers)
+        return Stream(BYTES, _chunks(content), content.aclose, length=content.size, headers=_RANGES)
     await content.aclose()  # opened for its size only: a link's own size would be another
     start, end = parse_range(wish, content.total)
     content = await files.read(path, start, end, user)
     span = f"bytes {start}-{start + content.size - 1}/{content.total}"
-    headers = {"Content-Length": str(content.size), "Accept-Ranges": "bytes", "Content-Range": span}
-    return Stream(BYTES, _chunks(content), content.aclose, status=206, headers=headers)
+    headers = {**_RANGES, "Content-Range": span}
+    return Stream(BYTES, _chunks(content), content.aclose, length=content.size, status=206, headers=headers)
 
 
 async def _chunks(content: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:

@@ -9,10 +9,10 @@ import msgspec
 
 from skerry.engine.doctor import examine
 from skerry.server.call import Call, Nothing
-from skerry.types import Value
+from skerry.types import Answer
 
 
-class ServerInfo(Value, frozen=True, kw_only=True):
+class ServerInfo(Answer, frozen=True, kw_only=True):
     """The server. What tells of the host (pid, directories, addresses) is for admins."""
 
     version: str
@@ -28,11 +28,11 @@ class ServerInfo(Value, frozen=True, kw_only=True):
     state_dir: str | None = None
 
 
-class Health(Value, frozen=True, kw_only=True):
+class Health(Answer, frozen=True, kw_only=True):
     ok: bool
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class Finding(Answer, frozen=True, kw_only=True):
     """One thing that was looked at. `ok` null: it could not be told."""
 
     name: str
@@ -41,7 +41,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     fix: str | None = None
 
 
-class Report(Value, frozen=True, kw_only=True):
+class Report(Answer, frozen=True, kw_only=True):
     ok: bool
     checks: list[Finding]
 

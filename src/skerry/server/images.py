@@ -9,7 +9,7 @@ import msgspec
 from skerry.errors import SkerryError
 from skerry.server.answers import NDJSON, Stream, error_body
 from skerry.server.call import Call, Nothing
-from skerry.types import ImageInfo, Progress, Value
+from skerry.types import Answer, ImageInfo, Progress, Value
 
 
 class BuildRequest(Value, frozen=True, kw_only=True):
@@ -19,7 +19,7 @@ class BuildRequest(Value, frozen=True, kw_only=True):
     rebuild: bool = False
 
 
-class Images(Value, frozen=True, kw_only=True):
+class Images(Answer, frozen=True, kw_only=True):
     images: list[ImageInfo]
 
 

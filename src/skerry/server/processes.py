@@ -10,7 +10,7 @@ from skerry.errors import InvalidRequest, SkerryError
 from skerry.server.answers import FRAMES, JSON, NDJSON, Stream, error_body
 from skerry.server.call import Call, Nothing
 from skerry.server.frames import Frames, Lines
-from skerry.types import ProcessInfo, RunRequest, RunResult, Value
+from skerry.types import Answer, ProcessInfo, RunRequest, RunResult, Value
 
 if TYPE_CHECKING:
     from skerry.engine.runs import Run
@@ -41,7 +41,7 @@ class SignalRequest(Value, frozen=True, kw_only=True):
             raise InvalidRequest(f"signal: {self.signal[:40]!r} is not a signal's name", hint="like TERM or KILL")
 
 
-class Processes(Value, frozen=True, kw_only=True):
+class Processes(Answer, frozen=True, kw_only=True):
     processes: list[ProcessInfo]
 
 

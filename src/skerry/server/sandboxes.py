@@ -6,7 +6,7 @@ import re
 
 from skerry.errors import InvalidRequest
 from skerry.server.call import Call, Nothing
-from skerry.types import CreateRequest, SandboxInfo, State, UpdateRequest, Usage, Value, check_labels
+from skerry.types import Answer, CreateRequest, SandboxInfo, State, UpdateRequest, Usage, Value, check_labels
 
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 
@@ -29,7 +29,7 @@ class SandboxQuery(Value, frozen=True, kw_only=True):
         return labels
 
 
-class Sandboxes(Value, frozen=True, kw_only=True):
+class Sandboxes(Answer, frozen=True, kw_only=True):
     sandboxes: list[SandboxInfo]
 
 

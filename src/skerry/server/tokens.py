@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from skerry.server.call import Call, Nothing
-from skerry.types import Scope, TokenInfo, Value
+from skerry.types import Answer, Scope, TokenInfo, Value
 
 
 class TokenRequest(Value, frozen=True, kw_only=True):
@@ -14,7 +14,7 @@ class TokenRequest(Value, frozen=True, kw_only=True):
     note: str = ""
 
 
-class TokenList(Value, frozen=True, kw_only=True):
+class TokenList(Answer, frozen=True, kw_only=True):
     tokens: list[TokenInfo]
 
 

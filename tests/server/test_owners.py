@@ -1,0 +1,121 @@
+"""What belongs to another is not found, on every route of the table, with real sandboxes behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from serving import Server
+
+from skerry.server.app import ROUTES
+
+BODIES: dict[tuple[str, str], dict[str, Any]] = {
+    ("POST", "/v1/sandboxes/{ref}/processes"): {"json": {"cmd": ["true"]}, "params": {"wait": "true"}},
+    ("POST", "/v1/sandboxes/{ref}/processes/{process}/signal"): {"json": {"signal": "KILL"}},
+    ("POST", "/v1/sandboxes/{ref}/processes/{process}/stdin"): {"content": b"x"},
+    ("GET", "/v1/sandboxes/{ref}/files"): {"params": {"path": "/etc/hostname"}},
+    ("PUT", "/v1/sandboxes/{ref}/files"): {"params": {"path": "/workspace/stolen"}, "content": b"x"},
+    ("DELETE", "/v1/sandboxes/{ref}/files"): {"params": {"path": "/workspace", "recursive": "true"}},
+    ("GET", "/v1/sandboxes/{ref}/files/stat"): {"params": {"path": "/workspace"}},
+    ("GET", "/v1/sandboxes/{ref}/files/list"): {"params": {"path": "/workspace"}},
+    ("POST", "/v1/sandboxes/{ref}/files/mkdir"): {"json": {"path": "/workspace/made"}},
+    ("PATCH", "/v1/sandboxes/{ref}"): {"json": {"labels": {"a": "b"}}},
+}
+MINE = [route for route in ROUTES if "{ref}" in route.path]
+
+
+@dataclass
+class Two:
+    """Two owners on one TCP listener; the first has a sandbox, with a process under way."""
+
+    admin: httpx.Client
+    ann: httpx.Client
+    bob: httpx.Client
+    sandbox: str
+    process: str
+
+
+@pytest.fixture(scope="module")
+def two(make_server: Callable[[], Server]) -> Iterator[Two]:
+    server = make_server().start("--listen", "127.0.0.1:0")
+    with server.http() as admin:
+        url = admin.get("/v1/server").json()["addresses"][1]
+
+        def client(owner: str) -> httpx.Client:
+            made = admin.post("/v1/tokens", json={"scope": "use", "owner": owner}).json()
+            return httpx.Client(base_url=url, headers={"Authorization": f"Bearer {made['secret']}"}, timeout=60)
+
+        with client("ann") as ann, client("bob") as bob:
+            made = ann.post("/v1/sandboxes", json={"name": "dev"})
+            assert made.status_code == 201, made.text
+            sandbox = made.json()["id"]
+            run = {"cmd": "sleep 1000 & echo kept"}
+            done = ann.post(f"/v1/sandboxes/{sandbox}/processes", params={"wait": "true"}, json=run)
+            assert done.json()["stdout"] == "kept\n"
+            yield Two(admin, ann, bob, sandbox, done.json()["id"])
+            ann.delete(f"/v1/sandboxes/{sandbox}").raise_for_status()
+
+
+def ask(client: httpx.Client, method: str, path: str, ref: str, process: str) -> httpx.Response:
+    concrete = path.replace("{ref}", ref).replace("{process}", process)
+    return client.request(method, concrete, **BODIES.get((method, path), {}))
+
+
+@pytest.mark.parametrize("route", MINE, ids=lambda route: f"{route.method} {route.path}")
+def test_anothers_sandbox_is_not_found(two: Two, route: Any) -> None:
+    for ref in (two.sandbox, "dev"):
+        answer = ask(two.bob, route.method, route.path, ref, two.process)
+        nowhere = ask(two.bob, route.method, route.path, "sb-aaaaaaaaaa" if ref != "dev" else "nobody", two.process)
+        assert answer.status_code == nowhere.status_code == 404
+        assert answer.json()["error"]["code"] == "not_found"
+        # Not even the words may differ between what is another's and what is not there.
+        told = answer.text.replace(ref, "x")
+        assert told == nowhere.text.replace("sb-aaaaaaaaaa", "x").replace("nobody", "x")
+
+
+def test_every_other_route_is_the_admins_or_shows_nothing_of_others(two: Two) -> None:
+    for route in ROUTES:
+        if "{ref}" in route.path or route.scope is None:
+            continue
+        if route.scope == "admin":
+            path = route.path.replace("{name:path}", "base").replace("{token}", "tk-a")
+            assert two.bob.request(route.method, path).status_code == 403
+    assert two.bob.get("/v1/sandboxes").json() == {"sandboxes": []}
+    assert two.bob.get("/v1/server").json()["sandboxes"] == 0
+    assert two.sandbox not in two.bob.get("/v1/images").text
+
+
+def test_nothing_happened_to_it(two: Two) -> None:
+    info = two.ann.get("/v1/sandboxes/dev").json()
+    assert (info["id"], info["state"], info["owner"]) == (two.sandbox, "running", "ann")
+    assert info.get("labels", {}) == {}
+    listed = two.ann.get("/v1/sandboxes/dev/files/list", params={"path": "/workspace"}).json()
+    assert not {entry["name"] for entry in listed["entries"]} & {"stolen", "made"}
+    processes = two.ann.get("/v1/sandboxes/dev/processes").json()["processes"]
+    assert [p["id"] for p in processes if p.get("children")] == [two.process]
+
+
+def test_names_are_unique_per_owner_only(two: Two) -> None:
+    made = two.bob.post("/v1/sandboxes", json={"name": "dev"})
+    assert made.status_code == 201
+    assert made.json()["id"] != two.sandbox
+    assert two.bob.get("/v1/sandboxes/dev").json()["id"] == made.json()["id"]
+    assert two.ann.get("/v1/sandboxes/dev").json()["id"] == two.sandbox
+    assert two.ann.post("/v1/sandboxes", json={"name": "dev"}).status_code == 409
+    assert two.bob.delete("/v1/sandboxes/dev").status_code == 204
+
+
+def test_an_idempotency_key_is_its_owners_alone(two: Two) -> None:
+    key = {"Idempotency-Key": "same"}
+    ids = [client.post("/v1/sandboxes", json={}, headers=key).json()["id"] for client in (two.ann, two.bob, two.bob)]
+    assert ids[0] != ids[1] == ids[2]
+    for client, sandbox in zip((two.ann, two.bob), ids[:2], strict=True):
+        assert client.delete(f"/v1/sandboxes/{sandbox}").status_code == 204
+
+
+def test_the_admin_sees_everyones(two: Two) -> None:
+    assert two.sandbox in [s["id"] for s in two.admin.get("/v1/sandboxes").json()["sandboxes"]]
+    assert two.admin.get(f"/v1/sandboxes/{two.sandbox}").json()["owner"] == "ann"

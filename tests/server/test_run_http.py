@@ -1,0 +1,200 @@
+"""Runs over HTTP with real sandboxes: the three forms of an answer, callers that leave, readers that are slow."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from serving import Server, wait_until
+
+from skerry.client.frames import EXIT, MEDIA_TYPE, STARTED, STDERR, STDOUT, FrameDecoder
+from skerry.config import socket_path
+
+NDJSON = "application/x-ndjson"
+
+
+@pytest.fixture(scope="module")
+def http(server: Server) -> Iterator[httpx.Client]:
+    with server.http() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def box(http: httpx.Client) -> Iterator[str]:
+    made = http.post("/v1/sandboxes", json={})
+    assert made.status_code == 201, made.text
+    yield f"/v1/sandboxes/{made.json()['id']}"
+    http.delete(f"/v1/sandboxes/{made.json()['id']}").raise_for_status()
+
+
+def run(http: httpx.Client, box: str, cmd: Any, accept: str = "application/json", **more: Any) -> httpx.Response:
+    body = {"cmd": cmd, **more}
+    return http.post(f"{box}/processes", params={"wait": "true"}, json=body, headers={"Accept": accept})
+
+
+def alive(http: httpx.Client, box: str, marker: str) -> bool:
+    return bool(run(http, box, ["pgrep", "-f", marker], user="root").json()["exit_code"] == 0)
+
+
+def test_a_run_as_json(http: httpx.Client, box: str) -> None:
+    answer = run(http, box, "echo out; echo err >&2; exit 3")
+    assert answer.status_code == 200
+    result = answer.json()
+    assert (result["stdout"], result["stderr"], result["exit_code"]) == ("out\n", "err\n", 3)
+
+
+def test_output_that_is_no_text_comes_as_base64_too(http: httpx.Client, box: str) -> None:
+    result = run(http, box, r"printf 'a\377b'").json()
+    assert base64.b64decode(result["stdout_base64"]) == b"a\xffb"
+
+
+def test_a_run_as_frames(http: httpx.Client, box: str) -> None:
+    answer = run(http, box, r"printf 'a\377'; printf e >&2; exit 4", MEDIA_TYPE)
+    assert answer.headers["Content-Type"] == MEDIA_TYPE
+    frames = list(FrameDecoder().feed(answer.content))
+    assert frames[0][0] == STARTED
+    assert json.loads(frames[0][1])["id"].startswith("p-")
+    assert b"".join(data for kind, data in frames if kind == STDOUT) == b"a\xff"
+    assert b"".join(data for kind, data in frames if kind == STDERR) == b"e"
+    assert frames[-1][0] == EXIT
+    assert json.loads(frames[-1][1])["exit_code"] == 4
+
+
+def test_a_run_as_lines_that_come_while_it_runs(http: httpx.Client, box: str) -> None:
+    cmd = "echo one; until test -e /tmp/go; do sleep 0.02; done; echo zwei ü"
+    body = {"cmd": cmd}
+    with http.stream(
+        "POST", f"{box}/processes", params={"wait": "true"}, json=body, headers={"Accept": NDJSON}
+    ) as answer:
+        lines = answer.iter_lines()
+        assert "started" in json.loads(next(lines))
+        assert json.loads(next(lines)) == {"stdout": "one\n"}
+        assert run(http, box, ["touch", "/tmp/go"]).json()["exit_code"] == 0
+        rest = [json.loads(line) for line in lines]
+    assert rest[0] == {"stdout": "zwei ü\n"}
+    assert rest[-1]["exit"]["exit_code"] == 0
+
+
+@pytest.mark.parametrize("accept", ["application/json", NDJSON, MEDIA_TYPE])
+def test_a_caller_that_leaves_ends_the_command_with_its_tree(
+    server: Server, http: httpx.Client, box: str, accept: str
+) -> None:
+    marker = f"marker-{accept.replace('/', '-').replace('.', '-').replace('+', '-')}"
+    body = json.dumps({"cmd": f"setsid sh -c 'sleep 1000; : {marker}' & sh -c 'sleep 1000; : {marker}'"}).encode()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(socket_path(server.state_dir)))
+        head = f"POST {box}/processes?wait=true HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body)
+        wait_until(lambda: alive(http, box, marker), "the command to run")
+    wait_until(lambda: not alive(http, box, marker), "the command's tree to be gone")
+
+
+def test_input_may_come_with_the_run_or_after_it(http: httpx.Client, box: str) -> None:
+    assert run(http, box, ["cat"], stdin="hello").json()["stdout"] == "hello"
+    raw = base64.b64encode(b"\0\xff").decode()
+    assert base64.b64decode(run(http, box, ["cat"], stdin_base64=raw).json()["stdout_base64"]) == b"\0\xff"
+
+
+def test_input_can_be_streamed_while_output_is_read(http: httpx.Client, box: str) -> None:
+    body = {"cmd": ["sha256sum"], "stdin_stream": True}
+    with http.stream(
+        "POST", f"{box}/processes", params={"wait": "true"}, json=body, headers={"Accept": NDJSON}
+    ) as answer:
+        lines = answer.iter_lines()
+        process = json.loads(next(lines))["started"]["id"]
+        chunks = (b"x" * 65536 for _ in range(200))
+        sent = http.post(f"{box}/processes/{process}/stdin", params={"close": "true"}, content=chunks)
+        assert sent.status_code == 204
+        rest = [json.loads(line) for line in lines]
+    whole = run(http, box, "head -c 13107200 /dev/zero | tr '\\0' x | sha256sum").json()["stdout"]
+    assert rest[0]["stdout"] == whole
+
+
+def test_a_slow_reader_slows_the_command_and_fills_no_memory(server: Server, http: httpx.Client, box: str) -> None:
+    def memory() -> int:
+        assert server.process is not None
+        status = Path(f"/proc/{server.process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0])
+
+    before = memory()
+    body = {"cmd": "head -c 300M /dev/zero; echo end > /tmp/wrote-all"}
+    with http.stream(
+        "POST", f"{box}/processes", params={"wait": "true"}, json=body, headers={"Accept": MEDIA_TYPE}
+    ) as answer:
+        raw = answer.iter_raw()
+        next(raw)
+        for _ in range(20):
+            assert run(http, box, ["test", "-e", "/tmp/wrote-all"]).json()["exit_code"] == 1
+        size = sum(len(piece) for piece in raw)
+    assert size > 299 << 20
+    assert memory() - before < 64 << 10
+
+
+def test_ten_mib_without_a_newline_are_kept_within_bounds(http: httpx.Client, box: str) -> None:
+    result = run(http, box, "head -c 10M /dev/zero | tr '\\0' x").json()
+    assert result["truncated"] is True
+    assert 1 << 20 <= len(result["stdout"]) < (1 << 20) + 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "word"),
+    [
+        ({"cmd": []}, 400, "empty"),
+        ({"cmd": ""}, 400, "empty"),
+        ({"cmd": "a\0b"}, 400, "NUL"),
+        ({"cmd": "x", "env": {"A=B": "x"}}, 400, "A=B"),
+        ({"cmd": "x", "cwd": "relative"}, 400, "absolute"),
+        ({"cmd": "x", "cwd": "/not/there"}, 400, "/not/there"),
+        ({"cmd": "x", "user": "nobody-such"}, 400, "nobody-such"),
+        ({"cmd": "x", "timeout": 0}, 400, "timeout"),
+        ({"cmd": "x", "stdin": "a", "stdin_stream": True}, 400, "exclude"),
+        ({"cmd": "x", "shell": True}, 400, "shell"),
+        ({}, 400, "cmd"),
+    ],
+)
+def test_a_run_that_makes_no_sense_is_refused(
+    http: httpx.Client, box: str, body: dict[str, Any], status: int, word: str
+) -> None:
+    for accept in ("application/json", MEDIA_TYPE):
+        answer = http.post(f"{box}/processes?wait=true", json=body, headers={"Accept": accept})
+        assert answer.status_code == status
+        assert answer.json()["error"]["code"] == "invalid_request"
+        assert word in answer.json()["error"]["message"]
+
+
+def test_a_run_that_is_not_waited_for_is_not_there_yet(http: httpx.Client, box: str) -> None:
+    assert http.post(f"{box}/processes", json={"cmd": "true"}).status_code == 400
+
+
+def test_an_answer_in_a_form_we_do_not_have_is_refused_before_the_command_runs(http: httpx.Client, box: str) -> None:
+    assert run(http, box, ["touch", "/tmp/ran"], "text/html").status_code == 406
+    assert run(http, box, ["test", "-e", "/tmp/ran"]).json()["exit_code"] == 1
+
+
+def test_a_process_is_listed_signalled_and_forgotten(http: httpx.Client, box: str) -> None:
+    ended: list[httpx.Response] = []
+    thread = threading.Thread(target=lambda: ended.append(run(http, box, ["sleep", "1000"])))
+    thread.start()
+
+    def running() -> list[str]:
+        listed = http.get(f"{box}/processes").json()["processes"]
+        return [p["id"] for p in listed if p["state"] == "running" and p["cmd"] == ["sleep", "1000"]]
+
+    wait_until(running, "the process to be listed")
+    (process,) = running()
+    assert http.get(f"{box}/processes/{process}").json()["id"] == process
+    assert http.delete(f"{box}/processes/{process}").status_code == 409
+    assert http.post(f"{box}/processes/{process}/signal", json={"signal": "NONSENSE"}).status_code == 400
+    assert http.post(f"{box}/processes/{process}/signal", json={"signal": "TERM"}).status_code == 204
+    thread.join(30)
+    assert ended[0].json()["signal"] == "TERM"
+    assert http.delete(f"{box}/processes/{process}").status_code == 204
+    assert http.get(f"{box}/processes/{process}").status_code == 404
