@@ -185,18 +185,21 @@ class Engine:
             ends_at = row.started_at + parse_span(life) if row.started_at and life else None
             live.row = self.host.rows.update(row, spec=spec, ends_at=ends_at)
             if live.keeper is not None and row.state == "running":
-                await lifecycle.configure(self.host, live.keeper, live.row)
+                await lifecycle.configure(live.keeper, live.row)
         return live.row.info()
 
     async def delete(self, caller: Caller, ref: str) -> None:
         await self._delete(self._find(caller, ref))
 
     async def _delete(self, live: Live) -> None:
-        async with live.lock:
-            if live.row.id in self._lives:
-                await asyncio.shield(lifecycle.delete(self.host, live))
-                del self._lives[live.row.id]
-                log.info("deleted", extra={"sandbox": live.row.id})
+        async def whole() -> None:
+            async with live.lock:
+                if live.row.id in self._lives:
+                    await lifecycle.delete(self.host, live)
+                    del self._lives[live.row.id]
+                    log.info("deleted", extra={"sandbox": live.row.id})
+
+        await asyncio.shield(whole())  # a caller that leaves must not leave half of it
 
     async def stop(self, caller: Caller, ref: str) -> SandboxInfo:
         live = self._find(caller, ref)
@@ -204,12 +207,15 @@ class Engine:
         return live.row.info()
 
     async def _stop(self, live: Live, reason: str, state: str = "stopped") -> None:
-        async with live.lock:
-            if live.row.state == "paused" and live.runtime is not None:
-                await asyncio.to_thread(live.runtime.thaw, live.row.id)
-            if live.row.state in ("running", "paused"):
-                await asyncio.shield(lifecycle.stop(self.host, live, state, reason))
-                log.info("stopped", extra={"sandbox": live.row.id, "reason": reason})
+        async def whole() -> None:
+            async with live.lock:
+                if live.row.state == "paused" and live.runtime is not None:
+                    await asyncio.to_thread(live.runtime.thaw, live.row.id)
+                if live.row.state in ("running", "paused"):
+                    await lifecycle.stop(self.host, live, state, reason)
+                    log.info("stopped", extra={"sandbox": live.row.id, "reason": reason})
+
+        await asyncio.shield(whole())
 
     async def pause(self, caller: Caller, ref: str) -> SandboxInfo:
         live = self._find(caller, ref)

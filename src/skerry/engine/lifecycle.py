@@ -21,7 +21,6 @@ from skerry.storage import Driver, LayerStore
 from skerry.types import CreateRequest, parse_span
 
 STOP_GRACE_S = 2.0
-START_LIMIT_S = 30.0
 
 
 @dataclass
@@ -44,6 +43,13 @@ class Host:
         if wish not in self._runtimes:
             self._runtimes[wish] = pick_runtime(self.run_dir, wish)
         return self._runtimes[wish]
+
+    def clearer(self, row: Row) -> Runtime:
+        """What can clear a sandbox away: its own runtime, or, where that was uninstalled, the one that is left."""
+        try:
+            return self.runtime(row.spec.options.runtime)
+        except SkerryError:
+            return self.runtime(None)
 
     def wall(self, row: Row, runtime: Runtime, uid_base: int) -> Wall:
         return Wall(
@@ -91,8 +97,7 @@ async def start(host: Host, live: Live) -> None:
         init = await runtime.start(wall)
         passed("start.wall")
         keeper = host.keeper(runtime, row.id)
-        async with asyncio.timeout(START_LIMIT_S):
-            await configure(host, keeper, row)
+        await configure(keeper, row)
         passed("start.keeper")
         now = time.time()
         live.row = host.rows.update(
@@ -117,7 +122,7 @@ async def _undo_start(host: Host, live: Live, runtime: Runtime, base: int) -> No
     ranges.release(host.instance, live.row.id, base)
 
 
-async def configure(host: Host, keeper: Keeper, row: Row) -> None:
+async def configure(keeper: Keeper, row: Row) -> None:
     """Tell the keeper what it works for. Sent again whenever one of these changes."""
     spec = row.spec
     life = (row.ends_at - time.time()) if row.ends_at else parse_span(spec.lifecycle.life or 0.001)
@@ -129,7 +134,6 @@ async def configure(host: Host, keeper: Keeper, row: Row) -> None:
 
 async def stop(host: Host, live: Live, state: str = "stopped", reason: str | None = None) -> None:
     """End every process; keep the files. `state` is what it is afterwards: stopped or failed."""
-    runtime = host.runtime(live.row.spec.options.runtime)
     live.row = host.rows.update(live.row, state="stopping", reason=reason)
     passed("stop.mark")
     if live.keeper is not None and state == "stopped":
@@ -138,7 +142,7 @@ async def stop(host: Host, live: Live, state: str = "stopped", reason: str | Non
                 await live.keeper.shutdown(STOP_GRACE_S)
     passed("stop.keeper")
     await live.detach()
-    await runtime.clear(live.row.id)
+    await host.clearer(live.row).clear(live.row.id)
     passed("stop.wall")
     _give_back_range(host, live.row)
     passed("stop.range")
@@ -151,7 +155,7 @@ async def delete(host: Host, live: Live) -> None:
     live.row = host.rows.update(live.row, state="deleting", name=None)
     passed("delete.mark")
     await live.detach()
-    await host.runtime(live.row.spec.options.runtime).clear(live.row.id)
+    await host.clearer(live.row).clear(live.row.id)
     passed("delete.wall")
     _give_back_range(host, live.row)
     passed("delete.range")

@@ -23,7 +23,12 @@ async def recover(host: Host) -> dict[str, Live]:
     lives: dict[str, Live] = {}
     for row in host.rows.all():
         live = Live(row)
-        kept = await _repair(host, live)
+        try:
+            kept = await _repair(host, live)
+        except (SkerryError, OSError) as error:  # one that can't be repaired must not keep the others from living
+            log.error("not repaired", extra={"sandbox": row.id, "error": str(error)})
+            live.row = host.rows.update(live.row, state="failed", reason=f"it could not be repaired: {error}")
+            kept = True
         if kept:
             lives[row.id] = live
     await _sweep(host, lives)
@@ -46,7 +51,7 @@ async def _repair(host: Host, live: Live) -> bool:
 async def _adopt(host: Host, live: Live) -> bool:
     """Take up a sandbox that lived on. False: it is dead, or its keeper is not ours."""
     row = live.row
-    runtime = host.runtime(row.spec.options.runtime)
+    runtime = host.clearer(row)
     if row.init is None or not runtime.alive(row.init):
         return False
     keeper = host.keeper(runtime, row.id)
