@@ -27,9 +27,13 @@ crun --version | head -n1; runc --version | head -n1
 """
 # One run of the tests for each runtime. Emulation is ten times slower: so is the time that a test may take.
 TESTS = """code=0
+test() {{ python3 -m pytest -p no:cacheprovider --color=no --timeout=900 {args} "$@" || code=$?; }}
+echo "== the walls that each runtime builds"
+test tests/runtimes
 for runtime in {runtimes}; do
-    echo "== tests with $runtime"
-    SKERRY_RUNTIME=$runtime python3 -m pytest -p no:cacheprovider --timeout=900 -m vm {args} || code=$?
+    echo "== whole sandboxes with $runtime"
+    SKERRY_RUNTIME=$runtime; export SKERRY_RUNTIME
+    test -m vm tests/integration tests/attacks
 done
 exit $code
 """
