@@ -1,0 +1,68 @@
+"""An image with one static program and nothing else: no shell, no Python, no /etc/passwd, not even /proc."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+
+import pytest
+from serving import Server
+
+from skerry import Sandbox, keeper
+from skerry.errors import InvalidRequest
+from skerry.storage import ImageStore, LayerStore, image_digest
+from skerry.types import ImageInfo
+
+
+@pytest.fixture(scope="module")
+def bare(server: Server) -> Iterator[Sandbox]:
+    tree = server.state_dir / "bare-tree"  # the store takes it by a rename
+    tree.mkdir(mode=0o755)
+    os.chmod(tree, 0o755)
+    shutil.copy(keeper.binary(), tree / "tool")
+    os.chmod(tree / "tool", 0o755)
+    layers = LayerStore(server.state_dir / "layers")
+    digest = layers.add_directory(tree)
+    stack = (digest,)
+    image = ImageInfo(
+        name="bare", digest=image_digest(stack, {}, "root", "/"), layers=stack, size=1, created_at=time.time()
+    )
+    ImageStore(server.state_dir / "images", layers).put(image)
+    with Sandbox("bare", server=server.address) as sandbox:
+        yield sandbox
+
+
+def test_a_program_runs_where_there_is_nothing_else(bare: Sandbox) -> None:
+    result = bare.run(["/tool", "--version"])
+    assert result.ok
+    assert keeper.build_id() in result.stdout
+
+
+def test_a_shell_line_says_that_there_is_no_shell(bare: Sandbox) -> None:
+    with pytest.raises(InvalidRequest, match="shell"):
+        bare.run("echo hi")
+
+
+def test_files_work_without_any_user_database(bare: Sandbox) -> None:
+    bare.files.write("/b", b"x")
+    assert bare.files.read_bytes("/b") == b"x"
+    assert {entry.name for entry in bare.files.list("/")} >= {"tool", "proc", "b"}
+
+
+def test_a_number_is_a_user_and_a_name_is_not(bare: Sandbox) -> None:
+    assert bare.run(["/tool", "--version"], user="1234").ok
+    with pytest.raises(InvalidRequest, match="user"):
+        bare.run(["/tool", "--version"], user="user")
+
+
+def test_the_image_is_not_changed_by_its_sandboxes(server: Server, bare: Sandbox) -> None:
+    bare.files.write("/only-here", b"x")
+    with Sandbox("bare", server=server.address) as other:
+        assert not other.files.exists("/only-here")
+
+
+def test_the_store_keeps_what_a_sandbox_uses(server: Server, bare: Sandbox) -> None:
+    with server.http() as http:
+        assert http.delete("/v1/images/bare").status_code == 409
