@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import traceback
 from types import FrameType
 from typing import NoReturn
 
@@ -99,4 +100,7 @@ def _run() -> int:
     except OSError as error:
         talk.say(f"error: {error}")
         return talk.CALLER_ERRED
+    except Exception:
+        talk.say(f"{traceback.format_exc()}error: this should not have happened, and is ours to mend")
+        return talk.WE_FAILED
     return code if isinstance(code, int) else 0
