@@ -2,10 +2,22 @@
 
 layer   a read-only file tree, named by its digest      (LayerStore)
 image   a name for a stack of layers and its defaults   (ImageStore)
-unit    upper/ and work/ of one sandbox, with a limit   (Driver)
+unit    upper/ and work/ of one sandbox, with a limit   (Driver: btrfs, loop, plain)
 """
 
+from skerry.storage.driver import Check, Driver
 from skerry.storage.images import Image, ImageStore, check_image_name, image_digest
 from skerry.storage.layers import LayerStore
+from skerry.storage.pick import checks, pick_driver
 
-__all__ = ["Image", "ImageStore", "LayerStore", "check_image_name", "image_digest"]
+__all__ = [
+    "Check",
+    "Driver",
+    "Image",
+    "ImageStore",
+    "LayerStore",
+    "check_image_name",
+    "checks",
+    "image_digest",
+    "pick_driver",
+]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -58,7 +58,7 @@ class ImageStore:
                 raise Conflict(f"image {image.name}: its layer {digest} is not in the store")
         tree.write_atomically(file, msgspec.json.encode(image))
 
-    def list(self) -> Sequence[Image]:
+    def list(self) -> builtins.list[Image]:
         names = [name for name in os.listdir(self.root) if name.endswith(".json") and not name.startswith(".")]
         return sorted((self._read(self.root / name) for name in names), key=lambda image: image.name)
 
@@ -69,7 +69,7 @@ class ImageStore:
         except FileNotFoundError:
             raise self._missing(name) from None
 
-    def collect(self, in_use: set[str]) -> Sequence[str]:
+    def collect(self, in_use: set[str]) -> builtins.list[str]:
         """Removes every layer that no image names and that is not `in_use` by a sandbox; returns what went."""
         with self.layers.held(exclusive=True):
             self.layers.sweep()
