@@ -9,6 +9,7 @@ import pytest
 
 from skerry import errors
 from skerry.cli import talk
+from skerry.client.harmless import harmless
 from skerry.types import Limits, ProcessInfo, Result
 
 HARMFUL = {
@@ -25,17 +26,17 @@ HARMFUL = {
 
 @pytest.mark.parametrize(("text", "shown"), HARMFUL.items())
 def test_what_would_speak_to_the_terminal_becomes_visible(text: str, shown: str) -> None:
-    assert talk.harmless(text) == shown
-    assert talk.harmless(text, lines=True) == shown
+    assert harmless(text) == shown
+    assert harmless(text, lines=True) == shown
 
 
 def test_what_is_plain_stays_as_it_is() -> None:
-    assert talk.harmless("naïve 你好 🦭 a-b_c.d/e:f") == "naïve 你好 🦭 a-b_c.d/e:f"
+    assert harmless("naïve 你好 🦭 a-b_c.d/e:f") == "naïve 你好 🦭 a-b_c.d/e:f"
 
 
 def test_line_breaks_stay_only_where_lines_are_meant() -> None:
-    assert talk.harmless("a\nb") == r"a\nb"
-    assert talk.harmless("a\nb", lines=True) == "a\nb"
+    assert harmless("a\nb") == r"a\nb"
+    assert harmless("a\nb", lines=True) == "a\nb"
 
 
 def test_an_error_is_said_with_its_hint_and_without_its_escape_codes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import click
 
 from skerry.cli import talk
 from skerry.cli.session import Session, json_option, pass_session
+from skerry.client.harmless import harmless
 
 
 @click.group("image")
@@ -58,7 +59,7 @@ def build(session: Session, name: str, rebuild: bool, as_json: bool) -> None:
     if as_json:
         talk.give_json(built)
     else:
-        click.echo(talk.harmless(f"{built.name} {built.digest}"))
+        click.echo(harmless(f"{built.name} {built.digest}"))
 
 
 @image.command()

@@ -17,6 +17,7 @@ from skerry.cli.session import (
     sandbox_argument,
     sandboxes_argument,
 )
+from skerry.client.harmless import harmless
 from skerry.errors import CommandFailed, NotFound, SkerryError
 from skerry.types import STATES, SandboxInfo
 
@@ -68,7 +69,7 @@ def ls(session: Session, labels: tuple[str, ...], state: Any, ids: bool, as_json
         talk.give_json(found)
     elif ids:
         for info in found:
-            click.echo(talk.harmless(info.id))
+            click.echo(harmless(info.id))
     else:
         talk.give_table(("ID", "NAME", "STATE", "IMAGE", "AGE", "LABELS"), map(_row, found))
 

@@ -13,6 +13,7 @@ import click
 from skerry.cli import talk
 from skerry.cli.background import log_path, require_root, start_in_background
 from skerry.cli.session import Session, json_option, pass_session
+from skerry.client.harmless import harmless
 from skerry.config import Settings, load
 from skerry.errors import NotFound, ServerUnreachable
 from skerry.types import parse_span
@@ -151,4 +152,4 @@ def logs(lines: int, follow: bool) -> None:
 
 def _give(data: bytes) -> None:
     """Lines of the log, in which names from inside may stand."""
-    click.echo(talk.harmless(data.decode("utf-8", "replace"), lines=True), nl=False)
+    click.echo(harmless(data.decode("utf-8", "replace"), lines=True), nl=False)

@@ -13,6 +13,7 @@ from typing import Any
 import click
 import msgspec
 
+from skerry.client.harmless import harmless
 from skerry.errors import HostUnsupported, QuotaExceeded, SandboxUnavailable, ServerUnreachable, SkerryError
 from skerry.types import Result
 
@@ -22,14 +23,6 @@ WE_FAILED = 125
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 _OURS = (SandboxUnavailable, ServerUnreachable, HostUnsupported, QuotaExceeded)
-
-
-def harmless(text: str, *, lines: bool = False) -> str:
-    """Text of unknown origin for a terminal: escape codes, line breaks and invisible characters become visible.
-
-    With `lines`, line breaks stay: for a message that may have several lines."""
-    keep = "\n" if lines else ""
-    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
 def say(text: str) -> None:

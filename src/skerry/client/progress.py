@@ -6,6 +6,7 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from skerry.client.harmless import harmless
 from skerry.types import Progress
 
 if TYPE_CHECKING:
@@ -57,8 +58,7 @@ class Lines:
         self._say(f"{self._title}: {progress.stage}{share}{left}{said}")
 
     def _say(self, line: str) -> None:
-        clean = "".join(c if c.isprintable() else "?" for c in line)
-        self._stream.write(clean + "\n")
+        self._stream.write(harmless(line) + "\n")
         self._stream.flush()
 
 
@@ -98,7 +98,7 @@ class Bar:
             return
         self._bar.update(
             self._task,
-            description=f"{self._title}: {progress.stage}",
+            description=harmless(f"{self._title}: {progress.stage}"),
             completed=progress.done,
             total=progress.total or None,
             amount=_amount(progress),
@@ -113,6 +113,6 @@ def _amount(progress: Progress) -> str:
         parts.append(f"{progress.done}/{progress.total}")
     if progress.eta_s:
         parts.append(f"{progress.eta_s:.0f} s left")
-    if progress.message:
-        parts.append("".join(c if c.isprintable() else "?" for c in progress.message)[:60])
+    if progress.message and not progress.total:
+        parts.append(harmless(progress.message)[:60])
     return "  ".join(parts)
