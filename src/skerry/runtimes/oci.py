@@ -26,6 +26,7 @@ _BACKLOG = 256
 _START_LIMIT_S = 30.0
 _END_LIMIT_S = 10.0
 _SHOWN = 2000  # characters of a runtime's own error
+_SO_PASSRIGHTS = 83  # since Linux 6.16
 
 
 class OciRuntime:
@@ -72,6 +73,7 @@ class OciRuntime:
     async def connect(self, sandbox: str) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
+            _refuse_fds(connection)
             with _short(self.run_dir / "k") as near:
                 await _connect(connection, f"{near}/{sandbox}")
         except OSError as error:
@@ -221,6 +223,13 @@ def _host(name: str, cgroups: Cgroups) -> spec.Host:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     program = bpf.compiled(seccomp.profile(machine)) if name == "crun" else None
     return spec.Host(machine, hard if hard > 0 else 1 << 20, cgroups.swap, program)
+
+
+def _refuse_fds(connection: socket.socket) -> None:
+    """Whoever reads from a unix socket and takes no fds closes those that came along, and the close of a socket with
+    SO_LINGER may last for hours: a lying keeper would stop the whole server with it."""
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
 
 
 async def _connect(connection: socket.socket, path: str) -> None:

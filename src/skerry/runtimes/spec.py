@@ -36,6 +36,7 @@ MASKED: Final = (
     "/proc/kmsg",
     "/proc/latency_stats",
     "/proc/modules",
+    "/proc/pressure",
     "/proc/sched_debug",
     "/proc/scsi",
     "/proc/sysrq-trigger",
@@ -47,6 +48,7 @@ MASKED: Final = (
     "/sys/kernel/vmcoreinfo",
 )
 READ_ONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys")
+_PTS: Final = "max=256"  # the host has 4096 for all
 _NAMESPACES: Final = ("user", "mount", "pid", "ipc", "uts", "cgroup", "network")
 
 
@@ -114,7 +116,7 @@ def _mounts(wall: Wall) -> list[dict[str, Any]]:
     return [
         _mount("/proc", "proc", quiet),
         _mount("/dev", "tmpfs", ["nosuid", "noexec", "strictatime", "mode=755", "size=64k", "nr_inodes=256"]),
-        _mount("/dev/pts", "devpts", ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]),
+        _mount("/dev/pts", "devpts", ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5", _PTS]),
         _mount("/dev/shm", "tmpfs", [*quiet, "mode=1777", shm]),  # noqa: S108
         _mount("/dev/mqueue", "mqueue", quiet),
         _mount("/sys", "sysfs", [*quiet, "ro"]),
