@@ -6,7 +6,8 @@ behind it, takes it away. Check: one line of `skerry doctor`.
 
 from __future__ import annotations
 
+from skerry.runtimes.checks import checks
 from skerry.runtimes.pick import pick_runtime
 from skerry.runtimes.runtime import Check, Init, Runtime, Wall
 
-__all__ = ["Check", "Init", "Runtime", "Wall", "pick_runtime"]
+__all__ = ["Check", "Init", "Runtime", "Wall", "checks", "pick_runtime"]

@@ -10,62 +10,18 @@ import contextlib
 import errno
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from skerry.errors import HostUnsupported, SandboxUnavailable
 from skerry.runtimes import syscalls
+from skerry.runtimes.hierarchies import OWN_V2, Hierarchies, Mode, mounted
 from skerry.types import Limits, Usage
 
-Mode = Literal["v1", "hybrid", "v2"]
-
-OWN_V2 = Path("/run/skerry/cgroup2")
 NEEDED = ("cpu", "memory", "pids")
 PERIOD_US = 100_000
 _DELEGATED = ("", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control")
 _MOST_BELOW = 8192  # sub-cgroups that root inside may make through the keeper's fd
-
-
-@dataclass(frozen=True)
-class Hierarchies:
-    """Where this host's cgroups are. v1: controller → mount point, named hierarchies as `name=…`."""
-
-    v1: dict[str, Path]
-    v2: Path | None
-
-    @property
-    def mode(self) -> Mode:
-        if not self.v1:
-            return "v2"
-        return "v1" if self.v2 in (None, OWN_V2) else "hybrid"
-
-    @property
-    def controllers(self) -> set[str]:
-        names = {name for name in self.v1 if not name.startswith("name=")}
-        if self.v2 is not None:
-            names |= set(_read(self.v2 / "cgroup.controllers").split())
-        return names
-
-
-def mounted() -> Hierarchies:
-    """As /proc/self/mountinfo tells it; the first mount of a hierarchy counts."""
-    v1: dict[str, Path] = {}
-    v2: Path | None = None
-    known = {line.split("\t")[0] for line in _read(Path("/proc/cgroups")).splitlines()[1:]}
-    for line in _read(Path("/proc/self/mountinfo")).splitlines():
-        left, _, right = line.partition(" - ")
-        kind, _, options = right.split(" ", 2)
-        root, point = left.split(" ")[3:5]
-        if root != "/":
-            continue
-        if kind == "cgroup2":
-            v2 = v2 or Path(point)
-        elif kind == "cgroup":
-            for name in options.split(","):
-                if name in known or name.startswith("name="):
-                    v1.setdefault(name, Path(point))
-    return Hierarchies(v1, v2)
 
 
 class Cgroups:

@@ -7,6 +7,7 @@ joined before it starts: a child inherits its place. (So is everything where the
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,8 @@ def command(name: str, cgroups: Cgroups, sandbox: str, argv: list[str]) -> list[
     if cgroups.mode == "v1":
         return ["/bin/sh", "-c", _JOIN, "sh", group, *argv]
     shell = ["/bin/sh", "-c", _HIDE, "sh", group, str(cgroups.v2_mount), *argv]
-    return ["/usr/bin/unshare", "--mount", "--propagation", "slave", *shell]
+    unshare = shutil.which("unshare") or "/usr/bin/unshare"
+    return [unshare, "--mount", "--propagation", "slave", *shell]
 
 
 def runtime_argv(binary: Path, state: Path, bundle: Path, sandbox: str, fds: int) -> list[str]:

@@ -193,8 +193,9 @@ def _attached(home: Path, mounts: list[int]) -> Iterator[tuple[str, list[str]]]:
         yield f"/proc/self/fd/{here}", names
     finally:
         for name in names:
+            with contextlib.suppress(OSError):  # detached: our own fd of it makes a plain umount busy
+                syscalls.umount(str(home / name), syscalls.MNT_DETACH)
             with contextlib.suppress(FileNotFoundError):
-                _unmount(str(home / name))
                 os.rmdir(name, dir_fd=here)
         os.close(here)
 

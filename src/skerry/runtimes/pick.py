@@ -13,6 +13,7 @@ from typing import Final
 from skerry.errors import HostUnsupported, InvalidRequest
 from skerry.runtimes import seccomp
 from skerry.runtimes.cgroups import Cgroups
+from skerry.runtimes.hierarchies import mounted, root_for
 from skerry.runtimes.oci import OciRuntime
 from skerry.runtimes.overlay import kernel
 from skerry.runtimes.runtime import Runtime
@@ -32,10 +33,11 @@ class Found:
     unsuited: str | None = None
 
 
-def pick_runtime(run_dir: Path, wish: str | None = None, cgroup_root: str | None = None) -> Runtime:
+def pick_runtime(run_dir: Path, wish: str | None = None) -> Runtime:
     """The runtime for the sandboxes of the instance whose run directory this is. Fails closed."""
     _check_host()
-    cgroups = Cgroups(cgroup_root or f"/skerry/{run_dir.name}")
+    found = mounted()
+    cgroups = Cgroups(root_for(run_dir.name, found), found)
     chosen = _choose(wish)
     return OciRuntime(chosen.name, chosen.binary, chosen.version, run_dir, cgroups)
 

