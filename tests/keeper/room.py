@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,9 +78,15 @@ class Room:
         listener.listen(64)
         group = os.open(self.group or "/dev/null", os.O_RDONLY)
         environment = {
-            "W": str(inside), "K": str(binary()), "L": str(listener.fileno()), "C": str(group), "PATH": os.environ["PATH"],
-            "G": str(self.group or ""), "F": "4" if self.group else "", "E": str(self.directory / "stderr"),
-        }  # fmt: skip
+            "W": str(inside),
+            "K": str(binary()),
+            "L": str(listener.fileno()),
+            "C": str(group),
+            "G": str(self.group or ""),
+            "F": "4" if self.group else "",
+            "E": str(self.directory / "stderr"),
+            "PATH": os.environ["PATH"],
+        }
         self._child = subprocess.Popen(
             [
                 "unshare",
@@ -149,8 +156,6 @@ async def eventually(check: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 def eventually_sync(check: Callable[[], bool]) -> None:
-    import time
-
     end = time.monotonic() + 10
     while not check():
         assert time.monotonic() < end, "it did not happen in 10 s"

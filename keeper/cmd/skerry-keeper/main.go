@@ -9,6 +9,7 @@ import (
 	"skerry/keeper/internal/build"
 	"skerry/keeper/internal/keeper"
 	"skerry/keeper/internal/launcher"
+	"skerry/keeper/internal/sudo"
 )
 
 // The main goroutine keeps the main thread: a goroutine that ends while locked to it would wedge it (package rights).
@@ -19,6 +20,9 @@ func main() {
 }
 
 func run(args []string) int {
+	if sudo.Called(args) {
+		return sudo.Run(args[1:])
+	}
 	if len(args) == 2 {
 		switch args[1] {
 		case "init":

@@ -9,6 +9,7 @@ import (
 	"skerry/keeper/internal/accounts"
 	"skerry/keeper/internal/build"
 	"skerry/keeper/internal/process"
+	"skerry/keeper/internal/sudo"
 	"skerry/keeper/internal/wire"
 )
 
@@ -89,6 +90,15 @@ func (k *keeper) configure(c *wire.Conn, q *wire.Request) {
 	k.config = next
 	k.setLife(next.Life)
 	k.mu.Unlock()
+	if next.Sudo {
+		err = k.door.Open(sudo.Rules{UID: user.UID, Env: next.Env, OpenFiles: next.OpenFiles})
+	} else {
+		k.door.Close()
+	}
+	if err != nil {
+		c.Fail(500, "no_sudo", "the sudo door can't be opened: "+err.Error())
+		return
+	}
 	g := k.greet()
 	g.Shell, g.User = process.Shell(), &account{user.Name, user.UID, user.GID, user.Home}
 	c.JSON(200, g)

@@ -15,6 +15,7 @@ import (
 	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/pool"
 	"skerry/keeper/internal/process"
+	"skerry/keeper/internal/sudo"
 	"skerry/keeper/internal/wire"
 )
 
@@ -29,6 +30,7 @@ type keeper struct {
 	began     time.Time
 	processes *process.Table
 	pool      *pool.Pool
+	door      *sudo.Door
 	quit      chan time.Duration // the grace
 
 	mu     sync.Mutex
@@ -64,6 +66,7 @@ func Init() int {
 		group = cgroupFD
 	}
 	k := &keeper{began: time.Now(), pool: pool.New(group, null), quit: make(chan time.Duration, 4)}
+	k.door = sudo.NewDoor(k.pool)
 	k.processes = process.NewTable(k.pool, null)
 	return k.run()
 }
@@ -75,8 +78,7 @@ func complain(what string, err error) int {
 
 func (k *keeper) run() int {
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, syscall.SIGCHLD, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	linux.DefaultSignals()
+	signal.Notify(signals, linux.Catchable()...)
 	if err := syscall.SetNonblock(listenFD, true); err != nil {
 		return 1
 	}

@@ -3,7 +3,6 @@
 package launcher
 
 import (
-	"encoding/binary"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -38,16 +37,14 @@ func Run() int {
 	}
 	syscall.CloseOnExec(SocketFD)
 	debug.SetGCPercent(20)
-	// Caught, not ignored: a caught signal is the default again after exec, an ignored one stays ignored.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	linux.DefaultSignals()
+	signal.Notify(make(chan os.Signal, 1), linux.Catchable()...)
 	syscall.Umask(0o022)
 	linux.RaiseOOMScore(oomScore)
 	l := &launcher{jobs: map[int]uint32{}, spawn: make(chan struct{}, 1)}
 	l.send(spawn.Event{Kind: spawn.Ready, Value: join()})
 	go l.reap()
 	for {
-		request, fds, err := receive()
+		request, fds, err := spawn.Receive(SocketFD, spawn.MaxRequest)
 		if err != nil {
 			return 0
 		}
@@ -144,31 +141,4 @@ func (l *launcher) send(e spawn.Event) {
 	if _, err := syscall.Write(SocketFD, e.Encode()); err != nil {
 		os.Exit(0)
 	}
-}
-
-func receive() (*spawn.Request, []int, error) {
-	var head [4]byte
-	control := make([]byte, syscall.CmsgSpace(3*4))
-	n, cn, _, _, err := syscall.Recvmsg(SocketFD, head[:], control, syscall.MSG_CMSG_CLOEXEC|syscall.MSG_WAITALL)
-	for err == syscall.EINTR {
-		n, cn, _, _, err = syscall.Recvmsg(SocketFD, head[:], control, syscall.MSG_CMSG_CLOEXEC|syscall.MSG_WAITALL)
-	}
-	size := binary.BigEndian.Uint32(head[:])
-	if err != nil || n != 4 || size > spawn.MaxRequest {
-		return nil, nil, syscall.EPROTO
-	}
-	var fds []int
-	if messages, err := syscall.ParseSocketControlMessage(control[:cn]); err == nil && len(messages) == 1 {
-		fds, _ = syscall.ParseUnixRights(&messages[0])
-	}
-	body := make([]byte, size)
-	for got := 0; got < len(body); got += n {
-		if n, err = syscall.Read(SocketFD, body[got:]); err == syscall.EINTR {
-			n = 0
-		} else if err != nil || n == 0 {
-			return nil, nil, syscall.EPROTO
-		}
-	}
-	request, err := spawn.Decode(body)
-	return request, fds, err
 }

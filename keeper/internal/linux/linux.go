@@ -87,14 +87,6 @@ func HungUp(fd int) bool {
 	return e == 0 && p.revents&(pollRdHup|pollHup|pollErr) != 0
 }
 
-// DefaultSignals resets what the Go runtime leaves as inherited; an ignored signal would stay ignored in every command.
-func DefaultSignals() {
-	var action [32]byte // struct sigaction with SIG_DFL
-	for _, s := range []syscall.Signal{syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU} {
-		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
-	}
-}
-
 // RaiseOOMScore makes this process and what it starts better victims than the keeper.
 func RaiseOOMScore(by int) {
 	const path = "/proc/self/oom_score_adj"

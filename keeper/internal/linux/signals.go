@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"os"
 	"strconv"
 	"strings"
 	"syscall"
@@ -30,4 +31,16 @@ func SignalName(s syscall.Signal) string {
 		}
 	}
 	return strconv.Itoa(int(s))
+}
+
+// Catchable is every signal that would end or stop a Go program and can be caught. Caught, none of them does; and what is
+// caught, unlike what is ignored, is the default again after exec. SIGURG stays the Go runtime's own.
+func Catchable() []os.Signal {
+	var all []os.Signal
+	for s := syscall.SIGHUP; s <= syscall.SIGSYS; s++ {
+		if s != syscall.SIGKILL && s != syscall.SIGSTOP && s != syscall.SIGURG {
+			all = append(all, s)
+		}
+	}
+	return all
 }

@@ -153,13 +153,20 @@ func (l *Launcher) settle(job uint32) {
 	}
 }
 
-// Start forks a command from this launcher and waits until it runs or can't.
+// Start forks a command from a launcher that was taken, and waits until it runs or can't.
 func (l *Launcher) Start(r *spawn.Request, stdio [3]int) (*Job, error) {
+	return l.start(r, stdio, false)
+}
+
+// Join forks a further command into the tree of one that still has processes: they share its fate.
+func (l *Launcher) Join(r *spawn.Request, stdio [3]int) (*Job, error) { return l.start(r, stdio, true) }
+
+func (l *Launcher) start(r *spawn.Request, stdio [3]int, join bool) (*Job, error) {
 	job := &Job{launcher: l, started: make(chan syscall.Errno, 1), exited: make(chan struct{})}
 	r.Kind, r.Job = spawn.Start, l.pool.nextJob()
 	job.id = r.Job
 	l.mu.Lock()
-	if l.jobs == nil {
+	if l.jobs == nil || join && l.empty {
 		l.mu.Unlock()
 		return nil, errGone
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 )
 
+const maxAncestors = 4096
+
 // descendants walks the parent links of /proc. It is the fall-back where there is no cgroup: a launcher is a subreaper,
 // so what called setsid or daemonised is below it all the same.
 func descendants(root int) []int {
@@ -84,4 +86,26 @@ func killTree(root int) {
 			return
 		}
 	}
+}
+
+// Of returns the launcher whose tree a process belongs to, or nil. Launchers are subreapers: whatever a process did, its
+// line of parents leads there.
+func (p *Pool) Of(pid int) *Launcher {
+	p.mu.Lock()
+	launchers := make(map[int]*Launcher, len(p.all))
+	for l := range p.all {
+		launchers[l.pid] = l
+	}
+	p.mu.Unlock()
+	for range maxAncestors {
+		if l := launchers[pid]; l != nil {
+			return l
+		}
+		parent, alive := parentOf(strconv.Itoa(pid))
+		if !alive || parent <= 1 {
+			return nil
+		}
+		pid = parent
+	}
+	return nil
 }

@@ -134,11 +134,9 @@ func shellLine(line string) ([]string, error) {
 	return []string{shell, "-c", line}, nil
 }
 
-// checkDir tells, once a start has failed, whether it was the directory: "dir/." needs the right to enter dir.
+// checkDir tells, once a start has failed, whether it was the directory.
 func checkDir(dir string, user *accounts.User) error {
-	var st syscall.Stat_t
-	err := rights.Do(user, func() error { return syscall.Stat(dir+"/.", &st) })
-	if err != nil {
+	if err := rights.Enter(user, dir); err != nil {
 		return refuse("bad_cwd", "cwd: %s: %v", dir, err)
 	}
 	return nil

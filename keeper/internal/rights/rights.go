@@ -49,3 +49,9 @@ func assume(u *accounts.User) error {
 	}
 	return nil
 }
+
+// Enter tells whether a user may make dir the current directory: "dir/." needs the right to search dir.
+func Enter(u *accounts.User, dir string) error {
+	var st syscall.Stat_t
+	return Do(u, func() error { return syscall.Stat(dir+"/.", &st) })
+}

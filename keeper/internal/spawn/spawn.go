@@ -27,6 +27,7 @@ type Request struct {
 	Groups    []uint32
 	Dir       string
 	Path      string // where bare program names are looked for
+	User      string // only from the sudo shim: who to become
 	Argv      []string
 	Env       []string
 }
@@ -38,6 +39,15 @@ const (
 	Failed                  // Value: the errno
 	Exited                  // Value: the wait status
 	Empty                   // no process of any job up to Job is left
+	Refused                 // only to the sudo shim; Value: one of the reasons below
+)
+
+// Reasons of Refused.
+const (
+	NotAllowed uint32 = 1 + iota
+	UnknownUser
+	NoCommand // the caller belongs to no command of the keeper's, or that one has ended
+	BadDirectory
 )
 
 // Event is what a launcher reports; it has a fixed size.
@@ -64,7 +74,7 @@ func (r *Request) Encode() []byte {
 	for _, g := range r.Groups {
 		b = binary.BigEndian.AppendUint32(b, g)
 	}
-	b = appendStrings(b, []string{r.Dir, r.Path})
+	b = appendStrings(b, []string{r.Dir, r.Path, r.User})
 	b = appendStrings(b, r.Argv)
 	b = appendStrings(b, r.Env)
 	binary.BigEndian.PutUint32(b, uint32(len(b)-4))
@@ -89,10 +99,10 @@ func Decode(b []byte) (*Request, error) {
 	}
 	paths := d.strings()
 	r.Argv, r.Env = d.strings(), d.strings()
-	if d.bad || len(d.b) != 0 || len(paths) != 2 {
+	if d.bad || len(d.b) != 0 || len(paths) != 3 {
 		return nil, errShort
 	}
-	r.Dir, r.Path = paths[0], paths[1]
+	r.Dir, r.Path, r.User = paths[0], paths[1], paths[2]
 	return r, nil
 }
 
@@ -163,4 +173,21 @@ func ReadEvent(r io.Reader) (Event, error) {
 		Kind: b[0], Job: binary.BigEndian.Uint32(b[1:]), Value: binary.BigEndian.Uint32(b[5:]),
 		CPU: binary.BigEndian.Uint64(b[9:]), MaxRSS: binary.BigEndian.Uint64(b[17:]),
 	}, nil
+}
+
+// Read reads one request that carries no fds.
+func Read(r io.Reader, limit uint32) (*Request, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, err
+	}
+	size := binary.BigEndian.Uint32(head[:])
+	if size > limit {
+		return nil, errShort
+	}
+	body := make([]byte, size)
+	if _, err := io.ReadFull(r, body); err != nil {
+		return nil, err
+	}
+	return Decode(body)
 }

@@ -1,0 +1,73 @@
+package spawn
+
+import (
+	"encoding/binary"
+	"syscall"
+)
+
+const stdio = 3
+
+// Receive reads one request with its fds from a blocking socket.
+func Receive(fd int, limit uint32) (*Request, []int, error) {
+	var head [4]byte
+	control := make([]byte, syscall.CmsgSpace(stdio*4))
+	const flags = syscall.MSG_CMSG_CLOEXEC | syscall.MSG_WAITALL
+	n, cn, _, _, err := syscall.Recvmsg(fd, head[:], control, flags)
+	for err == syscall.EINTR {
+		n, cn, _, _, err = syscall.Recvmsg(fd, head[:], control, flags)
+	}
+	var fds []int
+	if err == nil {
+		fds = rights(control[:cn])
+	}
+	size := binary.BigEndian.Uint32(head[:])
+	if err != nil || n != len(head) || size > limit {
+		CloseAll(fds)
+		return nil, nil, syscall.EPROTO
+	}
+	body := make([]byte, size)
+	if err := readFull(fd, body); err != nil {
+		CloseAll(fds)
+		return nil, nil, err
+	}
+	request, err := Decode(body)
+	if err != nil {
+		CloseAll(fds)
+	}
+	return request, fds, err
+}
+
+// rights takes the fds out of control messages, however many of those there are.
+func rights(control []byte) (fds []int) {
+	messages, err := syscall.ParseSocketControlMessage(control)
+	if err != nil {
+		return nil
+	}
+	for i := range messages {
+		if got, err := syscall.ParseUnixRights(&messages[i]); err == nil {
+			fds = append(fds, got...)
+		}
+	}
+	return fds
+}
+
+func readFull(fd int, b []byte) error {
+	for len(b) > 0 {
+		n, err := syscall.Read(fd, b)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil || n == 0 {
+			return syscall.EPROTO
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// CloseAll closes fds that came with a request.
+func CloseAll(fds []int) {
+	for _, fd := range fds {
+		_ = syscall.Close(fd)
+	}
+}

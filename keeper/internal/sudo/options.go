@@ -1,0 +1,179 @@
+// Package sudo is both ends of `sudo` inside: the shim that a user's command runs, and the keeper's door for it. The real
+// sudo can't work under no_new_privs; this one asks PID 1 to run one command as root inside.
+package sudo
+
+import (
+	"errors"
+	"path"
+	"strings"
+)
+
+type action int
+
+const (
+	runCommand action = iota
+	doNothing         // -v, -k: there is no password to remember
+	listRights
+	showVersion
+	showHelp
+)
+
+// options is what a sudo command line says.
+type options struct {
+	action  action
+	user    string
+	login   bool // -i
+	shell   bool // -s
+	keepEnv bool // -E
+	setHome bool // -H
+	keep    []string
+	assign  []string // VAR=value before the command
+	command []string
+}
+
+var errUsage = errors.New("usage: sudo [-EHiknSsv] [-u user] [VAR=value] [--] command [argument ...]")
+
+// parse reads a command line, without its first word.
+func parse(args []string) (*options, error) {
+	o := &options{user: "root"}
+	for len(args) > 0 {
+		arg := args[0]
+		if arg == "--" {
+			args = args[1:]
+			break
+		}
+		if len(arg) < 2 || arg[0] != '-' {
+			break
+		}
+		args = args[1:]
+		var err error
+		if strings.HasPrefix(arg, "--") {
+			args, err = o.long(arg[2:], args)
+		} else {
+			args, err = o.short(arg[1:], args)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	for len(args) > 0 && strings.IndexByte(args[0], '=') > 0 {
+		o.assign = append(o.assign, args[0])
+		args = args[1:]
+	}
+	o.command = args
+	if o.action == runCommand && len(args) == 0 && !o.login && !o.shell {
+		return nil, errUsage
+	}
+	return o, nil
+}
+
+// flag applies an option that takes no value.
+func (o *options) flag(name string) bool {
+	switch name {
+	case "n", "non-interactive", "S", "stdin", "A", "askpass", "B", "bell", "P", "preserve-groups":
+	case "E", "preserve-env":
+		o.keepEnv = true
+	case "H", "set-home":
+		o.setHome = true
+	case "i", "login":
+		o.login = true
+	case "s", "shell":
+		o.shell = true
+	case "k", "reset-timestamp", "K", "remove-timestamp", "v", "validate":
+		o.action = max(o.action, doNothing)
+	case "l", "list":
+		o.action = listRights
+	case "V", "version":
+		o.action = showVersion
+	case "h", "help":
+		o.action = showHelp
+	default:
+		return false
+	}
+	return true
+}
+
+// value applies an option that takes one.
+func (o *options) value(name, value string) bool {
+	switch name {
+	case "u", "user":
+		o.user = strings.TrimPrefix(value, "#")
+	case "p", "prompt", "C", "close-from":
+	default:
+		return false
+	}
+	return true
+}
+
+func (o *options) short(letters string, rest []string) ([]string, error) {
+	for i, letter := range letters {
+		name := string(letter)
+		if o.flag(name) {
+			continue
+		}
+		value := letters[i+len(name):]
+		if value == "" {
+			if len(rest) == 0 {
+				return nil, errUsage
+			}
+			value, rest = rest[0], rest[1:]
+		}
+		if !o.value(name, value) {
+			return nil, errUsage
+		}
+		break
+	}
+	return rest, nil
+}
+
+func (o *options) long(word string, rest []string) ([]string, error) {
+	name, value, given := strings.Cut(word, "=")
+	switch {
+	case name == "preserve-env" && given:
+		o.keep = append(o.keep, strings.Split(value, ",")...)
+	case !given && o.flag(name):
+	case given && o.value(name, value):
+	case !given && len(rest) > 0 && o.value(name, rest[0]):
+		rest = rest[1:]
+	default:
+		return nil, errUsage
+	}
+	return rest, nil
+}
+
+// argv is the command with the shell that -i or -s puts around it.
+func (o *options) argv(shell string) []string {
+	if !o.login && !o.shell {
+		return o.command
+	}
+	argv := []string{shell}
+	if o.login {
+		argv = append(argv, "-l")
+	}
+	if len(o.command) > 0 {
+		argv = append(argv, "-c", quote(o.command))
+	}
+	return argv
+}
+
+// quote does what sudo does: everything but plain characters gets a backslash.
+func quote(words []string) string {
+	var b strings.Builder
+	for i, word := range words {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		for j := range len(word) {
+			c := word[j]
+			plain := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c >= 0x80
+			if !plain && !strings.ContainsRune("_-$./", rune(c)) {
+				b.WriteByte('\\')
+			}
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+// Called says whether the binary was called as sudo.
+func Called(args []string) bool { return len(args) > 0 && path.Base(args[0]) == "sudo" }

@@ -1,0 +1,200 @@
+package sudo
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path"
+	"strings"
+	"syscall"
+
+	"skerry/keeper/internal/accounts"
+	"skerry/keeper/internal/build"
+	"skerry/keeper/internal/spawn"
+)
+
+// Socket is where the keeper listens, inside.
+const Socket = "/run/skerry/sudo.sock"
+
+var forwarded = []os.Signal{
+	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM,
+	syscall.SIGCONT,
+}
+
+// Run is the shim. It returns the exit code.
+func Run(args []string) int {
+	o, err := parse(args)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	switch o.action {
+	case doNothing:
+		return 0
+	case listRights:
+		fmt.Println("You may run the following commands in this sandbox:\n    (ALL) NOPASSWD: ALL")
+		return 0
+	case showVersion:
+		fmt.Println("Sudo for Skerry sandboxes, keeper " + build.ID)
+		return 0
+	case showHelp:
+		fmt.Println(errUsage)
+		return 0
+	}
+	return ask(o)
+}
+
+func ask(o *options) int {
+	fd, err := dial()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "sudo: not available in this sandbox: "+err.Error())
+		return 1
+	}
+	request, shell, err := prepare(o)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "sudo: "+err.Error())
+		return 1
+	}
+	message := request.Encode()
+	sent, err := syscall.SendmsgN(fd, message, syscall.UnixRights(stdio()...), nil, syscall.MSG_NOSIGNAL)
+	conn := os.NewFile(uintptr(fd), "keeper")
+	if err == nil && sent < len(message) {
+		_, err = conn.Write(message[sent:])
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "sudo: the keeper does not answer: "+err.Error())
+		return 1
+	}
+	go forward(conn)
+	return await(conn, o, shell)
+}
+
+func dial() (int, error) {
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	return fd, syscall.Connect(fd, &syscall.SockaddrUnix{Name: Socket})
+}
+
+// stdio are our three, with /dev/null for those that are closed.
+func stdio() []int {
+	fds := []int{0, 1, 2}
+	for i := range fds {
+		var st syscall.Stat_t
+		if syscall.Fstat(i, &st) != nil {
+			if fd, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0); err == nil {
+				fds[i] = fd
+			}
+		}
+	}
+	return fds
+}
+
+func prepare(o *options) (*spawn.Request, string, error) {
+	target, err := accounts.Find(o.user)
+	if err != nil {
+		return nil, "", fmt.Errorf("unknown user: %s", o.user)
+	}
+	dir, err := os.Getwd()
+	if err != nil || o.login {
+		dir = target.Home
+	}
+	argv := o.argv(target.Shell)
+	r := &spawn.Request{Kind: spawn.Start, User: o.user, Dir: dir, Argv: argv, Env: environment(o, os.Environ())}
+	return r, argv[0], nil
+}
+
+// environment is what the caller wants kept or set; the keeper puts it over the target's own.
+func environment(o *options, mine []string) (env []string) {
+	for _, entry := range mine {
+		name, _, _ := strings.Cut(entry, "=")
+		if kept(o, name) {
+			env = append(env, entry)
+		}
+	}
+	return append(env, o.assign...)
+}
+
+func kept(o *options, name string) bool {
+	switch name {
+	case "PATH", "USER", "LOGNAME", "SHELL", "MAIL":
+		return false
+	case "TERM", "COLORTERM", "LANG", "LANGUAGE", "TZ", "DEBIAN_FRONTEND":
+		return true
+	case "HOME":
+		return o.keepEnv && !o.setHome && !o.login
+	}
+	for _, wanted := range o.keep {
+		if wanted == name {
+			return true
+		}
+	}
+	return o.keepEnv || strings.HasPrefix(name, "LC_")
+}
+
+func forward(conn *os.File) {
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, forwarded...)
+	for s := range signals {
+		number, _ := s.(syscall.Signal)
+		r := spawn.Request{Kind: spawn.Signal, Signal: uint32(number)}
+		_, _ = conn.Write(r.Encode())
+	}
+}
+
+// await waits for the command's end and ends alike.
+func await(conn *os.File, o *options, name string) int {
+	for {
+		e, err := spawn.ReadEvent(conn)
+		if err == io.EOF || err != nil {
+			fmt.Fprintln(os.Stderr, "sudo: the keeper went away")
+			return 1
+		}
+		switch e.Kind {
+		case spawn.Exited:
+			return mirror(syscall.WaitStatus(e.Value))
+		case spawn.Failed:
+			return cannot(name, syscall.Errno(e.Value))
+		case spawn.Refused:
+			fmt.Fprintln(os.Stderr, "sudo: "+reason(e.Value, o))
+			return 1
+		}
+	}
+}
+
+func cannot(name string, errno syscall.Errno) int {
+	message := name + ": " + errno.Error()
+	if errno == syscall.ENOENT {
+		message = path.Clean(name) + ": command not found"
+	}
+	fmt.Fprintln(os.Stderr, "sudo: "+message)
+	return 1
+}
+
+func reason(code uint32, o *options) string {
+	switch code {
+	case spawn.NotAllowed:
+		me, err := accounts.Find(fmt.Sprint(os.Getuid()))
+		if err != nil {
+			return "you are not in the sudoers file"
+		}
+		return me.Name + " is not in the sudoers file"
+	case spawn.UnknownUser:
+		return "unknown user: " + o.user
+	case spawn.BadDirectory:
+		return "the current directory can't be entered by " + o.user
+	}
+	return "only commands that the keeper started may use it"
+}
+
+func mirror(status syscall.WaitStatus) int {
+	if !status.Signaled() {
+		return status.ExitStatus()
+	}
+	s := status.Signal()
+	signal.Reset(s)
+	_ = syscall.Kill(os.Getpid(), s)
+	return 128 + int(s)
+}
