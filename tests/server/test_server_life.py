@@ -1,0 +1,118 @@
+"""A real server comes, goes and comes again; what it serves outlives it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import stat
+import threading
+from collections.abc import Callable
+from subprocess import TimeoutExpired
+from typing import Any
+
+import httpx
+import pytest
+from serving import Server, wait_until
+
+from skerry.config import run_dir, socket_path
+
+RUN = {"wait": "true"}
+
+
+def run(http: httpx.Client, box: str, cmd: Any) -> dict[str, Any]:
+    answer = http.post(f"/v1/sandboxes/{box}/processes", params=RUN, json={"cmd": cmd})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def test_sandboxes_live_on_when_the_server_goes_and_comes(own_server: Server) -> None:
+    own_server.start()
+    with own_server.http() as http:
+        box = http.post("/v1/sandboxes", json={}).json()["id"]
+        pid = run(http, box, "sleep 1000 >/dev/null 2>&1 & echo $!")["stdout"].strip()
+        assert http.post("/v1/server/stop").status_code == 202
+    assert own_server.process is not None
+    assert own_server.process.wait(30) == 0
+    assert not socket_path(own_server.state_dir).exists()
+    own_server.start()
+    with own_server.http() as http:
+        assert run(http, box, ["kill", "-0", pid])["exit_code"] == 0
+
+
+def test_a_second_server_on_the_same_state_is_refused(server: Server) -> None:
+    second = Server(server.state_dir)
+    second.log = server.log.with_suffix(".second")
+    second.start(wait=False)
+    assert second.process is not None
+    assert second.process.wait(30) != 0
+    assert "another server" in second.tail()
+    second.log.unlink()
+    with server.http() as http:
+        assert http.get("/healthz").status_code == 200
+
+
+def test_a_server_waits_for_the_one_that_is_leaving(own_server: Server) -> None:
+    """The old one's socket is gone and its lock is held: the new one takes over as soon as it has left."""
+    own_server.start()
+    old, done = own_server.process, threading.Event()
+    with own_server.http() as http:
+        box = http.post("/v1/sandboxes", json={}).json()["id"]
+        thread = threading.Thread(target=lambda: (run(http, box, "sleep 2"), done.set()))
+        thread.start()
+        with own_server.http() as other:
+            wait_until(lambda: "sleep" in other.get(f"/v1/sandboxes/{box}/processes").text, "the run")
+        assert old is not None
+        old.send_signal(signal.SIGTERM)
+        wait_until(lambda: not socket_path(own_server.state_dir).exists(), "the old socket to go")
+        own_server.start()
+        thread.join(30)
+    assert done.is_set()
+    assert old.wait(30) == 0
+
+
+def test_a_second_signal_insists(own_server: Server) -> None:
+    own_server.start()
+    with own_server.http() as http:
+        box = http.post("/v1/sandboxes", json={}).json()["id"]
+        headers = {"Accept": "application/x-ndjson"}
+        with http.stream(
+            "POST", f"/v1/sandboxes/{box}/processes", params=RUN, json={"cmd": ["sleep", "1000"]}, headers=headers
+        ) as answer:
+            assert "started" in json.loads(next(answer.iter_lines()))
+            assert own_server.process is not None
+            own_server.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: not socket_path(own_server.state_dir).exists(), "the stop to begin")
+            assert own_server.end(signal.SIGTERM) == 0
+    own_server.start()
+    with own_server.http() as http:
+        wait_until(lambda: run(http, box, ["pgrep", "sleep"])["exit_code"] == 1, "the command to be gone")
+
+
+def test_nobody_else_on_the_host_can_open_the_socket(server: Server) -> None:
+    path = socket_path(server.state_dir)
+    assert stat.S_IMODE(path.lstat().st_mode) == 0o600
+    assert stat.S_IMODE(run_dir(server.state_dir).lstat().st_mode) == 0o711
+
+
+def test_an_idle_server_leaves_once_it_is_empty(make_server: Callable[[], Server]) -> None:
+    server = make_server().start("--idle-exit", "500ms")
+    with server.http() as http:
+        box = http.post("/v1/sandboxes", json={}).json()["id"]
+    wait_until(lambda: '"event":"listening"' in server.tail(), "the log")
+    with pytest.raises(TimeoutExpired):
+        server.process.wait(2)  # type: ignore[union-attr]
+    with server.http() as http:
+        assert http.delete(f"/v1/sandboxes/{box}").status_code == 204
+    assert server.process is not None
+    assert server.process.wait(30) == 0
+
+
+def test_the_doctor_and_the_server_tell_of_themselves(server: Server) -> None:
+    with server.http() as http:
+        report = http.get("/v1/doctor").json()
+        info = http.get("/v1/server").json()
+    assert {check["name"] for check in report["checks"]} >= {"root", "keeper", "image base"}
+    assert server.process is not None
+    assert info["pid"] == server.process.pid
+    assert info["address"] == server.address
+    assert info["state_dir"] == str(server.state_dir)
