@@ -5,11 +5,14 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
+	"sync"
 	"syscall"
+	"time"
 )
 
 type call func() syscall.Errno
@@ -19,9 +22,22 @@ func main() {
 		one(calls()[os.Args[2]])
 	}
 	results := map[string]string{}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	turns := make(chan struct{}, 8)
 	for name := range calls() {
-		results[name] = apart(name)
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			turns <- struct{}{}
+			result := apart(name)
+			<-turns
+			mu.Lock()
+			defer mu.Unlock()
+			results[name] = result
+		}()
 	}
+	all.Wait()
 	_ = json.NewEncoder(os.Stdout).Encode(results)
 }
 
@@ -34,10 +50,18 @@ func one(c call) {
 	os.Exit(0)
 }
 
+// patience: a filter may kill the calling thread alone, and then its process waits for ever.
+const patience = 2 * time.Second
+
 func apart(name string) string {
-	command := exec.Command("/proc/self/exe", "one", name)
+	limit, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	command := exec.CommandContext(limit, "/proc/self/exe", "one", name)
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal to hang up
 	out, err := command.Output()
+	if limit.Err() != nil {
+		return "thread killed"
+	}
 	if exit, ok := err.(*exec.ExitError); ok {
 		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 			return status.Signal().String()

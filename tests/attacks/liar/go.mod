@@ -1,0 +1,3 @@
+module skerry/attacks/liar
+
+go 1.22
