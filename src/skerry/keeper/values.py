@@ -109,7 +109,7 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class File(_Said, frozen=True, kw_only=True):
     """A file as the keeper describes it; its path is the host's own knowledge."""
 
-    name: Annotated[str, Meta(max_length=1024)]
+    name: Annotated[str, Meta(pattern=r"\A[^/\x00]+\Z", max_length=1024)]
     type: FileType
     size: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     mode: Annotated[int, Meta(ge=0, le=0o7777)]
@@ -122,3 +122,7 @@ class File(_Said, frozen=True, kw_only=True):
 class Listing(_Said, frozen=True, kw_only=True):
     entries: Annotated[list[File], Meta(max_length=100_000)]
     more: bool
+
+    def __post_init__(self) -> None:
+        if any(entry.name in (".", "..") for entry in self.entries):
+            raise ValueError("an entry that is no entry")

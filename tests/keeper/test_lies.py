@@ -1,0 +1,342 @@
+"""Keepers that lie. Root inside may replace ours in memory, so everything that can be said wrongly is said here."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from keeper.room import spec
+
+from skerry.errors import SandboxUnavailable
+from skerry.keeper import Keeper, KeeperLied, KeeperSilent
+
+Writer = asyncio.StreamWriter
+Lie = Callable[[Writer], Awaitable[None]]
+UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: skerry-frames\r\n\r\n"
+STARTED = b'\x04\x00\x00\x00\x09{"pid":5}'
+MEBIBYTE = b"x" * (1 << 20)
+
+
+@asynccontextmanager
+async def keeper_that(tmp_path: Path, lie: Lie, time_limit: float = 5.0) -> AsyncIterator[Keeper]:
+    path = str(tmp_path / "k")
+
+    async def serve(reader: asyncio.StreamReader, writer: Writer) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            await lie(writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    async def connect() -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        await asyncio.get_running_loop().sock_connect(sock, path)
+        return sock
+
+    server = await asyncio.start_unix_server(serve, path)
+    keeper = Keeper(connect, None, time_limit=time_limit)
+    try:
+        yield keeper
+    finally:
+        await keeper.close()
+        server.close()
+
+
+def says(*parts: bytes) -> Lie:
+    async def lie(writer: Writer) -> None:
+        for part in parts:
+            writer.write(part)
+        await writer.drain()
+
+    return lie
+
+
+def says_for_ever(first: bytes, again: bytes) -> Lie:
+    async def lie(writer: Writer) -> None:
+        writer.write(first)
+        while True:
+            writer.write(again)
+            await writer.drain()
+
+    return lie
+
+
+def says_slowly(data: bytes) -> Lie:
+    async def lie(writer: Writer) -> None:
+        for byte in data:
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0.05)
+
+    return lie
+
+
+async def says_nothing(writer: Writer) -> None:
+    await asyncio.sleep(30)
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def answer(body: bytes, status: bytes = b"200 OK") -> bytes:
+    return b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
+
+
+GOOD = b'{"build":"b","protocol":1,"uptime_s":1.0,"processes":0}'
+
+
+async def test_the_truth_is_believed(tmp_path: Path) -> None:
+    async with keeper_that(tmp_path, says(answer(GOOD))) as keeper:
+        assert (await keeper.hello()).build == "b"
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        says_for_ever(b"HTTP/1.1 200 OK\r\n", b"X-Header: " + b"x" * 100 + b"\r\n"),
+        says_for_ever(b"HTTP/1.1 200 OK\r\nX: ", b"x" * 4096),
+        says_for_ever(b"", MEBIBYTE),
+        says_for_ever(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"100000\r\n" + MEBIBYTE + b"\r\n"),
+        says_for_ever(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999\r\n\r\n", MEBIBYTE),
+        says_for_ever(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"ffffffff\r\n" + MEBIBYTE),
+    ],
+    ids=["headers", "one header", "no http", "chunks", "length", "one chunk"],
+)
+async def test_an_answer_without_end_is_refused_and_memory_stays_flat(tmp_path: Path, lie: Lie) -> None:
+    before = resident()
+    async with keeper_that(tmp_path, lie) as keeper:
+        for _ in range(5):
+            with pytest.raises(KeeperLied):
+                await keeper.hello()
+    assert resident() - before < 32 << 20
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.0 200 OK\r\n\r\n",
+        b"HTTP/1.1 999 What\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nNo colon\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1e9\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n{}\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}xx0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{}",
+        b"HTTP/1.1 200 O",
+        b"",
+        answer(b"{}"),
+        answer(b"[]"),
+        answer(b"not json"),
+        answer(b"[" * 500_000),
+        answer(b'{"build":1,"protocol":1}'),
+        answer(b'{"build":"b","protocol":2}'),
+        answer(b'{"build":"b","protocol":1,"path":"/etc"}'),
+        answer(b'{"build":"b","protocol":1,"processes":-1}'),
+        answer(b'{"build":"b","protocol":1,"uptime_s":1e999}'),
+        answer(b"\xff\xfe{}"),
+        answer(b"{}", b"400 Bad Request"),
+        answer(b'{"error":{"code":"../../etc","message":"m"}}', b"400 Bad Request"),
+        UPGRADED,
+    ],
+)
+async def test_a_malformed_answer_is_a_lie(tmp_path: Path, said: bytes) -> None:
+    async with keeper_that(tmp_path, says(said)) as keeper:
+        with pytest.raises(KeeperLied):
+            await keeper.hello()
+
+
+async def test_an_error_of_no_known_kind_is_the_sandboxs_failure(tmp_path: Path) -> None:
+    said = answer(b'{"error":{"code":"strange","message":"m"}}', b"500 Internal Server Error")
+    async with keeper_that(tmp_path, says(said)) as keeper:
+        with pytest.raises(SandboxUnavailable):
+            await keeper.hello()
+
+
+@pytest.mark.parametrize("lie", [says_nothing, says_slowly(answer(GOOD))], ids=["silence", "slow loris"])
+async def test_silence_ends_every_call_in_time(tmp_path: Path, lie: Lie) -> None:
+    async with keeper_that(tmp_path, lie, time_limit=0.3) as keeper:
+        for call in (
+            keeper.hello,
+            lambda: keeper.start(spec("/bin/true")),
+            lambda: keeper.read("/x"),
+            keeper.processes,
+        ):
+            with pytest.raises(KeeperSilent):
+                await call()
+
+
+async def test_nobody_there_is_silence(tmp_path: Path) -> None:
+    async def connect() -> socket.socket:
+        raise ConnectionRefusedError
+
+    with pytest.raises(KeeperSilent):
+        await Keeper(connect, None).hello()
+
+
+def exits(body: bytes) -> bytes:
+    return b"\x03" + len(body).to_bytes(4, "big") + body
+
+
+STATUS = (
+    b'{"exit_code":%b,"signal":%b,"timed_out":false,"duration_s":0.1,"cpu_s":0,"max_rss":0,"left":%b}'  # the true shape
+)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        STARTED[:7],
+        b"\x01\x00\x00\x00\x01x",
+        exits(STATUS % (b"0", b"null", b"[]")),
+        b"\x04\x00\x00\x00\x02[]",
+        b'\x04\x00\x00\x00\x0b{"pid":-15}',
+        b"\x63\x00\x00\x00\x01x",
+        b"\x04\xff\xff\xff\xff",
+    ],
+)
+async def test_a_start_that_does_not_begin_well_is_a_lie(tmp_path: Path, said: bytes) -> None:
+    async with keeper_that(tmp_path, says(UPGRADED, said)) as keeper:
+        with pytest.raises(KeeperLied):
+            await keeper.start(spec("/bin/true"))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"\x01\x00\x00\x00\x05ab",
+        b"\x01\x00\x00\x00\x00",
+        b"\x01\x00\x10\x00\x01",
+        b"\x02\xff\xff\xff\xff",
+        b"\x00\x00\x00\x00\x01x",
+        b"\x05\x00\x00\x00\x01x",
+        b"\x0a\x00\x00\x00\x01x",
+        STARTED,
+        exits(b"{}"),
+        exits(b"null"),
+        exits(STATUS % (b"null", b"null", b"[]")),
+        exits(STATUS % (b"0", b'"KILL"', b"[]")),
+        exits(STATUS % (b"256", b"null", b"[]")),
+        exits(STATUS % (b"-1", b"null", b"[]")),
+        exits(STATUS % (b"0.5", b"null", b"[]")),
+        exits(STATUS % (b"null", b'"rm -rf"', b"[]")),
+        exits(STATUS % (b"0", b"null", b"[-1]")),
+        exits(STATUS % (b"0", b"null", b"[" + b"1," * 2000 + b"1]")),
+        exits(STATUS % (b"0", b"null", b'["../etc"]')),
+    ],
+)
+async def test_a_malformed_frame_is_a_lie(tmp_path: Path, said: bytes) -> None:
+    async with keeper_that(tmp_path, says(UPGRADED, STARTED, said)) as keeper:
+        stream = await keeper.start(spec("/bin/true"))
+        with pytest.raises(KeeperLied):
+            async for _ in stream:
+                pass
+
+
+async def test_output_without_end_waits_for_its_reader(tmp_path: Path) -> None:
+    frame = b"\x01\x00\x10\x00\x00" + MEBIBYTE
+    before = resident()
+    async with keeper_that(tmp_path, says_for_ever(UPGRADED + STARTED, frame)) as keeper:
+        stream = await keeper.start(spec("/bin/true"))
+        for _ in range(50):
+            assert (await anext(stream))[1] == MEBIBYTE
+            await asyncio.sleep(0.001)
+        await stream.aclose()
+    assert resident() - before < 48 << 20
+
+
+async def test_a_keeper_that_does_not_end_a_command_in_its_time_is_silent(tmp_path: Path) -> None:
+    async def lie(writer: Writer) -> None:
+        await says(UPGRADED, STARTED)(writer)
+        await asyncio.sleep(30)
+
+    async with keeper_that(tmp_path, lie, time_limit=0.2) as keeper:
+        stream = await keeper.start(spec("/bin/true", timeout_s=0.1))
+        with pytest.raises(KeeperSilent):
+            async for _ in stream:
+                pass
+
+
+async def test_a_file_longer_than_asked_for_is_a_lie(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 206 Partial Content\r\nTransfer-Encoding: chunked\r\nContent-Range: bytes 0-9/100\r\n\r\n"
+    async with keeper_that(tmp_path, says(head, b"b\r\nhello world\r\n0\r\n\r\n")) as keeper:
+        content = await keeper.read("/x", 0, 10)
+        with pytest.raises(KeeperLied):
+            await content.read(1000)
+
+
+async def test_a_file_that_stops_in_the_middle_is_silence_or_a_lie(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nSkerry-Size: 100\r\n\r\n5\r\nhello\r\n"
+
+    async def stops(writer: Writer) -> None:
+        await says(head)(writer)
+        await asyncio.sleep(30)
+
+    async with keeper_that(tmp_path, stops, time_limit=0.3) as keeper:
+        with pytest.raises(KeeperSilent):
+            await (await keeper.read("/x")).read(1000)
+    (tmp_path / "k").unlink()
+    async with keeper_that(tmp_path, says(head)) as keeper:
+        with pytest.raises(KeeperLied):
+            await (await keeper.read("/x")).read(1000)
+    (tmp_path / "k").unlink()
+    async with keeper_that(tmp_path, says(head.replace(b"Skerry-Size: 100\r\n", b""))) as keeper:
+        with pytest.raises(KeeperLied):
+            await keeper.read("/x")
+
+
+async def test_an_upload_that_nobody_reads_ends_in_time(tmp_path: Path) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield MEBIBYTE
+
+    before = resident()
+    async with keeper_that(tmp_path, says_nothing, time_limit=0.3) as keeper:
+        with pytest.raises(KeeperSilent):
+            await keeper.write("/x", endless())
+        with pytest.raises(KeeperSilent):
+            await keeper.write("/x", MEBIBYTE * 8)
+    assert resident() - before < 48 << 20
+
+
+async def test_a_listing_of_too_much_is_a_lie(tmp_path: Path) -> None:
+    entry = b'{"name":"a","type":"file","size":0,"mode":0,"uid":0,"gid":0,"mtime":0,"target":null},'
+    piece = entry * 10_000
+    chunk = b"%x\r\n%b\r\n" % (len(piece), piece)
+    first = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nc\r\n{"entries":[\r\n'
+    async with keeper_that(tmp_path, says_for_ever(first, chunk)) as keeper:
+        with pytest.raises(KeeperLied):
+            await keeper.list("/x")
+
+
+async def test_names_that_would_leave_the_directory_are_lies(tmp_path: Path) -> None:
+    for name in (b"../x", b"/etc", b"a/b", b"..", b""):
+        body = (
+            b'{"entries":[{"name":"%b","type":"file","size":0,"mode":0,"uid":0,"gid":0,"mtime":0,"target":null}],'
+            % name
+        )
+        async with keeper_that(tmp_path, says(answer(body + b'"more":false}'))) as keeper:
+            with pytest.raises(KeeperLied):
+                await keeper.list("/x")
+        (tmp_path / "k").unlink()
+
+
+async def test_a_connection_that_spoke_out_of_turn_is_not_used_again(tmp_path: Path) -> None:
+    async def lie(writer: Writer) -> None:
+        await says(answer(GOOD), answer(GOOD.replace(b'"b"', b'"evil"')))(writer)
+
+    async with keeper_that(tmp_path, lie) as keeper:
+        for _ in range(3):
+            assert (await keeper.hello()).build == "b"
+            await asyncio.sleep(0.01)
