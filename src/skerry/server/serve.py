@@ -54,7 +54,7 @@ async def _serve(settings: Settings, places: Places, idle_exit: float | None, re
 async def _until_the_last_one_left(lock: Path, socket: Path) -> None:
     """A server that is leaving has taken its socket away, so that nobody comes to it any more, and holds the lock for
     another moment. One that stays answers on its socket: then opening the engine says so."""
-    for _ in range(round((GRACE_S + 5) / LOOK_EVERY_S)):
+    for _ in range(round((GRACE_S + 30) / LOOK_EVERY_S)):
         if not _is_held(lock) or is_answering(socket):
             return
         await asyncio.sleep(LOOK_EVERY_S)
