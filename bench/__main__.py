@@ -12,32 +12,40 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.measure import Row, private_memory, repeat, row, timed
-from bench.peers import all_peers
+from bench.measure import Row, private_memory, repeat, row, side_by_side, timed
+from bench.peers import peers, run
 from skerry import Options, Sandbox
 
 COLD = Options(pool=False)
 MEBIBYTE = b"x" * (1 << 20)
 
 
-def create_to_first_output(count: int) -> tuple[Row, Row]:
-    creates, deletes = [], []
-    for number in range(count + 2):
+CREATE, RUN, TRUE = "create → first output, cold", "run(['/bin/true'])", "subprocess.run(['/bin/true'])"
+
+
+def create_and_peers(count: int) -> list[Row]:
+    """Creating a sandbox, in turns with whatever else this machine has for the purpose."""
+    deletes: list[float] = []
+
+    def create() -> float:
         start = time.perf_counter()
         sandbox = Sandbox.create(options=COLD)
         assert sandbox.run(["echo", "up"]).stdout == "up\n"
-        spent = (time.perf_counter() - start) * 1000
-        gone = timed(sandbox.delete)
-        if number >= 2:
-            creates.append(spent)
-            deletes.append(gone)
-    return row("create → first output, cold", creates), row("delete", deletes)
+        spent = time.perf_counter() - start
+        deletes.append(timed(sandbox.delete))
+        return spent * 1000
+
+    creates: list[float] = []
+    with peers() as works:
+        rows = side_by_side({CREATE: lambda: creates.append(create()), **works}, count)
+    return [row(CREATE, creates[2:]), *rows[1:], row("delete", deletes[2:])]
 
 
 def inside(count: int) -> list[Row]:
     with Sandbox(options=COLD) as sandbox:
+        works = {RUN: lambda: sandbox.run(["/bin/true"]), TRUE: lambda: run(["/bin/true"])}
         return [
-            repeat("run(['/bin/true'])", count * 5, lambda: sandbox.run(["/bin/true"])),
+            *side_by_side(works, count * 5),
             repeat("files.write, 1 MiB", count, lambda: sandbox.files.write("/workspace/m", MEBIBYTE)),
             repeat("files.read_bytes, 1 MiB", count, lambda: sandbox.files.read_bytes("/workspace/m")),
         ]
@@ -65,7 +73,7 @@ def idle_memory() -> int:
 
 def ratios(rows: dict[str, Row], memory: int) -> list[dict[str, object]]:
     """The issue's figures: what was measured, against what, and the bound."""
-    create, true = rows["create → first output, cold"], rows["subprocess.run(['/bin/true'])"]
+    create = rows[CREATE]
     found: list[dict[str, object]] = []
 
     def add(name: str, value: float, bound: float, at_most: bool = True) -> None:
@@ -81,7 +89,7 @@ def ratios(rows: dict[str, Row], memory: int) -> list[dict[str, object]]:
     docker = rows.get("docker run --rm --network none")
     if docker is not None:
         add("docker run / create → first output", docker.p50 / create.p50, 5, at_most=False)
-    add("run / subprocess.run", rows["run(['/bin/true'])"].p50 / true.p50, 5)
+    add("run / subprocess.run", rows[RUN].p50 / rows[TRUE].p50, 5)
     add("private memory of an idle sandbox, MB", memory / 1e6, 6)
     return found
 
@@ -105,8 +113,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--count", type=int, default=40, help="repetitions of the slow ones (default: 40)")
     args = parser.parse_args()
-    creates, deletes = create_to_first_output(args.count)
-    rows = [creates, *inside(args.count), deletes, at_once(10), at_once(50), *all_peers(args.count)]
+    rows = [*create_and_peers(args.count), *inside(args.count), at_once(10), at_once(50)]
     figures = ratios({one.name: one for one in rows}, idle_memory())
     show(rows, figures)
     if args.json:

@@ -32,9 +32,18 @@ def row(name: str, times: list[float]) -> Row:
 
 
 def repeat(name: str, count: int, once: Callable[[], object], warm: int = 2) -> Row:
-    for _ in range(warm):
-        once()
-    return row(name, [timed(once) for _ in range(count)])
+    return side_by_side({name: once}, count, warm)[0]
+
+
+def side_by_side(works: dict[str, Callable[[], object]], count: int, warm: int = 2) -> list[Row]:
+    """In turns, so that a noisy moment of the machine hits all of them alike."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(count + warm):
+        for name, once in works.items():
+            spent = timed(once)
+            if turn >= warm:
+                times[name].append(spent)
+    return [row(name, spent) for name, spent in times.items()]
 
 
 def timed(once: Callable[[], object]) -> float:

@@ -7,23 +7,28 @@ import json
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from bench.measure import Row, repeat
 from skerry import Sandbox
 from skerry.config import load, run_dir
 
+Works = dict[str, Callable[[], object]]
 
-def all_peers(count: int) -> list[Row]:
-    rows = [repeat("subprocess.run(['/bin/true'])", count * 5, lambda: run(["/bin/true"]))]
+
+@contextlib.contextmanager
+def peers() -> Iterator[Works]:
+    """Everything here that runs /bin/true behind some wall, by name; the bare runtimes live as long as the block."""
+    works: Works = {}
     if shutil.which("bwrap"):
-        rows.append(repeat("bwrap … /bin/true", count, lambda: run(bwrap())))
-    rows += bare_runtimes(count)
+        works["bwrap … /bin/true"] = partial(run, bwrap())
     for engine in ("docker", "podman"):
         if shutil.which(engine) and engine_works(engine):
-            rows += engine_rows(engine, max(3, count // 4))
-    return rows
+            argv = [engine, "run", "--rm", "--network", "none", "skerry-bench", "/bin/true"]
+            works[f"{engine} run --rm --network none"] = partial(run, argv)
+    with bare_runtimes() as bare:
+        yield works | bare
 
 
 def run(argv: list[str]) -> None:
@@ -36,9 +41,10 @@ def bwrap() -> list[str]:
     return ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "/bin/true"]
 
 
-def bare_runtimes(count: int) -> list[Row]:
+@contextlib.contextmanager
+def bare_runtimes() -> Iterator[Works]:
     """`runc run` and `crun run` with a live sandbox's own config.json, root and cgroup; only the command differs."""
-    rows = []
+    works: Works = {}
     with Sandbox() as sandbox, tempfile.TemporaryDirectory(prefix="skerry-bench") as work:
         here = run_dir(load().state_dir)
         config = json.loads((here / "b" / sandbox.id / "config.json").read_text())
@@ -46,16 +52,15 @@ def bare_runtimes(count: int) -> list[Row]:
         config["linux"]["cgroupsPath"] += "-bench"
         # runtimes resolve a relative root against the bundle, which is elsewhere here
         config["root"]["path"] = str(here / "m" / sandbox.id / "root")
-        bundle = Path(work)
-        (bundle / "config.json").write_text(json.dumps(config))
+        (Path(work) / "config.json").write_text(json.dumps(config))
         for name in ("runc", "crun"):
             plain = [name, "--root", f"{work}/state", "run", "--bundle", work, "skerry-bench"]
             for argv in (plain, without_v2(plain)):
                 with contextlib.suppress(subprocess.CalledProcessError, FileNotFoundError):
                     run(argv)
-                    rows.append(repeat(f"{name} run (the same config)", count, partial(run, argv)))
+                    works[f"{name} run (the same config)"] = partial(run, argv)
                     break
-    return rows
+        yield works
 
 
 def without_v2(argv: list[str]) -> list[str]:
@@ -98,8 +103,3 @@ def import_image(engine: str) -> bool:
         run([engine, "import", f"{work}/root.tar", "skerry-bench"])
         return True
     return False
-
-
-def engine_rows(engine: str, count: int) -> list[Row]:
-    argv = [engine, "run", "--rm", "--network", "none", "skerry-bench", "/bin/true"]
-    return [repeat(f"{engine} run --rm --network none", count, lambda: run(argv), warm=1)]
