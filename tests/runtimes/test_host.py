@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from runtimes.walls import BASE, HOST, WALL, make_wall
 
 from skerry.errors import HostUnsupported, InvalidRequest, QuotaExceeded
-from skerry.runtimes import checks, pick, pick_runtime, ranges
+from skerry.runtimes import Wall, checks, guarantees, pick, pick_runtime, ranges
 from skerry.runtimes.checks import mended
 from skerry.runtimes.hierarchies import OWN_V2, Hierarchies, mounted, root_for
 from skerry.runtimes.oci import OciRuntime
@@ -48,13 +50,26 @@ def test_an_old_kernel_is_refused(run_dir: Path, monkeypatch: pytest.MonkeyPatch
         pick_runtime(run_dir)
 
 
-def test_the_runtime_that_is_picked_says_what_it_guarantees(runtime: OciRuntime, wall: object) -> None:
-    shown = runtime.isolation(wall)  # type: ignore[arg-type]
+def test_the_runtime_that_is_picked_says_what_it_guarantees(runtime: OciRuntime, wall: Wall) -> None:
+    shown = runtime.isolation(wall)
     assert shown.runtime == runtime.name
     assert shown.runtime_version == runtime.version()
     assert {"user_namespace", "seccomp", "no_new_privileges", "memory_limit"} <= set(shown.guarantees)
     assert shown.waived == ()
     assert shown.details["open_files"] == 1024
+
+
+def test_a_guarantee_that_the_host_lacks_is_an_error_until_it_is_waived_by_name() -> None:
+    weak = replace(HOST, swap="swappiness")
+    with pytest.raises(HostUnsupported, match="no_swap"):
+        guarantees.check(WALL, weak)
+    waived = replace(WALL, waive=frozenset({"no_swap", "disk_limit"}))
+    guarantees.check(waived, weak)
+    shown = guarantees.isolation(waived, weak, "runc", "1", "v1")
+    assert shown.waived == ("no_swap",)
+    assert "no_swap" not in shown.guarantees
+    guarantees.check(WALL, HOST)
+    assert "no_swap" in guarantees.isolation(waived, HOST, "runc", "1", "v1").guarantees
 
 
 def test_every_check_has_a_detail_and_what_fails_has_a_fix() -> None:
@@ -146,18 +161,16 @@ def test_user_namespaces_are_made_once_and_leave_no_process_and_no_fd() -> None:
     assert _children() == children
 
 
-async def test_starting_and_clearing_leaks_no_fd(runtime: OciRuntime, wall: object) -> None:
+async def test_starting_and_clearing_leaks_no_fd(runtime: OciRuntime, wall: Wall) -> None:
     counts = []
     for _ in range(3):
-        await runtime.start(wall)  # type: ignore[arg-type]
+        await runtime.start(wall)
         await runtime.clear("sb-aaaaaaaaaa")
         counts.append(len(os.listdir("/proc/self/fd")))
     assert counts[0] == counts[1] == counts[2]
 
 
 async def test_many_at_once_all_start(runtime: OciRuntime, layer: Path, tmp_path: Path, probe: Path) -> None:
-    from runtimes.walls import BASE, make_wall
-
     walls = [
         make_wall(runtime, layer, tmp_path / f"u{n}", probe, f"sb-{'abcdefghijklmnopqrst'[n] * 10}", BASE + n * 65536)
         for n in range(20)

@@ -8,23 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from runtimes.walls import HOST, WALL
 
-from skerry.runtimes import Wall, bpf, seccomp, spec
-from skerry.types import DEFAULT_LIMITS, Limits
+from skerry.runtimes import bpf, seccomp, spec
+from skerry.types import Limits
 
 GOLDEN = Path(__file__).parent / "golden.json"
-WALL = Wall(
-    id="sb-abcdefghij",
-    run_dir=Path("/run/skerry/instance01"),
-    cgroup_root="/skerry/instance01",
-    layers=(Path("/var/lib/skerry/layers/one"),),
-    unit=Path("/var/lib/skerry/pool/sb-abcdefghij"),
-    uid_base=0x70000000,
-    limits=DEFAULT_LIMITS,
-    hostname="island",
-    keeper=Path("/opt/skerry/skerry-keeper"),
-)
-HOST = spec.Host("x86_64", 20_000, "limit")
 
 
 def test_the_spec_is_the_golden_one() -> None:

@@ -11,12 +11,25 @@ from typing import Any, cast
 
 import msgspec
 
-from skerry.runtimes import Init, Wall
+from skerry.runtimes import Init, Wall, spec
 from skerry.runtimes.oci import OciRuntime
 from skerry.types import DEFAULT_LIMITS, Limits
 
 PROBE = "/run/skerry/bin/skerry-keeper"
 BASE = 0x70000000 + 3900 * 65536  # far above what a server on this machine takes
+
+WALL = Wall(
+    id="sb-abcdefghij",
+    run_dir=Path("/run/skerry/instance01"),
+    cgroup_root="/skerry/instance01",
+    layers=(Path("/var/lib/skerry/layers/one"),),
+    unit=Path("/var/lib/skerry/pool/sb-abcdefghij"),
+    uid_base=0x70000000,
+    limits=DEFAULT_LIMITS,
+    hostname="island",
+    keeper=Path("/opt/skerry/skerry-keeper"),
+)
+HOST = spec.Host("x86_64", 20_000, "limit")
 
 
 def make_wall(runtime: OciRuntime, layer: Path, unit: Path, probe: Path, sandbox: str, base: int) -> Wall:

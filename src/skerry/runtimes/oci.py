@@ -57,6 +57,7 @@ class OciRuntime:
         """Builds the wall and waits until PID 1 runs. On failure nothing is cleared: `clear` does that."""
         if not SANDBOX_ID.fullmatch(wall.id) or wall.run_dir != self.run_dir or wall.cgroup_root != self.cgroup_root:
             raise ValueError(f"{wall.id}: the wall was drawn for another runtime")
+        guarantees.check(wall, self._host)
         with contextlib.ExitStack() as stack:
             group = self.cgroups.create(wall.id, wall.uid_base)
             stack.callback(os.close, group)
