@@ -1,4 +1,4 @@
-"""The system calls that Python's os module lacks: mount, umount2, syncfs."""
+"""The system calls that Python's os module lacks: mount, umount2, syncfs; and what the kernel allows us."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 MS_NOSUID, MS_NODEV, MS_NOATIME = 2, 4, 1024
 MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
+CAP_SYS_RESOURCE = 24
 
 
 def mount(source: str, target: Path, kind: str, flags: int, options: str) -> None:
@@ -33,6 +34,12 @@ def syncfs(path: Path) -> None:
             _fail(f"syncfs of {path}")
     finally:
         os.close(fd)
+
+
+def has_capability(number: int) -> bool:
+    with open("/proc/thread-self/status", encoding="ascii") as file:
+        effective = next(line for line in file if line.startswith("CapEff:"))
+    return bool(int(effective.split()[1], 16) >> number & 1)
 
 
 def _fail(what: str) -> None:

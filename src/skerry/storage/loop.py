@@ -93,6 +93,11 @@ class LoopDriver(UnitDriver):
                 hint="this host's storage driver is loop; btrfs can (skerry doctor)",
             )
         self.check_room()
+        if not kernel.has_capability(kernel.CAP_SYS_RESOURCE):
+            raise HostUnsupported(
+                f"the disk of {unit} can't grow: the kernel asks for CAP_SYS_RESOURCE, which this server lacks",
+                hint="this host's storage driver is loop; btrfs can (skerry doctor)",
+            )
         os.truncate(image, limit >> 12 << 12)
         loopdev.set_capacity(image)
         with loopdev.attached(image) as device:

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from storage.storing import close_and_count, make_driver
+
+from skerry.storage.btrfs import BtrfsDriver
+from skerry.storage.loop import LoopDriver
+from skerry.storage.plain import PlainDriver
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture(params=["btrfs", "loop", "plain"])
+def driver(request: pytest.FixtureRequest, state_dir: Path) -> Iterator[BtrfsDriver | LoopDriver | PlainDriver]:
+    made = make_driver(request.param, state_dir)
+    made.prepare()
+    yield made
+    for unit in made.units():
+        made.delete(unit)
+    close_and_count(made)

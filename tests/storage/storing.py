@@ -1,0 +1,81 @@
+"""What the storage tests share: drivers on directories of their own, and the leftovers that they must not have."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from skerry.storage.btrfs import BtrfsDriver
+from skerry.storage.driver import UnitDriver
+from skerry.storage.loop import LoopDriver
+from skerry.storage.mounts import mounts_below
+from skerry.storage.plain import PlainDriver
+
+MiB = 1 << 20
+UNIT, OTHER = "sb-aaaaaaaaaa", "sb-bbbbbbbbbb"
+KINDS: dict[str, type[BtrfsDriver] | type[LoopDriver] | type[PlainDriver]] = {
+    "btrfs": BtrfsDriver,
+    "loop": LoopDriver,
+    "plain": PlainDriver,
+}
+
+
+def make_driver(name: str, state_dir: Path, reserve: int = MiB) -> BtrfsDriver | LoopDriver | PlainDriver:
+    lack = KINDS[name].lack()
+    if lack is not None:
+        pytest.skip(f"the driver {name} does not work here: {lack.reason}")
+    if name == "btrfs":
+        return BtrfsDriver(state_dir, reserve, pool_size=2048 * MiB)
+    return KINDS[name](state_dir, reserve)
+
+
+def loop_devices(state_dir: Path) -> list[str]:
+    """The loop devices on files of this state directory, deleted files included."""
+    found = []
+    for name in os.listdir("/sys/block"):
+        try:
+            backing = Path(f"/sys/block/{name}/loop/backing_file").read_text()
+        except OSError:
+            continue
+        if backing.startswith(f"{state_dir}/"):
+            found.append(name)
+    return found
+
+
+def leftovers(state_dir: Path) -> list[str]:
+    return [str(mount.point) for mount in mounts_below(state_dir)] + loop_devices(state_dir)
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"still not after {seconds} s: {what}"
+        time.sleep(0.02)
+
+
+def close_and_count(driver: UnitDriver) -> None:
+    driver.close()
+    # The kernel lets go of a loop device a moment after the unmount.
+    wait_until(lambda: leftovers(driver.state_dir) == [], f"no mount and no loop device of {driver.state_dir}")
+
+
+def fill(directory: Path, most: int) -> tuple[int, int | None]:
+    """Writes until it fails; how many bytes went in, and with which errno it ended."""
+    written = 0
+    block = os.urandom(256 * 1024)
+    for number in itertools.count():
+        try:
+            with open(directory / f"fill-{number}", "wb", buffering=0) as file:
+                for _ in range(16):
+                    if written >= most:
+                        return written, None
+                    written += file.write(block)
+                    os.fsync(file.fileno())
+        except OSError as error:
+            return written, error.errno
+    return written, None
