@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attacks.raid import Outcome, carry_in, control, raid
+from attacks.bait import bait
+from attacks.raid import Attack, Outcome, carry_in, control, raid
 from serving import Server
 
 from skerry import Limits, Sandbox
 
 HERE = Path(__file__).parent
-Raid = Callable[[str, str, dict[str, Any]], dict[str, Outcome]]
+Raid = Callable[[Attack, str], Outcome]
 
 
 @pytest.fixture(scope="session")
@@ -28,18 +29,23 @@ def fortress(server: Server) -> Iterator[Sandbox]:
 
 
 @pytest.fixture(scope="session")
-def raided(fortress: Sandbox) -> Raid:
-    """`raided(script, user, facts)`: the script's outcomes inside; `user` may also be "host" or "namespace". A script
-    is run once for each user, and each of its attacks is a test of its own."""
+def facts(server: Server) -> Iterator[dict[str, Any]]:
+    with bait(server) as told:
+        yield told
+
+
+@pytest.fixture(scope="session")
+def raided(fortress: Sandbox, facts: dict[str, Any]) -> Raid:
+    """`raided(attack, user)`: what came of an attack inside; `user` may also be "host" or "namespace". A script is run
+    once for each user, and each of its attacks is a test of its own."""
     known: dict[tuple[str, str], dict[str, Outcome]] = {}
 
-    def once(script: str, user: str, facts: dict[str, Any]) -> dict[str, Outcome]:
-        if (script, user) not in known:
+    def once(attack: Attack, user: str) -> Outcome:
+        key = (attack.script, user)
+        if key not in known:
             outside = user in ("host", "namespace")
-            known[script, user] = (
-                control(script, user, facts) if outside else raid(fortress, script, user, facts)
-            )
-        return known[script, user]
+            known[key] = control(*key, facts) if outside else raid(fortress, *key, facts)
+        return known[key][attack.name]
 
     return once
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from skerry import Sandbox
 
 INSIDE = Path(__file__).parent / "inside"
@@ -25,6 +27,7 @@ class Attack:
     script: str
     name: str
     control: str | None
+    by: tuple[str, ...] = ("user", "root")
 
     def __str__(self) -> str:
         return self.name
@@ -51,8 +54,19 @@ def attacks(script: str) -> list[Attack]:
         if isinstance(node, ast.FunctionDef):
             for mark in node.decorator_list:
                 if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Name) and mark.func.id == "attack":
-                    found.append(Attack(script, node.name, ast.literal_eval(mark.args[0])))
+                    words = {str(word.arg): ast.literal_eval(word.value) for word in mark.keywords}
+                    found.append(Attack(script, node.name, ast.literal_eval(mark.args[0]), **words))
     return found
+
+
+def by_users(script: str) -> list[Any]:
+    """Parameters `attack, user`: each attack of a script, by the image's user and by root inside."""
+    return [pytest.param(a, user, id=f"{a.name}-by_{user}") for a in attacks(script) for user in a.by]
+
+
+def with_control(script: str) -> list[Any]:
+    """Parameter `attack`: those that can be shown to succeed somewhere."""
+    return [pytest.param(attack, id=attack.name) for attack in attacks(script) if attack.control is not None]
 
 
 def carry_in(box: Sandbox) -> None:
@@ -70,6 +84,7 @@ def raid(box: Sandbox, script: str, user: str, facts: dict[str, Any]) -> dict[st
 
 def control(script: str, where: str, facts: dict[str, Any]) -> dict[str, Outcome]:
     """The same attacks where they should succeed."""
+    facts = facts | {"first": [facts["victim"]]}
     names = [attack.name for attack in attacks(script) if attack.control == where]
     before = _NAMESPACES if where == "namespace" else []
     argv = [*before, sys.executable, str(INSIDE / script), json.dumps(facts), *names]

@@ -30,9 +30,12 @@ class Refused(Exception):
     """The attack came to nothing without an errno of its own."""
 
 
-def attack(control: str | None) -> Callable[[Callable[[], object]], Callable[[], object]]:
+def attack(
+    control: str | None, by: tuple[str, ...] = ("user", "root")
+) -> Callable[[Callable[[], object]], Callable[[], object]]:
     """control: where the same attack succeeds, so that its failure means something. "host": as root on the host;
-    "namespace": as root with every capability in throw-away namespaces; None: nowhere that a test may try it."""
+    "namespace": as root with every capability in throw-away namespaces; None: nowhere that a test may try it.
+    by: who must not succeed with it. (Root inside may do harm to its own sandbox.)"""
 
     def mark(function: Callable[[], object]) -> Callable[[], object]:
         _ATTACKS.append((function.__name__, function))

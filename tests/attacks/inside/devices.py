@@ -81,11 +81,9 @@ def find_a_device_beyond_the_harmless_ones() -> object:
     return found
 
 
-@attack("host")
+@attack(None)
 def find_a_device_in_the_image() -> object:
     if not (found := [path for top in ("/etc", "/var", "/root", "/home", "/opt", "/tmp") for path in devices(top)]):
-        if os.path.exists(FACTS["state_dir"]):  # on the host: what the search would have found there
-            return devices("/dev")
         raise Refused("none")
     return found
 

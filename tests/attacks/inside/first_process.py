@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import socket
+import stat
 
 from attack import FACTS, NUMBER, Refused, attack, call, first_gain, libc, main
 
@@ -68,7 +69,7 @@ def read_its_environment() -> object:
     return each(read)
 
 
-@attack("host")
+@attack("host", by=("user",))  # root inside sees their numbers, and not what they are
 def list_its_open_files() -> object:
     return each(lambda pid: os.listdir(f"/proc/{pid}/fd"))
 
@@ -107,7 +108,7 @@ def follow_its_links() -> object:
     return each(lambda pid: [os.readlink(f"/proc/{pid}/{name}") for name in ("exe", "root", "cwd")])
 
 
-@attack("host")
+@attack(None)
 def overwrite_its_program_through_proc() -> object:
     """CVE-2019-5736's way."""
     return each(lambda pid: os.open(f"/proc/{pid}/exe", os.O_WRONLY))
@@ -125,7 +126,7 @@ def overwrite_its_program() -> object:
     )  # fmt: skip
 
 
-@attack("host")
+@attack("host", by=("user",))  # root inside may end its own sandbox
 def lower_its_limits() -> object:
     return each(lambda pid: resource.prlimit(pid, resource.RLIMIT_NOFILE))
 
@@ -151,30 +152,32 @@ def see_where_it_is_in_the_kernel() -> object:
 def find_a_socket_of_its_own() -> object:
     """The only socket below any directory is sudo's; the keeper's own door has no path inside."""
     found = []
-    for top in ("/run", "/tmp", "/var", "/dev", "/root", "/home", "/workspace", FACTS.get("run_dir", "/run")):
+    for top in (FACTS["run_dir"], "/run", "/tmp", "/var", "/dev", "/root", "/home", "/workspace"):
         for where, _, names in os.walk(top):
-            found += [f"{where}/{n}" for n in names if os.path.exists(f"{where}/{n}") and _is_socket(f"{where}/{n}")]
+            found += [f"{where}/{name}" for name in names if is_socket(f"{where}/{name}")]
+        if found and top == FACTS["run_dir"]:
+            return found
     if not (strange := set(found) - {"/run/skerry/sudo.sock"}):
         raise Refused("none")
     return strange
 
 
-def _is_socket(path: str) -> bool:
-    import stat
-
-    return stat.S_ISSOCK(os.lstat(path).st_mode)
+def is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return False
 
 
 @attack("host")
 def inherit_an_open_file() -> object:
     """Beyond stdin, stdout and stderr and what this attack itself opened."""
-    if not os.path.exists("/run/skerry/bin"):
+    if not FACTS.get("inside"):
         socket.socket().detach()  # the control: a leaked fd is found
     own = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY)
     links = {int(name): os.readlink(f"/proc/self/fd/{name}") for name in os.listdir(own) if int(name) != own}
-    strange = {n: link for n, link in links.items() if n > 2 and not (link.startswith("pipe:") and n == max(links))}
-    strange = {n: link for n, link in strange.items() if link not in FACTS.get("expected_links", ())}
-    if not {n for n, link in strange.items() if not link.startswith("pipe:")}:
+    answer = max(n for n, link in links.items() if link.startswith("pipe:"))  # the way back to the attack's parent
+    if not (strange := {n: link for n, link in links.items() if n > 2 and n != answer}):
         raise Refused("none")
     return strange
 

@@ -67,7 +67,7 @@ def climb_out_of_a_chroot_in_the_chroot() -> object:
 @attack("host")
 def follow_a_link_to_a_host_file() -> object:
     link = f"/tmp/link-{os.getpid()}"
-    os.symlink(f"/proc/1/root{SECRET}", link)
+    os.symlink(f"/proc/self/root{SECRET}", link)
     try:
         return read(link)
     finally:

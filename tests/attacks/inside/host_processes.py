@@ -89,7 +89,7 @@ def enter_a_host_namespace() -> object:
         fd = os.open(path, os.O_RDONLY)
         return call(NUMBER["setns"], fd, 0)
 
-    return first_gain(*(lambda kind=kind: enter(f"/proc/1/ns/{kind}") for kind in ("net", "uts", "ipc", "pid")))
+    return first_gain(*(lambda kind=kind: enter(f"/proc/{FACTS['first'][0]}/ns/{kind}") for kind in ("net", "uts", "ipc")))
 
 
 @attack("host")

@@ -69,12 +69,12 @@ def change_what_happens_on_a_crash() -> object:
     return writable("/proc/sys/kernel/core_pattern")
 
 
-@attack("host")
+@attack(None)
 def change_the_module_loader() -> object:
     return first_gain(lambda: writable("/proc/sys/kernel/modprobe"), lambda: writable("/proc/sys/kernel/hotplug"))
 
 
-@attack("host")
+@attack(None)
 def press_a_magic_key() -> object:
     return first_gain(lambda: writable("/proc/sysrq-trigger"), lambda: writable("/proc/sys/kernel/sysrq"))
 
@@ -132,7 +132,7 @@ def read_the_kernels_command_line() -> object:
     return readable("/proc/cmdline")
 
 
-@attack("host")
+@attack(None)
 def read_the_kernels_memory() -> object:
     return first_gain(lambda: readable("/proc/kcore"), lambda: readable("/dev/mem"))
 
@@ -189,15 +189,13 @@ def read_physical_addresses() -> object:
     return first_gain(frame, ranges)
 
 
-@attack("host")
+@attack(None)
 def read_the_firmwares_tables() -> object:
     paths = [*glob.glob("/sys/firmware/*/*"), *glob.glob("/sys/firmware/**/tables/*", recursive=True)]
-    if not paths and os.path.exists("/proc/1/root/run/skerry/ranges"):
-        return "the control: this machine has no firmware to tell of"
     return first_gain(*(lambda path=path: (os.listdir if os.path.isdir(path) else readable)(path) for path in paths))
 
 
-@attack("host")
+@attack(None)
 def list_the_kernels_modules() -> object:
     if os.path.exists("/proc/modules") and os.stat("/proc/modules").st_rdev != NULL:
         return "the list"
@@ -226,7 +224,7 @@ def make_oneself_safe_from_the_oom_killer() -> object:
     raise Refused("none")
 
 
-@attack(None)
+@attack(None, by=("user",))  # root inside may end its own sandbox
 def make_the_first_process_the_oom_killers_choice() -> object:
     with open("/proc/1/oom_score_adj", "w") as file:
         file.write("1000")

@@ -22,7 +22,8 @@ def greeted(family: int, kind: int, address: object) -> object:
     with socket.socket(family, kind) as caller:
         caller.settimeout(2)
         caller.connect(address)
-        caller.send(b"hello?")
+        if kind == socket.SOCK_DGRAM:
+            caller.send(b"hello?")
         if (said := caller.recv(100)) != HELLO:
             raise Refused(repr(said))
         return said
@@ -226,9 +227,11 @@ def attribute(kind: int, data: bytes) -> bytes:
 
 @attack("namespace")
 def make_an_interface() -> object:
-    name = attribute(3, b"attack0\0")
-    kind = attribute(18, attribute(1, b"dummy\0"))
-    return netlink(16, struct.pack("=BxHiII", 0, 0, 0, 0, 0) + name + kind)
+    def make(kind: bytes) -> object:
+        words = attribute(3, b"attack0\0") + attribute(18, attribute(1, kind + b"\0"))
+        return netlink(16, struct.pack("=BxHiII", 0, 0, 0, 0, 0) + words)
+
+    return first_gain(*(lambda kind=kind: make(kind) for kind in (b"dummy", b"veth", b"bridge", b"ifb", b"vcan")))
 
 
 @attack("namespace")
