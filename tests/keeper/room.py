@@ -69,6 +69,7 @@ class Room:
         return int(Path(f"/proc/{self.unshare.pid}/task/{self.unshare.pid}/children").read_text().split()[0])
 
     def open(self) -> None:
+        keeper = str(binary())
         inside = self.directory / "w"
         inside.mkdir()
         if self.group:
@@ -79,7 +80,7 @@ class Room:
         group = os.open(self.group or "/dev/null", os.O_RDONLY)
         environment = {
             "W": str(inside),
-            "K": str(binary()),
+            "K": keeper,
             "L": str(listener.fileno()),
             "C": str(group),
             "G": str(self.group or ""),

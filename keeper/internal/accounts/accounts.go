@@ -3,17 +3,13 @@
 package accounts
 
 import (
-	"bufio"
 	"errors"
-	"io"
-	"os"
 	"strconv"
 	"strings"
 	"syscall"
 )
 
 const (
-	maxFile   = 1 << 20
 	maxGroups = 1024
 	maxID     = 1<<32 - 2 // -1 means "leave as it is" to the kernel
 )
@@ -150,20 +146,8 @@ func home(path string) string {
 
 // eachLine calls f with the fields of every line that has the right number of them, until f returns false.
 func eachLine(path string, fields int, f func([]string) bool) {
-	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
-	if err != nil {
-		return
-	}
-	var st syscall.Stat_t
-	if syscall.Fstat(fd, &st) != nil || st.Mode&syscall.S_IFMT != syscall.S_IFREG {
-		_ = syscall.Close(fd)
-		return
-	}
-	file := os.NewFile(uintptr(fd), path)
-	defer file.Close()
-	lines := bufio.NewScanner(io.LimitReader(file, maxFile))
-	for lines.Scan() {
-		if parts := strings.Split(lines.Text(), ":"); len(parts) == fields && !f(parts) {
+	for line := range strings.Lines(contents(path)) {
+		if parts := strings.Split(strings.TrimSuffix(line, "\n"), ":"); len(parts) == fields && !f(parts) {
 			return
 		}
 	}

@@ -26,6 +26,7 @@ type launcher struct {
 	mu    sync.Mutex // held from fork to the entry in jobs, and from reaping to its removal
 	jobs  map[int]uint32
 	last  uint32 // the last job asked for
+	said  uint32 // the last job after which Empty was said
 	spawn chan struct{}
 }
 
@@ -116,19 +117,28 @@ func (l *launcher) collect(pid int) {
 	if got, err := syscall.Wait4(pid, &status, syscall.WNOHANG, &usage); got != pid || err != nil {
 		return
 	}
-	if job, ok := l.jobs[pid]; ok {
-		delete(l.jobs, pid)
-		cpu := usage.Utime.Nano()/1000 + usage.Stime.Nano()/1000
-		l.send(spawn.Event{
-			Kind: spawn.Exited, Job: job, Value: uint32(status), CPU: uint64(cpu), MaxRSS: uint64(usage.Maxrss) << 10,
-		})
+	job, ok := l.jobs[pid]
+	if !ok {
+		return
 	}
+	delete(l.jobs, pid)
+	cpu := usage.Utime.Nano()/1000 + usage.Stime.Nano()/1000
+	events := []spawn.Event{{
+		Kind: spawn.Exited, Job: job, Value: uint32(status), CPU: uint64(cpu), MaxRSS: uint64(usage.Maxrss) << 10,
+	}}
+	if _, err := linux.NextExit(false); err != nil { // the usual case: one write, one wake-up of the keeper
+		l.said = l.last
+		events = append(events, spawn.Event{Kind: spawn.Empty, Job: l.last})
+	}
+	l.send(events...)
 }
 
+// empty is called when there was no child: it says so once, and waits for the next.
 func (l *launcher) empty() {
 	l.mu.Lock()
 	_, err := linux.NextExit(false)
-	if err != nil {
+	if err != nil && l.said != l.last {
+		l.said = l.last
 		l.send(spawn.Event{Kind: spawn.Empty, Job: l.last})
 	}
 	l.mu.Unlock()
@@ -137,8 +147,12 @@ func (l *launcher) empty() {
 	}
 }
 
-func (l *launcher) send(e spawn.Event) {
-	if _, err := syscall.Write(SocketFD, e.Encode()); err != nil {
+func (l *launcher) send(events ...spawn.Event) {
+	var message []byte
+	for _, e := range events {
+		message = append(message, e.Encode()...)
+	}
+	if _, err := syscall.Write(SocketFD, message); err != nil {
 		os.Exit(0)
 	}
 }

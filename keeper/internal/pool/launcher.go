@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"bufio"
 	"errors"
 	"os"
 	"sync"
@@ -86,8 +87,9 @@ func (l *Launcher) discardGroup() {
 
 // listen turns the launcher's events into what the jobs wait for, until the launcher is gone.
 func (l *Launcher) listen() {
+	events := bufio.NewReaderSize(l.conn, 4*spawn.EventSize)
 	for {
-		e, err := spawn.ReadEvent(l.conn)
+		e, err := spawn.ReadEvent(events)
 		if err != nil {
 			break
 		}

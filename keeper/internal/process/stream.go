@@ -28,7 +28,7 @@ type stream struct {
 	feed *feed
 }
 
-// Stream serves the upgraded connection until the exit frame has been sent.
+// Stream serves the upgraded connection until the exit frame has been sent and the host says something else, or leaves.
 func (p *Process) Stream(c *wire.Conn) {
 	s := &stream{Process: p, conn: c}
 	if p.job == nil {
@@ -45,12 +45,17 @@ func (p *Process) Stream(c *wire.Conn) {
 	pumps.Add(2)
 	go s.pump(wire.Stdout, p.out, &pumps)
 	go s.pump(wire.Stderr, p.err, &pumps)
-	go s.listen()
+	listening := make(chan struct{})
+	go func() {
+		s.listen()
+		close(listening)
+	}()
 	s.wait(&pumps)
 	if s.feed != nil {
 		s.feed.close()
 	}
-	_ = c.WriteJSON(wire.Exit, p.status)
+	c.Downgrade(wire.Exit, p.status)
+	<-listening
 }
 
 // failed reports a program that could not be executed, as a shell would.
@@ -67,7 +72,7 @@ func (s *stream) failed() {
 		message = name + ": command not found\n"
 	}
 	_ = s.conn.WriteFrame(wire.Stderr, append(make([]byte, wire.FrameHead), message...))
-	_ = s.conn.WriteJSON(wire.Exit, s.status)
+	s.conn.Downgrade(wire.Exit, s.status)
 }
 
 // wait returns when the command has exited and its pipes are drained, or a little after the exit.
@@ -169,7 +174,11 @@ func (s *stream) lost() {
 func (s *stream) listen() {
 	for {
 		kind, body, err := s.conn.ReadFrame()
+		if err == wire.ErrDowngraded {
+			return
+		}
 		if err != nil {
+			s.conn.End()
 			s.lost()
 			return
 		}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,11 +15,12 @@ const bodyIdle = 60 * time.Second
 
 // Conn is one accepted connection.
 type Conn struct {
-	File  *os.File
-	r     *bufio.Reader
-	mu    sync.Mutex // a frame is written whole
-	ended bool       // no further request
-	busy  bool       // in the middle of a request: its bytes have to keep coming
+	File   *os.File
+	r      *bufio.Reader
+	mu     sync.Mutex  // a frame is written whole
+	ended  atomic.Bool // no further request
+	framed atomic.Bool // between an upgrade and the last frame
+	busy   bool        // in the middle of a request: its bytes have to keep coming
 }
 
 // NewConn takes over an accepted, non-blocking socket.
@@ -52,7 +54,7 @@ type Handler func(*Conn, *Request)
 // Serve answers requests until the peer leaves or the connection is spent.
 func (c *Conn) Serve(h Handler) {
 	defer c.File.Close()
-	for !c.ended {
+	for !c.ended.Load() {
 		if _, err := c.r.Peek(1); err != nil {
 			return
 		}
@@ -63,7 +65,7 @@ func (c *Conn) Serve(h Handler) {
 			return
 		}
 		h(c, q)
-		if c.ended || !q.drain() {
+		if c.ended.Load() || !q.drain() {
 			return
 		}
 		c.setBusy(false)
@@ -97,7 +99,7 @@ func (c *Conn) write(first, second []byte) error {
 	}
 	_, err := c.File.Write(first)
 	if err != nil {
-		c.ended = true
+		c.ended.Store(true)
 	}
 	return err
 }
@@ -131,4 +133,4 @@ func (c *Conn) FailWith(status int, f Failure) {
 }
 
 // End makes this the connection's last request.
-func (c *Conn) End() { c.ended = true }
+func (c *Conn) End() { c.ended.Store(true) }

@@ -28,10 +28,13 @@ const (
 
 var errFrame = errors.New("frame too long")
 
+// ErrDowngraded is what ReadFrame says once the exit frame has been sent: what comes now is a request again.
+var ErrDowngraded = errors.New("no longer frames")
+
 // Upgrade answers 101 and the first frame in one write; from now on the connection speaks frames.
 func (c *Conn) Upgrade(kind byte, value any) error {
-	c.ended = true
 	c.setBusy(false)
+	c.framed.Store(true)
 	first, err := jsonFrame(kind, value)
 	if err != nil {
 		return err
@@ -39,19 +42,20 @@ func (c *Conn) Upgrade(kind byte, value any) error {
 	return c.write(head(101, []string{"Connection: Upgrade", "Upgrade: skerry-frames"}), first)
 }
 
+// Downgrade sends the last frame; after it the connection speaks HTTP again. A host that has sent frames meanwhile can't
+// know which of them still were frames: it closes the connection instead.
+func (c *Conn) Downgrade(kind byte, value any) {
+	frame, err := jsonFrame(kind, value)
+	c.framed.Store(false)
+	if err != nil || c.write(frame, nil) != nil {
+		c.End()
+	}
+}
+
 // WriteFrame sends buffer, whose first FrameHead bytes are room for the header.
 func (c *Conn) WriteFrame(kind byte, buffer []byte) error {
 	putHead(buffer, kind)
 	return c.write(buffer, nil)
-}
-
-// WriteJSON sends a value as a frame.
-func (c *Conn) WriteJSON(kind byte, value any) error {
-	frame, err := jsonFrame(kind, value)
-	if err != nil {
-		return err
-	}
-	return c.write(frame, nil)
 }
 
 func jsonFrame(kind byte, value any) ([]byte, error) {
@@ -71,6 +75,13 @@ func putHead(buffer []byte, kind byte) {
 
 // ReadFrame reads the next frame from the host into a fresh buffer.
 func (c *Conn) ReadFrame() (byte, []byte, error) {
+	_, err := c.r.Peek(1)
+	if !c.framed.Load() {
+		return 0, nil, ErrDowngraded
+	}
+	if err != nil {
+		return 0, nil, err
+	}
 	var h [FrameHead]byte
 	if _, err := io.ReadFull(c.r, h[:]); err != nil {
 		return 0, nil, err
@@ -83,7 +94,7 @@ func (c *Conn) ReadFrame() (byte, []byte, error) {
 		return h[0], nil, nil
 	}
 	body := make([]byte, size)
-	_, err := io.ReadFull(c.r, body)
+	_, err = io.ReadFull(c.r, body)
 	return h[0], body, err
 }
 

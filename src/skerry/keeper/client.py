@@ -69,7 +69,7 @@ class Keeper(Files):
             await connection.send(request)
             head = await connection.head()
             if head.status == 101:
-                stream = ProcessStream(connection, spec.timeout_s, self._channel.time_limit)
+                stream = ProcessStream(connection, self._channel.keep, spec.timeout_s, self._channel.time_limit)
                 await stream.begin()
                 return stream
             text = await connection.whole(head, MAX_JSON)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Literal, TypeVar
 
 import msgspec
@@ -26,9 +26,13 @@ class ProcessStream:
 
     Reads no faster than it is asked to: the program waits. Closing it early ends a command that was not detached."""
 
-    def __init__(self, connection: Connection, timeout_s: float | None, grace_s: float) -> None:
+    def __init__(
+        self, connection: Connection, keep: Callable[[Connection], None], timeout_s: float | None, grace_s: float
+    ) -> None:
         self.pid = 0
         self._connection = connection
+        self._keep = keep
+        self._spoke = False
         self._exit: ExitStatus | None = None
         self._grace_s = grace_s
         self._ends_at = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s + grace_s
@@ -62,9 +66,16 @@ class ProcessStream:
             self._connection.close()
             raise
         if self._exit is not None:
-            self._connection.close()
+            self._end()
             raise StopAsyncIteration
         return ("stdout" if kind == frames.STDOUT else "stderr"), payload
+
+    def _end(self) -> None:
+        """The connection speaks HTTP again, unless frames of ours may still be on their way: then it is not used."""
+        if self._spoke:
+            self._connection.close()
+        else:
+            self._keep(self._connection)
 
     async def _frame(self) -> tuple[int, bytes]:
         buffer = self._connection.buffer
@@ -99,10 +110,12 @@ class ProcessStream:
 
     async def _send(self, frame: bytes) -> None:
         if self._exit is None and not self._connection.lost:
+            self._spoke = True
             await self._connection.send(frame, patient=True)
 
     async def aclose(self) -> None:
-        self._connection.close()
+        if self._exit is None:
+            self._connection.close()
 
 
 def _decode(decoder: msgspec.json.Decoder[T], payload: bytes) -> T:

@@ -1,0 +1,31 @@
+package accounts
+
+import "testing"
+
+func TestNumericUsersNeedNoAccountFile(t *testing.T) {
+	u, err := Find("4000000000:7")
+	if err != nil || u.UID != 4000000000 || u.GID != 7 || len(u.Groups) != 1 {
+		t.Errorf("%+v, %v", u, err)
+	}
+}
+
+func TestWhatIsNoUserIsUnknown(t *testing.T) {
+	for _, name := range []string{"4294967295", "-1", "01", "1000:", "1000:x", ":", "no such user", "a\x00b", "+5", "0x1"} {
+		if u, err := Find(name); err == nil {
+			t.Errorf("%q: %+v", name, u)
+		}
+	}
+}
+
+func TestMalformedLinesAreSkipped(t *testing.T) {
+	for _, fields := range [][]string{
+		{"", "x", "0", "0", "", "/", "/bin/sh"}, {"a", "x", "", "0", "", "/", ""}, {"a", "x", "0", "-1", "", "/", ""},
+	} {
+		if u := parse(fields); u != nil {
+			t.Errorf("%q: %+v", fields, u)
+		}
+	}
+	if u := parse([]string{"a", "x", "1", "2", "", "home", "sh"}); u == nil || u.Home != "/" || u.Shell != "/bin/sh" {
+		t.Errorf("%+v", u)
+	}
+}
