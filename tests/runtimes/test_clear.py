@@ -173,6 +173,16 @@ async def test_a_runtime_that_fails_says_why_and_leaves_what_clear_takes(runtime
     assert runtime.ids() == set()
 
 
+async def test_what_was_left_of_an_id_stops_its_next_start_until_it_is_cleared(runtime: OciRuntime, wall: Wall) -> None:
+    init = await runtime.start(wall)
+    try:
+        with pytest.raises(SandboxUnavailable, match="could not be started"):
+            await runtime.start(wall)
+        assert runtime.alive(init)
+    finally:
+        await runtime.clear(wall.id)
+
+
 async def test_a_wall_of_another_instance_is_refused(runtime: OciRuntime, wall: Wall) -> None:
     for wrong in (replace(wall, id="../../etc"), replace(wall, cgroup_root="/"), replace(wall, run_dir=Path("/run"))):
         with pytest.raises(ValueError, match="another runtime"):

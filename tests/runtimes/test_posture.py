@@ -126,3 +126,8 @@ async def test_no_core_dump_reaches_the_host_and_the_limit_stays(box: Box) -> No
     (core,) = [line.split() for line in limits if line.startswith("Max core file size")]
     assert core[4:6] == ["1", "1"]
     assert await box.run("cores") == "set: <nil>, still 1 1\n"
+
+
+async def test_pid_1_goes_before_the_hosts_own_processes_when_memory_runs_out(box: Box) -> None:
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    assert int(Path(f"/proc/{box.init.pid}/oom_score_adj").read_text()) == max(100, own)

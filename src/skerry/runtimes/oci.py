@@ -15,7 +15,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from skerry.errors import SandboxUnavailable
+from skerry.errors import HostUnsupported, SandboxUnavailable
 from skerry.runtimes import bpf, guarantees, launch, posture, processes, seccomp, spawn, spec
 from skerry.runtimes.cgroups import Cgroups
 from skerry.runtimes.overlay import Overlays
@@ -58,6 +58,14 @@ class OciRuntime:
         if not SANDBOX_ID.fullmatch(wall.id) or wall.run_dir != self.run_dir or wall.cgroup_root != self.cgroup_root:
             raise ValueError(f"{wall.id}: the wall was drawn for another runtime")
         guarantees.check(wall, self._host)
+        try:
+            init = await self._start(wall)
+        except OSError as error:
+            raise SandboxUnavailable(f"{wall.id} could not be started: {error}") from error
+        self._whole.add(wall.id)
+        return init
+
+    async def _start(self, wall: Wall) -> Init:
         with contextlib.ExitStack() as stack:
             group = self.cgroups.create(wall.id, wall.uid_base)
             stack.callback(os.close, group)
@@ -68,7 +76,6 @@ class OciRuntime:
         init = processes.identify(int((bundle / "pid").read_text()))
         await posture.check(wall, init.pid)
         self.cgroups.set_cpu(wall.id, wall.limits.cpus)
-        self._whole.add(wall.id)
         return init
 
     async def connect(self, sandbox: str) -> socket.socket:
@@ -161,7 +168,11 @@ class OciRuntime:
         for name, mode in (("k", 0o700), ("m", 0o711), ("b", 0o700), ("oci", 0o700), (f"oci/{self.name}", 0o700)):
             os.makedirs(self.run_dir / name, exist_ok=True)
             os.chmod(self.run_dir / name, mode)
-        self.cgroups.prepare()
+        try:
+            self.cgroups.prepare()
+        except OSError as error:
+            hint = "see `skerry doctor`; in a container, the host has to delegate its cgroups"
+            raise HostUnsupported(f"cgroups can't be made: {error}", hint=hint) from error
 
     def _states(self) -> list[Path]:
         """Of every runtime that ever worked here: a forced one may have been another."""
@@ -223,7 +234,9 @@ def _host(name: str, cgroups: Cgroups) -> spec.Host:
     machine = os.uname().machine
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     program = bpf.compiled(seccomp.profile(machine)) if name == "crun" else None
-    return spec.Host(machine, hard if hard > 0 else 1 << 20, cgroups.swap, program)
+    # one that is lower than the server's needs CAP_SYS_RESOURCE
+    score = max(100, int(Path("/proc/self/oom_score_adj").read_text()))
+    return spec.Host(machine, hard if hard > 0 else 1 << 20, cgroups.swap, score, program)
 
 
 def _refuse_fds(connection: socket.socket) -> None:

@@ -59,6 +59,7 @@ class Host:
     machine: str  # as os.uname() says
     open_files: int  # the server's hard limit; without CAP_SYS_RESOURCE nothing can go above it
     swap: Literal["limit", "swappiness", "none"]  # how swap is kept at 0: by a limit, on old v1 by never wanting it
+    oom_score_adj: int = 100  # above the server's own: when the host runs out of memory, sandboxes go first
     bpf: str | None = None  # the seccomp profile as crun's ready-made program
 
 
@@ -103,6 +104,7 @@ def _process(wall: Wall, host: Host) -> dict[str, Any]:
             {"type": "RLIMIT_CORE", "hard": 1, "soft": 1},
         ],
         "noNewPrivileges": True,
+        "oomScoreAdj": host.oom_score_adj,
     }
 
 
