@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from skerry.client import requests
 from skerry.client.address import parse_address, resolve
-from skerry.client.connection import connection_options
+from skerry.client.connection import http_request, transport_options
 from skerry.config import load, socket_path
 from skerry.errors import InvalidRequest
 
@@ -58,12 +59,17 @@ def test_the_argument_goes_before_the_environment() -> None:
 
 def test_the_token_is_sent_and_never_shown() -> None:
     address = parse_address("http://h:1", "skt_secret")
-    client, _ = connection_options(address)
-    assert client["headers"]["authorization"] == "Bearer skt_secret"
+    assert http_request(address, requests.server()).headers["authorization"] == "Bearer skt_secret"
     assert "secret" not in repr(address) + str(address)
 
 
 def test_no_proxy_of_the_environment_gets_in_between() -> None:
-    client, transport = connection_options(parse_address("http://h:1", "skt_secret"))
-    assert client["trust_env"] is False
-    assert transport["trust_env"] is False
+    assert transport_options(parse_address("http://h:1", "skt_secret"))["trust_env"] is False
+
+
+def test_a_query_says_what_was_meant() -> None:
+    request = http_request(parse_address("http://h:1"), requests.stat_file("dev", "/a b&c=d/é+%2f?#", "u"))
+    assert request.url.params["path"] == "/a b&c=d/é+%2f?#"
+    assert request.url.params["user"] == "u"
+    assert request.url.path == "/v1/sandboxes/dev/files/stat"
+    assert request.headers["host"] == "h:1"

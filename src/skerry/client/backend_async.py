@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 import httpx
 
 from skerry.client.address import Address
-from skerry.client.connection import connection_options
+from skerry.client.connection import transport_options
 from skerry.client.content import Source, pieces
 
 P = ParamSpec("P")
@@ -22,9 +22,8 @@ AnySource = Source | AsyncIterable[bytes] | AsyncIterable[str]
 Callback = Callable[[A], Awaitable[None] | None]
 
 
-def open_http(address: Address) -> httpx.AsyncClient:
-    client, transport = connection_options(address)
-    return httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(**transport), **client)
+def open_transport(address: Address) -> httpx.AsyncHTTPTransport:
+    return httpx.AsyncHTTPTransport(**transport_options(address))
 
 
 async def chunks(source: AnySource) -> AsyncIterator[bytes]:

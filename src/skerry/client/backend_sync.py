@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 import httpx
 
 from skerry.client.address import Address
-from skerry.client.connection import connection_options
+from skerry.client.connection import transport_options
 from skerry.client.content import Source, pieces
 
 P = ParamSpec("P")
@@ -19,9 +19,8 @@ AnySource = Source
 Callback = Callable[[A], None]
 
 
-def open_http(address: Address) -> httpx.Client:
-    client, transport = connection_options(address)
-    return httpx.Client(transport=httpx.HTTPTransport(**transport), **client)
+def open_transport(address: Address) -> httpx.HTTPTransport:
+    return httpx.HTTPTransport(**transport_options(address))
 
 
 def chunks(source: AnySource) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from skerry.client import local, requests
 from skerry.client._async.images import AsyncImages
 from skerry.client._async.tokens import AsyncTokens
 from skerry.client.address import check_token, resolve
-from skerry.client.connection import NotConnected, speaking, timeouts
+from skerry.client.connection import NotConnected, http_request, speaking
 from skerry.client.requests import Request
 from skerry.client.responses import decode, error_answer
 from skerry.config import load
@@ -30,7 +30,7 @@ class AsyncClient:
         self.address = resolve(server, load(flags={"token": check_token(token)}))
         self.images = AsyncImages(self)
         self.tokens = AsyncTokens(self)
-        self._http: httpx.AsyncClient | None = None
+        self._transport: httpx.AsyncHTTPTransport | None = None
 
     def __repr__(self) -> str:
         return f"AsyncClient({str(self.address)!r})"
@@ -45,9 +45,9 @@ class AsyncClient:
 
     async def aclose(self) -> None:
         """Close the connections. A later call opens new ones."""
-        http, self._http = self._http, None
-        if http is not None:
-            await http.aclose()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.aclose()
 
     async def info(self) -> dict[str, Any]:
         """The server itself: version, pid, address, uptime, runtime, storage."""
@@ -63,30 +63,38 @@ class AsyncClient:
 
     async def value(self, request: Request, kind: type[T]) -> T:
         """Send, and give the answer as a value of that kind."""
-        response = await self._send(request, stream=False)
-        return decode(response.content, kind)
+        async with self._answer(request) as response:
+            return decode(await response.aread(), kind)
 
     async def done(self, request: Request) -> None:
         """Send; the answer says nothing but that it was done."""
-        await self._send(request, stream=False)
+        async with self._answer(request) as response:
+            await response.aread()
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
         """Send, and give the answer's bytes as they come."""
-        response = await self._send(request, stream=True)
+        async with self._answer(request) as response:
+            yield response.aiter_raw()
+
+    @asynccontextmanager
+    async def _answer(self, request: Request) -> AsyncIterator[httpx.Response]:
+        response = await self._send(request)
         try:
             with speaking(self.address):
-                yield response.aiter_raw()
+                if not response.is_success:
+                    raise error_answer(response.status_code, await response.aread())
+                yield response
         finally:
             await response.aclose()
 
-    async def _send(self, request: Request, *, stream: bool) -> httpx.Response:
+    async def _send(self, request: Request) -> httpx.Response:
         try:
-            return await self._send_once(request, stream=stream)
+            return await self._send_once(request)
         except ServerUnreachable as error:
             if not await self._may_try_again(request, error):
                 raise
-        return await self._send_once(request, stream=stream)
+        return await self._send_once(request)
 
     async def _may_try_again(self, request: Request, error: ServerUnreachable) -> bool:
         if isinstance(error, NotConnected):
@@ -96,22 +104,8 @@ class AsyncClient:
             return True
         return request.repeatable
 
-    async def _send_once(self, request: Request, *, stream: bool) -> httpx.Response:
-        if self._http is None:
-            self._http = backend.open_http(self.address)
-        built = self._http.build_request(
-            request.method,
-            request.path,
-            params=request.params,
-            content=request.content,
-            headers=request.headers(),
-            timeout=timeouts(request),
-        )
+    async def _send_once(self, request: Request) -> httpx.Response:
+        if self._transport is None:
+            self._transport = backend.open_transport(self.address)
         with speaking(self.address):
-            response = await self._http.send(built, stream=stream)
-            if response.is_success:
-                return response
-            try:
-                raise error_answer(response.status_code, await response.aread())
-            finally:
-                await response.aclose()
+            return await self._transport.handle_async_request(http_request(self.address, request))

@@ -15,7 +15,7 @@ from skerry.client import local, requests
 from skerry.client._sync.images import Images
 from skerry.client._sync.tokens import Tokens
 from skerry.client.address import check_token, resolve
-from skerry.client.connection import NotConnected, speaking, timeouts
+from skerry.client.connection import NotConnected, http_request, speaking
 from skerry.client.requests import Request
 from skerry.client.responses import decode, error_answer
 from skerry.config import load
@@ -31,7 +31,7 @@ class Client:
         self.address = resolve(server, load(flags={"token": check_token(token)}))
         self.images = Images(self)
         self.tokens = Tokens(self)
-        self._http: httpx.Client | None = None
+        self._transport: httpx.HTTPTransport | None = None
 
     def __repr__(self) -> str:
         return f"Client({str(self.address)!r})"
@@ -46,9 +46,9 @@ class Client:
 
     def close(self) -> None:
         """Close the connections. A later call opens new ones."""
-        http, self._http = self._http, None
-        if http is not None:
-            http.close()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close()
 
     def info(self) -> dict[str, Any]:
         """The server itself: version, pid, address, uptime, runtime, storage."""
@@ -64,30 +64,38 @@ class Client:
 
     def value(self, request: Request, kind: type[T]) -> T:
         """Send, and give the answer as a value of that kind."""
-        response = self._send(request, stream=False)
-        return decode(response.content, kind)
+        with self._answer(request) as response:
+            return decode(response.read(), kind)
 
     def done(self, request: Request) -> None:
         """Send; the answer says nothing but that it was done."""
-        self._send(request, stream=False)
+        with self._answer(request) as response:
+            response.read()
 
     @contextmanager
     def stream(self, request: Request) -> Iterator[Iterator[bytes]]:
         """Send, and give the answer's bytes as they come."""
-        response = self._send(request, stream=True)
+        with self._answer(request) as response:
+            yield response.iter_raw()
+
+    @contextmanager
+    def _answer(self, request: Request) -> Iterator[httpx.Response]:
+        response = self._send(request)
         try:
             with speaking(self.address):
-                yield response.iter_raw()
+                if not response.is_success:
+                    raise error_answer(response.status_code, response.read())
+                yield response
         finally:
             response.close()
 
-    def _send(self, request: Request, *, stream: bool) -> httpx.Response:
+    def _send(self, request: Request) -> httpx.Response:
         try:
-            return self._send_once(request, stream=stream)
+            return self._send_once(request)
         except ServerUnreachable as error:
             if not self._may_try_again(request, error):
                 raise
-        return self._send_once(request, stream=stream)
+        return self._send_once(request)
 
     def _may_try_again(self, request: Request, error: ServerUnreachable) -> bool:
         if isinstance(error, NotConnected):
@@ -97,22 +105,8 @@ class Client:
             return True
         return request.repeatable
 
-    def _send_once(self, request: Request, *, stream: bool) -> httpx.Response:
-        if self._http is None:
-            self._http = backend.open_http(self.address)
-        built = self._http.build_request(
-            request.method,
-            request.path,
-            params=request.params,
-            content=request.content,
-            headers=request.headers(),
-            timeout=timeouts(request),
-        )
+    def _send_once(self, request: Request) -> httpx.Response:
+        if self._transport is None:
+            self._transport = backend.open_transport(self.address)
         with speaking(self.address):
-            response = self._http.send(built, stream=stream)
-            if response.is_success:
-                return response
-            try:
-                raise error_answer(response.status_code, response.read())
-            finally:
-                response.close()
+            return self._transport.handle_request(http_request(self.address, request))
