@@ -10,7 +10,9 @@ export PYTHON
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 BIN := .venv/bin
 GO := GOPROXY=off GOTOOLCHAIN=local GOFLAGS=-mod=mod CGO_ENABLED=0 $(CURDIR)/$(BIN)/go
+SKERRY := $(strip $(SUDO) $(BIN)/skerry)
 SETUP := @sh scripts/setup
+BASE := @$(SKERRY) image show base >/dev/null 2>&1 || $(SKERRY) image build base
 
 .PHONY: help run test check bench test-vm keeper clean
 .DEFAULT_GOAL := help
@@ -20,13 +22,20 @@ help: ## this list
 
 run: ## set everything up, then run the quick start in a real sandbox
 	$(SETUP) run
-	@$(SUDO) $(BIN)/skerry doctor
-	@$(SUDO) $(BIN)/skerry image build base
+	@$(SKERRY) doctor >/dev/null 2>&1 || $(SKERRY) doctor
+	$(BASE)
 	@$(SUDO) $(BIN)/python examples/quickstart.py
+	@echo
+	@echo "Next:"
+	@echo "  $(SKERRY) run -- python3 -c 'print(6*7)'"
+	@echo "  $(SKERRY) create --name dev"
+	@echo "  $(SKERRY) exec dev -- bash -lc 'id; sudo id'"
+	@echo "  $(SKERRY) doctor"
+	@echo "  docs/README.md, and examples/quickstart.py, which you just saw run"
 
 test: ## set everything up, then run the tests (as root: they build real walls)
 	$(SETUP) test
-	@$(SUDO) $(BIN)/skerry image build base
+	$(BASE)
 	$(SUDO) $(BIN)/python -m pytest $(ARGS)
 
 check: ## lint, formatting, types, generated code, Go
@@ -43,12 +52,12 @@ check: ## lint, formatting, types, generated code, Go
 
 bench: ## measure: create, run, files, delete, against what else the machine has
 	$(SETUP) bench
-	@$(SUDO) $(BIN)/skerry image build base
+	$(BASE)
 	@$(SUDO) $(BIN)/python -m bench $(ARGS)
 
 test-vm: ## the wall, limits and kill tests on a cgroup v2 machine with kernel 6.1 (QEMU, emulated; slow)
 	$(SETUP) vm
-	@$(SUDO) $(BIN)/skerry image build base
+	$(BASE)
 	@$(SUDO) $(BIN)/python scripts/vm $(ARGS)
 
 keeper: ## build the keeper if its sources changed

@@ -24,7 +24,8 @@ def main() -> None:
         show(sandbox, "cat a.txt; echo MODE is $MODE; id")
         show(sandbox, "sudo id -un; python3 --version; node --version; git --version")
         show(sandbox, "curl -sS --max-time 5 http://192.0.2.1/")
-        print(f"\n  its wall: {sandbox.isolation.runtime}; gone when the block ends")
+        wall = sandbox.isolation
+    print(f"\ngone again, with all that was in it (the wall: {wall.runtime} {wall.runtime_version})")
 
 
 if __name__ == "__main__":
