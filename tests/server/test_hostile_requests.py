@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import socket
 
 import pytest
 from server.listening import Listening
+from starlette.types import Message
 
 from skerry.errors import NotFound
+from skerry.server import protocol
 from skerry.server.answers import error_body
+from skerry.server.app import make_app
+from skerry.server.control import Control
+from skerry.server.door import Door, door_hosts
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
 POST = b"POST /v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
@@ -238,3 +244,51 @@ def test_an_error_with_a_name_that_is_no_unicode_is_still_told() -> None:
     body = json.loads(error_body(NotFound("no \udcff here", details={"path": "\udcff"})))
     assert body["error"]["code"] == "not_found"
     assert "udcff" in body["error"]["message"]
+
+
+@pytest.mark.parametrize("beginning", [b"", b"GET", GET, GET + b"X: 1\r\n", GET + b"\r\n" + b"GET /hea"])
+def test_who_dribbles_a_request_is_let_go(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch, beginning: bytes
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_WITHIN_S", 0.2)
+    answer = listening.raw(beginning.replace(b"Connection: close\r\n", b""))
+    assert b" 408 " in answer.rpartition(b"HTTP/1.1")[2].partition(b"\r\n")[0]
+
+
+def test_a_flood_of_connections_leaves_the_other_listener_alone(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "CONNECTIONS", 3)
+    with contextlib.ExitStack() as stack:
+        for _ in range(10):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", listening.port)))
+        connection.settimeout(20)
+        with contextlib.suppress(ConnectionError):
+            assert connection.recv(1) == b""
+        with listening.unix() as http:
+            assert http.get("/healthz").status_code == 200
+
+
+def test_a_refused_upload_is_not_waited_for(listening: Listening) -> None:
+    head = b"POST /v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nExpect: 100-continue\r\n"
+    answer = listening.raw(head + b"Content-Type: text/plain\r\nContent-Length: 1000\r\n\r\n", tcp=False)
+    assert status(answer) == 415
+
+
+async def test_a_connection_without_an_address_is_not_taken_for_the_unix_socket(listening: Listening) -> None:
+    """The peer of a TCP connection that was reset at once can't be named, and looks like a unix socket's."""
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    door = Door(listening.engine.tokens, door_hosts("127.0.0.1", ()))
+    scope = {
+        "type": "http", "method": "GET", "path": "/v1/tokens", "query_string": b"", "root_path": "",
+        "headers": [(b"host", b"localhost")], "client": None, "server": None,
+    }  # fmt: skip
+    await make_app(listening.engine, Control()).behind(door)(scope, receive, send)  # type: ignore[arg-type]
+    assert sent[0]["status"] == 401
