@@ -14,6 +14,7 @@ from cli.calling import SKERRY, environment, skerry
 from client.lying import SANDBOX, Asked, Said, lying, refused, said
 
 from skerry.cli.app import skerry as group
+from skerry.cli.setup import unit_file
 from skerry.client.frames import EXIT, MEDIA_TYPE, STARTED, STDERR, STDOUT, encode
 
 BEGIN = encode(STARTED, b'{"id":"p-1","pid":7}')
@@ -341,3 +342,28 @@ def test_a_file_comes_out_whole_or_not_at_all(tmp_path: Path) -> None:
     assert broken.returncode == 125
     assert piped.stdout == b"half"
     assert sorted(p.name for p in tmp_path.iterdir() if p.name != "l.sock") == ["good"]
+
+
+def test_closed_streams_never_become_the_connection(tmp_path: Path) -> None:
+    wire = BEGIN + encode(STDOUT, b"DELETE /v1/sandboxes/x HTTP/1.1\r\n\r\n") + end(exit_code=5)
+    with lying(tmp_path, running(wire)) as server:
+        done = subprocess.run(
+            ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "-", *SKERRY, "run", "--", "x"],
+            env=environment(SKERRY_SERVER=server.address), timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 5
+    assert [a.method for a in server.asked if "stdin" not in a.path] == ["POST", "POST", "DELETE"]
+    assert all(a.path.startswith("/v1/sandboxes") and "/x" not in a.path for a in server.asked)
+
+
+def test_a_unit_survives_odd_characters_in_a_path() -> None:
+    text = unit_file(['/opt/a b/100%/py"thon', "-m", "skerry"])
+    assert 'ExecStart="/opt/a b/100%%/py\\"thon" "-m" "skerry"' in text
+
+
+@pytest.mark.skipif(Path("/run/systemd/system").is_dir(), reason="this host runs systemd; the test is for one without")
+def test_without_systemd_setup_says_what_to_run_instead() -> None:
+    done = skerry("setup", "--yes")
+    assert done.returncode == 125
+    assert b"does not run systemd" in done.stderr
+    assert b"serve --group skerry" in done.stderr

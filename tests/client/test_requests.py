@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+from pathlib import PurePosixPath
+from typing import Any
 
 import msgspec
 import pytest
 
 from skerry.client import requests
 from skerry.client.content import pieces
+from skerry.client.description import run_request, words
 from skerry.errors import InvalidRequest, NotFound
 from skerry.types import CreateRequest, Network, RunRequest
 
@@ -93,3 +96,23 @@ def test_content_of_every_kind_becomes_pieces_of_bytes() -> None:
 def test_a_piece_that_is_no_bytes_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="a piece is a int"):
         list(pieces([1, 2]))  # type: ignore[list-item]
+
+
+def test_wrong_types_are_refused_by_name_before_anything_is_sent() -> None:
+    for given, says in (
+        ({"cmd": ["echo", 1]}, "cmd: 1 is not text"),
+        ({"cmd": b"x"}, "neither a text nor a list"),
+        ({"cmd": 5}, "neither a text nor a list"),
+        ({"env": {"PORT": 8080}}, "env: 'PORT': 8080 is not text"),
+        ({"timeout": "5m"}, "timeout: '5m' is not a number"),
+        ({"cwd": "here"}, "is not absolute"),
+        ({"timeout": -1}, "out of range"),
+    ):
+        values: dict[str, Any] = {"cmd": "x", "env": {}, "cwd": None, "user": None, "timeout": None, **given}  # type: ignore[dict-item]
+        with pytest.raises(InvalidRequest, match=says):
+            run_request(**values)
+
+
+def test_paths_are_welcome_where_texts_are() -> None:
+    assert words(["cat", PurePosixPath("/a/b")]) == ["cat", "/a/b"]
+    assert dict(requests.stat_file("dev", PurePosixPath("/a"), None).params) == {"path": "/a"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import traceback
@@ -60,6 +61,7 @@ for command in (
 
 
 def run_and_exit() -> NoReturn:
+    _fill_gaps()
     # A terminal that closes and a plain `kill` end as Ctrl-C does: what was begun inside is ended and cleared.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
@@ -67,6 +69,15 @@ def run_and_exit() -> NoReturn:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
     sys.exit(_run())
+
+
+def _fill_gaps() -> None:
+    """A closed stdin, stdout or stderr: its number must not become that of our connection to the server."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _leave(number: int, _: FrameType | None) -> None:

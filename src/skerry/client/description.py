@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
-from skerry.types import CreateRequest, Lifecycle, Limits, Network, Options
+from skerry.errors import InvalidRequest
+from skerry.types import CreateRequest, Lifecycle, Limits, Network, Options, RunRequest
+
+V = TypeVar("V", str, str | None)
+Words = str | Sequence[str | os.PathLike[str]]
 
 
 class Creation(TypedDict, total=False):
@@ -35,6 +40,42 @@ def described(
 ) -> CreateRequest:
     """The request, its values checked before anything is sent."""
     return CreateRequest(
-        image=image, name=name, env=dict(env), labels=dict(labels), limits=limits,
+        image=image, name=name, env=texts(env, "env"), labels=texts(labels, "labels"), limits=limits,
         network=network, lifecycle=lifecycle, options=options,
     )  # fmt: skip
+
+
+def texts(given: Mapping[str, V], what: str) -> dict[str, V]:
+    """A mapping of texts; a number among them is refused by name, not by a failure further down."""
+    for key, value in given.items():
+        if not isinstance(key, str) or not (value is None or isinstance(value, str)):
+            raise InvalidRequest(f"{what}: {key!r}: {value!r} is not text", hint="put it in quotes, or use str()")
+    return dict(given)
+
+
+def words(cmd: Words) -> str | list[str]:
+    """A shell line as it is; an argv with its paths as texts."""
+    if isinstance(cmd, str):
+        return cmd
+    if isinstance(cmd, (bytes, bytearray)) or not isinstance(cmd, Sequence):
+        raise InvalidRequest(f"cmd: {cmd!r} is neither a text nor a list of texts")
+    return [_word(word) for word in cmd]
+
+
+def _word(word: object) -> str:
+    text = os.fspath(word) if isinstance(word, os.PathLike) else word
+    if not isinstance(text, str):
+        raise InvalidRequest(f"cmd: {word!r} is not text", hint="put it in quotes, or use str()")
+    return text
+
+
+def seconds(timeout: float | None) -> float | None:
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
+        raise InvalidRequest(f"timeout: {timeout!r} is not a number of seconds", hint="like 300, or None for no limit")
+    return timeout
+
+
+def run_request(
+    cmd: Words, env: Mapping[str, str | None], cwd: str | None, user: str | None, timeout: float | None
+) -> RunRequest:
+    return RunRequest(cmd=words(cmd), env=texts(env, "env"), cwd=cwd, user=user, timeout=seconds(timeout))

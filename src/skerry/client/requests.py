@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +30,7 @@ ANSWER_WITHIN = 120.0  # seconds of silence after which a server counts as gone
 CLEAN_UP_WITHIN = 10.0
 STDIN_INLINE = 256 << 10
 _encode = msgspec.json.Encoder().encode
+InsidePath = str | os.PathLike[str]
 Body = bytes | Iterable[bytes] | AsyncIterable[bytes]
 
 
@@ -150,18 +152,21 @@ def feed(ref: str, process: str, content: Body) -> Request:
     return Request("POST", path, _query(close=True), content, "application/octet-stream", read_timeout=None)
 
 
-def _path(path: str) -> str:
-    if not path:
-        raise InvalidRequest("path: it is empty")
+def _path(path: InsidePath) -> str:
+    path = os.fspath(path)
+    if not path or not isinstance(path, str):
+        raise InvalidRequest(f"path: {path!r} is none")
     check_text("path", path)
     return path
 
 
-def read_file(ref: str, path: str, user: str | None) -> Request:
+def read_file(ref: str, path: InsidePath, user: str | None) -> Request:
     return Request("GET", sandbox_path(ref, "files"), _query(path=_path(path), user=user), accept="*/*")
 
 
-def write_file(ref: str, path: str, content: Body, *, mode: int | None, user: str | None, parents: bool) -> Request:
+def write_file(
+    ref: str, path: InsidePath, content: Body, *, mode: int | None, user: str | None, parents: bool
+) -> Request:
     if mode is not None and not 0 <= mode <= 0o7777:
         raise InvalidRequest(f"mode: {mode!r} is out of range", hint="an int like 0o644")
     octal = f"{mode:04o}" if mode is not None else None
@@ -169,20 +174,20 @@ def write_file(ref: str, path: str, content: Body, *, mode: int | None, user: st
     return Request("PUT", sandbox_path(ref, "files"), query, content, "application/octet-stream")
 
 
-def remove_file(ref: str, path: str, *, recursive: bool, user: str | None) -> Request:
+def remove_file(ref: str, path: InsidePath, *, recursive: bool, user: str | None) -> Request:
     query = _query(path=_path(path), recursive=recursive, user=user)
     return Request("DELETE", sandbox_path(ref, "files"), query)
 
 
-def stat_file(ref: str, path: str, user: str | None) -> Request:
+def stat_file(ref: str, path: InsidePath, user: str | None) -> Request:
     return Request("GET", sandbox_path(ref, "files", "stat"), _query(path=_path(path), user=user))
 
 
-def list_files(ref: str, path: str, user: str | None) -> Request:
+def list_files(ref: str, path: InsidePath, user: str | None) -> Request:
     return Request("GET", sandbox_path(ref, "files", "list"), _query(path=_path(path), user=user))
 
 
-def make_directory(ref: str, path: str, *, parents: bool, mode: int | None, user: str | None) -> Request:
+def make_directory(ref: str, path: InsidePath, *, parents: bool, mode: int | None, user: str | None) -> Request:
     value: dict[str, Any] = {"path": _path(path), "parents": parents}
     if mode is not None:
         value["mode"] = mode

@@ -16,7 +16,7 @@ from skerry.client._async.files import AsyncFiles
 from skerry.client._async.processes import AsyncProcesses
 from skerry.client._async.running import AsyncRunning, prepare
 from skerry.client.created import CreatedEitherWay
-from skerry.client.description import Creation, described
+from skerry.client.description import Creation, Words, described, run_request
 from skerry.client.outcome import Output, checked
 from skerry.client.responses import SandboxList
 from skerry.errors import Conflict, InvalidRequest, NotFound, SkerryError
@@ -28,7 +28,6 @@ from skerry.types import (
     Network,
     Options,
     Result,
-    RunRequest,
     SandboxInfo,
     State,
     Usage,
@@ -253,7 +252,7 @@ class AsyncSandbox:
 
     async def run(
         self,
-        cmd: str | Sequence[str],
+        cmd: Words,
         *,
         env: Mapping[str, str | None] = {},
         cwd: str | None = None,
@@ -268,8 +267,6 @@ class AsyncSandbox:
         A non-zero exit or a time-out is a result, not an error, unless `check`. `on_output` gets each piece of output
         as it comes. An interrupt or cancellation of this call ends the command inside too.
         """
-        words = cmd if isinstance(cmd, str) else list(cmd)
-        request = RunRequest(cmd=words, env=dict(env), cwd=cwd, user=user, timeout=timeout)
-        request, source = prepare(request, stdin)
+        request, source = prepare(run_request(cmd, env, cwd, user, timeout), stdin)
         result = await AsyncRunning(self, request, source, on_output).result()
-        return checked(result, words) if check else result
+        return checked(result, request.cmd) if check else result

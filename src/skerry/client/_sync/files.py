@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from skerry.client import backend_sync as backend
 from skerry.client import requests
 from skerry.client.content import check_source, whole
+from skerry.client.requests import InsidePath
 from skerry.client.responses import EntryList
 from skerry.errors import FileMissing, FileNotDirectory
 from skerry.types import FileInfo
@@ -25,13 +26,13 @@ class Files:
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
 
-    def read_bytes(self, path: str, *, user: str | None = None) -> bytes:
+    def read_bytes(self, path: InsidePath, *, user: str | None = None) -> bytes:
         return b"".join([piece for piece in self.stream(path, user=user)])
 
-    def read_text(self, path: str, *, encoding: str = "utf-8", user: str | None = None) -> str:
+    def read_text(self, path: InsidePath, *, encoding: str = "utf-8", user: str | None = None) -> str:
         return (self.read_bytes(path, user=user)).decode(encoding)
 
-    def stream(self, path: str, *, user: str | None = None) -> Iterator[bytes]:
+    def stream(self, path: InsidePath, *, user: str | None = None) -> Iterator[bytes]:
         """A file's bytes, piece by piece: for what does not fit into memory."""
         sandbox = self._sandbox
         with sandbox.client.stream(requests.read_file(sandbox.id, path, user)) as chunks:
@@ -40,7 +41,7 @@ class Files:
 
     def write(
         self,
-        path: str,
+        path: InsidePath,
         content: backend.AnySource,
         *,
         mode: int | None = None,
@@ -55,17 +56,17 @@ class Files:
         request = requests.write_file(sandbox.id, path, body, mode=mode, user=user, parents=parents)
         return sandbox.client.value(request, FileInfo)
 
-    def list(self, path: str = ".", *, user: str | None = None) -> builtins.list[FileInfo]:
+    def list(self, path: InsidePath = ".", *, user: str | None = None) -> builtins.list[FileInfo]:
         """The entries of a directory, at most 100,000."""
         sandbox = self._sandbox
         return (sandbox.client.value(requests.list_files(sandbox.id, path, user), EntryList)).entries
 
-    def stat(self, path: str, *, user: str | None = None) -> FileInfo:
+    def stat(self, path: InsidePath, *, user: str | None = None) -> FileInfo:
         """One path; a link is not followed."""
         sandbox = self._sandbox
         return sandbox.client.value(requests.stat_file(sandbox.id, path, user), FileInfo)
 
-    def exists(self, path: str, *, user: str | None = None) -> bool:
+    def exists(self, path: InsidePath, *, user: str | None = None) -> bool:
         try:
             self.stat(path, user=user)
         except (FileMissing, FileNotDirectory):
@@ -73,14 +74,14 @@ class Files:
         return True
 
     def mkdir(
-        self, path: str, *, parents: bool = True, mode: int | None = None, user: str | None = None
+        self, path: InsidePath, *, parents: bool = True, mode: int | None = None, user: str | None = None
     ) -> FileInfo:
         """Make a directory; with `parents` also those above it, and one that is there already is fine."""
         sandbox = self._sandbox
         request = requests.make_directory(sandbox.id, path, parents=parents, mode=mode, user=user)
         return sandbox.client.value(request, FileInfo)
 
-    def remove(self, path: str, *, recursive: bool = False, user: str | None = None) -> None:
+    def remove(self, path: InsidePath, *, recursive: bool = False, user: str | None = None) -> None:
         """Remove a file or an empty directory; with `recursive`, a directory and all that is in it."""
         sandbox = self._sandbox
         sandbox.client.done(requests.remove_file(sandbox.id, path, recursive=recursive, user=user))

@@ -12,18 +12,18 @@ from skerry.client import backend_sync as backend
 from skerry.client._sync.files import Files
 from skerry.client._sync.sandbox import Sandbox
 from skerry.client.content import check_contents, open_host_file
-from skerry.client.description import Creation
+from skerry.client.description import Creation, Words, run_request
 from skerry.client.landing import DEEPEST, MOST_FILES, Landing, Refused, changed, check_part
 from skerry.client.outcome import Output, checked, with_files
-from skerry.errors import FileFailure, FileMissing
-from skerry.types import FileInfo, Result, RunRequest
+from skerry.errors import FileFailure, FileMissing, InvalidRequest
+from skerry.types import FileInfo, Result
 
 WORKSPACE = "/workspace"
 Content = backend.AnySource | os.PathLike[str]
 
 
 def run(
-    cmd: str | Sequence[str],
+    cmd: Words,
     *,
     files: Mapping[str, Content] = {},
     out: str | os.PathLike[str] | None = None,
@@ -43,9 +43,11 @@ def run(
     directory that receives the files of /workspace that are new or changed; they are listed in the result's `files`.
     `setup` are shell lines that must succeed before it. `tell` is told of each file that could not be brought back.
     """
-    words = cmd if isinstance(cmd, str) else list(cmd)
-    RunRequest(cmd=words, cwd=cwd, user=user, timeout=timeout)  # what is wrong is said before a sandbox is made
+    # What is wrong is said before a sandbox is made.
+    words = run_request(cmd, {}, cwd, user, timeout).cmd
     check_contents(files.values())
+    if "name" in creation:
+        raise InvalidRequest("name: a sandbox for one command has none", hint="use Sandbox(name=…)")
     landing = Landing(out) if out is not None else None
     try:
         with Sandbox(**creation) as sandbox:

@@ -17,7 +17,7 @@ from skerry.client._sync.files import Files
 from skerry.client._sync.processes import Processes
 from skerry.client._sync.running import Running, prepare
 from skerry.client.created import CreatedEitherWay
-from skerry.client.description import Creation, described
+from skerry.client.description import Creation, Words, described, run_request
 from skerry.client.outcome import Output, checked
 from skerry.client.responses import SandboxList
 from skerry.errors import Conflict, InvalidRequest, NotFound, SkerryError
@@ -29,7 +29,6 @@ from skerry.types import (
     Network,
     Options,
     Result,
-    RunRequest,
     SandboxInfo,
     State,
     Usage,
@@ -254,7 +253,7 @@ class Sandbox:
 
     def run(
         self,
-        cmd: str | Sequence[str],
+        cmd: Words,
         *,
         env: Mapping[str, str | None] = {},
         cwd: str | None = None,
@@ -269,8 +268,6 @@ class Sandbox:
         A non-zero exit or a time-out is a result, not an error, unless `check`. `on_output` gets each piece of output
         as it comes. An interrupt or cancellation of this call ends the command inside too.
         """
-        words = cmd if isinstance(cmd, str) else list(cmd)
-        request = RunRequest(cmd=words, env=dict(env), cwd=cwd, user=user, timeout=timeout)
-        request, source = prepare(request, stdin)
+        request, source = prepare(run_request(cmd, env, cwd, user, timeout), stdin)
         result = Running(self, request, source, on_output).result()
-        return checked(result, words) if check else result
+        return checked(result, request.cmd) if check else result
