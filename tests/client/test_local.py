@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from serving import Server
 
 from skerry import Client, Sandbox, ServerUnreachable
 from skerry.client import local
@@ -72,16 +74,34 @@ def test_a_server_that_somebody_named_is_never_started(tmp_path: Path) -> None:
     assert not local.may_start(Address("http://localhost", socket=f"{tmp_path}/none"))
 
 
+# The first calls are root's, so that every module is loaded: another user may not be able to read this tree.
+AS_ANOTHER = """
+import os, sys, skerry
+from skerry.config import socket_path
+def call(server):
+    try: return f"served by {skerry.Client(server).info()['version']}"
+    except skerry.ServerUnreachable as error: return str(error)
+call("unix:///nonexistent"); call(sys.argv[2] or "unix:///nonexistent")
+os.setgroups([int(sys.argv[1])] if sys.argv[1] else []); os.setgid(65534); os.setuid(65534)
+print(call(None))
+"""
+
+
+def as_another(state: Path, group: str = "", address: str = "") -> str:
+    environment = {**os.environ, "SKERRY_STATE_DIR": str(state)}
+    command = [sys.executable, "-c", AS_ANOTHER, group, address]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return done.stdout or done.stderr
+
+
 def test_another_user_is_told_of_setup(tmp_path: Path) -> None:
-    """The first call is root's, so that every module is loaded: another user may not be able to read this tree."""
-    code = (
-        "import os, skerry\n"
-        "for server in ('unix:///nonexistent', None):\n"
-        "    try: skerry.Client(server).info()\n"
-        "    except skerry.ServerUnreachable as error: told = str(error)\n"
-        "    if server: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "print(told)"
-    )
-    environment = {**os.environ, "SKERRY_STATE_DIR": str(tmp_path / "none")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
-    assert "sudo skerry setup" in done.stdout, done.stderr
+    assert "sudo skerry setup" in as_another(tmp_path / "none")
+
+
+def test_members_of_the_servers_group_are_served_and_others_are_not(own_server: Server) -> None:
+    group = grp.getgrnam("daemon")
+    own_server.start("--group", group.gr_name)
+    assert "served by" in as_another(own_server.state_dir, str(group.gr_gid), own_server.address)
+    refused = as_another(own_server.state_dir, "", own_server.address)
+    assert "this user may not use the server" in refused
+    assert "sudo skerry setup" in refused
