@@ -52,19 +52,21 @@ def test_a_request_is_one_line_without_secrets(handlers: None, tmp_path: Path) -
         http.post("/v1/sandboxes/box/processes?wait=true", json={"cmd": "echo hidden-line"})
         http.get("/v1/sandboxes", params={"label": "a=hidden-label", "token": "hidden-token"})
         http.get("/hidden-path")
+        http.post("/v1/sandboxes/box/processes/p-aaaaaaaaaa/stdin", content=b"hidden-bytes")
         http.get("/v1/sandboxes", headers={"Authorization": "Bearer hidden-bearer"})
     listening.stop()
     text = (tmp_path / "log").read_text()
     assert "hidden" not in text
     assert secret not in text
     requests = [line for line in lines(tmp_path / "log") if line["event"] == "request"]
-    assert [line["status"] for line in requests] == [404, 404, 400, 404, 401]
+    assert [line["status"] for line in requests] == [404, 404, 400, 404, 204, 401]
     run = requests[0]
     assert all(name in run for name in TELLS)
     assert (run["owner"], run["sandbox"], run["command"]) == ("ann", "box", "printf")
     assert run["path"] == "/v1/sandboxes/{ref}/processes"
     assert requests[1]["command"] == "(shell)"
     assert "path" not in requests[3]
+    assert requests[4]["process_id"] == "p-aaaaaaaaaa"
 
 
 def test_an_unexpected_error_is_in_the_log_under_its_request(handlers: None, tmp_path: Path) -> None:
