@@ -26,6 +26,7 @@ _BACKLOG = 256
 _START_LIMIT_S = 30.0
 _END_LIMIT_S = 10.0
 _SHOWN = 2000  # characters of a runtime's own error
+_CAP_SYS_RESOURCE = 24
 _SO_PASSRIGHTS = 83  # since Linux 6.16
 
 
@@ -104,9 +105,8 @@ class OciRuntime:
         if init is None:
             await self._emptied(sandbox)
             return
-        try:
-            pidfd = processes.pidfd(init)
-        except SandboxUnavailable:
+        pidfd = processes.handle(init)
+        if pidfd is None:
             return
         try:
             with contextlib.suppress(ProcessLookupError):
@@ -234,9 +234,16 @@ def _host(name: str, cgroups: Cgroups) -> spec.Host:
     machine = os.uname().machine
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     program = bpf.compiled(seccomp.profile(machine)) if name == "crun" else None
-    # one that is lower than the server's needs CAP_SYS_RESOURCE
-    score = max(100, int(Path("/proc/self/oom_score_adj").read_text()))
-    return spec.Host(machine, hard if hard > 0 else 1 << 20, cgroups.swap, score, program)
+    return spec.Host(machine, hard if hard > 0 else 1 << 20, cgroups.swap, _oom_score(), program)
+
+
+def _oom_score() -> int:
+    """PID 1's. Set with CAP_SYS_RESOURCE it is a floor for all that run inside. Set without, the others inside could go
+    below it, and the first process would be the one that the kernel kills; so there it stays what the server's is."""
+    own = int(Path("/proc/self/oom_score_adj").read_text())
+    status = Path("/proc/self/status").read_text()
+    effective = int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff")), 16)
+    return max(100, own) if effective >> _CAP_SYS_RESOURCE & 1 else own
 
 
 def _refuse_fds(connection: socket.socket) -> None:
