@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import glob
 import os
@@ -20,8 +21,8 @@ PROCESS_VM_READV = {"x86_64": 310, "aarch64": 270}[os.uname().machine]
 def targets() -> list[int]:
     """PID 1 and everything else that runs the keeper's program."""
     found = list(ROOTS)
-    for path in glob.glob("/proc/[0-9]*/comm"):
-        with open(path) as file:
+    for path in glob.glob("/proc/[0-9]*/comm") if FACTS.get("inside") else ():
+        with contextlib.suppress(FileNotFoundError), open(path) as file:
             if file.read().startswith("skerry-keeper"):
                 found.append(int(path.split("/")[2]))
     return found
@@ -169,13 +170,17 @@ def is_socket(path: str) -> bool:
         return False
 
 
+def _is_open(number: int) -> bool:
+    """Not the one that listed them."""
+    return os.path.lexists(f"/proc/self/fd/{number}")
+
+
 @attack("host")
 def inherit_an_open_file() -> object:
     """Beyond stdin, stdout and stderr and what this attack itself opened."""
     if not FACTS.get("inside"):
         socket.socket().detach()  # the control: a leaked fd is found
-    own = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY)
-    links = {int(name): os.readlink(f"/proc/self/fd/{name}") for name in os.listdir(own) if int(name) != own}
+    links = {n: os.readlink(f"/proc/self/fd/{n}") for n in map(int, os.listdir("/proc/self/fd")) if _is_open(n)}
     answer = max(n for n, link in links.items() if link.startswith("pipe:"))  # the way back to the attack's parent
     if not (strange := {n: link for n, link in links.items() if n > 2 and n != answer}):
         raise Refused("none")

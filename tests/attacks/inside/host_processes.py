@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import glob
 import os
@@ -18,10 +19,9 @@ PIDFD_OPEN, PRIO_PROCESS = 434, 0
 @attack("host")
 def see_a_host_process() -> object:
     for path in glob.glob("/proc/[0-9]*/cmdline"):
-        with open(path, "rb") as file:
-            if MARK.encode() in (text := file.read(1 << 16)) and path != f"/proc/{os.getpid()}/cmdline":
-                if b"python" not in text.split(b"\0")[0]:
-                    return text
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError), open(path, "rb") as file:
+            if MARK.encode() in (text := file.read(1 << 16)) and b"python" not in text.split(b"\0")[0]:
+                return text
     raise Refused("it is not listed")
 
 
