@@ -32,9 +32,10 @@ func Receive(fd int, limit uint32) (*Request, []int, error) {
 	}
 	request, err := Decode(body)
 	if err != nil {
-		CloseAll(fds)
+		CloseAll(fds) // and not handed on: closed twice, they would by then be another's
+		return nil, nil, err
 	}
-	return request, fds, err
+	return request, fds, nil
 }
 
 // rights takes the fds out of control messages, however many of those there are.
