@@ -31,7 +31,7 @@ MASK: Final = sum(1 << _BITS[name] for name in CAPABILITIES)
 
 
 async def check(wall: Wall, pid: int) -> None:
-    """The runtime answers before PID 1 has reached its execve; the filter is the last thing before that."""
+    """The runtime may answer before PID 1 has reached its execve, with which the runtime's own fds go."""
     for _ in range(_TRIES):
         if not (missing := lacks(wall, pid)):
             return
@@ -52,7 +52,8 @@ def lacks(wall: Wall, pid: int) -> list[str]:
     wrong = [f"{name} is {status.get(name)}" for name, value in expected.items() if status.get(name) != value]
     shared = [f"the host's {name} namespace" for name in _NAMESPACES if _namespace(pid, name) == _own(name)]
     maps = [name for name in ("uid_map", "gid_map") if _map(pid, name) != [0, wall.uid_base, RANGE]]
-    return wrong + shared + maps
+    other = [] if _runs(pid, wall.keeper) else ["PID 1 is not the keeper"]
+    return wrong + shared + maps + other
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -69,6 +70,13 @@ def _namespace(pid: int, name: str) -> str:
         return os.readlink(f"/proc/{pid}/ns/{name}")
     except OSError as error:
         raise SandboxUnavailable("the sandbox's PID 1 ended while it started") from error
+
+
+def _runs(pid: int, program: Path) -> bool:
+    try:
+        return os.path.samestat(os.stat(f"/proc/{pid}/exe"), os.stat(program))
+    except OSError:
+        return False
 
 
 def _own(name: str) -> str:

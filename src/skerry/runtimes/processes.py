@@ -21,27 +21,52 @@ def boot_id() -> str:
 
 
 def identify(pid: int) -> Init:
-    found = _stat(pid)
-    if found is None:
+    start_time = _start_time(pid)
+    if start_time is None:
         raise SandboxUnavailable("the sandbox ended while it started")
-    return Init(pid, found[1], boot_id())
+    return Init(pid, start_time, boot_id())
 
 
 def alive(init: Init) -> bool:
-    found = _stat(init.pid)
-    return found is not None and found[0] not in "ZX" and found[1] == init.start_time and boot_id() == init.boot_id
+    fd = handle(init)
+    if fd is None:
+        return False
+    try:
+        return not _ended(fd)
+    finally:
+        os.close(fd)
 
 
 def pidfd(init: Init) -> int:
-    """The caller's to close. Checked after opening: from then on the pid can't be another's."""
-    try:
-        fd = os.pidfd_open(init.pid)
-    except OSError as error:
-        raise SandboxUnavailable("the sandbox's PID 1 is gone") from error
-    if not alive(init):
-        os.close(fd)
+    """The caller's to close."""
+    fd = handle(init)
+    if fd is None or _ended(fd):
+        if fd is not None:
+            os.close(fd)
         raise SandboxUnavailable("the sandbox's PID 1 is gone")
     return fd
+
+
+def handle(init: Init) -> int | None:
+    """A pidfd of it, also when it is just ending; None when it is gone. The start time is compared after opening: from
+    then on the pid can't become another's. (The state in /proc tells of the first thread alone, which may be a zombie
+    while others still hold its files.)"""
+    if boot_id() != init.boot_id:
+        return None
+    try:
+        fd = os.pidfd_open(init.pid)
+    except OSError:
+        return None
+    if _start_time(init.pid) == init.start_time:
+        return fd
+    os.close(fd)
+    return None
+
+
+def _ended(fd: int, limit_ms: int = 0) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(limit_ms))
 
 
 def end_by_arguments(arguments: tuple[str, ...]) -> None:
@@ -60,9 +85,7 @@ def _end(pid: int, arguments: tuple[str, ...]) -> None:
         if _has(pid, arguments):
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
-            poll = select.poll()
-            poll.register(fd, select.POLLIN)
-            poll.poll(_END_LIMIT_MS)
+            _ended(fd, _END_LIMIT_MS)
     finally:
         os.close(fd)
 
@@ -76,11 +99,10 @@ def _has(pid: int, arguments: tuple[str, ...]) -> bool:
     return b"\0" + b"\0".join(os.fsencode(word) for word in arguments) + b"\0" in line
 
 
-def _stat(pid: int) -> tuple[str, int] | None:
-    """State and start time (field 22). The name may hold spaces and brackets: the fields begin after the last one."""
+def _start_time(pid: int) -> int | None:
+    """Field 22. The name may hold spaces and brackets: the fields begin after the last one."""
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
-    fields = text[text.rindex(b")") + 2 :].split()
-    return fields[0].decode(), int(fields[19])
+    return int(text[text.rindex(b")") + 2 :].split()[19])
