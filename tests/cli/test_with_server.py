@@ -84,6 +84,30 @@ def test_files_in_and_new_files_back(server: Server, tmp_path: Path) -> None:
         assert left_out in done.stderr
 
 
+def test_files_that_the_command_names_come_along(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("1\n2\n3\n")
+    (tmp_path / "analyse.py").write_text("open('sum', 'w').write(str(sum(map(int, open('data.csv')))))")
+    command = ["run", "--file", "data.csv", "--out", "results", "--", "python3", "analyse.py"]
+    done = skerry(*command, server=server.address, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert b"brought in: analyse.py" in done.stderr
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["sum"]
+    assert (tmp_path / "results" / "sum").read_text() == "6"
+    left = skerry("run", "--no-bring", "--", "python3", "analyse.py", server=server.address, cwd=tmp_path)
+    assert left.returncode == 2
+
+
+def test_nothing_above_elsewhere_or_behind_a_link_comes_along(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "link").symlink_to("../secret")
+    (here / "way").symlink_to("..")
+    words = ["../secret", str(tmp_path / "secret"), "link", "way/secret", "."]
+    done = skerry("run", "--", "sh", "-c", "ls -A /workspace", *words, server=server.address, cwd=here)
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
 def test_a_sandbox_that_stays(server: Server, tmp_path: Path) -> None:
     made = skerry("create", "--name", "cli-dev", "-e", "MODE=test", "--memory", "256M", server=server.address)
     assert made.returncode == 0, made.stderr

@@ -30,7 +30,14 @@ from skerry.cli.session import Session
 from skerry.errors import SkerryError
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class InOrder(click.Group):
+    """Commands are listed as they stand below, the most used first."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--server", metavar="ADDRESS", help="unix:///path or http://host:port; this host's own if left out.")
 @click.option("-q", "--quiet", is_flag=True, help="No talk but errors.")
 @click.version_option(__version__, package_name="skerry", message="skerry %(version)s")

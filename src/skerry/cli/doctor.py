@@ -13,7 +13,7 @@ from skerry.config import load
 _MARKS = {True: "ok", False: "MISSING", None: "?"}
 
 
-@click.command()
+@click.command(short_help="What this host can isolate, and what it lacks.")
 @json_option
 @pass_session
 def doctor(session: Session, as_json: bool) -> int:

@@ -18,7 +18,7 @@ from skerry.errors import InvalidRequest
 _INSIDE = re.compile(r"([a-z0-9][a-z0-9._-]*):(.+)", re.DOTALL)
 
 
-@click.command()
+@click.command(short_help="Copy one file in or out.")
 @click.option("--user", metavar="NAME", help="Whose rights count inside; the image's user if left out.")
 @click.argument("source")
 @click.argument("target")

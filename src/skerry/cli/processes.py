@@ -14,7 +14,7 @@ from skerry.types import ProcessInfo
 @sandbox_argument
 @pass_session
 def ps(session: Session, sandbox: str, as_json: bool) -> None:
-    """List the processes that were started in SANDBOX."""
+    """List the processes of SANDBOX."""
     found = session.sandbox(sandbox).processes.list()
     if as_json:
         talk.give_json(found)

@@ -28,6 +28,7 @@ _command = click.argument("command", nargs=-1, required=True, type=click.UNPROCE
 @click.command(context_settings=_COMMAND)
 @creation_options
 @click.option("--file", "files", multiple=True, metavar="PATH[:DEST]", help="A file to bring in, to /workspace/DEST.")
+@click.option("--no-bring", is_flag=True, help="Don't bring in the files of this directory that COMMAND names.")
 @click.option("--out", metavar="DIR", help="A new or empty directory for the new and changed files of /workspace.")
 @click.option("--timeout", metavar="TIME", help="End it after this long, like 90s or 5m. No limit if left out.")
 @click.option("--user", metavar="NAME", help="Who runs it; the image's user if left out.")
@@ -38,13 +39,20 @@ _command = click.argument("command", nargs=-1, required=True, type=click.UNPROCE
 def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: Any) -> int:
     """Run COMMAND in a new sandbox that is gone afterwards.
 
-    Output comes as it is made, stdin is passed on, and the exit code is the command's own.
+    Output comes as it is made, stdin is passed on, and the exit code is the command's own. Files below this directory
+    that COMMAND names, as in `python3 analyse.py`, are brought along to /workspace.
     """
     from skerry.client._sync.oneshot import run as run_once
 
+    files = _files(given.pop("files"))
+    if not given.pop("no_bring"):
+        brought = {place: path for place, path in _named(command).items() if place not in files}
+        if brought and not session.quiet:
+            talk.say(f"brought in: {', '.join(brought)}")
+        files |= brought
     result = run_once(
         list(command),
-        files=_files(given.pop("files")),
+        files=files,
         out=given.pop("out"),
         timeout=_span(given.pop("timeout")),
         user=given.pop("user"),
@@ -102,6 +110,19 @@ def _files(words: tuple[str, ...]) -> dict[str, Path]:
         if place in found:
             raise InvalidRequest(f"--file: two files for {place!r}")
         found[place] = source
+    return found
+
+
+def _named(command: tuple[str, ...]) -> dict[str, Path]:
+    """The words of a command that are regular files below this directory; no links, nothing above or elsewhere."""
+    found = {}
+    for word in command:
+        parts = Path(word).parts
+        if not word or len(word) > 4096 or "\0" in word or Path(word).is_absolute() or ".." in parts:
+            continue
+        ways = [Path(*parts[:depth]) for depth in range(1, len(parts) + 1)]
+        if ways and not any(way.is_symlink() for way in ways) and Path(word).is_file():
+            found["/".join(parts)] = Path(word)
     return found
 
 

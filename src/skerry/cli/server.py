@@ -21,7 +21,7 @@ from skerry.types import parse_span
 STOPPED_WITHIN = 60.0
 
 
-@click.command()
+@click.command(short_help="Serve this host's sandboxes.")
 @click.option("--listen", metavar="HOST:PORT", help="Also on TCP, where a token is required.")
 @click.option("--group", metavar="NAME", help="A group of this host that may use the unix socket.")
 @click.option("--state-dir", metavar="DIR", help="Where everything is kept.")

@@ -19,7 +19,7 @@ GROUP = "skerry"
 UNIT = Path("/etc/systemd/system/skerry.service")
 
 
-@click.command()
+@click.command(short_help="Make the server a service of this host.")
 @click.option("--print", "only_print", is_flag=True, help="Only show the unit and the commands.")
 @click.option("--yes", is_flag=True, help="Don't ask.")
 def setup(only_print: bool, yes: bool) -> int:

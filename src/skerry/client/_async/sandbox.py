@@ -237,6 +237,7 @@ class AsyncSandbox:
     async def delete(self) -> None:
         """End it and remove all of it."""
         await self.client.done(requests.delete(self.id))
+        await self.aclose()
 
     async def stop(self) -> None:
         """End its processes, keep its files. The next call starts it again."""

@@ -238,6 +238,7 @@ class Sandbox:
     def delete(self) -> None:
         """End it and remove all of it."""
         self.client.done(requests.delete(self.id))
+        self.close()
 
     def stop(self) -> None:
         """End its processes, keep its files. The next call starts it again."""
