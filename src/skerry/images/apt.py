@@ -35,6 +35,7 @@ class Apt:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         (root / "status").touch()
         self.sources = root / "etc" / "base.sources"
+        self.keys = [key for source in sources if (key := source.options.get("signed-by", "")).startswith("/")]
         self._write_sources(sources)
         (root / "apt.conf").write_text(self._settings())
 

@@ -34,11 +34,11 @@ PACKAGES = (
 # Taken where the archive has them: Ubuntu keeps some in a component that a host may not have enabled.
 EXTRAS = (
     *("ripgrep", "less", "nano", "jq", "file", "patch", "unzip", "zip", "xz-utils", "openssh-client"),
-    *("python-is-python3", "netbase"),
+    *("python-is-python3", "netbase", "wget", "make", "tree"),
 )
 _TOOLS = {"mmdebstrap": "mmdebstrap", "apt-get": "apt", "setpriv": "util-linux", "unshare": "util-linux"}
 _STEP = re.compile(r"(?:Unpacking|Setting up) (\S+)")
-_PREFIX = "tree-"
+_PREFIX = "build-"
 
 
 def build_base(images: ImageStore, layers: LayerStore, cache_dir: Path, progress: Callable[[Progress], None]) -> Image:
@@ -55,13 +55,13 @@ def build_base(images: ImageStore, layers: LayerStore, cache_dir: Path, progress
         wheel = node.NodeWheel(cache_dir / "node")
         packages, files = _resolve(apt, progress)
         _download(apt, wheel, packages, files, progress)
-        root = cache_dir / f"{_PREFIX}{secrets.token_hex(6)}"
+        work = tree.private_directory(cache_dir / f"{_PREFIX}{secrets.token_hex(6)}")
         try:
-            _bootstrap(apt, release.codename, packages, len(files), root, progress)
-            _complete(apt, wheel, root, progress)
-            return _store(images, layers, root, progress)
+            _bootstrap(apt, release.codename, packages, len(files), work, progress)
+            _complete(apt, wheel, work / "root", progress)
+            return _store(images, layers, work / "root", progress)
         finally:
-            tree.remove(root)
+            tree.remove(work)
 
 
 def _check_tools() -> None:
@@ -119,16 +119,24 @@ def _download(
 
 
 def _bootstrap(
-    apt: Apt, codename: str, packages: tuple[str, ...], count: int, root: Path, progress: Callable[[Progress], None]
+    apt: Apt, codename: str, packages: tuple[str, ...], count: int, work: Path, progress: Callable[[Progress], None]
 ) -> None:
     """Unpacks and configures, from the lists and archives that are here: hard links, nothing is fetched again."""
     hook = 'cp -a "$SKERRY_LISTS/." "$1/var/lib/apt/lists/" && cp -al "$SKERRY_ARCHIVES/." "$1/var/cache/apt/archives/"'
-    argv = ["mmdebstrap", "--mode=root", "--variant=apt", "--format=directory", "--skip=update", "--verbose"]
+    argv = [
+        "mmdebstrap",
+        "--mode=root",
+        "--variant=apt",
+        "--format=directory",
+        "--skip=update,check/signed-by",
+        "--verbose",
+    ]
     argv += [f"--dpkgopt={option}" for option in finish.DPKG_OPTIONS]
-    argv += [f"--setup-hook={hook}", f"--include={','.join(packages)}", codename, str(root), str(apt.sources)]
+    argv += [f"--setup-hook={hook}", f"--include={','.join(packages)}", codename, str(work / "root"), str(apt.sources)]
     environment = {name: value for name, value in apt.environment().items() if name != "APT_CONFIG"}
     environment |= {
         "SOURCE_DATE_EPOCH": str(apt.newest_release()),
+        "TMPDIR": str(work),
         "SKERRY_LISTS": str(apt.lists),
         "SKERRY_ARCHIVES": str(apt.archives),
     }
@@ -147,7 +155,7 @@ def _complete(apt: Apt, wheel: node.NodeWheel, root: Path, progress: Callable[[P
     if archive is None:
         raise Conflict("the Node.js download vanished from the cache during the build")
     node.unpack(archive, root / "usr/local")
-    finish.finish(root, apt.sources.read_text(), apt.newest_release())
+    finish.finish(root, apt.sources.read_text(), apt.keys, apt.newest_release())
     stage.finish()
 
 

