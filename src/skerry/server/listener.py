@@ -32,6 +32,7 @@ log = logging.getLogger("skerry.server")
 KEEP_ALIVE_S = 75
 GRACE_S = 10  # what is under way at a stop may take this long to end
 UNWIND_S = 5
+SWEEP_EVERY_S = 0.2
 Ready = Callable[[Sequence[str]], None]
 
 
@@ -70,9 +71,20 @@ class Listener(uvicorn.Server):
         self.up.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().shutdown(sockets=sockets)
+        sweeping = asyncio.create_task(self._close_idle())
+        try:
+            await super().shutdown(sockets=sockets)
+        finally:
+            sweeping.cancel()
         if self.server_state.tasks:  # cancelled at the end of the grace: each still ends its command
             await asyncio.wait(self.server_state.tasks, timeout=UNWIND_S)
+
+    async def _close_idle(self) -> None:
+        """uvicorn closes idle connections once; one that was accepted a moment later would be waited for in vain."""
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S)
+            for connection in list(self.server_state.connections):
+                connection.shutdown()
 
 
 async def listen_for(
