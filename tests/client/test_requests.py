@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
-from pathlib import PurePosixPath
+import os
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
 import pytest
 
 from skerry.client import requests
-from skerry.client.content import pieces
+from skerry.client.content import check_contents, pieces
 from skerry.client.description import run_request, words
 from skerry.errors import InvalidRequest, NotFound
 from skerry.types import CreateRequest, Network, RunRequest
@@ -116,3 +117,17 @@ def test_wrong_types_are_refused_by_name_before_anything_is_sent() -> None:
 def test_paths_are_welcome_where_texts_are() -> None:
     assert words(["cat", PurePosixPath("/a/b")]) == ["cat", "/a/b"]
     assert dict(requests.stat_file("dev", PurePosixPath("/a"), None).params) == {"path": "/a"}
+
+
+def test_a_file_of_this_host_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, says in (
+        ("pipe", "not a regular file"),
+        (".", "not a regular file"),
+        ("none", "No such file"),
+        ("a\0b", "null"),
+    ):
+        with pytest.raises(InvalidRequest, match=says):
+            check_contents([tmp_path / path])
+    with pytest.raises(InvalidRequest, match="can't be sent"):
+        check_contents([5])

@@ -53,14 +53,14 @@ def check_source(source: object) -> None:
 def open_host_file(path: str | os.PathLike[str]) -> tuple[BinaryIO, int]:
     """A regular file of this host, and its permission bits."""
     try:
-        source = open(path, "rb")  # noqa: SIM115  (the caller closes it)
-    except OSError as error:
-        raise InvalidRequest(f"files: {os.fspath(path)}: {error.strerror}") from error
-    mode = os.fstat(source.fileno()).st_mode
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not keep us waiting
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"files: {os.fspath(path)!r}: {getattr(error, 'strerror', error)}") from error
+    mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
-        source.close()
-        raise InvalidRequest(f"files: {os.fspath(path)} is not a regular file")
-    return source, stat.S_IMODE(mode) & 0o777
+        os.close(descriptor)
+        raise InvalidRequest(f"files: {os.fspath(path)!r} is not a regular file")
+    return os.fdopen(descriptor, "rb"), stat.S_IMODE(mode) & 0o777
 
 
 def check_contents(contents: Iterable[object]) -> None:
