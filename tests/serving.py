@@ -81,7 +81,8 @@ class Server:
         """Everything on the host that still bears this server's instance name."""
         name = run_dir(self.state_dir).name
         found = [line for line in Path("/proc/self/mounts").read_text().splitlines() if name in line]
-        found += [str(p) for p in Path("/sys/fs/cgroup").glob(f"**/skerry/{name}/sb-*")]
+        for pattern in (f"skerry/{name}/sb-*", f"*/skerry/{name}/sb-*", f"*/*/skerry/{name}/sb-*"):
+            found += [str(p) for p in Path("/sys/fs/cgroup").glob(pattern)]
         found += [str(p) for p in Path("/run/skerry/ranges").glob("*") if name in p.read_text()]
         found += [str(p) for where in "kmb" for p in (run_dir(self.state_dir) / where).glob("*")]
         return found

@@ -32,12 +32,16 @@ class Images:
     def get(self, name: str) -> ImageInfo:
         return self._store.get(name)
 
-    def remove(self, name: str) -> None:
+    @property
+    def busy(self) -> bool:
+        return self._job is not None
+
+    async def remove(self, name: str) -> None:
         image = self.get(name)
         if self._layers_in_use() & set(image.layers):
             raise Conflict(f"image {name!r} is in use by a sandbox", hint="`skerry ls` shows which")
         self._store.remove(name)
-        self._store.collect(self._layers_in_use())
+        await asyncio.to_thread(self._store.collect, self._layers_in_use())
 
     async def build(self, name: str, rebuild: bool) -> AsyncIterator[Progress | ImageInfo]:
         """Progress, then the image. The work goes on if the caller leaves; a second caller sees the same work."""

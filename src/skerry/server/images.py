@@ -32,7 +32,7 @@ async def get(call: Call[Nothing, Nothing]) -> ImageInfo:
 
 
 async def remove(call: Call[Nothing, Nothing]) -> None:
-    call.engine.images.remove(call.parameters["name"])
+    await call.engine.images.remove(call.parameters["name"])
 
 
 async def build(call: Call[Nothing, BuildRequest]) -> Stream:
