@@ -321,7 +321,9 @@ class Engine:
     @property
     def empty(self) -> bool:
         """No sandbox takes up this host and no image is being made: a background server may leave."""
-        return not self.images.busy and not any(live.row.state in ("creating", "running", "paused") for live in self._lives.values())
+        return not self.images.busy and not any(
+            live.row.state in ("creating", "running", "paused") for live in self._lives.values()
+        )
 
     # -- inner workings -----------------------------------------------------------------------------------------------
 
