@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from attacks.bait import bait
-from attacks.raid import Attack, Outcome, carry_in, control, raid
+from attacks.raid import Attack, Outcome, carry_in, control, plant, raid
 from serving import Server
 
 from skerry import Limits, Sandbox
@@ -25,6 +25,7 @@ def fortress(server: Server) -> Iterator[Sandbox]:
     """The sandbox that is attacked from inside."""
     with Sandbox(server=server.address, limits=Limits(memory="512M", pids=256)) as sandbox:
         carry_in(sandbox)
+        plant(sandbox)
         yield sandbox
 
 

@@ -75,9 +75,26 @@ def carry_in(box: Sandbox) -> None:
             box.files.write(f"{PLACE}/{file.name}", file.read_bytes(), user="root")
 
 
-def raid(box: Sandbox, script: str, user: str, facts: dict[str, Any]) -> dict[str, Outcome]:
-    """All attacks of a script by a user of the sandbox."""
-    done = box.run(["python3", f"{PLACE}/{script}", json.dumps(facts | {"inside": True})], user=user, timeout=60)
+def plant(box: Sandbox) -> None:
+    """What root inside can leave for its users: programs of its own that are setuid, setgid, or have capabilities."""
+    code = (
+        "import os, shutil, struct, sys\n"
+        "for mode in (0o4755, 0o2755, 0o755):\n"
+        "    path = f'/opt/planted-{mode:o}'\n"
+        "    shutil.copy(os.path.realpath(sys.executable), path)\n"
+        "    os.chmod(path, mode)\n"
+        "every = (1 << 32) - 1\n"
+        "os.setxattr(path, 'security.capability', struct.pack('<IIIII', 0x02000001, every, 0, every & 0x1ff, 0))\n"
+        "print(oct(os.stat('/opt/planted-4755').st_mode))\n"
+    )
+    assert box.run(["python3", "-c", code], user="root", check=True).stdout == "0o104755\n"
+
+
+def raid(box: Sandbox, script: str, user: str, facts: dict[str, Any], *names: str) -> dict[str, Outcome]:
+    """The attacks of a script by a user of the sandbox: those that are named, or all that are for that user."""
+    names = names or tuple(attack.name for attack in attacks(script) if user in attack.by)
+    argv = ["python3", f"{PLACE}/{script}", json.dumps(facts | {"inside": True}), *names]
+    done = box.run(argv, user=user, timeout=60)
     assert done.ok, done.stderr
     return _outcomes(done.stdout)
 

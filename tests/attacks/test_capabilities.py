@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from attacks.conftest import Raid
 from attacks.raid import Attack, by_users, with_control
+
+from skerry import Sandbox
 
 SCRIPT = "capabilities.py"
 
@@ -19,3 +23,31 @@ def test_nobody_becomes_more_than_they_are(raided: Raid, attack: Attack, user: s
 def test_the_same_attack_succeeds_where_nothing_is_in_its_way(raided: Raid, attack: Attack) -> None:
     outcome = raided(attack, str(attack.control))
     assert outcome.gained is not None, outcome
+
+
+BITS = {
+    "CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_FOWNER": 3, "CAP_FSETID": 4, "CAP_KILL": 5, "CAP_SETGID": 6,
+    "CAP_SETUID": 7, "CAP_SETPCAP": 8, "CAP_NET_BIND_SERVICE": 10, "CAP_SETFCAP": 31,
+}  # fmt: skip
+
+
+def status(box: Sandbox, user: str, pid: str = "self") -> dict[str, str]:
+    text = box.run(["cat", f"/proc/{pid}/status"], user=user, check=True).stdout
+    return dict(re.findall(r"^(\w+):\s*(.*)$", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize(("user", "pid"), [("user", "self"), ("root", "self"), ("root", "1")])
+def test_capabilities_are_exactly_those_that_isolation_promises(fortress: Sandbox, user: str, pid: str) -> None:
+    assert fortress.isolation is not None
+    promised = sum(1 << BITS[name] for name in fortress.isolation.details["capabilities"])
+    found = status(fortress, user, pid)
+    held = {name: int(found[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}
+    own = promised if user == "root" else 0
+    assert held == {"CapInh": 0, "CapPrm": own, "CapEff": own, "CapBnd": promised, "CapAmb": 0}
+    assert (found["NoNewPrivs"], found["Seccomp"]) == ("1", "2")
+
+
+def test_sudo_gives_no_more_than_root_inside_has(fortress: Sandbox) -> None:
+    by_sudo = fortress.run(["sudo", "grep", "-E", "Cap|NoNew|Seccomp:", "/proc/self/status"], check=True).stdout
+    by_root = fortress.run(["grep", "-E", "Cap|NoNew|Seccomp:", "/proc/self/status"], user="root", check=True).stdout
+    assert by_sudo == by_root

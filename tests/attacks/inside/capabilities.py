@@ -50,10 +50,10 @@ def inherit_a_capability_that_is_not_permitted() -> object:
 
 @attack(None)
 def raise_an_ambient_capability() -> object:
-    for capability in range(41):
+    permitted = held("CapPrm")
+    for capability in (number for number in range(41) if not permitted >> number & 1):
         if libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability, 0, 0) == 0:
-            if capability not in (c for c in range(41) if held("CapPrm") >> c & 1):
-                return capability
+            return capability
     raise OSError(ctypes.get_errno(), "prctl")
 
 
@@ -84,7 +84,8 @@ def set_secure_bits() -> object:
 def become_root_by_calling_setuid() -> object:
     if os.getuid() == 0:
         raise Refused("is root inside already")
-    return first_gain(lambda: os.setuid(0), lambda: os.setresuid(0, 0, 0), lambda: os.setgid(0), lambda: os.setgroups([0]))
+    ways = (lambda: os.setuid(0), lambda: os.setresuid(0, 0, 0), lambda: os.setgid(0), lambda: os.setgroups([0]))
+    return first_gain(*ways)
 
 
 @attack(None)

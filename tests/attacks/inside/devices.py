@@ -54,7 +54,7 @@ def make_a_device_in_shared_memory() -> object:
 
 @attack("host")
 def make_a_whiteout_by_hand() -> object:
-    """A character device 0:0 needs no right of its own since 5.8; in an overlay's upper it would hide a layer's file."""
+    """A character device 0:0 needs no right since 5.8; in an overlay's upper it would hide a layer's file."""
     path = f"/tmp/whiteout-{os.getpid()}"
     os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(0, 0))
     os.unlink(path)
@@ -90,12 +90,12 @@ def find_a_device_in_the_image() -> object:
 
 @attack("host")
 def open_a_well_known_device() -> object:
-    names = (
-        "mem kmem port kmsg kvm fuse loop-control loop0 net/tun vhost-net vhost-vsock vsock vfio/vfio uinput "
-        "dri/card0 snapshot userfaultfd btrfs-control mapper/control hpet nvram cpu_dma_latency rtc0 watchdog "
-        "vda sda nvme0n1 console tty0 tty1 ttyS0 input/event0 kfd cuse ppp bus/usb/001/001 hwrng tpm0 sgx_enclave"
-    ).split()
-    return first_gain(*(lambda name=name: os.open(f"/dev/{name}", os.O_RDWR | os.O_NONBLOCK) for name in names))
+    names = """
+        mem kmem port kmsg kvm fuse loop-control loop0 net/tun vhost-net vhost-vsock vsock vfio/vfio uinput
+        dri/card0 snapshot userfaultfd btrfs-control mapper/control hpet nvram cpu_dma_latency rtc0 watchdog
+        vda sda nvme0n1 console tty0 tty1 ttyS0 input/event0 kfd cuse ppp bus/usb/001/001 hwrng tpm0 sgx_enclave"""
+    flags = os.O_RDWR | os.O_NONBLOCK
+    return first_gain(*(lambda name=name: os.open(f"/dev/{name}", flags) for name in names.split()))
 
 
 @attack("host")

@@ -89,7 +89,8 @@ def enter_a_host_namespace() -> object:
         fd = os.open(path, os.O_RDONLY)
         return call(NUMBER["setns"], fd, 0)
 
-    return first_gain(*(lambda kind=kind: enter(f"/proc/{FACTS['first'][0]}/ns/{kind}") for kind in ("net", "uts", "ipc")))
+    near = f"/proc/{FACTS['first'][0]}/ns"
+    return first_gain(*(lambda kind=kind: enter(f"{near}/{kind}") for kind in ("net", "uts", "ipc")))
 
 
 @attack("host")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import itertools
 import os
 import stat
 
@@ -98,22 +99,22 @@ def open_ports_to_forwarding() -> object:
 
 @attack("host")
 def name_a_program_for_device_events() -> object:
-    return first_gain(
-        lambda: writable("/sys/kernel/uevent_helper"), *(lambda p=p: writable(p) for p in glob.glob("/sys/class/*/*/uevent"))
-    )
+    paths = ["/sys/kernel/uevent_helper", *glob.glob("/sys/class/*/*/uevent")]
+    return first_gain(*(lambda path=path: writable(path) for path in paths))
 
 
 @attack("host")
 def raise_ones_own_limits_in_a_cgroup() -> object:
-    files = [f"/sys/fs/cgroup/**/{name}" for name in ("memory.limit_in_bytes", "memory.max", "pids.max", "cgroup.procs")]
-    paths = [path for pattern in files for path in glob.glob(pattern, recursive=True)]
+    files = ("memory.limit_in_bytes", "memory.max", "pids.max", "cgroup.procs")
+    paths = [path for name in files for path in glob.glob(f"/sys/fs/cgroup/**/{name}", recursive=True)]
     return first_gain(*(lambda path=path: writable(path) for path in paths))
 
 
 @attack("host")
 def name_a_release_agent() -> object:
     """CVE-2022-0492: a v1 hierarchy's release_agent is run by the host as its root."""
-    paths = [*glob.glob("/sys/fs/cgroup/*/release_agent"), *glob.glob("/sys/fs/cgroup/**/notify_on_release", recursive=True)]
+    paths = glob.glob("/sys/fs/cgroup/*/release_agent")
+    paths += glob.glob("/sys/fs/cgroup/**/notify_on_release", recursive=True)
     return first_gain(*(lambda path=path: writable(path) for path in paths))
 
 
@@ -151,7 +152,7 @@ def read_the_keys_of_the_host() -> object:
 def read_where_the_kernel_lies() -> object:
     def addresses(path: str) -> object:
         with open(path) as file:
-            lines = [line for line, _ in zip(file, range(200))]
+            lines = list(itertools.islice(file, 200))
         if not (found := [line for line in lines if line.split()[0].strip("0-") and "-" not in line.split()[0]]):
             raise Refused("zeros")
         return found[:3]

@@ -1,5 +1,5 @@
-"""A process whose command line, as the host reads it, is as long as it likes and costs it nothing: since 3.18 anybody may
-say where its own arguments begin and end, and unwritten memory reads as zeros. Prints the length and waits."""
+"""A process whose command line, as the host reads it, is as long as it likes and costs it nothing: since 3.18 anybody
+may say where its own arguments begin and end, and unwritten memory reads as zeros. Says "long" and waits."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ def main() -> None:
         fields = file.read().rsplit(")", 1)[1].split()
     code, data, stack = [int(fields[n]) for n in (23, 24)], [int(fields[n]) for n in (42, 43)], int(fields[25])
     heap = int(fields[44])
-    room = libc.mmap(None, ctypes.c_size_t(LENGTH), mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, -1, 0)
+    kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # no reserve
+    room = libc.mmap(None, ctypes.c_size_t(LENGTH), mmap.PROT_READ, kind, -1, 0)
     if room in (None, ctypes.c_void_p(-1).value):
         sys.exit("no address space")
     # start_code … start_brk, brk, start_stack, arg_start, arg_end, env_start, env_end, auxv, auxv_size, exe_fd
-    words = [*code, *data, heap, libc.sbrk(0) & 0 or heap, stack, room, room + LENGTH, room + LENGTH, room + LENGTH, 0]
+    words = [*code, *data, heap, heap, stack, room, room + LENGTH, room + LENGTH, room + LENGTH, 0]
     layout = struct.pack("=12QII", *words, 0, 0xFFFFFFFF)
     if libc.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.create_string_buffer(layout), len(layout), 0) != 0:
         sys.exit(os.strerror(ctypes.get_errno()))
     with open("/proc/self/cmdline", "rb") as file:
-        file.seek(LENGTH - 4096)
-        print(LENGTH - 4096 + len(file.read(4096)), flush=True)  # noqa: T201
+        assert file.read(1 << 20) == bytes(1 << 20)
+    print("long", flush=True)  # noqa: T201
     sys.stdin.read()
 
 

@@ -6,7 +6,7 @@ import ctypes
 import errno
 import os
 
-from attack import NUMBER, Refused, attack, call, first_gain, main
+from attack import FACTS, NUMBER, Refused, attack, call, first_gain, main
 
 MOUNT, UMOUNT2, PIVOT_ROOT, UNSHARE = (NUMBER[name] for name in ("mount", "umount2", "pivot_root", "unshare"))
 OPEN_TREE, MOVE_MOUNT, FSOPEN, FSCONFIG, FSMOUNT, FSPICK, MOUNT_SETATTR = 428, 429, 430, 431, 432, 433, 442
@@ -60,7 +60,8 @@ def mount_an_overlay() -> object:
 
 @attack(None)
 def mount_a_disk() -> object:
-    return first_gain(*(lambda d=d, k=k: mount(f"/dev/{d}", place(), k) for d in ("vda", "sda1") for k in ("ext4", "xfs")))
+    ways = [(disk, kind) for disk in ("vda", "sda1", "nvme0n1p1") for kind in ("ext4", "xfs", "btrfs")]
+    return first_gain(*(lambda way=way: mount(f"/dev/{way[0]}", place(), way[1]) for way in ways))
 
 
 @attack("namespace")
@@ -91,8 +92,8 @@ def change_how_mounts_propagate() -> object:
 @attack(None)
 def unmount_a_mask() -> object:
     """A lazy umount of /proc/sys or /proc/kcore would bare what lies below."""
-    paths = ("/proc/kcore", "/proc/sys", "/proc/keys", "/sys/firmware", "/dev/null", "/run/skerry/bin/skerry-keeper", "/proc")
-    return first_gain(*(lambda path=path: call(UMOUNT2, path.encode(), 2) for path in paths))
+    paths = "/proc/kcore /proc/sys /proc/keys /sys/firmware /dev/null /run/skerry/bin/skerry-keeper /proc"
+    return first_gain(*(lambda path=path: call(UMOUNT2, path.encode(), 2) for path in paths.split()))
 
 
 @attack("namespace")
@@ -159,14 +160,14 @@ def call_the_mount_api_without_a_mount() -> object:
 
 @attack("namespace")
 def rename_a_directory_that_is_mounted_on() -> object:
-    if os.path.ismount("/proc") and os.stat("/proc").st_dev != os.stat("/").st_dev and os.path.exists("/run/skerry/bin"):
+    if FACTS.get("inside"):
         return first_gain(*(lambda d=d: os.rename(d, f"{d}-moved") for d in ("/proc", "/sys", "/dev", "/run/skerry")))
     return os.rename(place(), f"{place()}-moved")  # the control: any other directory
 
 
 @attack("namespace")
 def remove_the_keepers_binary_from_its_place() -> object:
-    if os.path.exists("/run/skerry/bin/skerry-keeper"):
+    if FACTS.get("inside"):
         return first_gain(
             lambda: os.unlink("/run/skerry/bin/skerry-keeper"),
             lambda: os.rename("/run/skerry/bin/skerry-keeper", "/run/skerry/bin/other"),

