@@ -6,13 +6,14 @@ import os
 import re
 import stat
 import struct
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from skerry.errors import Conflict, HostUnsupported
-from skerry.images import base, build_base
+from skerry.images import base, build_base, finish
 from skerry.storage import Image, ImageStore, LayerStore
 from skerry.types import Progress
 
@@ -33,6 +34,18 @@ def test_it_is_small_and_starts_as_user_in_the_workspace(built: tuple[Image, Pat
     assert image.size < 600 << 20
     assert (image.user, image.cwd, image.env["LANG"]) == ("user", "/workspace", "C.UTF-8")
     assert {"/usr/bin", "/usr/sbin", "/run/skerry/bin", "/home/user/.local/bin"} <= set(image.env["PATH"].split(":"))
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_a_login_shell_keeps_its_path_and_puts_the_users_programs_first(tmp_path: Path, shell: str) -> None:
+    """Twice: a login shell inside a login shell adds nothing more."""
+    script = tmp_path / "profile"
+    script.write_text((finish._PROFILE + finish._LOCAL_BIN).replace("/etc/", "/nonexistent/"))
+    twice = f". {script}; . {script}; echo $PATH"
+    given = {"HOME": "/home/user", "PATH": f"/opt/mine:{finish.ENV['PATH']}"}
+    run = subprocess.run([f"/bin/{shell}", "-c", twice], env=given, capture_output=True, text=True, check=True)
+    path = run.stdout.strip()
+    assert path == f"/home/user/.local/bin:/opt/mine:{finish.SYSTEM_PATH}:/run/skerry/bin"
 
 
 def test_mount_points_are_real_empty_directories(built: tuple[Image, Path]) -> None:

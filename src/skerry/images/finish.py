@@ -46,7 +46,10 @@ unset i
 """
 
 _LOCAL_BIN = """\
-case "$PATH" in "$HOME/.local/bin":*) ;; *) [ -n "${HOME-}" ] && PATH="$HOME/.local/bin:$PATH" ;; esac
+case "$PATH" in
+  "${HOME:-/root}/.local/bin":*) ;;
+  *) PATH="${HOME:-/root}/.local/bin:${PATH%":${HOME:-/root}/.local/bin"}" ;;
+esac
 """
 
 # The distribution's own puts ~/.local/bin on PATH a second time.
