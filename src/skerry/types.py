@@ -71,8 +71,9 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     """A strict, immutable value."""
 
 
-class Answer(Value, frozen=True, kw_only=True, omit_defaults=False):
-    """A value that the server gives: every field is there, also an empty one."""
+class Answer(Value, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=False):
+    """A value that the server gives: every field is there, also an empty one. A client takes one with more fields, so
+    that it can talk to a newer server."""
 
 
 class Limits(Value, frozen=True, kw_only=True):

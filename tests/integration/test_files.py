@@ -44,6 +44,12 @@ def test_reading_a_fifo_or_a_device_does_not_hang(box: Sandbox) -> None:
             box.files.read_bytes(path)
 
 
+def test_files_that_say_they_are_empty_are_read_all_the_same(box: Sandbox) -> None:
+    assert "processor" in box.files.read_text("/proc/cpuinfo")
+    box.files.write("/workspace/empty", "")
+    assert box.files.read_bytes("/workspace/empty") == b""
+
+
 def test_dots_and_links_never_leave_the_sandbox(box: Sandbox) -> None:
     host_name = os.uname().nodename
     assert box.files.read_text("/workspace/../../../../etc/hostname").strip() != host_name or host_name == ""

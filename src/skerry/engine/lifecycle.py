@@ -21,6 +21,8 @@ from skerry.storage import Driver, LayerStore
 from skerry.types import CreateRequest, parse_span
 
 STOP_GRACE_S = 2.0
+# The server ends a life first, and orderly; the keeper's own end is for when there is no server.
+LIFE_GRACE_S = 5.0
 
 
 @dataclass
@@ -128,7 +130,7 @@ async def configure(keeper: Keeper, row: Row) -> None:
     life = (row.ends_at - time.time()) if row.ends_at else parse_span(spec.lifecycle.life or 0.001)
     await keeper.configure(
         user=spec.user, cwd=spec.cwd, env={**spec.image_env, **spec.env}, sudo=spec.options.sudo,
-        life_s=max(life, 0.001) if spec.lifecycle.life else None, open_files=spec.limits.open_files or 0,
+        life_s=max(life, 0) + LIFE_GRACE_S if spec.lifecycle.life else None, open_files=spec.limits.open_files or 0,
     )  # fmt: skip
 
 

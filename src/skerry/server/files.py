@@ -80,7 +80,8 @@ async def read(call: Call[PathQuery, Nothing]) -> Stream:
     path, user, wish = call.query.path, call.query.user, call.headers.get(b"range")
     content = await files.read(path, None, None, user)
     if wish is None:
-        return Stream(BYTES, _chunks(content), content.aclose, length=content.size, headers=_RANGES)
+        # the files of /proc say that they are empty, and are not
+        return Stream(BYTES, _chunks(content), content.aclose, length=content.size or None, headers=_RANGES)
     await content.aclose()  # opened for its size only: a link's own size would be another
     start, end = parse_range(wish, content.total)
     content = await files.read(path, start, end, user)
