@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from runtimes.walls import BASE, HOST, WALL, make_wall
 
 from skerry.errors import HostUnsupported, InvalidRequest, QuotaExceeded
 from skerry.runtimes import Wall, checks, guarantees, pick, pick_runtime, ranges
+from skerry.runtimes.cgroups import NEEDED, Cgroups
 from skerry.runtimes.checks import mended
 from skerry.runtimes.hierarchies import OWN_V2, Hierarchies, mounted, root_for
 from skerry.runtimes.oci import OciRuntime
@@ -147,6 +150,28 @@ def test_the_mode_is_told_from_what_is_mounted() -> None:
 
 def test_without_a_subgroup_of_a_delegated_unit_the_root_is_at_the_top() -> None:
     assert root_for("instance01", mounted()) == "/skerry/instance01"
+
+
+def test_below_a_delegated_unit_whose_server_is_in_a_subgroup_sandboxes_belong_to_the_unit() -> None:
+    found = mounted()
+    if found.mode != "v2" or found.v2 is None:
+        pytest.skip("needs pure cgroup v2")
+    unit = found.v2 / "skerry-test-unit"
+    (unit / "server").mkdir(parents=True)
+    try:
+        os.setxattr(unit, "user.delegate", b"1")
+        ask = "from skerry.runtimes.hierarchies import *; print(root_for('instance01', mounted()))"
+        script = f'echo $$ > {unit}/server/cgroup.procs; exec {sys.executable} -c "{ask}"'
+        answer = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, timeout=60).stdout
+        assert answer == "/skerry-test-unit/skerry/instance01\n"
+        cgroups = Cgroups(answer.strip(), found)
+        cgroups.prepare()
+        assert set(NEEDED) <= set((cgroups.v2(".") / "cgroup.controllers").read_text().split())
+        cgroups.remove_root()
+        (unit / "skerry").rmdir()
+    finally:
+        (unit / "server").rmdir()
+        unit.rmdir()
 
 
 def test_user_namespaces_are_made_once_and_leave_no_process_and_no_fd() -> None:

@@ -22,7 +22,6 @@ from skerry.runtimes.runtime import Check
 from skerry.runtimes.userns import UserNamespaces
 
 _WANTED_FILES: Final = 65_536
-_SCRATCH: Final = Path("/run")
 _MANAGERS: Final = {
     "apt-get": "apt-get install -y {}",
     "dnf": "dnf install -y {}",
@@ -34,13 +33,14 @@ _MANAGERS: Final = {
 _MENDED: Final = {"runc": ((1, 3, 6), (1, 4, 3)), "crun": ((1, 24, 0),)}
 
 
-def checks() -> list[Check]:
-    """All of them, also when one fails: none depends on another."""
+def checks(state_dir: Path = Path("/var/lib")) -> list[Check]:
+    """All of them, also when one fails: none depends on another. Layers lie in the state directory, and whether they
+    can be mounted depends on its file system."""
     tests: tuple[Callable[[], Check], ...] = (
         _root,
         _kernel,
         _user_namespaces,
-        _overlay,
+        lambda: _overlay(state_dir),
         _cgroups,
         _cgroup_kill,
         _runtime,
@@ -87,9 +87,9 @@ def _user_namespaces() -> Check:
     return Check("user namespaces", ok, f"at most {most}" if most is not None else "not in this kernel", fix)
 
 
-def _overlay() -> Check:
+def _overlay(place: Path) -> Check:
     """A real idmapped overlay in a directory of its own, written to and taken away."""
-    with tempfile.TemporaryDirectory(dir=_SCRATCH, prefix="skerry-doctor-") as name, contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory(dir=place, prefix=".skerry-doctor-") as name, contextlib.ExitStack() as stack:
         scratch = Path(name)
         for part in ("layer", "unit/upper", "unit/work", "m"):
             (scratch / part).mkdir(parents=True)
@@ -101,8 +101,8 @@ def _overlay() -> Check:
             (root / "file").touch()
             ok = (scratch / "unit" / "upper" / "file").exists()
         except (OSError, SkerryError) as error:
-            fix = "modprobe overlay; a kernel with overlayfs and idmapped mounts (5.19 or newer)"
-            return Check("idmapped overlay", False, str(error), fix)
+            fix = f"modprobe overlay; if it is there, put {place} on ext4, xfs or btrfs (tmpfs needs Linux 6.3)"
+            return Check("idmapped overlay", False, f"in {place}: {error}".replace("\n", " "), fix)
     return Check("idmapped overlay", ok, f"works ({'layers by fd' if overlays.by_fd else 'layers by path'})")
 
 
