@@ -21,7 +21,7 @@ from skerry.types import Limits, Usage
 NEEDED = ("cpu", "memory", "pids")
 PERIOD_US = 100_000
 _DELEGATED = ("", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control")
-_MOST_BELOW = 8192  # sub-cgroups that root inside may make through the keeper's fd
+_MOST_BELOW = 2048  # sub-cgroups that root inside may make through the keeper's fd
 
 
 class Cgroups:
