@@ -66,20 +66,13 @@ async def test_the_memory_of_pid_1_and_of_launchers_is_closed_to_root_inside(roo
     assert (out.startswith(b"looked at "), err) == (True, b""), out
 
 
-async def test_its_own_fds_are_closed_to_commands_and_its_stdio_is_null(room: Room) -> None:
-    links = {fd: os.readlink(f"/proc/{room.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{room.pid}/fd")}
-    assert {links[fd] for fd in "012"} == {links["0"]}
-    assert links["0"].endswith("/dev/null")
+async def test_its_stdio_is_null(room: Room) -> None:
+    for fd in range(3):
+        assert os.readlink(f"/proc/{room.pid}/fd/{fd}").endswith("/dev/null")
 
 
 async def test_it_reaps_what_nobody_waits_for(room: Room) -> None:
     await room.run("for i in $(seq 20); do (setsid -f true); done")
-    children = Path(f"/proc/{room.pid}/task/{room.pid}/children")
-
-    def zombies() -> int:
-        return sum(") Z" in Path(f"/proc/{pid}/stat").read_text() for pid in children.read_text().split())
-
-    await eventually(lambda: zombies() == 0)
     assert (await room.run("ps -eo stat= | grep -c ^Z"))[1] == b"0\n"
 
 
@@ -121,7 +114,7 @@ async def test_sigterm_from_the_host_is_a_shutdown(room: Room) -> None:
 
 
 async def test_no_signal_from_inside_breaks_pid_1(room: Room) -> None:
-    every = "for s in $(seq 1 64); do case $s in 2|15|32|33) ;; *) kill -$s 1 2>/dev/null ;; esac; done"
+    every = "for s in $(seq 1 64); do case $s in 2|15) ;; *) kill -$s 1 2>/dev/null ;; esac; done"
     await room.run(every)
     await room.run(every, user="nobody")
     assert (await room.keeper.hello()).build == build_id()
@@ -149,6 +142,8 @@ async def test_idle_it_is_small(room: Room) -> None:
     for _ in range(50):
         await room.run("/bin/true")
     await eventually(lambda: private_kib(room.pid) < 4 << 10, 15)
-    children = Path(f"/proc/{room.pid}/task/{room.pid}/children").read_text().split()
-    total = private_kib(room.pid) + sum(private_kib(int(pid)) for pid in children)
-    assert total < 6 << 10, (private_kib(room.pid), [private_kib(int(pid)) for pid in children])
+    tasks = Path(f"/proc/{room.pid}/task").glob("*/children")
+    launchers = [int(pid) for children in tasks for pid in children.read_text().split()]
+    sizes = [private_kib(pid) for pid in (room.pid, *launchers)]
+    assert len(launchers) >= 1
+    assert sum(sizes) < 6 << 10, sizes

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from keeper.room import Room, eventually, spec
 
-from skerry.errors import Conflict, InvalidRequest, NotFound
+from skerry.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded
 from skerry.keeper import ProcessSpec
 
 
@@ -356,3 +356,30 @@ async def test_cgroups_of_gone_launchers_go_too(room: Room) -> None:
     for _ in range(5):
         await room.run("/bin/sleep", "100", timeout_s=0.05)
     await eventually(lambda: len(list(group.glob("c*/"))) <= 2)
+
+
+async def test_a_fork_bomb_meets_its_limit_and_the_keeper_lives(room: Room) -> None:
+    await room.configure(pids=300)
+    bomb = (
+        "import os, time, resource\n"
+        "print(resource.getrlimit(resource.RLIMIT_NPROC)); n = 0\n"
+        "try:\n"
+        "    while True:\n"
+        "        if os.fork() == 0: time.sleep(1000)\n"
+        "        n += 1\n"
+        "except BlockingIOError: print(n, flush=True)\n"
+    )
+    command = spec("/usr/bin/env", "python3", "-c", bomb, user="54321")
+    stream = await room.keeper.start(command)
+    out = b"".join([data async for kind, data in stream if kind == "stdout"])
+    limits, count = out.decode().splitlines()
+    assert limits == "(236, 236)"
+    assert int(count) == 235
+    sleeper = {"user": "54321", "detach": True}
+    tries = [room.keeper.start(spec("/bin/sleep", "1000", **sleeper)) for _ in range(6)]
+    results = await asyncio.gather(*tries, return_exceptions=True)
+    assert any(isinstance(result, QuotaExceeded) for result in results)
+    assert (await room.run("/bin/echo", "alive"))[1] == b"alive\n"
+    await room.keeper.signal(command.id, "KILL")
+    await eventually(lambda: not pids_with("time.sleep(1000)"))
+    assert (await room.run("/bin/echo", "again", user="54321"))[1] == b"again\n"

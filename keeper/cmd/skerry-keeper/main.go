@@ -4,16 +4,12 @@ package main
 import (
 	"fmt"
 	"os"
-	"runtime"
 
 	"skerry/keeper/internal/build"
 	"skerry/keeper/internal/keeper"
 	"skerry/keeper/internal/launcher"
 	"skerry/keeper/internal/sudo"
 )
-
-// The main goroutine keeps the main thread: a goroutine that ends while locked to it would wedge it (package rights).
-func init() { runtime.LockOSThread() }
 
 func main() {
 	os.Exit(run(os.Args))

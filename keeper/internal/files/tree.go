@@ -1,6 +1,7 @@
 package files
 
 import (
+	"errors"
 	"io"
 	"os"
 	"sort"
@@ -35,33 +36,58 @@ func (a *Area) Stat(path string) (info *Info, err error) {
 // List gives a directory's entries in order of their names to each, until it returns false. More says that there are
 // others.
 func (a *Area) List(path string, begin func(), each func(*Info) bool) (more bool, err error) {
-	path, err = a.absolute(path)
+	dir, names, err := a.names(path)
 	if err != nil {
 		return false, err
+	}
+	defer dir.Close()
+	more = len(names) > maxEntries
+	names = names[:min(len(names), maxEntries)]
+	begin()
+	for len(names) > 0 {
+		some := names[:min(len(names), batch)]
+		names = names[len(some):]
+		for _, info := range a.describeAll(int(dir.Fd()), some) {
+			if !each(info) {
+				return true, nil
+			}
+		}
+	}
+	return more, nil
+}
+
+func (a *Area) names(path string) (dir *os.File, names []string, err error) {
+	if path, err = a.absolute(path); err != nil {
+		return nil, nil, err
 	}
 	err = rights.Do(a.User, func() error {
 		fd, err := linux.OpenBelow(path, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
 		if err != nil {
 			return err
 		}
-		dir := os.NewFile(uintptr(fd), "directory")
-		defer dir.Close()
-		names, err := dir.Readdirnames(maxEntries + 1)
-		if len(names) == 0 && err != nil && err != io.EOF {
-			return err
+		dir = os.NewFile(uintptr(fd), "directory")
+		names, err = dir.Readdirnames(maxEntries + 1)
+		if len(names) == 0 && err != io.EOF {
+			_ = dir.Close()
+			return errors.Unwrap(err)
 		}
-		more = len(names) > maxEntries
-		sort.Strings(names)
-		begin()
-		for _, name := range names[:min(len(names), maxEntries)] {
-			if info, err := describe(fd, name); err == nil && !each(info) {
-				more = true
-				break
+		return nil
+	})
+	sort.Strings(names)
+	return dir, names, err
+}
+
+// describeAll leaves out what vanished meanwhile.
+func (a *Area) describeAll(dir int, names []string) (all []*Info) {
+	_ = rights.Do(a.User, func() error {
+		for _, name := range names {
+			if info, err := describe(dir, name); err == nil {
+				all = append(all, info)
 			}
 		}
 		return nil
 	})
-	return more, err
+	return all
 }
 
 // Mkdir makes a directory. With parents, missing ones above it are made too, and one that is there is fine.

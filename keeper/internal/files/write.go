@@ -8,14 +8,14 @@ import (
 	"syscall"
 	"time"
 
+	"skerry/keeper/internal/buffers"
 	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/rights"
 )
 
 const (
-	maxLinks  = 40
-	newMode   = 0o644
-	writeSize = 256 << 10
+	maxLinks = 40
+	newMode  = 0o644
 )
 
 // writing is a file on its way: a temporary one beside the target, until it takes its place.
@@ -36,7 +36,7 @@ func (a *Area) Write(path string, content io.Reader, mode *uint32, parents bool)
 	if err := rights.Do(a.User, func() error { return w.open(path, parents) }); err != nil {
 		return nil, err
 	}
-	err := w.copy(content)
+	err := buffers.With(func(b []byte) error { return w.copy(content, b) })
 	if err == nil {
 		err = w.settle(mode)
 	}
@@ -133,8 +133,7 @@ func (w *writing) enter(path string, parents bool) (err error) {
 	return err
 }
 
-func (w *writing) copy(content io.Reader) error {
-	buffer := make([]byte, writeSize)
+func (w *writing) copy(content io.Reader, buffer []byte) error {
 	for {
 		n, err := content.Read(buffer)
 		for rest := buffer[:n]; len(rest) > 0; {

@@ -22,6 +22,7 @@ type config struct {
 	Life      *float64          `json:"life_s"`
 	Hostname  *string           `json:"hostname"`
 	OpenFiles uint32            `json:"open_files"`
+	Pids      uint32            `json:"pids"` // the cgroup's limit, threads and our own included; 0: not known
 }
 
 type account struct {
@@ -48,7 +49,14 @@ func (c *config) user() string {
 }
 
 func (c *config) defaults() process.Defaults {
-	return process.Defaults{User: c.user(), Cwd: c.Cwd, Env: c.Env, OpenFiles: c.OpenFiles}
+	return process.Defaults{User: c.user(), Cwd: c.Cwd, Env: c.Env, OpenFiles: c.OpenFiles, Processes: c.processes()}
+}
+
+// processes is what one user may have. A Go program ends when it can't make a thread, and this one is PID 1: a fork bomb
+// has to meet its own limit while there is room left for the keeper and its launchers.
+func (c *config) processes() uint32 {
+	const reserve = 64
+	return max(c.Pids-min(c.Pids, reserve), c.Pids/3*2)
 }
 
 func (c *config) check() string {
@@ -91,7 +99,7 @@ func (k *keeper) configure(c *wire.Conn, q *wire.Request) {
 	k.setLife(next.Life)
 	k.mu.Unlock()
 	if next.Sudo {
-		err = k.door.Open(sudo.Rules{UID: user.UID, Env: next.Env, OpenFiles: next.OpenFiles})
+		err = k.door.Open(sudo.Rules{UID: user.UID, Env: next.Env, OpenFiles: next.OpenFiles, Processes: next.processes()})
 	} else {
 		k.door.Close()
 	}

@@ -15,6 +15,7 @@ import (
 	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/pool"
 	"skerry/keeper/internal/process"
+	"skerry/keeper/internal/rights"
 	"skerry/keeper/internal/sudo"
 	"skerry/keeper/internal/wire"
 )
@@ -26,12 +27,15 @@ const (
 	cgroupEnv = "SKERRY_CGROUP_FD"
 )
 
+const quietTime = 2 * time.Second
+
 type keeper struct {
 	began     time.Time
 	processes *process.Table
 	pool      *pool.Pool
 	door      *sudo.Door
 	quit      chan time.Duration // the grace
+	quiet     *time.Timer
 
 	mu     sync.Mutex
 	config *config // nil: not configured yet
@@ -57,6 +61,7 @@ func Init() int {
 	if err := files.Prepare(); err != nil {
 		return complain("/proc", err)
 	}
+	rights.Prepare()
 	syscall.Umask(0o022)
 	for fd := range 3 {
 		_ = syscall.Dup3(null, fd, 0)
@@ -66,6 +71,7 @@ func Init() int {
 		group = cgroupFD
 	}
 	k := &keeper{began: time.Now(), pool: pool.New(group, null), quit: make(chan time.Duration, 4)}
+	k.quiet = time.AfterFunc(quietTime, tidy)
 	k.door = sudo.NewDoor(k.pool)
 	k.processes = process.NewTable(k.pool, null)
 	return k.run()
@@ -79,12 +85,13 @@ func complain(what string, err error) int {
 func (k *keeper) run() int {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, linux.Catchable()...)
+	linux.Ignore()
 	if err := syscall.SetNonblock(listenFD, true); err != nil {
 		return 1
 	}
 	go k.pool.Warm()
+	makeThreads()
 	go k.accept()
-	go k.tidy()
 	for {
 		select {
 		case s := <-signals:
@@ -157,16 +164,20 @@ func (k *keeper) accept() {
 	}
 }
 
-// tidy gives memory back once a burst of work is over.
-func (k *keeper) tidy() {
-	var before runtime.MemStats
-	for range time.Tick(3 * time.Second) {
-		var now runtime.MemStats
-		runtime.ReadMemStats(&now)
-		if now.Mallocs > before.Mallocs+1000 {
-			debug.FreeOSMemory()
-			runtime.ReadMemStats(&now)
-		}
-		before = now
+// tidy gives memory back. It runs once it has been quiet for a while, and not again before something happened: an idle
+// sandbox costs no wake-ups.
+func tidy() {
+	runtime.GC() // pooled buffers outlive one collection
+	debug.FreeOSMemory()
+}
+
+// makeThreads has the Go runtime make its threads now, while there is room. It keeps them.
+func makeThreads() {
+	const threads = 8
+	for range threads {
+		go func() {
+			moment := syscall.Timespec{Nsec: 20e6}
+			_ = syscall.Nanosleep(&moment, nil) // blocks the thread, not only the goroutine
+		}()
 	}
 }

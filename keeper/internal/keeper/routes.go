@@ -12,6 +12,7 @@ import (
 
 // handle is the route table.
 func (k *keeper) handle(c *wire.Conn, q *wire.Request) {
+	defer k.quiet.Reset(quietTime)
 	route := q.Method + " " + q.Path
 	if route == "PUT /v1/config" {
 		k.configure(c, q)

@@ -14,9 +14,8 @@ func fork(r *spawn.Request, fds []int) (int, syscall.Errno) {
 	if len(fds) != 3 || len(r.Argv) == 0 {
 		return 0, syscall.EINVAL
 	}
-	if r.OpenFiles > 0 {
-		limitFiles(uint64(r.OpenFiles))
-	}
+	limit(syscall.RLIMIT_NOFILE, uint64(r.OpenFiles))
+	limit(rlimitNproc, uint64(r.Processes))
 	attr := &syscall.ProcAttr{
 		Dir:   r.Dir,
 		Env:   r.Env,
@@ -68,13 +67,17 @@ func candidates(r *spawn.Request) []string {
 	return found
 }
 
-// limitFiles sets the soft and the hard limit. Setting it by hand also stops Go from giving children the limit that it
-// found when it started.
-func limitFiles(n uint64) {
+const rlimitNproc = 6
+
+// limit sets the soft and the hard limit of this process, for its children to inherit; 0 leaves it. Setting that of files
+// by hand also stops Go from giving children the one that it found when it started.
+func limit(resource int, n uint64) {
 	var now syscall.Rlimit
-	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &now) != nil {
+	if n == 0 || syscall.Getrlimit(resource, &now) != nil {
 		return
 	}
 	n = min(n, now.Max)
-	_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n})
+	if now.Cur != n || now.Max != n || resource == syscall.RLIMIT_NOFILE {
+		_ = syscall.Setrlimit(resource, &syscall.Rlimit{Cur: n, Max: n})
+	}
 }

@@ -39,6 +39,7 @@ func Run() int {
 	syscall.CloseOnExec(SocketFD)
 	debug.SetGCPercent(20)
 	signal.Notify(make(chan os.Signal, 1), linux.Catchable()...)
+	linux.Default()
 	syscall.Umask(0o022)
 	linux.RaiseOOMScore(oomScore)
 	l := &launcher{jobs: map[int]uint32{}, spawn: make(chan struct{}, 1)}

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unsafe"
 )
 
 var names = map[string]syscall.Signal{
@@ -43,4 +44,17 @@ func Catchable() []os.Signal {
 		}
 	}
 	return all
+}
+
+// Ignore and Default set what the Go runtime leaves alone: three real-time signals that C libraries use. The kernel does
+// not protect PID 1 from a signal whose action is the default while its main thread happens to block it, as Go does for
+// moments; an ignored one never reaches it. Launchers set them back, because exec keeps what is ignored.
+func Ignore()  { setRest(1) }
+func Default() { setRest(0) }
+
+func setRest(handler uintptr) {
+	action := struct{ handler, flags, restorer, mask uintptr }{handler: handler}
+	for s := uintptr(32); s <= 34; s++ {
+		syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, s, uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
+	}
 }

@@ -43,7 +43,7 @@ func (p *Pool) launch() (*Launcher, error) {
 	}
 	null := uintptr(p.null)
 	attr := &syscall.ProcAttr{
-		Dir: "/", Files: []uintptr{null, null, null, uintptr(pair[1])}, Env: []string{"GOMAXPROCS=2"},
+		Dir: "/", Files: []uintptr{null, null, null, uintptr(pair[1])}, Env: []string{"GOMAXPROCS=1"},
 		Sys: &syscall.SysProcAttr{Setsid: true},
 	}
 	if procs := l.makeGroup(); procs != nil {

@@ -31,6 +31,7 @@ type Defaults struct {
 	Cwd       string
 	Env       map[string]string
 	OpenFiles uint32
+	Processes uint32
 }
 
 // Refusal is an error of the caller's, with its stable code.
@@ -119,7 +120,8 @@ func (q *Request) resolve(d Defaults) (*spawn.Request, *accounts.User, error) {
 	}
 	env, search := q.environment(d, user)
 	return &spawn.Request{
-		UID: user.UID, GID: user.GID, Groups: user.Groups, OpenFiles: d.OpenFiles, Dir: dir, Path: search, Argv: argv, Env: env,
+		UID: user.UID, GID: user.GID, Groups: user.Groups, OpenFiles: d.OpenFiles, Processes: d.Processes, Dir: dir,
+		Path: search, Argv: argv, Env: env,
 	}, user, nil
 }
 

@@ -9,25 +9,48 @@ import (
 	"skerry/keeper/internal/accounts"
 )
 
-// Do runs f on a thread that has the user's file rights, and lets the thread die afterwards.
+// workers is how many such threads there are. They are made once and never end: a thread that can't be made, because the
+// inside has used up its processes, ends a Go program, and this one is PID 1.
+const workers = 2
+
+type work struct {
+	user *accounts.User
+	f    func() error
+	done chan error
+}
+
+var queue = make(chan work)
+
+// Prepare starts the threads.
+func Prepare() {
+	for range workers {
+		go serve()
+	}
+}
+
+// Do runs f, which has to be short, on a thread that has the user's file rights.
 //
 // fsuid and not setresuid: a non-zero fsuid drops the capabilities that override file permissions, while the thread's
-// real uid stays root's, so that the user's processes can't signal a thread of PID 1. Raw calls change one thread only;
-// a goroutine that ends while locked takes its thread with it, so the rights leak nowhere.
+// real uid stays root's, so that the user's processes can't signal a thread of PID 1. Raw calls change one thread only,
+// and no other goroutine ever runs on it.
 func Do(u *accounts.User, f func() error) error {
 	if u.UID == 0 {
 		return f()
 	}
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		if err := assume(u); err != nil {
-			done <- err
-			return
+	w := work{u, f, make(chan error, 1)}
+	queue <- w
+	return <-w.done
+}
+
+func serve() {
+	runtime.LockOSThread()
+	for w := range queue {
+		err := assume(w.user)
+		if err == nil {
+			err = w.f()
 		}
-		done <- f()
-	}()
-	return <-done
+		w.done <- err
+	}
 }
 
 func assume(u *accounts.User) error {

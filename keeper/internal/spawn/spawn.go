@@ -24,6 +24,7 @@ type Request struct {
 	Signal    uint32
 	UID, GID  uint32
 	OpenFiles uint32 // 0: as inherited
+	Processes uint32 // of one user; 0: as inherited
 	Groups    []uint32
 	Dir       string
 	Path      string // where bare program names are looked for
@@ -68,7 +69,7 @@ var errShort = errors.New("spawn: short message")
 func (r *Request) Encode() []byte {
 	b := make([]byte, 4, 512)
 	b = append(b, r.Kind)
-	for _, n := range []uint32{r.Job, r.Signal, r.UID, r.GID, r.OpenFiles, uint32(len(r.Groups))} {
+	for _, n := range []uint32{r.Job, r.Signal, r.UID, r.GID, r.OpenFiles, r.Processes, uint32(len(r.Groups))} {
 		b = binary.BigEndian.AppendUint32(b, n)
 	}
 	for _, g := range r.Groups {
@@ -93,7 +94,10 @@ func appendStrings(b []byte, list []string) []byte {
 // Decode reads a request without its length.
 func Decode(b []byte) (*Request, error) {
 	d := decoder{b: b}
-	r := &Request{Kind: d.byte(), Job: d.uint32(), Signal: d.uint32(), UID: d.uint32(), GID: d.uint32(), OpenFiles: d.uint32()}
+	r := &Request{Kind: d.byte()}
+	for _, field := range []*uint32{&r.Job, &r.Signal, &r.UID, &r.GID, &r.OpenFiles, &r.Processes} {
+		*field = d.uint32()
+	}
 	for n := d.count(); n > 0; n-- {
 		r.Groups = append(r.Groups, d.uint32())
 	}

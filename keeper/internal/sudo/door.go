@@ -25,6 +25,7 @@ type Rules struct {
 	UID       uint32 // may, besides root
 	Env       map[string]string
 	OpenFiles uint32
+	Processes uint32
 }
 
 // Door is the keeper's end. It runs commands as another user inside, in the caller's own cgroup, and nothing else.
@@ -126,8 +127,8 @@ func (d *Door) start(fd int, r *spawn.Request, stdio [3]int) (*pool.Job, spawn.E
 	}
 	env, search := environmentOf(user, rules, r, peer)
 	job, err := launcher.Join(&spawn.Request{
-		UID: user.UID, GID: user.GID, Groups: user.Groups, OpenFiles: rules.OpenFiles, Dir: r.Dir, Path: search, Argv: r.Argv,
-		Env: env,
+		UID: user.UID, GID: user.GID, Groups: user.Groups, OpenFiles: rules.OpenFiles, Processes: rules.Processes, Dir: r.Dir,
+		Path: search, Argv: r.Argv, Env: env,
 	}, stdio)
 	var errno syscall.Errno
 	switch {

@@ -56,6 +56,8 @@ func ask(o *options) int {
 		fmt.Fprintln(os.Stderr, "sudo: "+err.Error())
 		return 1
 	}
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, forwarded...) // before the command can run: none may be lost
 	message := request.Encode()
 	sent, err := syscall.SendmsgN(fd, message, syscall.UnixRights(stdio()...), nil, syscall.MSG_NOSIGNAL)
 	conn := os.NewFile(uintptr(fd), "keeper")
@@ -66,7 +68,7 @@ func ask(o *options) int {
 		fmt.Fprintln(os.Stderr, "sudo: the keeper does not answer: "+err.Error())
 		return 1
 	}
-	go forward(conn)
+	go forward(conn, signals)
 	return await(conn, o, shell)
 }
 
@@ -134,9 +136,7 @@ func kept(o *options, name string) bool {
 	return o.keepEnv || strings.HasPrefix(name, "LC_")
 }
 
-func forward(conn *os.File) {
-	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, forwarded...)
+func forward(conn *os.File, signals <-chan os.Signal) {
 	for s := range signals {
 		number, _ := s.(syscall.Signal)
 		r := spawn.Request{Kind: spawn.Signal, Signal: uint32(number)}

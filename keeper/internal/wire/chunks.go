@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+
+	"skerry/keeper/internal/buffers"
 )
 
 const (
 	chunkSize = 32 << 10
-	fileSize  = 256 << 10
 	sizeLine  = 10 // eight hexadecimal digits and the line's end
 )
 
@@ -57,22 +58,27 @@ func (w *chunkedWriter) Close() error {
 
 // SendFile sends a part of a file as chunks, each read and written in one piece.
 func (c *Conn) SendFile(file io.ReaderAt, start, end int64) error {
-	buffer := make([]byte, sizeLine+min(fileSize, max(end-start, 0))+2)
-	for start < end {
-		room := min(int64(len(buffer)-sizeLine-2), end-start)
-		n, err := file.ReadAt(buffer[sizeLine:sizeLine+room], start)
-		if n == 0 {
-			if err == io.EOF {
-				break
+	err := buffers.With(func(buffer []byte) error {
+		for start < end {
+			room := min(int64(len(buffer)-sizeLine-2), end-start)
+			n, err := file.ReadAt(buffer[sizeLine:sizeLine+room], start)
+			if n == 0 {
+				if err == io.EOF {
+					break
+				}
+				return err
 			}
-			return err
+			copy(buffer, fmt.Sprintf("%08x\r\n", n))
+			copy(buffer[sizeLine+n:], "\r\n")
+			if err := c.write(buffer[:sizeLine+n+2], nil); err != nil {
+				return err
+			}
+			start += int64(n)
 		}
-		copy(buffer, fmt.Sprintf("%08x\r\n", n))
-		copy(buffer[sizeLine+n:], "\r\n")
-		if err := c.write(buffer[:sizeLine+n+2], nil); err != nil {
-			return err
-		}
-		start += int64(n)
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	return c.write([]byte("0\r\n\r\n"), nil)
 }

@@ -40,9 +40,13 @@ class Keeper(Files):
         sudo: bool,
         life_s: float | None,
         open_files: int,
+        pids: int | None = None,
         hostname: str | None = None,
     ) -> Hello:
-        """Late binding: the first call after a start, and again on changes. Every other call needs it."""
+        """Late binding: the first call after a start, and again on changes. Every other call needs it.
+
+        `pids` is the limit that the sandbox's cgroup has: a user's processes get a little less, so that a fork bomb
+        leaves the keeper its room."""
         body = {
             "user": user,
             "cwd": cwd,
@@ -50,6 +54,7 @@ class Keeper(Files):
             "sudo": sudo,
             "life_s": life_s,
             "open_files": min(open_files, (1 << 32) - 1),
+            "pids": min(pids or 0, (1 << 32) - 1),
             "hostname": hostname,
         }
         return self._check(await self._channel.call(_hello, "PUT", "/v1/config", body=body))
