@@ -162,7 +162,18 @@ async def test_two_instances_do_not_meet(
             assert "inside" in await one.read("/tmp/mine")
     finally:
         other.close()
-        other.cgroups.remove_root()
+
+
+async def test_a_closed_runtime_leaves_no_empty_cgroup_and_another_makes_it_again(
+    runtime: OciRuntime, wall: Wall
+) -> None:
+    other = OciRuntime(runtime.name, runtime._binary, "0", runtime.run_dir, runtime.cgroups)
+    other.close()
+    assert not any(path.exists() for path in runtime.cgroups.paths("."))
+    async with boxed(runtime, wall):
+        third = OciRuntime(runtime.name, runtime._binary, "0", runtime.run_dir, runtime.cgroups)
+        third.close()
+        assert runtime.ids() == {wall.id}
 
 
 async def test_a_runtime_that_fails_says_why_and_leaves_what_clear_takes(runtime: OciRuntime, wall: Wall) -> None:

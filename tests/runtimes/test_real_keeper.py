@@ -1,4 +1,4 @@
-"""The real keeper behind the wall: what it keeps to itself, and how little room it needs."""
+"""The real keeper behind the wall: what it keeps to itself, in little room."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.vm
 
 @pytest.fixture
 async def kept(runtime: OciRuntime, wall: Wall, probe: Path) -> AsyncIterator[tuple[Init, Keeper]]:
-    """In the smallest sandbox that may be asked for, around an image that holds the probe alone."""
+    """In a small sandbox, around an image that holds the probe alone."""
     (wall.layers[0] / "bin" / "probe").write_bytes(probe.read_bytes())
     (wall.layers[0] / "bin" / "probe").chmod(0o755)
-    small = replace(wall, keeper=binary(), limits=limits(cpus=0.5, memory="16M", pids=32, open_files=64))
+    small = replace(wall, keeper=binary(), limits=limits(cpus=0.5, memory="32M", pids=96, open_files=64))
     keeper = Keeper(lambda: runtime.connect(wall.id), build_id())
     try:
         init = await runtime.start(small)

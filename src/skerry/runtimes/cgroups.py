@@ -64,6 +64,8 @@ class Cgroups:
     def create(self, sandbox: str, uid: int) -> int:
         """Makes the v2 directory, hands it to the sandbox's root, and returns a detached fd of it: `..` ends there."""
         path = self.v2(sandbox)
+        if not path.parent.exists():  # taken away since: by `remove_root`, or by systemd tidying up
+            self.prepare()
         os.mkdir(path, 0o755)
         for name in _DELEGATED:
             os.chown(path / name if name else path, uid, uid)

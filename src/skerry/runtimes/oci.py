@@ -159,6 +159,7 @@ class OciRuntime:
     def close(self) -> None:
         os.close(self._null)
         self.overlays.close()
+        self.cgroups.remove_root()
 
     def spec(self, wall: Wall) -> dict[str, Any]:
         return spec.build(wall, self._host)

@@ -80,3 +80,6 @@ class Runtime(Protocol):
     def thaw(self, sandbox: str) -> None: ...
 
     def isolation(self, wall: Wall) -> Isolation: ...
+
+    def close(self) -> None:
+        """Lets go of what this process holds for it. Sandboxes live on."""
