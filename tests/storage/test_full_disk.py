@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import subprocess
 from collections.abc import Iterator
@@ -28,18 +29,18 @@ def small_host(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(mounted)], check=True)
 
 
+def take_steps(fd: int, step: int) -> None:
+    for offset in itertools.count(os.fstat(fd).st_size, step):
+        os.posix_fallocate(fd, offset, step)
+
+
 def fill_host(host: Path) -> Path:
     """Takes the last block, as a log file or a download would."""
     file = host / "fill"
     fd = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     for step in (16 * MiB, MiB, 4096):
-        size = os.fstat(fd).st_size
-        try:
-            while True:
-                os.posix_fallocate(fd, size, step)
-                size += step
-        except OSError as error:
-            assert error.errno == errno.ENOSPC
+        with pytest.raises(OSError, match="space"):
+            take_steps(fd, step)
     os.close(fd)
     return file
 
