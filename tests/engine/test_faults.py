@@ -51,7 +51,8 @@ def test_a_server_killed_at_any_step_leaves_a_sandbox_complete_or_gone(house: Se
     if made_before:
         house.start()
         with house.http() as http:
-            http.post("/v1/sandboxes", json={"name": "subject"}).raise_for_status()
+            made = http.post("/v1/sandboxes", json={"name": "subject"})
+            assert made.status_code == 201, made.text
             run(http, "echo kept > /workspace/note; sync")
         house.end()
     house.start(SKERRY_FAULT=point)
@@ -127,7 +128,8 @@ def test_every_step_that_a_life_passes_is_a_fault_point(house: Server) -> None:
 def test_a_sandbox_lives_on_while_its_server_is_dead(house: Server) -> None:
     house.start()
     with house.http() as http:
-        http.post("/v1/sandboxes", json={"name": "subject"}).raise_for_status()
+        made = http.post("/v1/sandboxes", json={"name": "subject"})
+        assert made.status_code == 201, made.text
         run(http, "(while true; do date +%s%N > /tmp/beat; sleep 0.02; done) >/dev/null 2>&1 &")
     house.end(signal.SIGKILL)
     house.start()
