@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,42 @@ async def test_children_left_behind_live_on_and_are_listed(either: Room) -> None
     await eventually(lambda: not pids_with(f"1000.{mark}"))
 
 
+async def test_a_finished_command_has_nothing_to_do_with_the_next_one(either: Room) -> None:
+    """Launchers are used again: what the second command runs must not look like the first one's children."""
+    first = spec("/bin/true")
+    async for _ in await either.keeper.start(first):
+        pass
+    second = await either.keeper.start(spec("/bin/sleep", "1000"))
+    assert (await either.keeper.process(first.id)).children == ()
+    with pytest.raises(Conflict):
+        await either.keeper.signal(first.id, "KILL")
+    await second.signal("TERM")
+    assert [frame async for frame in second] == []
+    assert second.exit.signal == "TERM"
+
+
+async def test_a_killed_launcher_takes_its_tree_with_it(either: Room) -> None:
+    mark = str(secrets.randbelow(10**9))
+    other = await either.keeper.start(spec("/bin/sleep", f"2000.{mark}"))
+    stream = await either.keeper.start(
+        spec(f"setsid -f sleep 1000.{mark}; setsid -f sleep 1000.{mark}; kill -KILL $PPID; sleep 1000.{mark}")
+    )
+    async for _ in stream:
+        pass
+    assert stream.exit.signal == "KILL"
+    await eventually(lambda: not pids_with(f"1000.{mark}"))
+    assert len(pids_with(f"2000.{mark}")) == 1
+    await other.aclose()
+
+
+async def test_long_command_lines_are_shortened_in_lists(room: Room) -> None:
+    for command in (spec("true " + "x" * 200_000), spec("/bin/true", *(["é" * 1000] * 100))):
+        async for _ in await room.keeper.start(command):
+            pass
+        listed = await room.keeper.process(command.id)
+        assert len("".join(listed.argv or [listed.shell or ""])) < 1100
+
+
 async def test_a_child_left_behind_may_go_on_writing(room: Room) -> None:
     line = "(for i in $(seq 40); do echo tick; sleep 0.02; done; echo survived > /tmp/proof) & echo main"
     status, out, _ = await room.run(line)
@@ -335,6 +372,8 @@ async def test_thirty_commands_at_once_each_get_their_own_output(room: Room) -> 
 async def test_killed_launchers_are_replaced(room: Room) -> None:
     status, _, _ = await room.run("pkill -KILL -f 'skerry-keeper launcher'; sleep 5")
     assert status.signal == "KILL"
+    with suppress(Conflict):  # the spare one was killed too, and that may not have been noticed yet
+        await room.run("echo again")
     assert (await room.run("echo again"))[1] == b"again\n"
 
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"skerry/keeper/internal/linux"
+	"skerry/keeper/internal/pool"
 	"skerry/keeper/internal/process"
 	"skerry/keeper/internal/wire"
 )
@@ -68,6 +69,8 @@ func (k *keeper) start(c *wire.Conn, q *wire.Request, conf *config) {
 		c.Fail(409, "conflict", err.Error())
 	case errors.Is(err, process.ErrTooMany):
 		c.Fail(429, "too_many", err.Error())
+	case errors.Is(err, pool.ErrGone):
+		c.Fail(409, "interrupted", "somebody inside killed the command's launcher; it may have begun")
 	default:
 		c.Fail(429, "no_room", "the sandbox can't start another process: "+err.Error())
 	}
@@ -89,7 +92,7 @@ type listed struct {
 
 func describe(p *process.Process) listed {
 	d := listed{
-		ID: p.Request.ID, Argv: p.Request.Argv, Shell: p.Request.Shell, PID: p.PID, User: p.User.Name, State: "running",
+		ID: p.Request.ID, Argv: p.Argv, Shell: p.Shell, PID: p.PID, User: p.User.Name, State: "running",
 		Started: float64(p.Began.UnixNano()) / 1e9, Children: p.Children(),
 	}
 	if s := p.Status(); s != nil {

@@ -19,6 +19,7 @@ type Exit struct {
 type Job struct {
 	PID      int
 	id       uint32
+	turn     int // of the launcher
 	launcher *Launcher
 	started  chan syscall.Errno
 	exited   chan struct{}
@@ -51,13 +52,46 @@ func (j *Job) Signal(s syscall.Signal) error {
 	return l.send(r.Encode(), nil)
 }
 
-// Kill ends the command with its whole tree.
-func (j *Job) Kill() { j.launcher.Kill() }
+// Kill ends the command with its whole tree, also what called setsid. With a cgroup the launcher dies too.
+func (j *Job) Kill() {
+	l := j.launcher
+	l.mu.Lock() // the launcher can't become another command's meanwhile
+	defer l.mu.Unlock()
+	if !j.has() || l.grouped && l.group.kill() == nil {
+		return
+	}
+	killTree(l.pid)
+}
+
+// has says whether anything of the command may still live. launcher.mu is held.
+func (j *Job) has() bool {
+	return j.launcher.jobs != nil && j.launcher.turn == j.turn
+}
+
+// Left lists what of the command's tree still lives.
+func (j *Job) Left() []int {
+	l := j.launcher
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !j.has() {
+		return nil
+	}
+	if !l.grouped {
+		return descendants(l.pid)
+	}
+	var left []int
+	for _, pid := range l.group.pids(maxLeft + 1) {
+		if pid != l.pid {
+			left = append(left, pid)
+		}
+	}
+	return left
+}
 
 // Settled waits, for a while at most, until a killed tree is really gone.
 func (j *Job) Settled(atMost time.Duration) {
 	limit := time.After(atMost)
-	for j.launcher.busy() {
+	for len(j.Left()) > 0 {
 		select {
 		case <-j.launcher.gone:
 			return
@@ -67,9 +101,6 @@ func (j *Job) Settled(atMost time.Duration) {
 		}
 	}
 }
-
-// Left lists what of the command's tree still lives.
-func (j *Job) Left() []int { return j.launcher.Left() }
 
 func (j *Job) finish(e Exit) {
 	j.once.Do(func() {

@@ -12,7 +12,11 @@ import (
 	"skerry/keeper/internal/spawn"
 )
 
-var errGone = errors.New("the launcher is gone")
+// ErrUnsent means that a launcher was gone before it was asked: nothing has run, another may be tried.
+var ErrUnsent = errors.New("the launcher could not be asked")
+
+// ErrGone means that a launcher died before it said that the command runs.
+var ErrGone = errors.New("the launcher is gone")
 
 // Launcher is the keeper's hold on one launcher process.
 type Launcher struct {
@@ -28,6 +32,7 @@ type Launcher struct {
 	jobs  map[uint32]*Job
 	last  uint32 // the last job sent
 	empty bool   // nothing of any job is left
+	turn  int    // how often it has become empty: a job of an earlier turn has nothing left
 
 	since time.Time // idle since then; pool.mu guards it
 }
@@ -51,7 +56,7 @@ func (p *Pool) launch() (*Launcher, error) {
 		attr.Files = append(attr.Files, procs.Fd()) // a cgroup file is never in the poller: Fd changes nothing
 		attr.Env = append(attr.Env, launcher.GroupEnv+"=1")
 	}
-	if l.pid, err = syscall.ForkExec("/proc/self/exe", []string{"skerry-keeper", "launcher"}, attr); err != nil {
+	if err = p.fork(l, attr); err != nil {
 		_ = syscall.Close(pair[0])
 		l.discardGroup()
 		return nil, err
@@ -60,6 +65,16 @@ func (p *Pool) launch() (*Launcher, error) {
 	l.conn = os.NewFile(uintptr(pair[0]), "launcher")
 	go l.listen()
 	return l, nil
+}
+
+// fork starts the process. The pool knows it before anybody can see it: to killStrays it is never a stray.
+func (p *Pool) fork(l *Launcher, attr *syscall.ProcAttr) (err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l.pid, err = syscall.ForkExec("/proc/self/exe", []string{"skerry-keeper", "launcher"}, attr); err == nil {
+		p.all[l] = true
+	}
+	return err
 }
 
 func (l *Launcher) makeGroup() *os.File {
@@ -95,17 +110,22 @@ func (l *Launcher) listen() {
 		}
 		l.handle(e)
 	}
-	close(l.gone)
 	l.pool.drop(l)
 	l.mu.Lock()
 	jobs := l.jobs
 	l.jobs = nil
 	l.mu.Unlock()
+	close(l.gone)
 	_ = l.conn.Close()
 	for _, job := range jobs {
 		job.orphaned()
 	}
-	l.discardGroup()
+	if l.grouped {
+		l.group.remove() // whatever ended the launcher, its tree goes with it
+	} else {
+		l.discardGroup()
+		l.pool.killStrays()
+	}
 }
 
 func (l *Launcher) handle(e spawn.Event) {
@@ -148,6 +168,7 @@ func (l *Launcher) settle(job uint32) {
 	idle := job == l.last && !l.empty
 	if idle {
 		l.empty = true
+		l.turn++
 	}
 	l.mu.Unlock()
 	if idle {
@@ -170,15 +191,15 @@ func (l *Launcher) start(r *spawn.Request, stdio [3]int, join bool) (*Job, error
 	l.mu.Lock()
 	if l.jobs == nil || join && l.empty {
 		l.mu.Unlock()
-		return nil, errGone
+		return nil, ErrUnsent
 	}
 	l.jobs[job.id] = job
-	l.last, l.empty = job.id, false
+	l.last, l.empty, job.turn = job.id, false, l.turn
 	err := l.send(r.Encode(), syscall.UnixRights(stdio[:]...))
 	l.mu.Unlock()
 	if err != nil {
-		l.Kill()
-		return nil, err
+		_ = syscall.Kill(l.pid, syscall.SIGKILL)
+		return nil, ErrUnsent
 	}
 	select {
 	case errno := <-job.started:
@@ -187,7 +208,7 @@ func (l *Launcher) start(r *spawn.Request, stdio [3]int, join bool) (*Job, error
 		}
 		return job, nil
 	case <-l.gone:
-		return nil, errGone
+		return nil, ErrGone
 	}
 }
 
@@ -213,40 +234,11 @@ func (l *Launcher) send(message, rights []byte) error {
 	return err
 }
 
-// Kill ends everything that this launcher's commands started, also what called setsid. With a cgroup the launcher dies
-// too.
-func (l *Launcher) Kill() {
-	if l.grouped && l.group.kill() == nil {
-		return
-	}
-	killTree(l.pid)
-}
-
 func (l *Launcher) busy() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.empty && l.jobs != nil
 }
 
-// Left lists the processes below the launcher that still live.
-func (l *Launcher) Left() []int {
-	if !l.busy() {
-		return nil
-	}
-	if !l.grouped {
-		return descendants(l.pid)
-	}
-	var left []int
-	for _, pid := range l.group.pids(maxLeft + 1) {
-		if pid != l.pid {
-			left = append(left, pid)
-		}
-	}
-	return left
-}
-
 // Release gives an unused launcher back.
-func (l *Launcher) Release() error {
-	l.pool.giveBack(l)
-	return nil
-}
+func (l *Launcher) Release() { l.pool.giveBack(l) }

@@ -69,17 +69,14 @@ func (p *Pool) make() (*Launcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.mu.Lock()
-	p.all[l] = true
-	p.mu.Unlock()
 	select {
 	case <-l.ready:
 		return l, nil
 	case <-l.gone:
-		return nil, errGone
+		return nil, ErrGone
 	case <-time.After(readyWait):
 		_ = syscall.Kill(l.pid, syscall.SIGKILL)
-		return nil, errGone
+		return nil, ErrGone
 	}
 }
 

@@ -13,10 +13,22 @@ const maxAncestors = 4096
 // descendants walks the parent links of /proc. It is the fall-back where there is no cgroup: a launcher is a subreaper,
 // so what called setsid or daemonised is below it all the same.
 func descendants(root int) []int {
+	parents := everyParent()
+	var found []int
+	for pid := range parents {
+		if below(pid, root, parents) && len(found) < maxLeft {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+// everyParent maps the living processes to their parents.
+func everyParent() map[int]int {
 	parents := map[int]int{}
 	dir, err := os.Open("/proc")
 	if err != nil {
-		return nil
+		return parents
 	}
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
@@ -27,13 +39,7 @@ func descendants(root int) []int {
 			}
 		}
 	}
-	var found []int
-	for pid := range parents {
-		if below(pid, root, parents) {
-			found = append(found, pid)
-		}
-	}
-	return found
+	return parents
 }
 
 func below(pid, root int, parents map[int]int) bool {
@@ -86,6 +92,34 @@ func killTree(root int) {
 			return
 		}
 	}
+}
+
+// killStrays ends what is below PID 1 and below no launcher: the tree of a launcher that died without a cgroup.
+func (p *Pool) killStrays() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for range 100 {
+		parents := everyParent()
+		strays := 0
+		for pid := range parents {
+			if !p.launcherAbove(pid, parents) && below(pid, 1, parents) && syscall.Kill(pid, syscall.SIGKILL) == nil {
+				strays++
+			}
+		}
+		if strays == 0 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (p *Pool) launcherAbove(pid int, parents map[int]int) bool {
+	for l := range p.all {
+		if pid == l.pid || below(pid, l.pid, parents) {
+			return true
+		}
+	}
+	return false
 }
 
 // Of returns the launcher whose tree a process belongs to, or nil. Launchers are subreapers: whatever a process did, its

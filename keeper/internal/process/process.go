@@ -21,6 +21,8 @@ const settleTime = time.Second
 type Process struct {
 	Request *Request
 	User    *accounts.User
+	Argv    []string // shortened, as is Shell: for lists
+	Shell   *string
 	PID     int
 	Began   time.Time
 
@@ -62,6 +64,7 @@ func (t *Table) Start(q *Request, d Defaults) (*Process, error) {
 		t.remove(q.ID)
 		return nil, err
 	}
+	p.shorten()
 	if p.job == nil {
 		p.finish(Status{ExitCode: exitCode(p.failure), Duration: time.Since(p.Began).Seconds(), Left: []int{}})
 		return p, nil
@@ -82,26 +85,14 @@ func exitCode(errno syscall.Errno) *int {
 }
 
 func (t *Table) launch(p *Process, request *spawn.Request) error {
-	launcher, err := t.Pool.Take()
-	if err != nil {
-		return err
-	}
-	files, inside, err := t.stdio(p.Request.Stdin == "pipe")
-	if err != nil {
-		return errors.Join(err, launcher.Release())
-	}
-	p.stdin, p.out, p.err = files[0], files[1], files[2]
-	p.job, err = launcher.Start(request, inside)
-	for _, fd := range inside {
-		if fd != t.Null {
-			_ = syscall.Close(fd)
-		}
+	err := pool.ErrUnsent
+	for tries := 0; tries < 3 && err == pool.ErrUnsent; tries++ {
+		err = t.try(p, request)
 	}
 	if err == nil {
 		p.PID = p.job.PID
 		return nil
 	}
-	p.closeFiles()
 	if !errors.As(err, &p.failure) {
 		return err
 	}
@@ -110,6 +101,29 @@ func (t *Table) launch(p *Process, request *spawn.Request) error {
 		return p.failure
 	}
 	return checkDir(request.Dir, p.User)
+}
+
+func (t *Table) try(p *Process, request *spawn.Request) error {
+	launcher, err := t.Pool.Take()
+	if err != nil {
+		return err
+	}
+	files, inside, err := t.stdio(p.Request.Stdin == "pipe")
+	if err != nil {
+		launcher.Release()
+		return err
+	}
+	p.stdin, p.out, p.err = files[0], files[1], files[2]
+	p.job, err = launcher.Start(request, inside)
+	for _, fd := range inside {
+		if fd != t.Null {
+			_ = syscall.Close(fd)
+		}
+	}
+	if err != nil {
+		p.closeFiles()
+	}
+	return err
 }
 
 // stdio makes the pipes: our ends are in the poller, the inside's block as programs expect.
@@ -179,7 +193,7 @@ func (p *Process) Signal(s syscall.Signal) error {
 	if p.job == nil {
 		return syscall.ESRCH
 	}
-	if s == syscall.SIGKILL {
+	if s == syscall.SIGKILL && (p.Running() || len(p.Children()) > 0) {
 		p.Kill()
 		return nil
 	}

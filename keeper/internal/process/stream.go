@@ -63,10 +63,7 @@ func (s *stream) failed() {
 	if s.conn.Upgrade(wire.Started, map[string]int{"pid": 0}) != nil {
 		return
 	}
-	name := ""
-	if len(s.Request.Argv) > 0 {
-		name = s.Request.Argv[0]
-	}
+	name := s.Name()
 	message := name + ": " + s.failure.Error() + "\n"
 	if *s.status.ExitCode == 127 {
 		message = name + ": command not found\n"

@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"sort"
+	"strings"
 	"sync"
 
 	"skerry/keeper/internal/pool"
@@ -18,6 +19,37 @@ var (
 	ErrTaken   = errors.New("this id is taken")
 	ErrTooMany = errors.New("too many processes")
 )
+
+const maxShown = 1024 // bytes of a command line in a list
+
+// shorten keeps what lists show of the command, and lets the rest go: a finished process stays known for long.
+func (p *Process) shorten() {
+	room := maxShown
+	for _, word := range p.Request.Argv {
+		if room -= len(word) + 1; room < 0 {
+			p.Argv = append(p.Argv, strings.ToValidUTF8(word[:max(0, len(word)+room)], "")+"…")
+			break
+		}
+		p.Argv = append(p.Argv, word)
+	}
+	if line := p.Request.Shell; line != nil {
+		p.Shell = line
+		if len(*line) > maxShown {
+			short := strings.ToValidUTF8((*line)[:maxShown], "") + "…"
+			p.Shell = &short
+		}
+	}
+	name := p.Name()
+	p.Request = &Request{ID: p.Request.ID, Detach: p.Request.Detach, Argv: []string{name}}
+}
+
+// Name is the program's.
+func (p *Process) Name() string {
+	if len(p.Request.Argv) == 0 {
+		return "shell"
+	}
+	return p.Request.Argv[0][:min(len(p.Request.Argv[0]), maxShown)]
+}
 
 // Table knows every process that was asked for, running or finished.
 type Table struct {

@@ -37,6 +37,7 @@ _CLASSES: dict[str, type[SkerryError]] = {
     "bad_request": InvalidRequest,
     "bad_signal": InvalidRequest,
     "conflict": Conflict,
+    "interrupted": Conflict,
     "no_process": NotFound,
     "no_room": QuotaExceeded,
     "no_shell": InvalidRequest,
