@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import pickle
 import signal
@@ -78,6 +80,18 @@ async def test_a_start_that_was_cut_off_leaves_nothing_once_cleared(runtime: Oci
     assert not processes_of(wall)
     async with boxed(runtime, wall) as box:
         assert "from the layer" in await box.read("/etc/hello")
+
+
+@pytest.mark.parametrize("after_ms", [1, 3, 6, 10, 15, 25])
+async def test_a_start_that_was_called_off_leaves_nothing_once_cleared(
+    runtime: OciRuntime, wall: Wall, after_ms: int
+) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(after_ms / 1000):
+            await runtime.start(wall)
+    await runtime.clear(wall.id)
+    assert runtime.ids() == set()
+    assert not processes_of(wall)
 
 
 async def test_clearing_is_idempotent_and_takes_everything(runtime: OciRuntime, wall: Wall) -> None:

@@ -14,33 +14,33 @@ from skerry.runtimes.oci import OciRuntime
 pytestmark = pytest.mark.vm
 
 
-def value(runtime: OciRuntime, sandbox: str, controller: str, v1: str, v2: str) -> str:
-    name = v2 if runtime.cgroups.mode == "v2" else v1
-    return runtime.cgroups._file(sandbox, controller, name).read_text().strip()
+def value(box: Box, controller: str, v1: str, v2: str) -> str:
+    cgroups = box.runtime.cgroups
+    return cgroups._file(box.wall.id, controller, v2 if cgroups.mode == "v2" else v1).read_text().strip()
 
 
 async def test_memory_pids_and_cpu_are_in_the_cgroup(box: Box) -> None:
-    read = lambda *names: value(box.runtime, box.wall.id, *names)  # noqa: E731
-    assert read("memory", "memory.limit_in_bytes", "memory.max") == str(256 << 20)
+    assert value(box, "memory", "memory.limit_in_bytes", "memory.max") == str(256 << 20)
     if box.runtime.cgroups.swap == "limit":
-        swap = read("memory", "memory.memsw.limit_in_bytes", "memory.swap.max")
+        swap = value(box, "memory", "memory.memsw.limit_in_bytes", "memory.swap.max")
         assert swap == ("0" if box.runtime.cgroups.mode == "v2" else str(256 << 20))
-    assert read("pids", "pids.max", "pids.max") == "64"
-    assert read("cpu", "cpu.cfs_quota_us", "cpu.max").split()[0] == "50000"
+    assert value(box, "pids", "pids.max", "pids.max") == "64"
+    assert value(box, "cpu", "cpu.cfs_quota_us", "cpu.max").split()[0] == "50000"
 
 
 async def test_open_files_are_limited(box: Box) -> None:
-    (line,) = [line for line in (await box.read("/proc/1/limits")).splitlines() if line.startswith("Max open files")]
+    (line,) = [
+        line for line in (await box.read("/proc/1/limits")).splitlines() if line.startswith("Max open files")
+    ]
     assert line.split()[3:5] == ["1024", "1024"]
 
 
 async def test_limits_can_be_changed_while_it_runs_both_ways(box: Box) -> None:
     for memory, cpus, pids in (("512M", 2.0, 128), ("128M", 0.25, 32)):
         box.runtime.set_limits(box.wall.id, limits(memory=memory, cpus=cpus, pids=pids))
-        read = lambda *names: value(box.runtime, box.wall.id, *names)  # noqa: E731
-        assert read("memory", "memory.limit_in_bytes", "memory.max") == str(int(memory[:-1]) << 20)
-        assert read("cpu", "cpu.cfs_quota_us", "cpu.max").split()[0] == str(int(cpus * 100_000))
-        assert read("pids", "pids.max", "pids.max") == str(pids)
+        assert value(box, "memory", "memory.limit_in_bytes", "memory.max") == str(int(memory[:-1]) << 20)
+        assert value(box, "cpu", "cpu.cfs_quota_us", "cpu.max").split()[0] == str(int(cpus * 100_000))
+        assert value(box, "pids", "pids.max", "pids.max") == str(pids)
 
 
 async def test_a_process_beyond_the_memory_is_killed_and_counted_and_pid_1_lives(box: Box) -> None:

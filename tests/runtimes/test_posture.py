@@ -49,9 +49,9 @@ async def test_pid_1_holds_stdio_on_null_the_door_and_its_cgroup_and_nothing_els
     await box.read("/etc/hello")  # it answers: its execve, with which the runtime's own fds go, is over
     fds = f"/proc/{box.init.pid}/fd"
     links = {}
-    for fd in os.listdir(fds):
+    for name in os.listdir(fds):
         with contextlib.suppress(FileNotFoundError):  # the connection that was just closed
-            links[int(fd)] = os.readlink(f"{fds}/{fd}")
+            links[int(name)] = os.readlink(f"{fds}/{name}")
     for fd in (0, 1, 2):
         assert os.stat(f"{fds}/{fd}").st_rdev == os.makedev(1, 3)
     assert links[3].startswith("socket:")
