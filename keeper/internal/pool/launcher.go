@@ -48,7 +48,7 @@ func (p *Pool) launch() (*Launcher, error) {
 	}
 	null := uintptr(p.null)
 	attr := &syscall.ProcAttr{
-		Dir: "/", Files: []uintptr{null, null, null, uintptr(pair[1])}, Env: []string{"GOMAXPROCS=1"},
+		Dir: "/", Files: []uintptr{null, null, null, uintptr(pair[1])}, Env: []string{"GOMAXPROCS=2"},
 		Sys: &syscall.SysProcAttr{Setsid: true},
 	}
 	if procs := l.makeGroup(); procs != nil {
