@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"syscall"
+	"time"
 
 	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/spawn"
@@ -20,14 +21,19 @@ const (
 	GroupEnv = "SKERRY_LAUNCHER_GROUP"
 )
 
-const oomScore = 500
+const (
+	oomScore  = 500
+	quietTime = time.Second
+)
 
 type launcher struct {
-	mu    sync.Mutex // held from fork to the entry in jobs, and from reaping to its removal
-	jobs  map[int]uint32
-	last  uint32 // the last job asked for
-	said  uint32 // the last job after which Empty was said
-	spawn chan struct{}
+	mu   sync.Mutex // held from fork to the entry in jobs, and from reaping to its removal
+	jobs map[int]uint32
+	last uint32 // the last job asked for
+	said uint32 // the last job after which Empty was said
+
+	tidied uint32 // the last job after which memory was given back; of reap alone
+	spawn  chan struct{}
 }
 
 // Run serves until the keeper closes the socket. It returns the exit code.
@@ -144,8 +150,22 @@ func (l *launcher) empty() {
 	}
 	l.mu.Unlock()
 	if err != nil {
-		<-l.spawn
+		l.rest()
 	}
+}
+
+// rest waits for the next command, and gives memory back once it has been quiet for a while.
+func (l *launcher) rest() {
+	select {
+	case <-l.spawn:
+		return
+	case <-time.After(quietTime):
+	}
+	if l.last > l.tidied {
+		l.tidied = l.last
+		debug.FreeOSMemory()
+	}
+	<-l.spawn
 }
 
 func (l *launcher) send(events ...spawn.Event) {

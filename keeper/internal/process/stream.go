@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"skerry/keeper/internal/linux"
@@ -16,10 +17,7 @@ const (
 	outputSize = 64 << 10 // what a pipe holds
 )
 
-var buffers = sync.Pool{New: func() any {
-	b := make([]byte, wire.FrameHead+outputSize)
-	return &b
-}}
+var frames = sync.Pool{New: func() any { return new([wire.FrameHead + outputSize]byte) }}
 
 // stream moves one process's bytes over one connection.
 type stream struct {
@@ -100,9 +98,7 @@ func (s *stream) wait(pumps *sync.WaitGroup) {
 // pump sends a pipe's bytes as frames, as fast as the host takes them. Whatever ends it early, it goes on reading and
 // throwing away: a child left behind must not die of SIGPIPE.
 func (s *stream) pump(kind byte, pipe *os.File, done *sync.WaitGroup) {
-	buffer := buffers.Get().(*[]byte)
-	err := s.forward(kind, pipe, *buffer)
-	buffers.Put(buffer)
+	err := s.forward(kind, pipe)
 	done.Done()
 	if err != io.EOF {
 		discard(pipe)
@@ -110,45 +106,64 @@ func (s *stream) pump(kind byte, pipe *os.File, done *sync.WaitGroup) {
 	_ = pipe.Close()
 }
 
-func (s *stream) forward(kind byte, pipe *os.File, buffer []byte) error {
-	for {
-		n, err := pipe.Read(buffer[wire.FrameHead:])
-		if n > 0 {
-			if err := s.conn.WriteFrame(kind, buffer[:wire.FrameHead+n]); err != nil {
-				s.lost()
-				return err
-			}
-		}
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return s.rest(kind, pipe, buffer)
-		}
-		if err != nil {
-			return err
-		}
+func (s *stream) forward(kind byte, pipe *os.File) error {
+	raw, err := pipe.SyscallConn()
+	for err == nil {
+		_, err = s.move(kind, raw, outputSize)
 	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		_ = pipe.SetReadDeadline(time.Time{})
+		return s.rest(kind, raw)
+	}
+	return err
 }
 
 // rest sends what the pipe holds at this moment and no more.
-func (s *stream) rest(kind byte, pipe *os.File, buffer []byte) error {
-	_ = pipe.SetReadDeadline(time.Time{})
-	raw, err := pipe.SyscallConn()
-	if err != nil {
-		return err
-	}
+func (s *stream) rest(kind byte, raw syscall.RawConn) error {
 	left := 0
-	_ = raw.Control(func(fd uintptr) { left = linux.Pending(int(fd)) })
-	for left > 0 {
-		n, err := pipe.Read(buffer[wire.FrameHead:min(len(buffer), wire.FrameHead+left)])
-		if err != nil {
-			return err
-		}
+	err := raw.Control(func(fd uintptr) { left = linux.Pending(int(fd)) })
+	for left > 0 && err == nil {
+		n := 0
+		n, err = s.move(kind, raw, left)
 		left -= n
-		if err := s.conn.WriteFrame(kind, buffer[:wire.FrameHead+n]); err != nil {
-			s.lost()
-			return err
-		}
 	}
-	return os.ErrDeadlineExceeded
+	if err == nil {
+		err = os.ErrDeadlineExceeded
+	}
+	return err
+}
+
+// move waits for bytes and sends one frame of them. It takes a buffer only once there are some: a command that is silent
+// costs none.
+func (s *stream) move(kind byte, raw syscall.RawConn, most int) (n int, err error) {
+	var buffer *[wire.FrameHead + outputSize]byte
+	var readErr error
+	err = raw.Read(func(fd uintptr) bool {
+		buffer = frames.Get().(*[wire.FrameHead + outputSize]byte)
+		n, readErr = syscall.Read(int(fd), buffer[wire.FrameHead:wire.FrameHead+min(most, outputSize)])
+		if readErr == syscall.EAGAIN {
+			frames.Put(buffer)
+			return false
+		}
+		return true
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer frames.Put(buffer)
+	switch {
+	case readErr == syscall.EINTR:
+		return 0, nil
+	case readErr != nil:
+		return 0, readErr
+	case n == 0:
+		return 0, io.EOF
+	}
+	if err := s.conn.WriteFrame(kind, buffer[:wire.FrameHead+n]); err != nil {
+		s.lost()
+		return n, err
+	}
+	return n, nil
 }
 
 func discard(pipe *os.File) {

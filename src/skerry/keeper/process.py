@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from skerry.keeper.values import ExitStatus, Started
 T = TypeVar("T")
 Output = tuple[Literal["stdout", "stderr"], bytes]
 
+_ON_ITS_WAY: Final = 8 << 20  # more than all pipes, sockets and buffers between a program and its reader hold
 _exit = msgspec.json.Decoder(ExitStatus)
 _started = msgspec.json.Decoder(Started)
 
@@ -34,8 +35,10 @@ class ProcessStream:
         self._keep = keep
         self._spoke = False
         self._exit: ExitStatus | None = None
-        self._grace_s = grace_s
         self._ends_at = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s + grace_s
+        # After that, a reader may still be slow; the keeper has this much of waiting and of bytes left, and no more.
+        self._overtime_s = grace_s
+        self._overtime_bytes = _ON_ITS_WAY
 
     async def begin(self) -> None:
         """Reads the first frame."""
@@ -81,6 +84,10 @@ class ProcessStream:
         buffer = self._connection.buffer
         while (frame := frames.decode(buffer)) is None:
             await self._more()
+        if self._ends_at is not None and asyncio.get_running_loop().time() > self._ends_at:
+            self._overtime_bytes -= frames.HEAD + len(frame[1])
+            if self._overtime_bytes < 0:
+                raise KeeperLied("the keeper did not end a command whose time was out")
         return frame
 
     async def _more(self) -> None:
@@ -88,13 +95,15 @@ class ProcessStream:
         if self._ends_at is None:
             await self._connection.more()
             return
-        left = max(self._ends_at - asyncio.get_running_loop().time(), self._grace_s)
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
-            async with asyncio.timeout(left):
+            async with asyncio.timeout(max(self._ends_at - began, self._overtime_s)):
                 await self._connection.more()
         except TimeoutError:
             self._connection.close()
             raise KeeperSilent("the keeper did not end a command whose time was out") from None
+        self._overtime_s -= max(0.0, clock() - max(began, self._ends_at))
 
     async def send_stdin(self, data: bytes) -> None:
         """Waits while the program does not read. After the command's end it goes nowhere."""
