@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from skerry.errors import FileMissing, InvalidRequest, SkerryError, error_for_code, file_failure
-from skerry.types import CreateRequest, Limits, RunRequest, format_size, parse_size, parse_span
+from skerry.types import ENV_MOST, CreateRequest, Lifecycle, Limits, RunRequest, format_size, parse_size, parse_span
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,22 @@ def test_every_code_gives_its_error_back() -> None:
     assert error.filename == "/x"
     assert type(error_for_code("from-the-future", "?")) is SkerryError
     assert file_failure(39, "/d", "not empty").errno == 39
+
+
+def test_a_number_too_long_for_a_float_is_out_of_range() -> None:
+    with pytest.raises(InvalidRequest, match=r"lifecycle\.life"):
+        Lifecycle(life=10**400)
+
+
+def test_variables_are_bounded_in_all() -> None:
+    CreateRequest(env={"A": "x" * (ENV_MOST - 1)})
+    with pytest.raises(InvalidRequest, match="env"):
+        CreateRequest(env={"A": "x" * ENV_MOST})
+    with pytest.raises(InvalidRequest, match="env"):
+        RunRequest(cmd="true", env={f"A{number}": "ü" * 1000 for number in range(70)})
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
+def test_text_that_no_program_could_be_given_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="cmd"):
+        RunRequest(cmd=["echo", text])

@@ -19,6 +19,7 @@ Scope = Literal["use", "review", "admin"]
 FileType = Literal["file", "directory", "link", "fifo", "socket", "device", "other"]
 
 OUTPUT_KEPT = 1 << 20  # bytes of a stream that a result keeps: half of it the head, half the tail
+ENV_MOST = 128 << 10  # bytes of a sandbox's or a command's variables; Linux takes no more in any single one
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
 SANDBOX_ID = re.compile(r"sb-[a-z2-7]{10}")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:I?B)?", re.IGNORECASE)
@@ -53,7 +54,7 @@ def parse_span(value: str | int | float, what: str = "time") -> float:
             raise InvalidRequest(f"{what}: {value[:60]!r} is not a time", hint='write it like "90s", "15m" or "24h"')
         seconds = float(match[1]) * _SPAN_UNITS[(match[2] or "s").lower()]
     else:
-        seconds = float(value)
+        seconds = float(value) if abs(value) < 1e9 else math.inf  # an int may be too long for a float
     if not (math.isfinite(seconds) and 0 < seconds < 1e9):
         raise InvalidRequest(f"{what}: {value!r} is out of range", hint='write it like "90s", "15m" or "24h"')
     return seconds
@@ -390,8 +391,10 @@ def check_text(what: str, *values: str) -> None:
     for value in values:
         if "\0" in value:
             raise InvalidRequest(f"{what}: a NUL byte is not allowed")
-        if any("\ud800" <= c <= "\udfff" for c in value):
-            raise InvalidRequest(f"{what}: not valid Unicode")
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(f"{what}: not valid Unicode") from None
 
 
 def check_name(name: str | None) -> None:
@@ -405,10 +408,15 @@ def check_name(name: str | None) -> None:
 
 
 def check_env(env: dict[str, str] | dict[str, str | None]) -> None:
+    size = 0
     for name, value in env.items():
+        shown = name[:80]
         if not name or "=" in name or "\0" in name:
-            raise InvalidRequest(f"env: {name!r} is not a variable's name", hint="no '=', no NUL, not empty")
-        check_text(f"env.{name}", name, value or "")
+            raise InvalidRequest(f"env: {shown!r} is not a variable's name", hint="no '=', no NUL, not empty")
+        check_text(f"env.{shown}", name, value or "")
+        size += len(name.encode()) + len((value or "").encode())
+    if size > ENV_MOST:
+        raise InvalidRequest(f"env: {size} bytes, more than {ENV_MOST}", hint="put what is large into a file")
 
 
 def check_labels(labels: dict[str, str]) -> None:
