@@ -50,3 +50,9 @@ def test_ids_have_the_promised_shape_and_differ() -> None:
     ids = {new_id("sb-") for _ in range(1000)}
     assert len(ids) == 1000
     assert all(SANDBOX_ID.fullmatch(one) for one in ids)
+
+
+def test_a_guarantee_that_does_not_exist_can_not_be_waived() -> None:
+    with pytest.raises(InvalidRequest, match="secomp"):
+        resolve(CreateRequest(options=Options(waive=("secomp",))), IMAGE, load(environ={}), HOST)
+    assert resolve(CreateRequest(options=Options(waive=("no_swap", "disk_limit"))), IMAGE, load(environ={}), HOST)

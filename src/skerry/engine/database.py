@@ -41,6 +41,7 @@ CREATE TABLE creates (
     created_at REAL NOT NULL,
     PRIMARY KEY (owner, key)
 );
+CREATE INDEX create_ages ON creates (created_at);
 CREATE TABLE tokens (
     id TEXT PRIMARY KEY,
     hash BLOB NOT NULL UNIQUE,
@@ -83,7 +84,8 @@ class Database:
             yield cursor
             cursor.execute("COMMIT")
         except BaseException:
-            cursor.execute("ROLLBACK")
+            if self._connection.in_transaction:  # a full disk has rolled it back already
+                cursor.execute("ROLLBACK")
             raise
         finally:
             cursor.close()

@@ -5,37 +5,37 @@ from __future__ import annotations
 import asyncio
 import builtins
 import contextlib
-import fcntl
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 from msgspec.structs import replace
 
 from skerry._version import __version__
-from skerry.config import RUN_BASE, Settings, run_dir
-from skerry.engine import lifecycle, plan, recovery, runs
+from skerry.config import Settings
+from skerry.engine import lifecycle, place, plan, recovery, runs
 from skerry.engine.database import Database
 from skerry.engine.files import Files
 from skerry.engine.images import Images
 from skerry.engine.live import Live
-from skerry.engine.reaper import Reaper
-from skerry.engine.rows import Row, Rows
+from skerry.engine.reaper import Ends, Reaper
+from skerry.engine.rows import HALF_ENDED, Row, Rows
 from skerry.engine.runs import Run
 from skerry.engine.tokens import Tokens
 from skerry.errors import (
     Conflict,
     HostUnsupported,
-    InvalidRequest,
     NotFound,
     QuotaExceeded,
     SandboxUnavailable,
+    SkerryError,
 )
 from skerry.keeper import Keeper, ProcessSpec, build_id
+from skerry.runtimes import Runtime
 from skerry.storage import ImageStore, LayerStore, pick_driver
 from skerry.types import (
     Caller,
@@ -47,10 +47,10 @@ from skerry.types import (
     UpdateRequest,
     Usage,
     parse_size,
-    parse_span,
 )
 
 log = logging.getLogger("skerry.engine")
+T = TypeVar("T")
 
 
 class Engine:
@@ -60,6 +60,7 @@ class Engine:
         self.settings = settings
         self._locks: list[int] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._changes: set[asyncio.Task[Any]] = set()
         self._lives: dict[str, Live] = {}
         self._starts = asyncio.Semaphore((os.cpu_count() or 1) + 2)
         self._maxima = plan.host_maxima()
@@ -72,9 +73,8 @@ class Engine:
         if os.geteuid() != 0:
             raise HostUnsupported("the server must run as root", hint="sudo skerry setup makes it a service")
         state = self.settings.state_dir
-        self._make_directories(state)
-        self._lock(state / "lock")
-        self._lock(run_dir(state) / "lock")
+        place.make_directories(state)
+        self._locks = place.lock(state)
         self.database = Database(state / "state.db")
         self.tokens = Tokens(self.database)
         layers = LayerStore(state / "layers")
@@ -89,14 +89,16 @@ class Engine:
         await asyncio.to_thread(driver.prepare)
         self.host = lifecycle.Host(self.settings, Rows(self.database), layers, driver, self._first_process_ended)
         self._lives = await recovery.recover(self.host)
-        self._reaper = Reaper(self._lives, self._end_life, self._end_idle)
-        self._spawn(self._reaper.watch())
+        ends = Ends(self._end_life, self._end_idle, self._finish, self._fail)
+        self._spawn(Reaper(self._lives, ends, self._spawn).watch())
 
     async def close(self) -> None:
         """Let go of everything; every sandbox lives on."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while pending := self._tasks | self._changes:
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.wait(pending)
+        await self.images.close()
         for live in self._lives.values():
             await live.detach()
         with contextlib.suppress(OSError):  # busy while sandboxes live; adopted by the next server
@@ -105,40 +107,21 @@ class Engine:
         for fd in self._locks:
             os.close(fd)
 
-    def _make_directories(self, state: Path) -> None:
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.chmod(state, 0o700)
-        for path, mode in (
-            (RUN_BASE, 0o711), (run_dir(state), 0o711), (run_dir(state) / "m", 0o711),
-            (run_dir(state) / "k", 0o700), (run_dir(state) / "b", 0o700),
-        ):  # fmt: skip
-            path.mkdir(mode=mode, exist_ok=True)
-            os.chmod(path, mode)
-
-    def _lock(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        self._locks.append(fd)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            owner = os.read(fd, 32).decode("ascii", "replace").strip()
-            raise Conflict(
-                f"another server (pid {owner}) works on {self.settings.state_dir}",
-                hint="talk to that one, or give this one another SKERRY_STATE_DIR",
-            ) from error
-        os.ftruncate(fd, 0)
-        os.write(fd, f"{os.getpid()}\n".encode())
-
     # -- sandboxes ----------------------------------------------------------------------------------------------------
 
     async def create(self, caller: Caller, request: CreateRequest, key: str | None = None) -> SandboxInfo:
+        return await self._uncut(self._create(caller, request, key))
+
+    async def _create(self, caller: Caller, request: CreateRequest, key: str | None) -> SandboxInfo:
         known = self.host.rows.remembered(caller.owner, key, request) if key is not None else None
         if known is not None and known in self._lives:
             live = self._lives[known]
             async with live.lock:  # its create may still be under way
-                if known in self._lives:
+                if not live.deleted:
                     return live.row.info()
+            return await self._create(caller, request, key)
         spec = plan.resolve(request, self.images.get(request.image), self.settings, self._maxima)
+        # No await from here to the row: two callers with one key, or with one place left, must not both pass.
         self._check_room(caller.owner)
         live = Live(
             Row(
@@ -146,13 +129,13 @@ class Engine:
                 spec=spec, created_at=time.time(),
             )
         )  # fmt: skip
+        lifecycle.enter(self.host, live.row, request, key)
         self._lives[live.row.id] = live
-        try:
-            async with live.lock, self._starts:
-                await lifecycle.create(self.host, live, request, key)
-        except BaseException:
-            self._lives.pop(live.row.id, None)
-            raise
+        async with live.lock, self._starts:
+            try:
+                await lifecycle.create(self.host, live)
+            finally:
+                self._forget_if_deleted(live)
         log.info("created", extra={"sandbox": live.row.id, "owner": caller.owner})
         return live.row.info()
 
@@ -164,71 +147,85 @@ class Engine:
         found = []
         for live in self._lives.values():
             info = live.row.info()
-            if caller.scope != "admin" and info.owner != caller.owner:
+            if live.row.state == "deleting" or (caller.scope != "admin" and info.owner != caller.owner):
                 continue
             if labels.items() <= info.labels.items() and state in (None, info.state):
                 found.append(info)
         return sorted(found, key=lambda info: info.created_at)
 
     async def update(self, caller: Caller, ref: str, request: UpdateRequest) -> SandboxInfo:
-        live = self._find(caller, ref)
-        async with live.lock:
-            row, spec = live.row, live.row.spec
-            if request.env is not None:
-                merged = {**spec.env, **request.env}
-                spec = replace(spec, env={name: value for name, value in merged.items() if value is not None})
-            if request.labels is not None:
-                spec = replace(spec, labels=request.labels)
-            if request.lifecycle is not None:
-                spec = replace(spec, lifecycle=plan.resolve_lifecycle(request.lifecycle, self.settings, row.name))
-            life = spec.lifecycle.life
-            ends_at = row.started_at + parse_span(life) if row.started_at and life else None
+        return await self._uncut(self._update(self._find(caller, ref), request))
+
+    async def _update(self, live: Live, request: UpdateRequest) -> SandboxInfo:
+        async with self._held(live):
+            row = live.row
+            spec = plan.changed(row.spec, request, self.settings, row.name)
+            ends_at = lifecycle.end_of_life(spec, row.started_at) if row.started_at is not None else None
             live.row = self.host.rows.update(row, spec=spec, ends_at=ends_at)
-            if live.keeper is not None and row.state == "running":
-                await lifecycle.configure(live.keeper, live.row)
+            if row.state == "running":
+                await self._configure(live)
         return live.row.info()
 
     async def delete(self, caller: Caller, ref: str) -> None:
         await self._delete(self._find(caller, ref))
 
-    async def _delete(self, live: Live) -> None:
+    async def _delete(self, live: Live, still: Callable[[], bool] = lambda: True) -> None:
         async def whole() -> None:
             async with live.lock:
-                if live.row.id in self._lives:
+                if not live.deleted and still():
                     await lifecycle.delete(self.host, live)
-                    del self._lives[live.row.id]
-                    log.info("deleted", extra={"sandbox": live.row.id})
+                    self._forget_if_deleted(live)
 
-        await asyncio.shield(whole())  # a caller that leaves must not leave half of it
+        await self._uncut(whole())
 
     async def stop(self, caller: Caller, ref: str) -> SandboxInfo:
         live = self._find(caller, ref)
         await self._stop(live, "asked for")
-        return live.row.info()
+        return self.get(caller, live.row.id)
 
-    async def _stop(self, live: Live, reason: str, state: str = "stopped") -> None:
+    async def _stop(
+        self,
+        live: Live,
+        reason: str,
+        state: Literal["stopped", "failed"] = "stopped",
+        still: Callable[[], bool] = lambda: True,
+    ) -> None:
         async def whole() -> None:
             async with live.lock:
-                if live.row.state == "paused" and live.runtime is not None:
-                    await asyncio.to_thread(live.runtime.thaw, live.row.id)
-                if live.row.state in ("running", "paused"):
+                if live.row.state in ("running", "paused") and still():
+                    if live.row.state == "paused" and live.runtime is not None:
+                        with contextlib.suppress(SkerryError):  # what can't be thawed can still be killed
+                            await asyncio.to_thread(live.runtime.thaw, live.row.id)
                     await lifecycle.stop(self.host, live, state, reason)
                     log.info("stopped", extra={"sandbox": live.row.id, "reason": reason})
 
-        await asyncio.shield(whole())
+        await self._uncut(whole())
 
     async def pause(self, caller: Caller, ref: str) -> SandboxInfo:
         live = self._find(caller, ref)
         await self._pause(live, "asked for")
         return live.row.info()
 
-    async def _pause(self, live: Live, reason: str) -> None:
-        async with live.lock:
-            if live.row.state == "running" and live.runtime is not None:
-                await asyncio.to_thread(live.runtime.freeze, live.row.id)
-                live.row = self.host.rows.update(live.row, state="paused", reason=reason)
-            elif live.row.state != "paused":
-                raise Conflict(f"{live.row.id} is {live.row.info().state}: only a running sandbox can be paused")
+    async def _pause(self, live: Live, reason: str, still: Callable[[], bool] = lambda: True) -> None:
+        async def whole() -> None:
+            async with self._held(live):
+                if live.row.state == "running" and live.runtime is not None and still():
+                    await self._freeze(live, live.runtime, reason)
+                elif live.row.state not in ("running", "paused"):
+                    raise Conflict(f"{live.row.id} is {live.row.info().state}: only a running sandbox can be paused")
+
+        await self._uncut(whole())
+
+    async def _freeze(self, live: Live, runtime: Runtime, reason: str) -> None:
+        """The row first: a server that dies in between must not take a frozen keeper for a silent one."""
+        live.row = self.host.rows.update(live.row, state="paused", reason=reason)
+        try:
+            await asyncio.to_thread(runtime.freeze, live.row.id)
+        except BaseException:
+            with contextlib.suppress(SkerryError):
+                await asyncio.to_thread(runtime.thaw, live.row.id)
+            live.row = self.host.rows.update(live.row, state="running", reason=None)
+            raise
 
     async def resume(self, caller: Caller, ref: str) -> SandboxInfo:
         live = self._find(caller, ref)
@@ -256,7 +253,7 @@ class Engine:
                     stdin="pipe" if request.stdin_stream or stdin is not None else "none",
                 )
             )  # fmt: skip
-            run = Run(live, process, stream, kills, self._fail)
+            run = Run(live, process, stream, kills, partial(self._fail, live, keeper))
             if stdin is not None:
                 self._spawn(self._feed(run, stdin))
             if request.stdin_stream:
@@ -321,9 +318,7 @@ class Engine:
     @property
     def empty(self) -> bool:
         """No sandbox takes up this host and no image is being made: a background server may leave."""
-        return not self.images.busy and not any(
-            live.row.state in ("creating", "running", "paused") for live in self._lives.values()
-        )
+        return not self.images.busy and not any(live.takes_room for live in self._lives.values())
 
     # -- inner workings -----------------------------------------------------------------------------------------------
 
@@ -345,18 +340,40 @@ class Engine:
             try:
                 yield live, keeper
             except SandboxUnavailable as error:
-                await self._fail(live, error)
+                await self._fail(live, keeper, error)
                 raise
 
-    async def _awake(self, live: Live, asked: bool = False) -> None:
-        if live.row.state == "running" and live.keeper is not None:
-            return
+    @asynccontextmanager
+    async def _held(self, live: Live) -> AsyncIterator[None]:
+        """A sandbox under its lock, if it is still there once the lock is ours."""
         async with live.lock:
+            if live.row.state == "deleting":
+                raise NotFound(f"there is no sandbox {live.row.id!r}", details={"sandbox": live.row.id})
+            yield
+
+    async def _uncut(self, work: Coroutine[Any, Any, T]) -> T:
+        """Work that a caller who leaves must not cut in half; `close` waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return await asyncio.shield(task)
+
+    def _forget_if_deleted(self, live: Live) -> None:
+        if live.deleted:
+            del self._lives[live.row.id]
+            log.info("deleted", extra={"sandbox": live.row.id})
+
+    async def _awake(self, live: Live, asked: bool = False) -> None:
+        if live.row.state != "running" or live.keeper is None:
+            await self._uncut(self._wake(live, asked))
+
+    async def _wake(self, live: Live, asked: bool) -> None:
+        async with self._held(live):
+            if live.row.state in HALF_ENDED:
+                await lifecycle.finish(self.host, live)
             row = live.row
             if row.state == "running":
                 return
-            if row.id not in self._lives:
-                raise NotFound(f"there is no sandbox {row.id!r}")
             if row.state == "failed" and not asked:
                 raise SandboxUnavailable(
                     f"{row.id} has failed: {row.reason}",
@@ -373,54 +390,90 @@ class Engine:
                 await asyncio.to_thread(live.runtime.thaw, row.id)
                 live.row = self.host.rows.update(row, state="running", reason=None)
                 live.touch()
-                return
-            self._check_room(row.owner)
+                await self._configure(live)  # what was changed meanwhile
+            else:
+                await self._start(live)
+
+    async def _start(self, live: Live) -> None:
+        self._check_room(live.row.owner)
+        live.starting = True
+        try:
             async with self._starts:
                 await lifecycle.start(self.host, live)
+        finally:
+            live.starting = False
+
+    async def _configure(self, live: Live) -> None:
+        """The sandbox's lock is held."""
+        if live.keeper is not None:
+            try:
+                await lifecycle.configure(live.keeper, live.row.spec, live.row.ends_at)
+            except SandboxUnavailable as error:
+                await lifecycle.stop(self.host, live, "failed", error.message)
+                raise
 
     def _check_room(self, owner: str) -> None:
-        rows, settings = self.host.rows, self.settings
-        for count, name in ((rows.live(), "max.sandboxes"), (rows.live(owner), "max.sandboxes_per_owner")):
-            if count >= settings[name]:
+        owners = [live.row.owner for live in self._lives.values() if live.takes_room]
+        for count, name in ((len(owners), "max.sandboxes"), (owners.count(owner), "max.sandboxes_per_owner")):
+            if count >= self.settings[name]:
                 raise QuotaExceeded(
-                    f"{count} sandboxes are live, and {name} allows {settings[name]}",
+                    f"{count} sandboxes are live, and {name} allows {self.settings[name]}",
                     hint="delete some (`skerry ls`, `skerry rm`), or have the operator raise it",
-                    details={"maximum": settings[name], "setting": name},
+                    details={"maximum": self.settings[name], "setting": name},
                 )
 
-    async def _fail(self, live: Live, error: SandboxUnavailable) -> None:
+    async def _fail(self, live: Live, keeper: Keeper, error: SandboxUnavailable) -> None:
         """Its keeper lied or fell silent: the sandbox is ended, nothing else is touched."""
-        if live.row.state != "running":  # not its fault: somebody ended it in the middle of a call
-            raise SandboxUnavailable(f"{live.row.id} was ended meanwhile: {live.row.reason}") from error
+        if live.keeper is not keeper or live.row.state != "running":  # not its fault: somebody ended or paused it
+            raise SandboxUnavailable(
+                f"{live.row.id} was {'paused' if live.row.state == 'paused' else 'ended'} in the middle of the call",
+                details={"state": live.row.info().state, "reason": live.row.reason},
+            ) from error
         log.warning("failed", extra={"sandbox": live.row.id, "error": error.message})
-        await self._stop(live, error.message, state="failed")
+        await self._stop(live, error.message, "failed", still=lambda: live.keeper is keeper)
 
     def _first_process_ended(self, live: Live) -> None:
         """From the event loop: a sandbox's first process is gone."""
-        live.unwatch()
-        self._spawn(self._bury(live))
+        if live.row.state in ("running", "paused"):
+            self._spawn(self._bury(live))
 
     async def _bury(self, live: Live) -> None:
         if live.life_over:
             await self._end_life(live)
         else:
-            await self._stop(live, "its first process ended unexpectedly", state="failed")
+            keeper = live.keeper
+            reason = "its first process ended unexpectedly"
+            await self._stop(live, reason, "failed", still=lambda: live.keeper is keeper)
+
+    async def _finish(self, live: Live) -> None:
+        async def whole() -> None:
+            async with live.lock:
+                if not live.deleted:
+                    await lifecycle.finish(self.host, live)
+                    self._forget_if_deleted(live)
+
+        await self._uncut(whole())
 
     async def _end_life(self, live: Live) -> None:
         if live.row.name is None:
-            await self._delete(live)
+            await self._delete(live, still=lambda: live.life_over)
         else:
-            await self._stop(live, "its life was over")
+            await self._stop(live, "its life was over", still=lambda: live.life_over)
 
     async def _end_idle(self, live: Live) -> None:
+        """A call may have come in the meantime: then it is not idle any more."""
+
+        def still() -> bool:
+            return live.idle_due
+
         action = live.row.spec.lifecycle.on_idle
         if action == "delete":
-            await self._delete(live)
+            await self._delete(live, still)
         elif action == "pause":
-            with contextlib.suppress(Conflict):
-                await self._pause(live, "idle")
+            with contextlib.suppress(Conflict, NotFound):
+                await self._pause(live, "idle", still)
         else:
-            await self._stop(live, "idle")
+            await self._stop(live, "idle", still=still)
 
     def _layers_in_use(self) -> set[str]:
         return {digest for live in self._lives.values() for digest in live.row.spec.layers}
@@ -434,10 +487,3 @@ class Engine:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("background work failed", exc_info=task.exception())
-
-
-def check_key(key: str | None) -> str | None:
-    """An Idempotency-Key is opaque, but bounded."""
-    if key is not None and not (0 < len(key) <= 200 and key.isprintable()):
-        raise InvalidRequest("Idempotency-Key: 1 to 200 printable characters")
-    return key

@@ -21,16 +21,17 @@ class Reading:
         self.size = max(0, min(self.total, self.total if end is None else end) - start)
         self._content = content
         self._stack = stack
+        self._read = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
+        async with self._stack:  # it has to see what goes wrong: a keeper that lies in the middle fails its sandbox
             async for chunk in self._content:
                 yield chunk
-        finally:
-            await self.aclose()
+            self._read = True
 
     async def aclose(self) -> None:
-        await self._content.aclose()
+        if not self._read:  # else its connection is in use again
+            await self._content.aclose()
         await self._stack.aclose()
 
 

@@ -25,6 +25,13 @@ class Images:
         self._layers_in_use = layers_in_use
         self._job: asyncio.Task[None] | None = None
         self._watchers: set[asyncio.Queue[Event]] = set()
+        self._closing = False
+
+    async def close(self) -> None:
+        """A build that is under way ends at its next step; the next one goes on from what it had fetched."""
+        self._closing = True
+        if self._job is not None:
+            await asyncio.wait((self._job,))
 
     def list(self) -> list[ImageInfo]:
         return self._store.list()
@@ -74,6 +81,8 @@ class Images:
                 queue.put_nowait(event)
 
         def progress(event: Progress) -> None:
+            if self._closing:
+                raise SkerryError("the server is stopping", hint="start the build again: it goes on where it was")
             loop.call_soon_threadsafe(tell, event)
 
         try:

@@ -6,20 +6,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from skerry.config import Settings, instance_of, run_dir
 from skerry.engine.faults import passed
 from skerry.engine.live import Live
-from skerry.engine.rows import Row, Rows
+from skerry.engine.rows import Row, Rows, Spec
 from skerry.errors import HostUnsupported, SkerryError
 from skerry.keeper import Keeper, binary, build_id
 from skerry.runtimes import Init, Runtime, Wall, pick_runtime, ranges
 from skerry.storage import Driver, LayerStore
 from skerry.types import CreateRequest, parse_span
 
+log = logging.getLogger("skerry.engine")
 STOP_GRACE_S = 2.0
 # The server ends a life first, and orderly; the keeper's own end is for when there is no server.
 LIFE_GRACE_S = 5.0
@@ -72,19 +75,25 @@ class Host:
             )
 
 
-async def create(host: Host, live: Live, request: CreateRequest, key: str | None) -> None:
-    """From nothing to running, or to nothing again."""
-    row = live.row
+def enter(host: Host, row: Row, request: CreateRequest, key: str | None) -> None:
+    """The row of a new sandbox, unless this host can't build it."""
     host.check_disk_limit(row)
     host.runtime(row.spec.options.runtime)
     host.rows.insert(row, request, key)
     passed("create.row")
+
+
+async def create(host: Host, live: Live) -> None:
+    """From a row to running, or to nothing again."""
     try:
-        await asyncio.to_thread(host.driver.create, row.id, row.spec.limits.disk_bytes)
+        await asyncio.to_thread(host.driver.create, live.row.id, live.row.spec.limits.disk_bytes)
         passed("create.unit")
         await start(host, live)
     except BaseException:
-        await asyncio.shield(delete(host, live))
+        try:
+            await delete(host, live)
+        except Exception:  # what was wrong first is told; the reaper takes the delete up again
+            log.exception("not undone", extra={"sandbox": live.row.id})
         raise
 
 
@@ -98,19 +107,19 @@ async def start(host: Host, live: Live) -> None:
         wall = host.wall(row, runtime, base)
         init = await runtime.start(wall)
         passed("start.wall")
-        keeper = host.keeper(runtime, row.id)
-        await configure(keeper, row)
-        passed("start.keeper")
         now = time.time()
+        ends_at = end_of_life(row.spec, now)
+        keeper = host.keeper(runtime, row.id)
+        await configure(keeper, row.spec, ends_at)
+        passed("start.keeper")
+        attach(host, live, runtime, keeper, init)  # before the row: a PID 1 that is gone already is no running sandbox
         live.row = host.rows.update(
-            row, state="running", reason=None, init=init, uid_base=base, started_at=now,
-            ends_at=now + parse_span(row.spec.lifecycle.life) if row.spec.lifecycle.life else None,
+            row, state="running", reason=None, init=init, uid_base=base, started_at=now, ends_at=ends_at,
             isolation=runtime.isolation(wall),
         )  # fmt: skip
         passed("start.row")
-        attach(host, live, runtime, keeper, init)
     except BaseException:
-        await asyncio.shield(_undo_start(host, live, runtime, base))
+        await _undo_start(host, live, runtime, base)
         raise
 
 
@@ -119,29 +128,35 @@ def attach(host: Host, live: Live, runtime: Runtime, keeper: Keeper, init: Init)
 
 
 async def _undo_start(host: Host, live: Live, runtime: Runtime, base: int) -> None:
-    await live.detach()
-    await runtime.clear(live.row.id)
-    ranges.release(host.instance, live.row.id, base)
+    try:
+        await live.detach()
+        await runtime.clear(live.row.id)
+        ranges.release(host.instance, live.row.id, base)
+    except Exception as error:  # the range stays held while anything of it may live; the reaper goes on from here
+        log.exception("not undone", extra={"sandbox": live.row.id})
+        reason = f"a start could not be undone: {error}"
+        live.row = host.rows.update(live.row, state="stopping", reason=reason, uid_base=base)
 
 
-async def configure(keeper: Keeper, row: Row) -> None:
+def end_of_life(spec: Spec, started_at: float) -> float | None:
+    return started_at + parse_span(spec.lifecycle.life) if spec.lifecycle.life is not None else None
+
+
+async def configure(keeper: Keeper, spec: Spec, ends_at: float | None) -> None:
     """Tell the keeper what it works for. Sent again whenever one of these changes."""
-    spec = row.spec
-    life = (row.ends_at - time.time()) if row.ends_at else parse_span(spec.lifecycle.life or 0.001)
     await keeper.configure(
         user=spec.user, cwd=spec.cwd, env={**spec.image_env, **spec.env}, sudo=spec.options.sudo,
-        life_s=max(life, 0) + LIFE_GRACE_S if spec.lifecycle.life else None, open_files=spec.limits.open_files or 0,
+        life_s=max(ends_at - time.time(), 0) + LIFE_GRACE_S if ends_at is not None else None,
+        open_files=spec.limits.open_files or 0, pids=spec.limits.pids,
     )  # fmt: skip
 
 
-async def stop(host: Host, live: Live, state: str = "stopped", reason: str | None = None) -> None:
-    """End every process; keep the files. `state` is what it is afterwards: stopped or failed."""
-    live.row = host.rows.update(live.row, state="stopping", reason=reason)
+async def stop(host: Host, live: Live, state: Literal["stopped", "failed"], reason: str | None) -> None:
+    """End every process; keep the files. `state` is what it is afterwards."""
+    live.row = host.rows.update(live.row, state="stopping" if state == "stopped" else "failing", reason=reason)
     passed("stop.mark")
     if live.keeper is not None and state == "stopped":
-        with contextlib.suppress(SkerryError, TimeoutError):
-            async with asyncio.timeout(STOP_GRACE_S * 2):
-                await live.keeper.shutdown(STOP_GRACE_S)
+        await _shut_down(live, live.keeper)
     passed("stop.keeper")
     await live.detach()
     await host.clearer(live.row).clear(live.row.id)
@@ -150,6 +165,14 @@ async def stop(host: Host, live: Live, state: str = "stopped", reason: str | Non
     passed("stop.range")
     live.row = host.rows.update(live.row, state=state, init=None, uid_base=None)
     passed("stop.row")
+
+
+async def _shut_down(live: Live, keeper: Keeper) -> None:
+    """The keeper answers at once and then gives its processes their grace: that has to be waited for."""
+    with contextlib.suppress(SkerryError, TimeoutError):
+        async with asyncio.timeout(STOP_GRACE_S * 2):
+            await keeper.shutdown(STOP_GRACE_S)
+            await live.first_process_ended()
 
 
 async def delete(host: Host, live: Live) -> None:
@@ -164,7 +187,18 @@ async def delete(host: Host, live: Live) -> None:
     await asyncio.to_thread(host.driver.delete, live.row.id)
     passed("delete.unit")
     host.rows.remove(live.row)
+    live.deleted = True
     passed("delete.row")
+
+
+async def finish(host: Host, live: Live) -> None:
+    """Take up again what failed half-way, or what the death of a server cut off."""
+    if live.row.state in ("creating", "deleting"):
+        await delete(host, live)
+    elif live.row.state == "stopping":
+        await stop(host, live, "stopped", live.row.reason)
+    elif live.row.state == "failing":
+        await stop(host, live, "failed", live.row.reason)
 
 
 def _give_back_range(host: Host, row: Row) -> None:

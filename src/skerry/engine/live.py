@@ -34,16 +34,29 @@ class Live:
         self._pidfd: int | None = None
         self._calls = 0
         self._used_at = time.monotonic()
+        self._ended = asyncio.Event()
+        self.starting = False  # on its way from stopped to running: its row does not tell yet
+        self.deleted = False
         self.runs = 0  # commands under way
         self.overlaps = 0  # counts each time that two commands ran at once; see runs.py
-        self.left_behind = False  # the last command left processes behind
+        self.left_behind = False  # a command left processes behind since the start
         self.inputs: dict[str, Input] = {}  # commands that wait for …/stdin, by process id
 
     def attach(self, runtime: Runtime, keeper: Keeper, pidfd: int, ended: Callable[[], None]) -> None:
         """The sandbox runs; `ended` is called when its first process is gone."""
         self.runtime, self.keeper, self._pidfd = runtime, keeper, pidfd
-        asyncio.get_running_loop().add_reader(pidfd, ended)
+        self.left_behind = False
+        self._ended.clear()
+        asyncio.get_running_loop().add_reader(pidfd, self._end, ended)
         self.touch()
+
+    def _end(self, ended: Callable[[], None]) -> None:
+        self.unwatch()
+        self._ended.set()
+        ended()
+
+    async def first_process_ended(self) -> None:
+        await self._ended.wait()
 
     def unwatch(self) -> None:
         if self._pidfd is not None:
@@ -72,14 +85,17 @@ class Live:
             self.touch()
 
     @property
-    def idle_for(self) -> float:
-        return 0.0 if self._calls else time.monotonic() - self._used_at
-
-    @property
     def idle_due(self) -> bool:
         idle = self.row.spec.lifecycle.idle
-        return idle is not None and self.idle_for > parse_span(idle)
+        if idle is None or self._calls or self.row.state != "running":
+            return False
+        return time.monotonic() - self._used_at > parse_span(idle)
 
     @property
     def life_over(self) -> bool:
         return self.row.ends_at is not None and time.time() >= self.row.ends_at
+
+    @property
+    def takes_room(self) -> bool:
+        """It counts among the live ones. One that is being ended does so until its end is complete."""
+        return self.starting or self.row.state not in ("stopped", "failed")

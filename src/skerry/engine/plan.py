@@ -7,10 +7,25 @@ import os
 import secrets
 from typing import Any
 
+from msgspec.structs import replace
+
 from skerry.config import Settings
 from skerry.engine.rows import Spec
 from skerry.errors import InvalidRequest, QuotaExceeded
-from skerry.types import CreateRequest, ImageInfo, Lifecycle, Limits, format_size, parse_size, parse_span
+from skerry.runtimes.guarantees import GUARANTEES
+from skerry.types import (
+    CreateRequest,
+    ImageInfo,
+    Lifecycle,
+    Limits,
+    UpdateRequest,
+    check_env,
+    format_size,
+    parse_size,
+    parse_span,
+)
+
+WAIVABLE = (*GUARANTEES, "disk_limit")
 
 
 def new_id(prefix: str) -> str:
@@ -53,8 +68,8 @@ def _shown(field: str, value: Any) -> str:
     return format_size(parse_size(value)) if field in ("memory", "disk") else f"{value:g}"
 
 
-def resolve_lifecycle(asked: Lifecycle, settings: Settings, name: str | None) -> Lifecycle:
-    default = settings.lifecycle
+def resolve_lifecycle(asked: Lifecycle, default: Lifecycle, settings: Settings, name: str | None) -> Lifecycle:
+    """The caller's wish over what holds without it: the operator's defaults, or what was there before an update."""
     if name is not None and asked.on_idle == "delete":
         raise InvalidRequest(
             "lifecycle.on_idle: a named sandbox is never deleted by itself", hint='use "stop" or "pause", or no name'
@@ -70,8 +85,8 @@ def resolve_lifecycle(asked: Lifecycle, settings: Settings, name: str | None) ->
     return Lifecycle(
         idle=asked.idle if asked.idle is not None else default.idle,
         life=life,
-        on_idle=asked.on_idle or ("stop" if name else "delete"),
-        wake=True if asked.wake is None else asked.wake,
+        on_idle=asked.on_idle or default.on_idle or ("stop" if name else "delete"),
+        wake=default.wake if asked.wake is None else asked.wake,
     )
 
 
@@ -83,11 +98,28 @@ def resolve(request: CreateRequest, image: ImageInfo, settings: Settings, host: 
     for option in ("reproducible", "auto_snapshot"):
         if getattr(request.options, option):
             raise InvalidRequest(f"options.{option}: this version does not have it")
+    for name in request.options.waive:
+        if name not in WAIVABLE:
+            raise InvalidRequest(
+                f"options.waive: there is no guarantee {name[:80]!r}", hint=f"one of {', '.join(WAIVABLE)}"
+            )
     return Spec(
         image=request.image, image_digest=image.digest, layers=image.layers,
         user=image.user, cwd=image.cwd, image_env=image.env,
         env=request.env, labels=request.labels,
         limits=resolve_limits(request.limits, settings, host),
-        lifecycle=resolve_lifecycle(request.lifecycle, settings, request.name),
+        lifecycle=resolve_lifecycle(request.lifecycle, settings.lifecycle, settings, request.name),
         network=request.network, options=request.options,
     )  # fmt: skip
+
+
+def changed(spec: Spec, request: UpdateRequest, settings: Settings, name: str | None) -> Spec:
+    """A sandbox's spec after an update."""
+    env = {**spec.env, **(request.env or {})}
+    spec = replace(spec, env={name: value for name, value in env.items() if value is not None})
+    check_env(spec.env)
+    if request.labels is not None:
+        spec = replace(spec, labels=request.labels)
+    if request.lifecycle is not None:
+        spec = replace(spec, lifecycle=resolve_lifecycle(request.lifecycle, spec.lifecycle, settings, name))
+    return spec

@@ -11,82 +11,99 @@ import time
 from skerry.engine import lifecycle
 from skerry.engine.lifecycle import Host
 from skerry.engine.live import Live
+from skerry.engine.rows import HALF_ENDED
 from skerry.errors import SkerryError
 from skerry.runtimes import ranges
 
 log = logging.getLogger("skerry.engine")
 HELLO_LIMIT_S = 5.0
+AT_ONCE = 16  # silent keepers must not make a start last for minutes
 
 
 async def recover(host: Host) -> dict[str, Live]:
     """Every sandbox that the database knows, after repair."""
-    lives: dict[str, Live] = {}
-    for row in host.rows.all():
-        live = Live(row)
-        try:
-            kept = await _repair(host, live)
-        except (SkerryError, OSError) as error:  # one that can't be repaired must not keep the others from living
-            log.error("not repaired", extra={"sandbox": row.id, "error": str(error)})
-            live.row = host.rows.update(live.row, state="failed", reason=f"it could not be repaired: {error}")
-            kept = True
-        if kept:
-            lives[row.id] = live
-    await _sweep(host, lives)
-    return lives
+    lives = [Live(row) for row in host.rows.all()]
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def one(live: Live) -> None:
+        async with room:
+            await _repaired(host, live)
+
+    await asyncio.gather(*map(one, lives))
+    known = {live.row.id: live for live in lives if not live.deleted}
+    await _sweep(host, known)
+    return known
 
 
-async def _repair(host: Host, live: Live) -> bool:
-    row = live.row
-    if row.state in ("creating", "deleting"):
-        await lifecycle.delete(host, live)
-        return False
-    if row.state == "stopping":
-        await lifecycle.stop(host, live, reason=row.reason)
-    elif row.state in ("running", "paused") and not await _adopt(host, live):
-        await _bury(host, live)
-        return host.rows.by_id(row.id) is not None
-    return True
+async def _repaired(host: Host, live: Live) -> None:
+    """One that can't be repaired must not keep the others from living: the reaper tries again."""
+    try:
+        await _repair(host, live)
+    except (SkerryError, OSError) as error:
+        log.error("not repaired", extra={"sandbox": live.row.id, "error": str(error)})
+        if live.row.state not in HALF_ENDED:
+            await live.detach()
+            live.row = host.rows.update(live.row, state="failing", reason=f"it could not be repaired: {error}")
 
 
-async def _adopt(host: Host, live: Live) -> bool:
-    """Take up a sandbox that lived on. False: it is dead, or its keeper is not ours."""
+async def _repair(host: Host, live: Live) -> None:
+    if live.row.state == "creating" or live.row.state in HALF_ENDED:
+        await lifecycle.finish(host, live)
+    elif live.row.state in ("running", "paused"):
+        why_not = await _adopt(host, live)
+        if why_not is not None:
+            await _bury(host, live, why_not)
+
+
+async def _adopt(host: Host, live: Live) -> str | None:
+    """Take up a sandbox that lived on, or say why it can't be."""
     row = live.row
     runtime = host.clearer(row)
     if row.init is None or not runtime.alive(row.init):
-        return False
+        return "it ended while no server was running, or the host restarted"
     keeper = host.keeper(runtime, row.id)
-    if row.state == "paused":  # a frozen keeper does not answer
-        lifecycle.attach(host, live, runtime, keeper, row.init)
-        return True
     try:
+        if row.state == "paused":  # a frozen keeper does not answer; and a server may have died before it froze
+            await asyncio.to_thread(runtime.freeze, row.id)
+            lifecycle.attach(host, live, runtime, keeper, row.init)
+            live.left_behind = True
+            return None
         async with asyncio.timeout(HELLO_LIMIT_S):
             await keeper.hello()
+            processes = await keeper.processes()
+        lifecycle.attach(host, live, runtime, keeper, row.init)
+        live.left_behind = any(process.state == "running" or process.children for process in processes)
     except (SkerryError, TimeoutError, OSError) as error:
         log.warning("not adopted", extra={"sandbox": row.id, "error": str(error)})
         await keeper.close()
-        return False
-    lifecycle.attach(host, live, runtime, keeper, row.init)
-    return True
+        told = error.message if isinstance(error, SkerryError) else str(error)
+        return f"a starting server could not take it up: {told or 'its keeper does not answer'}"
+    return None
 
 
-async def _bury(host: Host, live: Live) -> None:
-    """It ended while no server was watching."""
+async def _bury(host: Host, live: Live, reason: str) -> None:
     row = live.row
     over = row.ends_at is not None and time.time() >= row.ends_at
     if over and row.name is None:
         await lifecycle.delete(host, live)
     else:
-        reason = "its life was over" if over else "it ended while no server was running, or the host restarted"
-        await lifecycle.stop(host, live, reason=reason)
+        await lifecycle.stop(host, live, "stopped", "its life was over" if over else reason)
 
 
 async def _sweep(host: Host, lives: dict[str, Live]) -> None:
-    running = {sandbox for sandbox, live in lives.items() if live.keeper is not None}
+    kept = {sandbox for sandbox, live in lives.items() if live.keeper is not None or live.row.state in HALF_ENDED}
     runtime = host.runtime(None)
-    for sandbox in runtime.ids() - running:
+    for sandbox in runtime.ids() - kept:
         log.warning("cleared leftovers", extra={"sandbox": sandbox})
-        await runtime.clear(sandbox)
-    for sandbox in await asyncio.to_thread(host.driver.units) - lives.keys():
+        try:
+            await runtime.clear(sandbox)
+        except (SkerryError, OSError) as error:
+            log.error("not cleared", extra={"sandbox": sandbox, "error": str(error)})
+            kept.add(sandbox)  # its uid range must not become another's while something of it lives
+    for sandbox in await asyncio.to_thread(host.driver.units) - lives.keys() - kept:
         log.warning("removed a unit that nobody owns", extra={"sandbox": sandbox})
-        await asyncio.to_thread(host.driver.delete, sandbox)
-    ranges.sweep(host.instance, running)
+        try:
+            await asyncio.to_thread(host.driver.delete, sandbox)
+        except (SkerryError, OSError) as error:
+            log.error("not removed", extra={"sandbox": sandbox, "error": str(error)})
+    ranges.sweep(host.instance, kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 import time
 from dataclasses import dataclass, replace
@@ -25,9 +26,17 @@ from skerry.types import (
     Value,
 )
 
-# A row can also be on its way out; these two are finished by the next server if this one dies.
-RowState = Literal["creating", "running", "paused", "stopped", "failed", "stopping", "deleting"]
+# A row can also be on its way out: to stopped, to failed, to nothing. What is left of that, also by a server that died,
+# is taken up again until it is done.
+RowState = Literal["creating", "running", "paused", "stopped", "failed", "stopping", "failing", "deleting"]
+HALF_ENDED = ("stopping", "failing", "deleting")
 KEY_LIFE_S = 24 * 3600.0
+_COLUMNS = (
+    "id", "owner", "name", "state", "reason", "spec", "isolation", "created_at", "started_at", "ends_at",
+    "pid", "start_time", "boot_id", "uid_base",
+)  # fmt: skip
+_INSERT = f"INSERT INTO sandboxes VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608 -- nobody else's text
+_UPDATE = f"UPDATE sandboxes SET {', '.join(f'{name} = ?' for name in _COLUMNS)} WHERE id = ?"  # noqa: S608
 
 
 class Spec(Value, frozen=True, kw_only=True):
@@ -63,7 +72,7 @@ class Row:
     uid_base: int | None = None
 
     def info(self) -> SandboxInfo:
-        shown: dict[str, State] = {"stopping": "stopped", "deleting": "stopped"}
+        shown: dict[str, State] = {"stopping": "stopped", "failing": "failed", "deleting": "stopped"}
         spec = self.spec
         return SandboxInfo(
             id=self.id, name=self.name, owner=self.owner, reason=self.reason, isolation=self.isolation,
@@ -88,6 +97,22 @@ def _row(record: sqlite3.Row) -> Row:
     )  # fmt: skip
 
 
+def _values(row: Row) -> tuple[Any, ...]:
+    """In the order of _COLUMNS."""
+    init = row.init
+    return (
+        row.id, row.owner, row.name, row.state, row.reason, msgspec.json.encode(row.spec),
+        msgspec.json.encode(row.isolation) if row.isolation else None,
+        row.created_at, row.started_at, row.ends_at,
+        init.pid if init else None, init.start_time if init else None, init.boot_id if init else None,
+        row.uid_base,
+    )  # fmt: skip
+
+
+def _digest(request: CreateRequest) -> bytes:
+    return hashlib.sha256(msgspec.json.encode(request, order="sorted")).digest()
+
+
 class Rows:
     """The table of sandboxes, with the keys of the creates that made them."""
 
@@ -107,22 +132,12 @@ class Rows:
         mine = [row for row in rows if row.owner == caller.owner or caller.scope == "admin"]
         return mine[0] if mine else None
 
-    def by_id(self, sandbox: str) -> Row | None:
-        found = self._database.read("SELECT * FROM sandboxes WHERE id = ?", sandbox)
-        return _row(found[0]) if found else None
-
-    def live(self, owner: str | None = None) -> int:
-        """How many take up the host: every one that is not stopped or failed."""
-        query = "SELECT count(*) FROM sandboxes WHERE state IN ('creating', 'running', 'paused')"
-        found = self._database.read(query) if owner is None else self._database.read(f"{query} AND owner = ?", owner)
-        return int(found[0][0])
-
     def remembered(self, owner: str, key: str, request: CreateRequest) -> str | None:
         """The id that this key was given before. The same key for another request is the caller's mistake."""
         found = self._database.read("SELECT request, sandbox FROM creates WHERE owner = ? AND key = ?", owner, key)
         if not found:
             return None
-        if found[0]["request"] != msgspec.json.encode(request, order="sorted"):
+        if found[0]["request"] != _digest(request):
             raise InvalidRequest(
                 "Idempotency-Key: this key was used for another request", hint="use a new key for each new sandbox"
             )
@@ -136,9 +151,9 @@ class Rows:
                 if key is not None:
                     cursor.execute(
                         "INSERT OR REPLACE INTO creates VALUES (?, ?, ?, ?, ?)",
-                        (row.owner, key, msgspec.json.encode(request, order="sorted"), row.id, row.created_at),
+                        (row.owner, key, _digest(request), row.id, row.created_at),
                     )
-                self._write(cursor, row)
+                cursor.execute(_INSERT, _values(row))
         except sqlite3.IntegrityError as error:
             raise Conflict(
                 f"there is a sandbox named {row.name!r} already",
@@ -149,23 +164,9 @@ class Rows:
     def update(self, row: Row, **changes: Any) -> Row:
         changed = replace(row, **changes)
         with self._database.transaction(durable=row.name is not None) as cursor:
-            self._write(cursor, changed, verb="REPLACE")
+            cursor.execute(_UPDATE, (*_values(changed), row.id))
         return changed
 
     def remove(self, row: Row) -> None:
         with self._database.transaction(durable=row.name is not None) as cursor:
             cursor.execute("DELETE FROM sandboxes WHERE id = ?", (row.id,))
-
-    @staticmethod
-    def _write(cursor: sqlite3.Cursor, row: Row, verb: Literal["INSERT", "REPLACE"] = "INSERT") -> None:
-        init = row.init
-        cursor.execute(
-            f"{verb} INTO sandboxes VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-            (
-                row.id, row.owner, row.name, row.state, row.reason, msgspec.json.encode(row.spec),
-                msgspec.json.encode(row.isolation) if row.isolation else None,
-                row.created_at, row.started_at, row.ends_at,
-                init.pid if init else None, init.start_time if init else None, init.boot_id if init else None,
-                row.uid_base,
-            ),
-        )  # fmt: skip

@@ -25,7 +25,7 @@ class Run:
         process: str,
         stream: ProcessStream,
         oom_kills_before: int | None,
-        failed: Callable[[Live, SandboxUnavailable], Awaitable[None]],
+        failed: Callable[[SandboxUnavailable], Awaitable[None]],
     ) -> None:
         self.id = process
         self.pid = stream.pid
@@ -48,7 +48,7 @@ class Run:
             async for name, data in self._stream:
                 yield name, data
         except SandboxUnavailable as error:
-            await self._failed(self._live, error)
+            await self._failed(error)
             raise
         self._finish()
 
@@ -76,7 +76,7 @@ class Run:
     def _finish(self) -> None:
         status = self._stream.exit
         oom = self._out_of_memory()
-        self._live.left_behind = bool(status.left)
+        self._live.left_behind |= bool(status.left)
         self._result = RunResult(
             id=self.id, exit_code=status.exit_code, signal=status.signal, duration_s=status.duration_s,
             timed_out=status.timed_out, oom_killed=oom,
