@@ -18,6 +18,7 @@ T = TypeVar("T")
 Output = tuple[Literal["stdout", "stderr"], bytes]
 
 _ON_ITS_WAY: Final = 8 << 20  # more than all pipes, sockets and buffers between a program and its reader hold
+_LEAST: Final = 1 << 10  # what a frame counts for, however small: many of them are as dear
 _exit = msgspec.json.Decoder(ExitStatus)
 _started = msgspec.json.Decoder(Started)
 
@@ -85,7 +86,7 @@ class ProcessStream:
         while (frame := frames.decode(buffer)) is None:
             await self._more()
         if self._ends_at is not None and asyncio.get_running_loop().time() > self._ends_at:
-            self._overtime_bytes -= frames.HEAD + len(frame[1])
+            self._overtime_bytes -= max(len(frame[1]), _LEAST)
             if self._overtime_bytes < 0:
                 raise KeeperLied("the keeper did not end a command whose time was out")
         return frame
