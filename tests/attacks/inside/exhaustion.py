@@ -26,7 +26,8 @@ def message_queues() -> int:
     """Their bytes are counted for the owner of the user namespace too."""
     count = 0
     librt = ctypes.CDLL("librt.so.1", use_errno=True)
-    while count < 256 and librt.mq_open(b"/q%d" % count, os.O_CREAT | os.O_RDWR, 0o600, None) >= 0:
+    while count < 256 and librt.mq_open(b"/skerry-q%d" % count, os.O_CREAT | os.O_RDWR, 0o600, None) >= 0:
+        librt.mq_unlink(b"/skerry-q%d" % count)
         count += 1
     return count
 
