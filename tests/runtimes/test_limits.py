@@ -29,9 +29,7 @@ async def test_memory_pids_and_cpu_are_in_the_cgroup(box: Box) -> None:
 
 
 async def test_open_files_are_limited(box: Box) -> None:
-    (line,) = [
-        line for line in (await box.read("/proc/1/limits")).splitlines() if line.startswith("Max open files")
-    ]
+    (line,) = [line for line in (await box.read("/proc/1/limits")).splitlines() if line.startswith("Max open files")]
     assert line.split()[3:5] == ["1024", "1024"]
 
 
