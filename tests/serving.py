@@ -17,6 +17,7 @@ import pytest
 from skerry.config import run_dir, socket_path
 
 WAIT_S = 30.0
+CAP = (os.cpu_count() or 1) + 4  # more sandboxes than an engine starts at once
 
 
 def wait_until(condition: Callable[[], object], what: str, limit_s: float = WAIT_S) -> None:

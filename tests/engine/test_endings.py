@@ -6,18 +6,13 @@ import os
 import signal
 import sqlite3
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from serving import Server, wait_until
 
 from skerry import Lifecycle, Limits, Sandbox
 from skerry.errors import InvalidRequest
-
-
-@pytest.fixture(scope="module")
-def house(make_server: Callable[[], Server]) -> Server:
-    return make_server().start()
 
 
 @pytest.fixture

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
-import pytest
-from serving import Server
+from serving import CAP, Server, wait_until
 
-CALLERS = 10
-
-
-@pytest.fixture(scope="module")
-def narrow(make_server: Callable[[], Server]) -> Server:
-    """A server that allows two live sandboxes."""
-    return make_server().start(SKERRY_MAX_SANDBOXES="2")
+CALLERS = 2 * CAP
 
 
 def ids_of(http: httpx.Client) -> list[str]:
@@ -25,40 +17,39 @@ def ids_of(http: httpx.Client) -> list[str]:
 
 
 def test_one_key_gives_one_sandbox_also_while_other_creates_wait_in_line(server: Server) -> None:
-    with server.http() as http, ThreadPoolExecutor(2 * CALLERS) as pool:
+    with server.http() as http, ThreadPoolExecutor(32) as pool:
 
         def create(key: str) -> httpx.Response:
             return http.post("/v1/sandboxes", json={}, headers={"Idempotency-Key": key})
 
-        keys = [key for number in range(CALLERS) for key in (f"other-{number}", "the-same")]
-        answers = dict(zip(range(len(keys)), pool.map(create, keys), strict=True))
-        assert {answer.status_code for answer in answers.values()} == {201}
-        same = {answer.json()["id"] for number, answer in answers.items() if keys[number] == "the-same"}
-        for sandbox in {answer.json()["id"] for answer in answers.values()}:
+        others = [pool.submit(create, f"other-{number}") for number in range(24)]
+        wait_until(lambda: len(http.get("/v1/sandboxes?state=creating").json()["sandboxes"]) > CAP, "a line of creates")
+        same = {answer.json()["id"] for answer in pool.map(create, ["the-same"] * 8)}
+        for sandbox in same | {other.result().json()["id"] for other in others}:
             http.delete(f"/v1/sandboxes/{sandbox}").raise_for_status()
     assert len(same) == 1
 
 
-def test_creates_at_once_do_not_pass_the_cap(narrow: Server) -> None:
-    with narrow.http() as http, ThreadPoolExecutor(CALLERS) as pool:
+def test_creates_at_once_do_not_pass_the_cap(house: Server) -> None:
+    with house.http() as http, ThreadPoolExecutor(CALLERS) as pool:
         codes = Counter(pool.map(lambda _: http.post("/v1/sandboxes", json={}).status_code, range(CALLERS)))
-        assert codes == {201: 2, 429: CALLERS - 2}
-        assert len(ids_of(http)) == 2
-        narrow.remove_all()
+        assert codes == {201: CAP, 429: CALLERS - CAP}
+        assert len(ids_of(http)) == CAP
+        house.remove_all()
 
 
-def test_wakings_at_once_do_not_pass_the_cap(narrow: Server) -> None:
-    with narrow.http() as http, ThreadPoolExecutor(CALLERS) as pool:
-        for _ in range(4):
+def test_wakings_at_once_do_not_pass_the_cap(house: Server) -> None:
+    with house.http() as http, ThreadPoolExecutor(CALLERS) as pool:
+        for _ in range(CAP + 2):
             made = http.post("/v1/sandboxes", json={}).json()["id"]
             http.post(f"/v1/sandboxes/{made}/stop").raise_for_status()
         resumed = pool.map(lambda one: http.post(f"/v1/sandboxes/{one}/resume").status_code, ids_of(http))
-        assert Counter(resumed) == {200: 2, 429: 2}
-        narrow.remove_all()
+        assert Counter(resumed) == {200: CAP, 429: 2}
+        house.remove_all()
 
 
-def test_a_change_that_comes_during_a_delete_does_not_bring_the_sandbox_back(narrow: Server) -> None:
-    with narrow.http() as http, ThreadPoolExecutor(CALLERS) as pool:
+def test_a_change_that_comes_during_a_delete_does_not_bring_the_sandbox_back(house: Server) -> None:
+    with house.http() as http, ThreadPoolExecutor(CALLERS) as pool:
         made = http.post("/v1/sandboxes", json={"name": "fleeting"}).json()["id"]
         deleted = pool.submit(http.delete, f"/v1/sandboxes/{made}")
 
@@ -71,29 +62,33 @@ def test_a_change_that_comes_during_a_delete_does_not_bring_the_sandbox_back(nar
         assert set().union(*pool.map(change, range(CALLERS - 1))) <= {200, 404}
         assert deleted.result().status_code == 204
         assert ids_of(http) == []
-    with sqlite3.connect(narrow.state_dir / "state.db") as database:
+    with sqlite3.connect(house.state_dir / "state.db") as database:
         assert database.execute("SELECT * FROM sandboxes").fetchall() == []
 
 
-def test_deletes_stops_and_wakings_at_once_leave_nothing(narrow: Server) -> None:
-    with narrow.http() as http, ThreadPoolExecutor(CALLERS) as pool:
+def test_deletes_stops_and_wakings_at_once_leave_nothing(house: Server) -> None:
+    with house.http() as http, ThreadPoolExecutor(CALLERS) as pool:
         made = http.post("/v1/sandboxes", json={}).json()["id"]
         calls = [("POST", "/stop"), ("POST", "/resume"), ("POST", "/pause"), ("GET", "/usage"), ("DELETE", "")] * 4
         answers = pool.map(lambda call: http.request(call[0], f"/v1/sandboxes/{made}{call[1]}"), calls)
         assert not [answer.text for answer in answers if answer.status_code >= 500 and answer.status_code != 503]
         http.delete(f"/v1/sandboxes/{made}")
         assert ids_of(http) == []
-    assert narrow.leftovers() == []
+    assert house.leftovers() == []
 
 
 def test_a_slow_reader_of_a_stopped_sandbox_does_not_end_the_one_that_was_started_again(server: Server) -> None:
     with server.http() as http:
         made = http.post("/v1/sandboxes", json={}).json()["id"]
         path = f"/v1/sandboxes/{made}"
+        line = "for i in $(seq 1000); do head -c 10000 /dev/zero; echo $i > /tmp/n; done"
         frames = {"Accept": "application/vnd.skerry.frames"}
-        with http.stream("POST", f"{path}/processes?wait=true", json={"cmd": "yes"}, headers=frames) as slow:
+        with http.stream("POST", f"{path}/processes?wait=true", json={"cmd": line}, headers=frames) as slow:
             pieces = slow.iter_raw()
             next(pieces)
+            count = {"cmd": "cat /tmp/n || echo 0"}
+            written = lambda: int(http.post(f"{path}/processes?wait=true", json=count).json()["stdout"] or 0)  # noqa: E731
+            wait_until(lambda: written() > 60, "more output than the way to us holds")
             http.post(f"{path}/stop").raise_for_status()
             http.post(f"{path}/resume").raise_for_status()
             for _ in pieces:
