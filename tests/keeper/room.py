@@ -122,7 +122,11 @@ class Room:
 
     async def __aenter__(self) -> Room:
         self.open()
-        await self.configure()
+        try:
+            await self.configure()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     async def configure(self, user: str | None = None, **changes: object) -> None:

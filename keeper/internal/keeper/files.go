@@ -11,6 +11,7 @@ import (
 
 	"skerry/keeper/internal/accounts"
 	"skerry/keeper/internal/files"
+	"skerry/keeper/internal/rights"
 	"skerry/keeper/internal/wire"
 )
 
@@ -70,6 +71,10 @@ var statuses = map[syscall.Errno]int{
 }
 
 func failFile(c *wire.Conn, path string, err error) {
+	if errors.Is(err, rights.ErrUser) {
+		c.Fail(400, "unknown_user", err.Error())
+		return
+	}
 	path = strings.ToValidUTF8(path, "\uFFFD")
 	f := wire.Failure{Code: "errno", Message: path + ": " + err.Error(), Errno: int(syscall.EIO), Path: &path}
 	status := 400

@@ -8,43 +8,69 @@ import (
 	"time"
 )
 
-const maxAncestors = 4096
+const (
+	maxAncestors = 4096
+	snapshots    = 20 // tries to see all of /proc at once
+)
 
-// descendants walks the parent links of /proc. It is the fall-back where there is no cgroup: a launcher is a subreaper,
-// so what called setsid or daemonised is below it all the same.
+// tree maps every process to its parent. Zombies are in it, because what they left may still name them.
+type tree struct {
+	parents map[int]int
+	zombies map[int]bool
+}
+
+// snapshot reads /proc until no process names a parent that was not there: between two reads a parent may have gone.
+func snapshot() (t tree) {
+	for range snapshots {
+		t = readTree()
+		whole := true
+		for _, parent := range t.parents {
+			if _, there := t.parents[parent]; parent > 1 && !there {
+				whole = false
+			}
+		}
+		if whole {
+			break
+		}
+	}
+	return t
+}
+
+func readTree() tree {
+	t := tree{map[int]int{}, map[int]bool{}}
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return t
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			if parent, state := parentOf(name); state != 0 {
+				t.parents[pid] = parent
+				t.zombies[pid] = state == 'Z' || state == 'X'
+			}
+		}
+	}
+	return t
+}
+
+// descendants lists the living processes below root. It is the fall-back where there is no cgroup: a launcher is a
+// subreaper, so what called setsid or daemonised is below it all the same.
 func descendants(root int) []int {
-	parents := everyParent()
+	t := snapshot()
 	var found []int
-	for pid := range parents {
-		if below(pid, root, parents) && len(found) < maxLeft {
+	for pid := range t.parents {
+		if !t.zombies[pid] && t.below(pid, root) && len(found) < maxLeft {
 			found = append(found, pid)
 		}
 	}
 	return found
 }
 
-// everyParent maps the living processes to their parents.
-func everyParent() map[int]int {
-	parents := map[int]int{}
-	dir, err := os.Open("/proc")
-	if err != nil {
-		return parents
-	}
-	defer dir.Close()
-	names, _ := dir.Readdirnames(-1)
-	for _, name := range names {
-		if pid, err := strconv.Atoi(name); err == nil {
-			if parent, alive := parentOf(name); alive {
-				parents[pid] = parent
-			}
-		}
-	}
-	return parents
-}
-
-func below(pid, root int, parents map[int]int) bool {
-	for range len(parents) {
-		parent, ok := parents[pid]
+func (t tree) below(pid, root int) bool {
+	for range len(t.parents) {
+		parent, ok := t.parents[pid]
 		if !ok {
 			return false
 		}
@@ -56,18 +82,20 @@ func below(pid, root int, parents map[int]int) bool {
 	return false
 }
 
-// parentOf reads "pid (name) state ppid …"; the name may itself hold brackets. A zombie counts as gone.
-func parentOf(pid string) (int, bool) {
+// parentOf reads "pid (name) state ppid …"; the name may itself hold brackets. State 0: there is no such process.
+func parentOf(pid string) (parent int, state byte) {
 	stat, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {
-		return 0, false
+		return 0, 0
 	}
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 2 || fields[0][0] == 'Z' || fields[0][0] == 'X' {
-		return 0, false
+	if len(fields) < 2 {
+		return 0, 0
 	}
-	parent, err := strconv.Atoi(string(fields[1]))
-	return parent, err == nil
+	if parent, err = strconv.Atoi(string(fields[1])); err != nil {
+		return 0, 0
+	}
+	return parent, fields[0][0]
 }
 
 // killTree stops every descendant until no new one appears, then kills them all. The launcher itself lives on.
@@ -99,10 +127,10 @@ func (p *Pool) killStrays() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for range 100 {
-		parents := everyParent()
+		t := snapshot()
 		strays := 0
-		for pid := range parents {
-			if !p.launcherAbove(pid, parents) && below(pid, 1, parents) && syscall.Kill(pid, syscall.SIGKILL) == nil {
+		for pid := range t.parents {
+			if !t.zombies[pid] && t.below(pid, 1) && !p.launcherAbove(pid, t) && syscall.Kill(pid, syscall.SIGKILL) == nil {
 				strays++
 			}
 		}
@@ -113,9 +141,9 @@ func (p *Pool) killStrays() {
 	}
 }
 
-func (p *Pool) launcherAbove(pid int, parents map[int]int) bool {
+func (p *Pool) launcherAbove(pid int, t tree) bool {
 	for l := range p.all {
-		if pid == l.pid || below(pid, l.pid, parents) {
+		if pid == l.pid || t.below(pid, l.pid) {
 			return true
 		}
 	}
@@ -135,8 +163,8 @@ func (p *Pool) Of(pid int) *Launcher {
 		if l := launchers[pid]; l != nil {
 			return l
 		}
-		parent, alive := parentOf(strconv.Itoa(pid))
-		if !alive || parent <= 1 {
+		parent, state := parentOf(strconv.Itoa(pid))
+		if state == 0 || parent <= 1 {
 			return nil
 		}
 		pid = parent

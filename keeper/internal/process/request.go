@@ -138,10 +138,14 @@ func shellLine(line string) ([]string, error) {
 
 // checkDir tells, once a start has failed, whether it was the directory.
 func checkDir(dir string, user *accounts.User) error {
-	if err := rights.Enter(user, dir); err != nil {
-		return refuse("bad_cwd", "cwd: %s: %v", dir, err)
+	err := rights.Enter(user, dir)
+	switch err {
+	case nil:
+		return nil
+	case rights.ErrUser:
+		return refuse("unknown_user", "user %s: %v", user.Name, err)
 	}
-	return nil
+	return refuse("bad_cwd", "cwd: %s: %v", dir, err)
 }
 
 func (q *Request) environment(d Defaults, user *accounts.User) (env []string, search string) {
@@ -159,5 +163,9 @@ func (q *Request) environment(d Defaults, user *accounts.User) (env []string, se
 	for name, value := range all {
 		env = append(env, name+"="+value)
 	}
-	return env, all["PATH"]
+	search, ok := all["PATH"]
+	if !ok {
+		search = "/usr/bin:/bin" // what execvp takes; an empty one would be the current directory
+	}
+	return env, search
 }

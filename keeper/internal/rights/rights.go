@@ -2,6 +2,7 @@
 package rights
 
 import (
+	"errors"
 	"runtime"
 	"syscall"
 	"unsafe"
@@ -12,6 +13,9 @@ import (
 // workers is how many such threads there are. They are made once and never end: a thread that can't be made, because the
 // inside has used up its processes, ends a Go program, and this one is PID 1.
 const workers = 2
+
+// ErrUser means that the sandbox has no such user id: its user namespace ends below.
+var ErrUser = errors.New("this user id is outside of the sandbox's range")
 
 type work struct {
 	user *accounts.User
@@ -59,7 +63,7 @@ func assume(u *accounts.User) error {
 		groups = unsafe.Pointer(&u.Groups[0])
 	}
 	if _, _, e := syscall.RawSyscall(syscall.SYS_SETGROUPS, uintptr(len(u.Groups)), uintptr(groups), 0); e != 0 {
-		return e
+		return ErrUser
 	}
 	// These two return the old value and no error: only asking again (with an id that can't be set) tells.
 	const ask = ^uintptr(0)
@@ -68,7 +72,7 @@ func assume(u *accounts.User) error {
 	gid, _, _ := syscall.RawSyscall(syscall.SYS_SETFSGID, ask, 0, 0)
 	uid, _, _ := syscall.RawSyscall(syscall.SYS_SETFSUID, ask, 0, 0)
 	if uint32(gid) != u.GID || uint32(uid) != u.UID {
-		return syscall.EPERM
+		return ErrUser
 	}
 	return nil
 }

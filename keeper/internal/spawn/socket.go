@@ -2,10 +2,54 @@ package spawn
 
 import (
 	"encoding/binary"
+	"io"
+	"os"
 	"syscall"
 )
 
 const stdio = 3
+
+// ReceiveFrom reads one request with its fds from a socket in the poller, within the deadline that the socket has. No
+// thread waits meanwhile: whoever connects must not cost the keeper one.
+func ReceiveFrom(conn *os.File, limit uint32) (*Request, []int, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, nil, err
+	}
+	var head [4]byte
+	control := make([]byte, syscall.CmsgSpace(stdio*4))
+	n, cn := 0, 0
+	var readErr error
+	err = raw.Read(func(fd uintptr) bool {
+		n, cn, _, _, readErr = syscall.Recvmsg(int(fd), head[:], control, syscall.MSG_CMSG_CLOEXEC)
+		return readErr != syscall.EAGAIN && readErr != syscall.EINTR
+	})
+	if err != nil || readErr != nil || n == 0 {
+		return nil, nil, syscall.EPROTO
+	}
+	fds := rights(control[:cn])
+	request, err := finish(conn, head, n, limit)
+	if err != nil {
+		CloseAll(fds)
+		return nil, nil, err
+	}
+	return request, fds, nil
+}
+
+func finish(conn io.Reader, head [4]byte, got int, limit uint32) (*Request, error) {
+	if _, err := io.ReadFull(conn, head[got:]); err != nil {
+		return nil, err
+	}
+	size := binary.BigEndian.Uint32(head[:])
+	if size > limit {
+		return nil, errShort
+	}
+	body, err := io.ReadAll(io.LimitReader(conn, int64(size)))
+	if err != nil || len(body) < int(size) {
+		return nil, errShort
+	}
+	return Decode(body)
+}
 
 // Receive reads one request with its fds from a blocking socket.
 func Receive(fd int, limit uint32) (*Request, []int, error) {

@@ -17,7 +17,7 @@ import (
 const (
 	maxRequest  = 1 << 20
 	maxSessions = 64
-	requestTime = 5 // seconds
+	requestTime = 5 * time.Second
 )
 
 // Rules say who may, and what a command finds in its environment.
@@ -50,7 +50,7 @@ func (d *Door) accept(listener *os.File) {
 		fd := -1
 		var acceptErr error
 		err := raw.Read(func(l uintptr) bool {
-			fd, _, acceptErr = syscall.Accept4(int(l), syscall.SOCK_CLOEXEC)
+			fd, _, acceptErr = syscall.Accept4(int(l), syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK)
 			return acceptErr != syscall.EAGAIN
 		})
 		switch {
@@ -71,25 +71,24 @@ func (d *Door) accept(listener *os.File) {
 
 func (d *Door) serve(fd int) {
 	defer func() { <-d.sessions }()
-	limit := syscall.Timeval{Sec: requestTime}
-	_ = syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &limit)
-	_ = syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_SNDTIMEO, &limit)
-	request, fds, err := spawn.Receive(fd, maxRequest)
-	defer spawn.CloseAll(fds)
-	if err != nil || request.Kind != spawn.Start || len(fds) != 3 || !sound(request) {
-		_ = syscall.Close(fd)
-		return
-	}
-	job, refusal := d.start(fd, request, [3]int(fds))
-	_ = syscall.SetNonblock(fd, true)
 	conn := os.NewFile(uintptr(fd), "sudo")
 	defer conn.Close()
+	_ = conn.SetReadDeadline(time.Now().Add(requestTime))
+	request, fds, err := spawn.ReceiveFrom(conn, maxRequest)
+	defer spawn.CloseAll(fds)
+	if err != nil || request.Kind != spawn.Start || len(fds) != 3 || !sound(request) {
+		return
+	}
+	_ = conn.SetReadDeadline(time.Time{})
+	job, refusal := d.start(fd, request, [3]int(fds))
+	_ = conn.SetWriteDeadline(time.Now().Add(requestTime))
 	if job == nil {
 		_, _ = conn.Write(refusal.Encode())
 		return
 	}
 	go obey(conn, job)
 	<-job.Exited()
+	_ = conn.SetWriteDeadline(time.Now().Add(requestTime))
 	_, _ = conn.Write(spawn.Event{Kind: spawn.Exited, Value: uint32(job.Exit().Status)}.Encode())
 }
 
