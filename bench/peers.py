@@ -13,6 +13,7 @@ from pathlib import Path
 
 from skerry import Sandbox
 from skerry.config import load, run_dir
+from skerry.runtimes.spawn import sealed_null
 
 Works = dict[str, Callable[[], object]]
 
@@ -31,10 +32,11 @@ def peers() -> Iterator[Works]:
         yield works | bare
 
 
+NULL = sealed_null()  # crun gives its stdio to the sandbox's root: the host's own /dev/null must not be it
+
+
 def run(argv: list[str]) -> None:
-    subprocess.run(
-        argv, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60
-    )
+    subprocess.run(argv, check=True, stdin=NULL, stdout=NULL, stderr=NULL, timeout=60)
 
 
 def bwrap() -> list[str]:

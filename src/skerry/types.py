@@ -94,8 +94,8 @@ class Limits(Value, frozen=True, kw_only=True):
             raise InvalidRequest(f"limits.memory: {self.memory!r} is too little", hint="at least 16M")
         if self.disk is not None and parse_size(self.disk, "limits.disk") < 1 << 20:
             raise InvalidRequest(f"limits.disk: {self.disk!r} is too little", hint="at least 1M")
-        if self.pids is not None and not 16 <= self.pids <= 1 << 22:
-            raise InvalidRequest(f"limits.pids: {self.pids!r} is out of range", hint="between 16 and 4194304")
+        if self.pids is not None and not 64 <= self.pids <= 1 << 22:  # the keeper's own threads are among them
+            raise InvalidRequest(f"limits.pids: {self.pids!r} is out of range", hint="between 64 and 4194304")
         if self.open_files is not None and not 64 <= self.open_files <= 1 << 30:
             raise InvalidRequest(f"limits.open_files: {self.open_files!r} is out of range", hint="at least 64")
 

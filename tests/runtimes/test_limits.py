@@ -34,7 +34,7 @@ async def test_open_files_are_limited(box: Box) -> None:
 
 
 async def test_limits_can_be_changed_while_it_runs_both_ways(box: Box) -> None:
-    for memory, cpus, pids in (("512M", 2.0, 128), ("128M", 0.25, 32)):
+    for memory, cpus, pids in (("512M", 2.0, 128), ("128M", 0.25, 72)):
         box.runtime.set_limits(box.wall.id, limits(memory=memory, cpus=cpus, pids=pids))
         assert value(box, "memory", "memory.limit_in_bytes", "memory.max") == str(int(memory[:-1]) << 20)
         assert value(box, "cpu", "cpu.cfs_quota_us", "cpu.max").split()[0] == str(int(cpus * 100_000))
@@ -59,7 +59,7 @@ async def test_cpu_time_is_counted(box: Box) -> None:
 
 
 async def test_the_smallest_sandbox_that_may_be_asked_for_starts(runtime: OciRuntime, wall: Wall) -> None:
-    small = replace(wall, limits=limits(cpus=0.01, memory="16M", pids=16, open_files=64))
+    small = replace(wall, limits=limits(cpus=0.01, memory="16M", pids=64, open_files=64))
     async with boxed(runtime, small) as box:
         assert "from the layer" in await box.read("/etc/hello")
 

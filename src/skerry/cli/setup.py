@@ -56,6 +56,7 @@ After=network.target local-fs.target
 Type=exec
 ExecStart={quoted}
 Delegate=yes
+DelegateSubgroup=server
 KillMode=process
 Restart=on-failure
 LimitNOFILE=1048576

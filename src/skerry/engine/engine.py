@@ -103,6 +103,7 @@ class Engine:
             await live.detach()
         with contextlib.suppress(OSError):  # busy while sandboxes live; adopted by the next server
             await asyncio.to_thread(self.host.driver.close)
+        self.host.close()
         self.database.close()
         for fd in self._locks:
             os.close(fd)

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec.structs import replace
+
 from skerry.config import Settings, instance_of, run_dir
 from skerry.engine.faults import passed
 from skerry.engine.live import Live
@@ -20,7 +22,7 @@ from skerry.errors import HostUnsupported, SkerryError
 from skerry.keeper import Keeper, binary, build_id
 from skerry.runtimes import Init, Runtime, Wall, pick_runtime, ranges
 from skerry.storage import Driver, LayerStore
-from skerry.types import CreateRequest, parse_span
+from skerry.types import CreateRequest, Isolation, parse_span
 
 log = logging.getLogger("skerry.engine")
 STOP_GRACE_S = 2.0
@@ -63,6 +65,17 @@ class Host:
             uid_base=uid_base, limits=row.spec.limits, hostname=row.name or row.id, keeper=binary(),
             waive=frozenset(row.spec.options.waive),
         )  # fmt: skip
+
+    def isolation(self, runtime: Runtime, wall: Wall) -> Isolation:
+        """The runtime's guarantees, and the disk's, which is the storage driver's to give."""
+        wall_only = runtime.isolation(wall)
+        if self.driver.enforces_limit:
+            return replace(wall_only, guarantees=(*wall_only.guarantees, "disk_limit"))
+        return replace(wall_only, waived=(*wall_only.waived, "disk_limit"))
+
+    def close(self) -> None:
+        for runtime in self._runtimes.values():
+            runtime.close()
 
     def keeper(self, runtime: Runtime, sandbox: str) -> Keeper:
         return Keeper(lambda: runtime.connect(sandbox), build_id())
@@ -115,7 +128,7 @@ async def start(host: Host, live: Live) -> None:
         attach(host, live, runtime, keeper, init)  # before the row: a PID 1 that is gone already is no running sandbox
         live.row = host.rows.update(
             row, state="running", reason=None, init=init, uid_base=base, started_at=now, ends_at=ends_at,
-            isolation=runtime.isolation(wall),
+            isolation=host.isolation(runtime, wall),
         )  # fmt: skip
         passed("start.row")
     except BaseException:
