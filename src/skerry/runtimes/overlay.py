@@ -22,6 +22,8 @@ from skerry.runtimes.userns import UserNamespaces
 # can't set; metacopy stays off all the same, so that an upper's files are whole.
 _OPTIONS = (("metacopy", "off"), ("redirect_dir", "on"), ("index", "off"))
 _CHECKED = ("proc", "sys", "dev", "run", "run/skerry")
+# Runtimes open these inside, as files and without a time limit, to learn who PID 1 is.
+_READ = ("etc/passwd", "etc/group")
 _DATA_MAX = 4095  # mount(2) copies one page of options
 
 
@@ -89,6 +91,8 @@ def check_root(root: Path, base: int) -> None:
     try:
         for place in _CHECKED:
             _check_directory(top, place, base)
+        for place in _READ:
+            _check_file(top, place)
     finally:
         os.close(top)
 
@@ -104,6 +108,31 @@ def _check_directory(top: int, place: str, base: int) -> None:
         os.chown(name, base, base, dir_fd=parent, follow_symlinks=False)
     finally:
         os.close(parent)
+
+
+def _check_file(top: int, place: str) -> None:
+    """Not a FIFO or terminal, which would never be read to its end, nor a link to what is yet to be mounted."""
+    itself, target = _mode(top, place, os.O_NOFOLLOW), _mode(top, place, 0)
+    if itself is None or stat.S_ISDIR(itself) or (target is not None and stat.S_ISREG(target)):
+        return
+    raise SandboxUnavailable(
+        f"/{place} in the sandbox's root is not a file",
+        hint="an image or an earlier command replaced it; put a file there or use another image",
+        details={"path": f"/{place}"},
+    )
+
+
+def _mode(top: int, place: str, flags: int) -> int | None:
+    """Links are followed as the inside would. None: it can't be reached."""
+    resolve = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS | syscalls.RESOLVE_NO_XDEV
+    try:
+        fd = syscalls.openat2(top, place, os.O_PATH | flags, resolve)
+    except OSError:
+        return None
+    try:
+        return os.fstat(fd).st_mode
+    finally:
+        os.close(fd)
 
 
 def _open_directory(top: int, place: str) -> None:

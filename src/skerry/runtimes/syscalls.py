@@ -28,6 +28,7 @@ RESOLVE_NO_XDEV: Final = 0x01
 RESOLVE_NO_MAGICLINKS: Final = 0x02
 RESOLVE_NO_SYMLINKS: Final = 0x04
 RESOLVE_BENEATH: Final = 0x08
+RESOLVE_IN_ROOT: Final = 0x10
 
 # One number on every architecture: these calls are younger than the unified table.
 _OPEN_TREE: Final = 428
