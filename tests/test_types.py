@@ -6,7 +6,17 @@ import msgspec
 import pytest
 
 from skerry.errors import FileMissing, InvalidRequest, SkerryError, error_for_code, file_failure
-from skerry.types import ENV_MOST, CreateRequest, Lifecycle, Limits, RunRequest, format_size, parse_size, parse_span
+from skerry.types import (
+    ENV_MOST,
+    WORDS_MOST,
+    CreateRequest,
+    Lifecycle,
+    Limits,
+    RunRequest,
+    format_size,
+    parse_size,
+    parse_span,
+)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +79,7 @@ def test_a_number_too_long_for_a_float_is_out_of_range() -> None:
 
 
 def test_variables_are_bounded_in_all() -> None:
-    CreateRequest(env={"A": "x" * (ENV_MOST - 1)})
+    CreateRequest(env={"A": "x" * (ENV_MOST - 3)})
     with pytest.raises(InvalidRequest, match="env"):
         CreateRequest(env={"A": "x" * ENV_MOST})
     with pytest.raises(InvalidRequest, match="env"):
@@ -80,3 +90,13 @@ def test_variables_are_bounded_in_all() -> None:
 def test_text_that_no_program_could_be_given_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="cmd"):
         RunRequest(cmd=["echo", text])
+
+
+def test_a_label_that_could_not_be_asked_for_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="labels"):
+        CreateRequest(labels={"a=b": "c"})
+
+
+def test_a_command_has_a_bounded_number_of_arguments() -> None:
+    with pytest.raises(InvalidRequest, match="arguments"):
+        RunRequest(cmd=["echo", *[""] * WORDS_MOST])

@@ -20,6 +20,7 @@ FileType = Literal["file", "directory", "link", "fifo", "socket", "device", "oth
 
 OUTPUT_KEPT = 1 << 20  # bytes of a stream that a result keeps: half of it the head, half the tail
 ENV_MOST = 128 << 10  # bytes of a sandbox's or a command's variables; Linux takes no more in any single one
+WORDS_MOST = 1 << 16
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
 SANDBOX_ID = re.compile(r"sb-[a-z2-7]{10}")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:I?B)?", re.IGNORECASE)
@@ -254,12 +255,15 @@ class RunRequest(Value, frozen=True, kw_only=True):
         words = [self.cmd] if isinstance(self.cmd, str) else self.cmd
         if not words or not words[0].strip():
             raise InvalidRequest("the command is empty", hint="give a shell line or a list of arguments")
+        if len(words) > WORDS_MOST:
+            raise InvalidRequest(f"cmd: more than {WORDS_MOST} arguments", hint="put them into a file")
         check_text("cmd", *words)
-        check_text("cwd", self.cwd or "")
-        check_text("user", self.user or "")
+        check_user(self.user)
         check_env(self.env)
-        if self.cwd is not None and not self.cwd.startswith("/"):
-            raise InvalidRequest(f"cwd: {self.cwd!r} is not absolute", hint="start it with /")
+        if self.cwd is not None:
+            check_path("cwd", self.cwd)
+            if not self.cwd.startswith("/"):
+                raise InvalidRequest(f"cwd: {self.cwd[:80]!r} is not absolute", hint="start it with /")
         if self.timeout is not None and not (math.isfinite(self.timeout) and 0 < self.timeout <= 1e8):
             raise InvalidRequest(f"timeout: {self.timeout!r} is out of range", hint="seconds above 0, or none")
         if sum((self.stdin is not None, self.stdin_base64 is not None, self.stdin_stream)) > 1:
@@ -397,6 +401,21 @@ def check_text(what: str, *values: str) -> None:
             raise InvalidRequest(f"{what}: not valid Unicode") from None
 
 
+def check_path(what: str, path: str) -> None:
+    if not path or len(path) > 4096:
+        raise InvalidRequest(f"{what}: {'longer than 4,096 characters' if path else 'it is empty'}")
+    check_text(what, path)
+
+
+def check_user(user: str | None) -> None:
+    if user is None:
+        return
+    if not user or len(user) > 256:
+        problem = "longer than 256 characters" if user else "it is empty"
+        raise InvalidRequest(f"user: {problem}", hint="leave it out for the image's user")
+    check_text("user", user)
+
+
 def check_name(name: str | None) -> None:
     if name is None:
         return
@@ -414,15 +433,15 @@ def check_env(env: dict[str, str] | dict[str, str | None]) -> None:
         if not name or "=" in name or "\0" in name:
             raise InvalidRequest(f"env: {shown!r} is not a variable's name", hint="no '=', no NUL, not empty")
         check_text(f"env.{shown}", name, value or "")
-        size += len(name.encode()) + len((value or "").encode())
-    if size > ENV_MOST:
-        raise InvalidRequest(f"env: {size} bytes, more than {ENV_MOST}", hint="put what is large into a file")
+        size += len(name.encode()) + len((value or "").encode()) + 2
+        if size > ENV_MOST:
+            raise InvalidRequest(f"env: more than {ENV_MOST >> 10} KiB", hint="put what is large into a file")
 
 
 def check_labels(labels: dict[str, str]) -> None:
     if len(labels) > 64:
         raise InvalidRequest("labels: more than 64")
     for key, value in labels.items():
-        if not key or len(key) > 128 or len(value) > 1024:
-            raise InvalidRequest(f"labels: {key[:140]!r} is too long or empty", hint="keys to 128, values to 1,024")
+        if not key or "=" in key or len(key) > 128 or len(value) > 1024:
+            raise InvalidRequest(f"labels: {key[:140]!r} can't be used", hint="keys to 128, no '='; values to 1,024")
         check_text("labels", key, value)

@@ -56,3 +56,8 @@ def test_a_guarantee_that_does_not_exist_can_not_be_waived() -> None:
     with pytest.raises(InvalidRequest, match="secomp"):
         resolve(CreateRequest(options=Options(waive=("secomp",))), IMAGE, load(environ={}), HOST)
     assert resolve(CreateRequest(options=Options(waive=("no_swap", "disk_limit"))), IMAGE, load(environ={}), HOST)
+
+
+def test_a_description_of_a_sandbox_is_bounded_as_a_whole() -> None:
+    with pytest.raises(InvalidRequest, match="longer than"):
+        resolve(CreateRequest(network=Network(deny=("x" * 300_000,))), IMAGE, load(environ={}), HOST)

@@ -100,6 +100,16 @@ def test_a_cwd_that_does_not_exist_is_the_callers_mistake(box: Sandbox) -> None:
         box.run(["pwd"], cwd="/nowhere")
 
 
+@pytest.mark.parametrize("far", [{"cwd": "/" + "x" * 100_000}, {"user": "x" * 100_000}, {"user": ""}, {"cwd": ""}])
+def test_a_name_longer_than_any_is_the_callers_mistake_and_the_sandbox_lives(
+    box: Sandbox, server: Server, far: dict[str, str]
+) -> None:
+    with server.http() as http:
+        answer = http.post(f"/v1/sandboxes/{box.id}/processes?wait=true", json={"cmd": ["true"], **far})
+    assert answer.status_code == 400
+    assert box.info().state == "running"
+
+
 @pytest.mark.parametrize("name", ["A=B", "", "A\0"])
 def test_a_variable_with_an_impossible_name_is_refused(box: Sandbox, name: str) -> None:
     with pytest.raises(InvalidRequest):

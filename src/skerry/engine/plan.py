@@ -7,6 +7,7 @@ import os
 import secrets
 from typing import Any
 
+from msgspec import json
 from msgspec.structs import replace
 
 from skerry.config import Settings
@@ -26,6 +27,7 @@ from skerry.types import (
 )
 
 WAIVABLE = (*GUARANTEES, "disk_limit")
+SPEC_MOST = 256 << 10
 
 
 def new_id(prefix: str) -> str:
@@ -103,7 +105,7 @@ def resolve(request: CreateRequest, image: ImageInfo, settings: Settings, host: 
             raise InvalidRequest(
                 f"options.waive: there is no guarantee {name[:80]!r}", hint=f"one of {', '.join(WAIVABLE)}"
             )
-    return Spec(
+    spec = Spec(
         image=request.image, image_digest=image.digest, layers=image.layers,
         user=image.user, cwd=image.cwd, image_env=image.env,
         env=request.env, labels=request.labels,
@@ -111,6 +113,7 @@ def resolve(request: CreateRequest, image: ImageInfo, settings: Settings, host: 
         lifecycle=resolve_lifecycle(request.lifecycle, settings.lifecycle, settings, request.name),
         network=request.network, options=request.options,
     )  # fmt: skip
+    return _bounded(spec)
 
 
 def changed(spec: Spec, request: UpdateRequest, settings: Settings, name: str | None) -> Spec:
@@ -122,4 +125,11 @@ def changed(spec: Spec, request: UpdateRequest, settings: Settings, name: str | 
         spec = replace(spec, labels=request.labels)
     if request.lifecycle is not None:
         spec = replace(spec, lifecycle=resolve_lifecycle(request.lifecycle, spec.lifecycle, settings, name))
+    return _bounded(spec)
+
+
+def _bounded(spec: Spec) -> Spec:
+    """The server holds every sandbox's spec, and lists them all in one answer."""
+    if len(json.encode(spec)) > SPEC_MOST:
+        raise InvalidRequest(f"the sandbox's description is longer than {SPEC_MOST >> 10} KiB")
     return spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Literal
@@ -35,6 +36,7 @@ class Run:
         self._result: RunResult | None = None
         self._open = True
         self._failed = failed
+        self._stdin = asyncio.Lock()  # a connection has room for one who waits until it can write
         self._in_use = contextlib.ExitStack()
         self._in_use.enter_context(live.in_use())
         live.runs += 1
@@ -53,10 +55,12 @@ class Run:
         self._finish()
 
     async def send_stdin(self, data: bytes) -> None:
-        await self._stream.send_stdin(data)
+        async with self._stdin:
+            await self._stream.send_stdin(data)
 
     async def close_stdin(self) -> None:
-        await self._stream.close_stdin()
+        async with self._stdin:
+            await self._stream.close_stdin()
 
     def result(self) -> RunResult:
         if self._result is None:

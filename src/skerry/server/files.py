@@ -8,22 +8,11 @@ from collections.abc import AsyncGenerator, AsyncIterable
 from skerry.errors import InvalidRequest
 from skerry.server.answers import BYTES, Stream, WrongRange
 from skerry.server.call import Call, Nothing
-from skerry.types import Answer, FileInfo, Value, check_text
+from skerry.types import Answer, FileInfo, Value, check_path, check_user
 
 _RANGES = {"Accept-Ranges": "bytes"}
 _OCTAL = re.compile(r"[0-7]{3,4}")
 _RANGE = re.compile(r"bytes=(\d{1,18})?-(\d{1,18})?")
-
-
-def check_path(path: str, user: str | None) -> None:
-    if not path:
-        raise InvalidRequest("path: it is empty")
-    if len(path) > 4096:
-        raise InvalidRequest("path: longer than 4,096 characters")
-    if user == "":
-        raise InvalidRequest("user: it is empty", hint="leave it out for the image's user")
-    check_text("path", path)
-    check_text("user", user or "")
 
 
 class PathQuery(Value, frozen=True, kw_only=True):
@@ -33,7 +22,8 @@ class PathQuery(Value, frozen=True, kw_only=True):
     user: str | None = None
 
     def __post_init__(self) -> None:
-        check_path(self.path, self.user)
+        check_path("path", self.path)
+        check_user(self.user)
 
 
 class WriteQuery(PathQuery, frozen=True, kw_only=True):
@@ -63,7 +53,8 @@ class DirectoryRequest(Value, frozen=True, kw_only=True):
     user: str | None = None
 
     def __post_init__(self) -> None:
-        check_path(self.path, self.user)
+        check_path("path", self.path)
+        check_user(self.user)
         if self.mode is not None and not 0 <= self.mode <= 0o7777:
             raise InvalidRequest(f"mode: {self.mode} is out of range", hint="between 0 and 4095 (07777)")
 
