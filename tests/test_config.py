@@ -63,3 +63,10 @@ def test_every_setting_is_in_the_documentation() -> None:
     missing = [name for name in BY_NAME if f"`{name}`" not in page]
     assert missing == []
     assert all(f"`{setting.env}`" in page for setting in TABLE)
+
+
+def test_a_relative_state_directory_stays_where_it_was_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = load(environ={"SKERRY_STATE_DIR": "state"})
+    monkeypatch.chdir("/")
+    assert settings.state_dir == tmp_path / "state"

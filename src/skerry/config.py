@@ -33,6 +33,11 @@ def _text(value: Any, name: str) -> str:
     return value
 
 
+def _path(value: Any, name: str) -> str:
+    """Absolute from here on: a server in the background works in another directory than the one who started it."""
+    return os.path.abspath(_text(value, name))
+
+
 def _count(value: Any, name: str) -> int:
     try:
         number = int(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else -1
@@ -92,7 +97,7 @@ class Setting:
 
 
 TABLE: tuple[Setting, ...] = (
-    Setting("state_dir", "/var/lib/skerry", _text, "where the server keeps its database, layers and sandboxes"),
+    Setting("state_dir", "/var/lib/skerry", _path, "where the server keeps its database, layers and sandboxes"),
     Setting("server", None, _text, "the server: unix:///path or http://host:port; none: the one of this host"),
     Setting("token", None, _text, "the token for a server on TCP"),
     Setting("image", "base", _text, "the image of a new sandbox", project=True),

@@ -194,7 +194,8 @@ class CreateRequest(Value, frozen=True, kw_only=True):
 
 
 class UpdateRequest(Value, frozen=True, kw_only=True):
-    """PATCH /v1/sandboxes/{id}: what is given replaces what was; in `env`, null unsets one variable."""
+    """PATCH /v1/sandboxes/{id}: what is given replaces what was, in `env` and `lifecycle` one by one; in `env`,
+    null unsets a variable."""
 
     env: dict[str, str | None] | None = None
     labels: dict[str, str] | None = None

@@ -229,7 +229,7 @@ class Sandbox:
         labels: Mapping[str, str] | None = None,
         lifecycle: Lifecycle | None = None,
     ) -> None:
-        """Change it. In `env`, None unsets one variable; `labels` and `lifecycle` replace what was."""
+        """Change it: what `env` and `lifecycle` name, and all of `labels`. In `env`, None unsets one variable."""
         self._info = self.client.value(requests.update(self.id, env, labels, lifecycle), SandboxInfo)
 
     def usage(self) -> Usage:
