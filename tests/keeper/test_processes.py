@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from keeper.room import Room, eventually, spec
 
-from skerry.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded
+from skerry.errors import Conflict, FileMissing, InvalidRequest, NotFound, QuotaExceeded
 from skerry.keeper import ProcessSpec
 
 
@@ -356,11 +356,14 @@ async def test_finished_and_unknown_processes_say_so(room: Room) -> None:
 
 
 async def test_a_slow_host_slows_the_program_and_loses_nothing(room: Room) -> None:
-    stream = await room.keeper.start(spec("/bin/sh", "-c", "head -c 4000000 /dev/zero; echo sent > /tmp/sent"))
+    stream = await room.keeper.start(spec("/bin/sh", "-c", "head -c 8000000 /dev/zero; echo sent > /tmp/sent"))
     first = await anext(stream)
-    await asyncio.sleep(0.5)
+    for _ in range(100):
+        await room.keeper.hello()
+    with pytest.raises(FileMissing):
+        await room.keeper.stat("/tmp/sent")
     total = len(first[1]) + sum([len(data) async for _, data in stream])
-    assert total == 4_000_000
+    assert total == 8_000_000
     assert stream.exit.exit_code == 0
 
 

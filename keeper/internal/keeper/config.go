@@ -53,7 +53,8 @@ func (c *config) defaults() process.Defaults {
 }
 
 // processes is what one user may have. A Go program ends when it can't make a thread, and this one is PID 1: a fork bomb
-// has to meet its own limit while there is room left for the keeper and its launchers.
+// has to meet its own limit while there is room left for the keeper (16 threads) and for launchers (8 each). Not less than
+// two thirds: root's own count, those threads included, has to fit too before a launcher may fork for anybody.
 func (c *config) processes() uint32 {
 	const reserve = 64
 	return max(c.Pids-min(c.Pids, reserve), c.Pids/3*2)

@@ -9,12 +9,14 @@ frame: the unit of a process's stream.
 from skerry.keeper.binary import binary, build_id
 from skerry.keeper.client import Keeper
 from skerry.keeper.failures import KeeperLied, KeeperSilent
+from skerry.keeper.files import FileContent
 from skerry.keeper.process import ProcessStream
 from skerry.keeper.values import Account, ExitStatus, Hello, Process, ProcessSpec
 
 __all__ = [
     "Account",
     "ExitStatus",
+    "FileContent",
     "Hello",
     "Keeper",
     "KeeperLied",
