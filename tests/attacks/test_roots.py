@@ -68,7 +68,7 @@ def test_a_link_above_a_mount_is_refused_the_next_time(server: Server, line: str
 LEFT = {
     "a FIFO as the list of users": "rm /etc/passwd && mkfifo /etc/passwd",
     "a link to a FIFO as the list of users": "mkfifo /opt/f && ln -sf ../opt/f /etc/passwd",
-    "a FIFO behind a link to its directory": "mkdir /opt/e && mkfifo /opt/e/passwd && mv /etc /opt/f && ln -s /opt/e /etc",
+    "a FIFO behind a linked directory": "mkdir /opt/e && mkfifo /opt/e/passwd && mv /etc /opt/f && ln -s /opt/e /etc",
     "a terminal as the list of users": "ln -sf /dev/ptmx /etc/passwd",
     "a list of users that is a terabyte long": "rm /etc/passwd && truncate -s 1T /etc/passwd",
     "a list of users that is one endless line": "tr '\\0' x < /dev/zero | head -c 30M > /etc/passwd",
