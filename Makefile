@@ -10,6 +10,7 @@ export PYTHON
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 BIN := .venv/bin
 GO := GOPROXY=off GOTOOLCHAIN=local GOFLAGS=-mod=mod CGO_ENABLED=0 $(CURDIR)/$(BIN)/go
+GO_TESTS := $(patsubst %/go.mod,%,$(wildcard tests/*/*/go.mod))
 SKERRY := $(strip $(SUDO) $(BIN)/skerry)
 SETUP := @sh scripts/setup
 BASE := @$(SKERRY) image show base >/dev/null 2>&1 || $(SKERRY) image build base
@@ -47,8 +48,8 @@ check: ## lint, formatting, types, generated code, Go
 	$(BIN)/python scripts/generate_sync.py --check
 	$(BIN)/python scripts/settings_page.py --check
 	sh -n scripts/setup && sh -n scripts/vm/init && sh -n .ci/run
-	@badly=$$("$$($(BIN)/go env GOROOT)/bin/gofmt" -l keeper) && [ -z "$$badly" ] || { echo "gofmt -l: $$badly" >&2; exit 1; }
-	cd keeper && $(GO) vet ./...
+	@badly=$$("$$($(BIN)/go env GOROOT)/bin/gofmt" -l keeper tests) && [ -z "$$badly" ] || { echo "gofmt -l: $$badly" >&2; exit 1; }
+	for module in keeper $(GO_TESTS); do (cd $$module && $(GO) vet ./...) || exit; done
 
 bench: ## measure: create, run, files, delete, against what else the machine has
 	$(SETUP) bench
