@@ -53,7 +53,7 @@ func (c *config) defaults() process.Defaults {
 }
 
 // processes is what one user may have. A Go program ends when it can't make a thread, and this one is PID 1: a fork bomb
-// has to meet its own limit while there is room left for the keeper (16 threads) and for launchers (8 each). Not less than
+// has to meet its own limit while there is room left for the keeper (16 threads) and for launchers (5 each). Not less than
 // two thirds: root's own count, those threads included, has to fit too before a launcher may fork for anybody.
 func (c *config) processes() uint32 {
 	const reserve = 64

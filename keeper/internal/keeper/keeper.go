@@ -123,8 +123,7 @@ func (k *keeper) reap() {
 
 // end asks every process to end, and leaves after the grace; what is left then dies with PID 1.
 func (k *keeper) end(grace time.Duration, signals <-chan os.Signal) int {
-	_ = syscall.Kill(-1, syscall.SIGTERM)
-	_ = syscall.Kill(-1, syscall.SIGCONT)
+	k.pool.Terminate()
 	over := time.After(grace)
 	for k.pool.Busy() {
 		select {

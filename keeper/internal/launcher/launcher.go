@@ -4,7 +4,6 @@ package launcher
 
 import (
 	"os"
-	"os/signal"
 	"runtime/debug"
 	"sync"
 	"syscall"
@@ -44,7 +43,6 @@ func Run() int {
 	}
 	syscall.CloseOnExec(SocketFD)
 	debug.SetGCPercent(20)
-	signal.Notify(make(chan os.Signal, 1), linux.Catchable()...)
 	linux.Default()
 	syscall.Umask(0o022)
 	linux.RaiseOOMScore(oomScore)

@@ -150,6 +150,23 @@ func (p *Pool) launcherAbove(pid int, t tree) bool {
 	return false
 }
 
+// Terminate asks every process below PID 1 to end, but not the launchers, who wait for them.
+func (p *Pool) Terminate() {
+	launchers := map[int]bool{}
+	p.mu.Lock()
+	for l := range p.all {
+		launchers[l.pid] = true
+	}
+	p.mu.Unlock()
+	t := snapshot()
+	for pid := range t.parents {
+		if !t.zombies[pid] && !launchers[pid] && t.below(pid, 1) {
+			_ = syscall.Kill(pid, syscall.SIGTERM)
+			_ = syscall.Kill(pid, syscall.SIGCONT)
+		}
+	}
+}
+
 // Of returns the launcher whose tree a process belongs to, or nil. Launchers are subreapers: whatever a process did, its
 // line of parents leads there.
 func (p *Pool) Of(pid int) *Launcher {
