@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import httpx
 import pytest
@@ -17,7 +20,6 @@ import pytest
 from skerry.config import run_dir, socket_path
 
 WAIT_S = 30.0
-CAP = (os.cpu_count() or 1) + 4  # more sandboxes than an engine starts at once
 
 
 def wait_until(condition: Callable[[], object], what: str, limit_s: float = WAIT_S) -> None:
@@ -72,6 +74,11 @@ class Server:
         assert self.process is not None
         self.process.send_signal(how)
         return self.process.wait(WAIT_S)
+
+    def sql(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        """Straight from, or into, its database."""
+        with contextlib.closing(sqlite3.connect(self.state_dir / "state.db", isolation_level=None)) as database:
+            return database.execute(statement, values).fetchall()
 
     def remove_all(self) -> None:
         with self.http() as http:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
-import sqlite3
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from serving import Server, wait_until
 
+import skerry
 from skerry import Lifecycle, Limits, Sandbox
 from skerry.errors import InvalidRequest
 
@@ -23,8 +25,7 @@ def box(house: Server) -> Iterator[Sandbox]:
 
 
 def first_process(house: Server, sandbox: Sandbox) -> int:
-    with sqlite3.connect(house.state_dir / "state.db") as database:
-        (pid,) = database.execute("SELECT pid FROM sandboxes WHERE id = ?", (sandbox.id,)).fetchone()
+    ((pid,),) = house.sql("SELECT pid FROM sandboxes WHERE id = ?", sandbox.id)
     return int(pid)
 
 
@@ -34,12 +35,27 @@ def test_a_stop_gives_processes_the_time_to_end_well(box: Sandbox) -> None:
     assert box.run("cat /workspace/bye").stdout == "bye\n"
 
 
+def test_a_server_with_another_keeper_ends_what_it_can_not_take_up_well_and_says_why(
+    house: Server, box: Sandbox, tmp_path: Path
+) -> None:
+    box.run("(trap 'echo bye > /workspace/bye; exit' TERM; while :; do sleep 0.05; done) >/dev/null 2>&1 &")
+    house.end()
+    shutil.copytree(Path(skerry.__file__).parent, tmp_path / "skerry")
+    (tmp_path / "skerry/keeper/bin/build").write_text("another")
+    house.start(PYTHONPATH=str(tmp_path))
+    info = box.info()
+    assert info.state == "stopped"
+    assert "another build" in (info.reason or "")
+    house.end()
+    house.start()
+    assert box.run("cat /workspace/bye").stdout == "bye\n"
+
+
 def test_a_life_begins_anew_when_a_sandbox_is_started_again(house: Server, box: Sandbox) -> None:
     """The keeper ends a life by itself, 5 s late; it must not go by the end of the life before."""
     box.stop()
     house.end()
-    with sqlite3.connect(house.state_dir / "state.db") as database:
-        database.execute("UPDATE sandboxes SET ends_at = 1.0")
+    house.sql("UPDATE sandboxes SET ends_at = 1.0")
     house.start()
     assert box.run("sleep 6; echo here").stdout == "here\n"
     assert box.info().state == "running"

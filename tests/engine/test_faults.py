@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -85,8 +84,7 @@ def test_the_same_key_gives_the_same_id_across_a_crash(house: Server) -> None:
         http.post("/v1/sandboxes", json={"labels": {"a": "1"}}, headers={"Idempotency-Key": "across"})
     assert house.process is not None
     house.process.wait(10)
-    with sqlite3.connect(house.state_dir / "state.db") as database:
-        (promised,) = database.execute("SELECT sandbox FROM creates WHERE key = 'across'").fetchone()
+    ((promised,),) = house.sql("SELECT sandbox FROM creates WHERE key = 'across'")
     house.start()
     with house.http() as http:
         body = {"labels": {"a": "1"}}

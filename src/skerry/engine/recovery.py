@@ -5,6 +5,7 @@ The host is listed, not only the database: a resource named by an id that no liv
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 
@@ -75,7 +76,8 @@ async def _adopt(host: Host, live: Live) -> str | None:
         live.left_behind = any(process.state == "running" or process.children for process in processes)
     except (SkerryError, TimeoutError, OSError) as error:
         log.warning("not adopted", extra={"sandbox": row.id, "error": str(error)})
-        await keeper.close()
+        with contextlib.suppress(SkerryError):  # one of another build can still be asked to end well
+            lifecycle.attach(host, live, runtime, keeper, row.init)
         told = error.message if isinstance(error, SkerryError) else str(error)
         return f"a starting server could not take it up: {told or 'its keeper does not answer'}"
     return None
