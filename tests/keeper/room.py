@@ -33,6 +33,7 @@ exec 3<&"$L" 4<&"$C" && eval "exec $L<&- $C<&-"
 exec env -i PATH="$PATH" SKERRY_CGROUP_FD="$F" GOMAXPROCS=2 "$0" "$W/r" /run/skerry/bin/skerry-keeper init \\
     </dev/null >/dev/null 2>"$E"
 """
+UNSHARE = ("setpriv", "--pdeathsig", "KILL", "unshare", "--fork", "--pid", "--mount", "--ipc", "--kill-child")
 
 
 def v2_mount() -> Path:
@@ -89,18 +90,7 @@ class Room:
             "PATH": os.environ["PATH"],
         }
         self._child = subprocess.Popen(
-            [
-                "unshare",
-                "--fork",
-                "--pid",
-                "--mount",
-                "--ipc",
-                "--kill-child",
-                "bash",
-                "-c",
-                ENTER % self._root,
-                "chroot",
-            ],
+            [*UNSHARE, "bash", "-c", ENTER % self._root, "chroot"],
             env=environment,
             pass_fds=(listener.fileno(), group),
         )
