@@ -52,6 +52,8 @@ def bare_runtimes() -> Iterator[Works]:
         config = json.loads((here / "b" / sandbox.id / "config.json").read_text())
         config["process"]["args"] = ["/bin/true"]
         config["linux"]["cgroupsPath"] += "-bench"
+        for namespace in config["linux"]["namespaces"]:
+            namespace.pop("path", None)  # Skerry hands over a user namespace that it made
         # runtimes resolve a relative root against the bundle, which is elsewhere here
         config["root"]["path"] = str(here / "m" / sandbox.id / "root")
         (Path(work) / "config.json").write_text(json.dumps(config))

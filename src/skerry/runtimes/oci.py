@@ -20,6 +20,7 @@ from skerry.runtimes import bpf, guarantees, launch, posture, processes, seccomp
 from skerry.runtimes.cgroups import Cgroups
 from skerry.runtimes.overlay import Overlays
 from skerry.runtimes.runtime import Init, Wall
+from skerry.runtimes.userns import UserNamespaces
 from skerry.types import SANDBOX_ID, Isolation, Limits, Usage
 
 _BACKLOG = 256
@@ -27,6 +28,7 @@ _START_LIMIT_S = 30.0
 _END_LIMIT_S = 10.0
 _SHOWN = 2000  # characters of a runtime's own error
 _CAP_SYS_RESOURCE = 24
+_FOR_PID_1 = 2  # fds: the keeper's door and its cgroup; the runtime itself may get more
 _SO_PASSRIGHTS = 83  # since Linux 6.16
 
 
@@ -48,6 +50,8 @@ class OciRuntime:
         self._null = spawn.sealed_null()
         self._version = version
         self._host = _host(name, cgroups)
+        # runc sets PID 1's limits from outside, which takes root's ownership of the namespace or CAP_SYS_RESOURCE
+        self._owned = UserNamespaces(owned=True) if name == "crun" else None
         self._whole: set[str] = set()  # started by this process to the end: no runtime is still at work on them
         self._prepare()
 
@@ -72,8 +76,12 @@ class OciRuntime:
             stack.callback(os.close, group)
             self.overlays.mount(wall.id, wall.layers, wall.unit, wall.uid_base)
             door = stack.enter_context(self._listen(wall.id))
+            fds = [door.fileno(), group]
+            if self._owned is not None:
+                fds.append(self._owned.fd(wall.uid_base))
+                stack.callback(os.close, fds[-1])
             bundle = self._write_bundle(wall)
-            await self._run(wall.id, bundle, (door.fileno(), group))
+            await self._run(wall.id, bundle, fds)
         init = processes.identify(int((bundle / "pid").read_text()))
         await posture.check(wall, init.pid)
         self.cgroups.set_cpu(wall.id, wall.limits.cpus)
@@ -158,11 +166,13 @@ class OciRuntime:
 
     def close(self) -> None:
         os.close(self._null)
+        if self._owned is not None:
+            self._owned.close()
         self.overlays.close()
         self.cgroups.remove_root()
 
     def spec(self, wall: Wall) -> dict[str, Any]:
-        return spec.build(wall, self._host)
+        return spec.build(wall, self._host, f"/proc/self/fd/{3 + _FOR_PID_1}" if self._owned is not None else None)
 
     def _prepare(self) -> None:
         os.makedirs(self.run_dir, 0o711, exist_ok=True)
@@ -197,8 +207,8 @@ class OciRuntime:
         (bundle / "config.json").write_text(json.dumps(self.spec(wall)))
         return bundle
 
-    async def _run(self, sandbox: str, bundle: Path, fds: tuple[int, int]) -> None:
-        argv = launch.runtime_argv(self._binary, self.run_dir / "oci" / self.name, bundle, sandbox, len(fds))
+    async def _run(self, sandbox: str, bundle: Path, fds: list[int]) -> None:
+        argv = launch.runtime_argv(self._binary, self.run_dir / "oci" / self.name, bundle, sandbox, _FOR_PID_1)
         argv = launch.command(self.name, self.cgroups, sandbox, argv)
         try:
             code = await spawn.run(argv, (self._null, self._null, self._null, *fds), _START_LIMIT_S)

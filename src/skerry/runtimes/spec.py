@@ -63,7 +63,8 @@ class Host:
     bpf: str | None = None  # the seccomp profile as crun's ready-made program
 
 
-def build(wall: Wall, host: Host) -> dict[str, Any]:
+def build(wall: Wall, host: Host, user_namespace: str | None = None) -> dict[str, Any]:
+    """user_namespace: the path of one made beforehand; None: the runtime makes one."""
     return {
         "ociVersion": "1.0.2",
         **({"annotations": {bpf.ANNOTATION: host.bpf}} if host.bpf else {}),
@@ -72,7 +73,7 @@ def build(wall: Wall, host: Host) -> dict[str, Any]:
         "process": _process(wall, host),
         "mounts": _mounts(wall),
         "linux": {
-            "namespaces": [{"type": kind} for kind in _NAMESPACES],
+            "namespaces": _namespaces(user_namespace),
             "uidMappings": _mapping(wall),
             "gidMappings": _mapping(wall),
             "cgroupsPath": f"{wall.cgroup_root}/{wall.id}",
@@ -84,6 +85,10 @@ def build(wall: Wall, host: Host) -> dict[str, Any]:
             "readonlyPaths": list(READ_ONLY),
         },
     }
+
+
+def _namespaces(user: str | None) -> list[dict[str, str]]:
+    return [{"type": kind, **({"path": user} if user and kind == "user" else {})} for kind in _NAMESPACES]
 
 
 def open_files(wall: Wall, host: Host) -> int:
