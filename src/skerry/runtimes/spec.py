@@ -79,7 +79,7 @@ def build(wall: Wall, host: Host, user_namespace: str | None = None) -> dict[str
             "cgroupsPath": f"{wall.cgroup_root}/{wall.id}",
             "resources": _resources(wall, host),
             "rootfsPropagation": "private",
-            **({} if host.bpf else {"seccomp": seccomp.profile(host.machine)}),
+            **({} if host.bpf else {"seccomp": seccomp.profile(host.machine, linger=host.linger)}),
             "sysctl": {"net.ipv4.ip_unprivileged_port_start": "0"},
             "maskedPaths": list(MASKED),
             "readonlyPaths": list(READ_ONLY),
@@ -101,7 +101,11 @@ def _process(wall: Wall, host: Host) -> dict[str, Any]:
         "terminal": False,
         "user": {"uid": 0, "gid": 0},
         "args": [KEEPER, "init"],
-        "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "SKERRY_CGROUP_FD=4"],
+        "env": [
+            "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "SKERRY_CGROUP_FD=4",
+            "GOMAXPROCS=2",  # said from outside, so that a host of many cores costs a keeper no threads at its start
+        ],
         "cwd": "/",
         "capabilities": {kind: list(CAPABILITIES) for kind in ("bounding", "effective", "permitted")},
         "rlimits": [
