@@ -60,3 +60,11 @@ def test_the_profile_compiles_to_a_program_that_the_kernel_takes() -> None:
 def test_what_the_design_forbids_is_not_among_the_capabilities() -> None:
     assert not [name for name in spec.CAPABILITIES if name.startswith(("CAP_SYS_", "CAP_NET_RAW", "CAP_NET_ADMIN"))]
     assert "CAP_MKNOD" not in spec.CAPABILITIES
+
+
+def test_where_fds_can_not_be_refused_no_socket_lingers() -> None:
+    profile = spec.build(WALL, replace(HOST, linger=False))["linux"]["seccomp"]["syscalls"]
+    rules = [rule for rule in profile if rule["names"] == ["setsockopt"]]
+    assert all("args" in rule for rule in rules)
+    (refusal,) = [rule for rule in rules if rule["action"] == "SCMP_ACT_ERRNO"]
+    assert [arg["value"] for arg in refusal["args"]] == [1, 13]

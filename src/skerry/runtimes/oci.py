@@ -244,8 +244,9 @@ class OciRuntime:
 def _host(name: str, cgroups: Cgroups) -> spec.Host:
     machine = os.uname().machine
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    program = bpf.compiled(seccomp.profile(machine)) if name == "crun" else None
-    return spec.Host(machine, hard if hard > 0 else 1 << 20, cgroups.swap, _oom_score(), program)
+    linger = _fds_can_be_refused()
+    program = bpf.compiled(seccomp.profile(machine, linger=linger)) if name == "crun" else None
+    return spec.Host(machine, hard if hard > 0 else 1 << 20, cgroups.swap, _oom_score(), program, linger)
 
 
 def _oom_score() -> int:
@@ -259,9 +260,19 @@ def _oom_score() -> int:
 
 def _refuse_fds(connection: socket.socket) -> None:
     """Whoever reads from a unix socket and takes no fds closes those that came along, and the close of a socket with
-    SO_LINGER may last for hours: a lying keeper would stop the whole server with it."""
+    SO_LINGER may last for hours: a lying keeper would stop the whole server with it. Where the kernel can't refuse
+    them, the sandbox's sockets don't linger."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
+
+
+def _fds_can_be_refused() -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
+        except OSError:
+            return False
+    return True
 
 
 async def _connect(connection: socket.socket, path: str) -> None:

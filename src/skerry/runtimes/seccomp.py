@@ -31,6 +31,8 @@ _NETLINK_ROUTE: Final = 0
 # Linux, the query, uname26 and 32-bit names, and no address randomisation (gdb)
 _PERSONALITIES: Final = (0x0, 0x8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)
 _TIOCSTI: Final = 0x5412
+_SOL_SOCKET: Final = 1
+_SO_LINGER: Final = 13
 _RLIMIT_CORE: Final = 4
 
 # Linux AIO (io_setup …) is left out: fs.aio-max-nr is one number for the whole host, and one sandbox could take it all.
@@ -56,7 +58,7 @@ sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr sc
 sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam sched_setscheduler sched_yield seccomp select
 semctl semget semop semtimedop sendfile sendmmsg sendmsg sendto set_robust_list set_thread_area set_tid_address
 setfsgid setfsuid setgid setgroups setitimer setpgid setpriority setregid setresgid setresuid setreuid setsid
-setsockopt setuid setxattr setxattrat shmat shmctl shmdt shmget shutdown sigaltstack signalfd signalfd4 splice stat
+setuid setxattr setxattrat shmat shmctl shmdt shmget shutdown sigaltstack signalfd signalfd4 splice stat
 statfs statx symlink symlinkat sync sync_file_range syncfs sysinfo tee tgkill time timer_create timer_delete
 timer_getoverrun timer_gettime timer_settime timerfd_create timerfd_gettime timerfd_settime times tkill truncate umask
 uname unlink unlinkat utime utimensat utimes vfork vmsplice wait4 waitid write writev
@@ -77,8 +79,9 @@ settimeofday swapoff swapon syslog umount2 userfaultfd vhangup
 """)
 
 
-def profile(machine: str) -> dict[str, Any]:
-    """The profile for one of `os.uname().machine`; KeyError for a machine that it was not written for."""
+def profile(machine: str, *, linger: bool = True) -> dict[str, Any]:
+    """The profile for one of `os.uname().machine`; KeyError for a machine that it was not written for. linger: whether
+    SO_LINGER may be set, see `_linger_rules`."""
     architecture, extra = _ARCHITECTURES[machine]
     return {
         "defaultAction": "SCMP_ACT_ERRNO",
@@ -91,6 +94,7 @@ def profile(machine: str) -> dict[str, Any]:
             *_socket_rules(),
             *_ioctl_rules(),
             *_rlimit_rules(),
+            *([_allow(["setsockopt"])] if linger else _linger_rules()),
             *(_allow(["personality"], _equal(0, value)) for value in _PERSONALITIES),
         ],
     }
@@ -131,6 +135,17 @@ def _socket_rules() -> list[Rule]:
 def _ioctl_rules() -> list[Rule]:
     """All but TIOCSTI: a command differs from it if any one of its 32 bits does."""
     return [_allow(["ioctl"], _masked(1, bit, ~_TIOCSTI & bit)) for bit in _bits(0xFFFFFFFF)]
+
+
+def _linger_rules() -> list[Rule]:
+    """Every option but SO_LINGER, which says that it worked. The close of a socket that lingers may last for hours, and
+    who reads from a unix socket also closes the fds that come along unasked: before 6.16 a lying keeper could stop the
+    server with one (since then a socket can refuse fds)."""
+    return [
+        *(_allow(["setsockopt"], _masked(1, bit, ~_SOL_SOCKET & bit)) for bit in _bits(0xFFFFFFFF)),
+        *(_allow(["setsockopt"], _masked(2, bit, ~_SO_LINGER & bit)) for bit in _bits(0xFFFFFFFF)),
+        _refuse(["setsockopt"], 0, _equal(1, _SOL_SOCKET), _equal(2, _SO_LINGER)),
+    ]
 
 
 def _rlimit_rules() -> list[Rule]:

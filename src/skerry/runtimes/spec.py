@@ -61,6 +61,7 @@ class Host:
     swap: Literal["limit", "swappiness", "none"]  # how swap is kept at 0: by a limit, on old v1 by never wanting it
     oom_score_adj: int = 100  # above the server's own: when the host runs out of memory, sandboxes go first
     bpf: str | None = None  # the seccomp profile as crun's ready-made program
+    linger: bool = True  # the server's own sockets can refuse fds, so a lingering one does it no harm
 
 
 def build(wall: Wall, host: Host, user_namespace: str | None = None) -> dict[str, Any]:
