@@ -65,5 +65,5 @@ keeper: ## build the keeper if its sources changed
 	$(SETUP) check
 
 clean: ## remove what was built here: the virtual environment, the keeper, caches (not the state directory)
-	rm -rf .venv src/skerry/keeper/bin build dist .mypy_cache .ruff_cache .pytest_cache
-	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	$(SUDO) rm -rf .venv src/skerry/keeper/bin build dist .mypy_cache .ruff_cache .pytest_cache
+	$(SUDO) find . -name __pycache__ -type d -prune -exec rm -rf {} +

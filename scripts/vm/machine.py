@@ -38,7 +38,7 @@ def argv(disks: Disks, memory: str) -> list[str]:
         # Always emulated, also where /dev/kvm exists: nested guests hang there, and every host shall see the same.
         "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", str(min(os.cpu_count() or 1, 4)), "-m", memory,
         "-kernel", str(disks.system.kernel), "-initrd", str(disks.system.initramfs),
-        "-append", "console=ttyS0 quiet panic=-1 mitigations=off",
+        "-append", "console=ttyS0 quiet loglevel=1 panic=-1 mitigations=off",
         # Disks are thrown away after the run: `snapshot` leaves the files as they are.
         *(part for path in drives for part in ("-drive", f"file={path},if=virtio,format=raw,snapshot=on,cache=unsafe")),
     ]  # fmt: skip
