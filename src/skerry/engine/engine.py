@@ -63,6 +63,7 @@ class Engine:
         self._changes: set[asyncio.Task[Any]] = set()
         self._lives: dict[str, Live] = {}
         self._starts = asyncio.Semaphore((os.cpu_count() or 1) + 2)
+        self._closing = False
         self._maxima = plan.host_maxima()
         self._opened_at = time.time()
 
@@ -79,13 +80,8 @@ class Engine:
         self.tokens = Tokens(self.database)
         layers = LayerStore(state / "layers")
         self.images = Images(ImageStore(state / "images", layers), layers, state / "cache", self._layers_in_use)
-        driver = await asyncio.to_thread(
-            pick_driver,
-            state,
-            self.settings["storage.driver"],
-            pool_size=parse_size(self.settings["storage.pool_size"]),
-            reserve=parse_size(self.settings["storage.reserve"]),
-        )
+        sizes = {name: parse_size(self.settings[f"storage.{name}"]) for name in ("pool_size", "reserve")}
+        driver = await asyncio.to_thread(pick_driver, state, self.settings["storage.driver"], **sizes)
         await asyncio.to_thread(driver.prepare)
         self.host = lifecycle.Host(self.settings, Rows(self.database), layers, driver, self._first_process_ended)
         self._lives = await recovery.recover(self.host)
@@ -94,6 +90,7 @@ class Engine:
 
     async def close(self) -> None:
         """Let go of everything; every sandbox lives on."""
+        self._closing = True
         while pending := self._tasks | self._changes:
             for task in list(self._tasks):
                 task.cancel()
@@ -132,7 +129,7 @@ class Engine:
         )  # fmt: skip
         lifecycle.enter(self.host, live.row, request, key)
         self._lives[live.row.id] = live
-        async with live.lock, self._starts:
+        async with live.lock, self._turn():
             try:
                 await lifecycle.create(self.host, live)
             finally:
@@ -235,7 +232,9 @@ class Engine:
 
     async def usage(self, caller: Caller, ref: str) -> Usage:
         live = self._find(caller, ref)
-        disk = await asyncio.to_thread(self.host.driver.usage, live.row.id)
+        disk = None
+        with contextlib.suppress(NotFound, OSError):  # being made, or being deleted
+            disk = await asyncio.to_thread(self.host.driver.usage, live.row.id)
         used = live.runtime.usage(live.row.id) if live.runtime is not None and live.keeper is not None else Usage()
         return replace(used, disk=disk)
 
@@ -399,10 +398,18 @@ class Engine:
         self._check_room(live.row.owner)
         live.starting = True
         try:
-            async with self._starts:
+            async with self._turn():
                 await lifecycle.start(self.host, live)
         finally:
             live.starting = False
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Few start at once, and none once the server closes: the next one removes the rows of such creates."""
+        async with self._starts:
+            if self._closing:
+                raise SandboxUnavailable("the server is stopping", hint="try again in a moment")
+            yield
 
     async def _configure(self, live: Live) -> None:
         """The sandbox's lock is held."""
@@ -463,18 +470,14 @@ class Engine:
 
     async def _end_idle(self, live: Live) -> None:
         """A call may have come in the meantime: then it is not idle any more."""
-
-        def still() -> bool:
-            return live.idle_due
-
         action = live.row.spec.lifecycle.on_idle
         if action == "delete":
-            await self._delete(live, still)
+            await self._delete(live, still=lambda: live.idle_due)
         elif action == "pause":
             with contextlib.suppress(Conflict, NotFound):
-                await self._pause(live, "idle", still)
+                await self._pause(live, "idle", still=lambda: live.idle_due)
         else:
-            await self._stop(live, "idle", still=still)
+            await self._stop(live, "idle", still=lambda: live.idle_due)
 
     def _layers_in_use(self) -> set[str]:
         return {digest for live in self._lives.values() for digest in live.row.spec.layers}

@@ -12,7 +12,7 @@ from typing import Any
 
 from skerry.engine.live import Live
 from skerry.engine.rows import HALF_ENDED
-from skerry.errors import SandboxUnavailable
+from skerry.errors import SandboxUnavailable, SkerryError
 from skerry.keeper import Keeper
 
 log = logging.getLogger("skerry.engine")
@@ -65,7 +65,8 @@ class Reaper:
             await end(live)
         except Exception as error:
             self._not_before[live.row.id] = time.monotonic() + RETRY_S
-            log.warning("could not be ended", extra={"sandbox": live.row.id, "error": str(error)})
+            unforeseen = None if isinstance(error, SkerryError) else error
+            log.warning("could not be ended", extra={"sandbox": live.row.id, "error": str(error)}, exc_info=unforeseen)
         finally:
             self._looking.discard(live)
 
