@@ -17,7 +17,8 @@ from serving import Server
 from skerry import Limits, Sandbox
 
 SCRIPT = "exhaustion.py"
-KINDS = ["inotify", "message_queues", "terminals", "asynchronous_io", "pending_signals"]
+OWNERS = ("inotify", "message_queues", "pending_signals")  # counted for the owner of the user namespace
+KINDS = [*OWNERS, "terminals", "asynchronous_io"]
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +66,9 @@ def host_gets(kind: str) -> int:
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_sandbox_can_not_take_it_all(neighbours: tuple[Sandbox, Sandbox], kind: str) -> None:
     greedy, modest = neighbours
+    assert greedy.isolation is not None
+    if greedy.isolation.runtime == "runc" and kind in OWNERS:
+        pytest.skip("runc makes the user namespace itself, so what it uses counts as root's")
     alone, alone_on_the_host = gets(modest, kind), host_gets(kind)
     with held(greedy, kind):
         assert host_gets(kind) >= alone_on_the_host * 0.75
