@@ -42,6 +42,7 @@ MASKED: Final = (
     "/proc/sysrq-trigger",
     "/proc/timer_list",
     "/proc/timer_stats",
+    "/sys/devices/virtual/block",  # the files behind loop devices, by their paths
     "/sys/devices/virtual/powercap",
     "/sys/firmware",
     "/sys/fs/selinux",

@@ -129,6 +129,16 @@ def learn_host_paths_from_the_list_of_mounts() -> object:
 
 
 @attack("host")
+def learn_host_paths_from_the_list_of_disks() -> object:
+    def told(path: str) -> object:
+        with open(path) as file:
+            return file.read()
+
+    paths = [*glob.glob("/sys/block/*/loop/backing_file"), *glob.glob("/sys/devices/virtual/block/*/loop/backing_file")]
+    return first_gain(*(lambda path=path: told(path) for path in paths))
+
+
+@attack("host")
 def see_the_hosts_mounts() -> object:
     with open("/proc/1/mountinfo") as file:
         kinds = {line.split(" - ")[1].split()[0] for line in file}
