@@ -64,6 +64,7 @@ def build_system(work: Path, wheels: list[str]) -> None:
     install_file(root / "sbin/vm-init", (HERE / "init").read_text())
     install_file(root / "usr/local/bin/skerry", SKERRY)
     install_file(root / "usr/bin/go", GO)
+    (root / "etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n")
     (work / "initramfs.gz").write_bytes(initramfs.build(root / "lib/modules" / version, root / "bin/busybox"))
     shutil.copyfile(root / "boot" / f"vmlinuz-{version}", work / "vmlinuz")
     make_disk(work / "root.img", root, "4G")
