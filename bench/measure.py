@@ -55,8 +55,9 @@ def timed(once: Callable[[], object]) -> float:
 def private_memory(cgroup_name: str) -> int:
     """Bytes that the processes of a sandbox have for themselves (smaps_rollup)."""
     pids: set[str] = set()
-    for listing in Path("/sys/fs/cgroup").glob(f"**/{cgroup_name}/**/cgroup.procs"):
-        pids |= set(listing.read_text().split())
+    for depth in ("", "*/"):  # v2 at the top, or each hierarchy in a directory of its own
+        for group in Path("/sys/fs/cgroup").glob(f"{depth}skerry/*/{cgroup_name}"):
+            pids |= {pid for listing in group.rglob("cgroup.procs") for pid in listing.read_text().split()}
     total = 0
     for pid in pids:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():

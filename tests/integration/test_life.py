@@ -101,7 +101,9 @@ def test_with_no_server_alive_the_keeper_itself_ends_a_sandbox(own_server: Serve
     own_server.start()
     Sandbox.create(lifecycle=Lifecycle(life="2s"), server=own_server.address)
     own_server.end(signal.SIGKILL)
-    cgroups = list(Path("/sys/fs/cgroup").glob(f"**/skerry/{Path(own_server.address).parent.name}/sb-*/cgroup.procs"))
+    instance = Path(own_server.address).parent.name
+    root = Path("/sys/fs/cgroup")  # v2 at the top, or each hierarchy in a directory of its own
+    cgroups = [p for depth in ("", "*/") for p in root.glob(f"{depth}skerry/{instance}/sb-*/cgroup.procs")]
     assert cgroups
     wait_until(lambda: not any(p.read_text().strip() for p in cgroups), "its processes to be gone")
     own_server.start()
