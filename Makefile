@@ -12,6 +12,8 @@ BIN := .venv/bin
 GO := GOPROXY=off GOTOOLCHAIN=local GOFLAGS=-mod=mod CGO_ENABLED=0 $(CURDIR)/$(BIN)/go
 GO_TESTS := $(patsubst %/go.mod,%,$(wildcard tests/*/*/go.mod))
 SKERRY := $(strip $(SUDO) $(BIN)/skerry)
+# What a shell starts in the background ignores Ctrl-C, and hands that on to the tests of it.
+SIGNALS := env --default-signal=INT,QUIT
 SETUP := @sh scripts/setup
 BASE := @$(SKERRY) image show base >/dev/null 2>&1 || $(SKERRY) image build base
 
@@ -37,7 +39,7 @@ run: ## set everything up, then run the quick start in a real sandbox
 test: ## set everything up, then run the tests (as root: they build real walls)
 	$(SETUP) test
 	$(BASE)
-	$(SUDO) $(BIN)/python -m pytest -m "not soak" $(ARGS)
+	$(SUDO) $(SIGNALS) $(BIN)/python -m pytest -m "not soak" $(ARGS)
 
 check: ## lint, formatting, types, generated code, Go
 	$(SETUP) check
