@@ -13,7 +13,9 @@ from pathlib import Path
 
 from skerry import Sandbox
 from skerry.config import load, run_dir
+from skerry.errors import SkerryError
 from skerry.runtimes.spawn import sealed_null
+from skerry.storage import ImageStore, LayerStore
 
 Works = dict[str, Callable[[], object]]
 
@@ -26,8 +28,7 @@ def peers() -> Iterator[Works]:
         works["bwrap … /bin/true"] = partial(run, bwrap())
     for engine in ("docker", "podman"):
         if shutil.which(engine) and engine_works(engine):
-            argv = [engine, "run", "--rm", "--network", "none", "skerry-bench", "/bin/true"]
-            works[f"{engine} run --rm --network none"] = partial(run, argv)
+            works |= engine_run(engine)
     with bare_runtimes() as bare:
         yield works | bare
 
@@ -82,28 +83,25 @@ def engine_works(engine: str) -> bool:
     return import_image(engine)
 
 
+def engine_run(engine: str) -> Works:
+    """With its own choice of runtime; where that does not work here (crun beside cgroup v1), with runc."""
+    for runtime in ([], ["--runtime", "runc"]):
+        argv = [engine, "run", "--rm", "--network", "none", *runtime, "skerry-bench", "/bin/true"]
+        with contextlib.suppress(subprocess.SubprocessError):
+            run(argv)
+            return {f"{engine} run --rm --network none": partial(run, argv)}
+    return {}
+
+
 def import_image(engine: str) -> bool:
-    layer = next(iter(sorted((load().state_dir / "layers").glob("*/"))), None)
-    if layer is None:
-        return False
-    with contextlib.suppress(subprocess.SubprocessError, OSError), tempfile.TemporaryDirectory() as work:
+    """A part of our own base image, so that no registry is asked."""
+    state = load().state_dir
+    layers = LayerStore(state / "layers")
+    with contextlib.suppress(subprocess.SubprocessError, OSError, SkerryError), tempfile.TemporaryDirectory() as work:
         run([engine, "info"])
-        root = layer / "fs" if (layer / "fs").is_dir() else layer
-        run(
-            [
-                "tar",
-                "-C",
-                str(root),
-                "-cf",
-                f"{work}/root.tar",
-                "bin",
-                "lib",
-                "lib64",
-                "usr/bin",
-                "usr/lib",
-                "usr/lib64",
-            ]
-        )
+        root = layers.path(ImageStore(state / "images", layers).get("base").layers[0])
+        parts = [part for part in ("bin", "lib", "lib64", "usr/bin", "usr/lib", "usr/lib64") if (root / part).exists()]
+        run(["tar", "-C", str(root), "-cf", f"{work}/root.tar", *parts])
         run([engine, "import", f"{work}/root.tar", "skerry-bench"])
         return True
     return False
