@@ -361,6 +361,15 @@ class TokenInfo(Answer, frozen=True, kw_only=True):
     secret: str | None = None  # only in the answer to its creation
 
 
+class Check(Answer, frozen=True):
+    """One line of `skerry doctor`. `ok` None: it could not be told, or something else would be better."""
+
+    name: str
+    ok: bool | None
+    detail: str
+    fix: str | None = None
+
+
 class Result(Value, frozen=True, kw_only=True):
     """How a command ended: `ok` is exit code 0. `denied`, `files` and `cost` are filled by later parts."""
 

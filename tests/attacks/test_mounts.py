@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from attacks.conftest import Raid
-from attacks.raid import Attack, by_users, with_control
+from attacks.raid import Attack, by_users
 
 SCRIPT = "mounts.py"
 
@@ -13,9 +13,3 @@ SCRIPT = "mounts.py"
 def test_nothing_is_mounted_or_unmounted(raided: Raid, attack: Attack, user: str) -> None:
     outcome = raided(attack, user)
     assert outcome.repelled, outcome
-
-
-@pytest.mark.parametrize("attack", with_control(SCRIPT))
-def test_the_same_attack_succeeds_where_nothing_is_in_its_way(raided: Raid, attack: Attack) -> None:
-    outcome = raided(attack, str(attack.control))
-    assert outcome.gained is not None, outcome

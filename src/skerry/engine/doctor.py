@@ -7,15 +7,14 @@ import os
 from skerry import keeper, runtimes, storage
 from skerry.config import Settings
 from skerry.errors import NotFound, SkerryError
-from skerry.runtimes import Check
 from skerry.storage import ImageStore, LayerStore
+from skerry.types import Check
 
 
 def examine(settings: Settings) -> list[Check]:
     """Every check, in the order in which they matter."""
-    rows = runtimes.checks()
-    rows += [Check(row.name, row.ok, row.detail, row.fix) for row in storage.checks(settings.state_dir)]
-    return [*rows, _keeper(), _base_image(settings)]
+    walls = runtimes.checks(settings.state_dir)
+    return [*walls, *storage.checks(settings.state_dir), _keeper(), _base_image(settings)]
 
 
 def _keeper() -> Check:

@@ -18,8 +18,8 @@ from skerry.runtimes.cgroups import NEEDED
 from skerry.runtimes.hierarchies import mounted
 from skerry.runtimes.overlay import Overlays, kernel
 from skerry.runtimes.ranges import FIRST
-from skerry.runtimes.runtime import Check
 from skerry.runtimes.userns import UserNamespaces
+from skerry.types import Check
 
 _WANTED_FILES: Final = 65_536
 _MANAGERS: Final = {

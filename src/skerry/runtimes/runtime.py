@@ -37,16 +37,6 @@ class Init:
     boot_id: str
 
 
-@dataclass(frozen=True)
-class Check:
-    """One line of `skerry doctor`. ok None: it could not be told."""
-
-    name: str
-    ok: bool | None
-    detail: str
-    fix: str | None = None
-
-
 class Runtime(Protocol):
     """Nothing above this may assume a shared kernel or a host path into the sandbox."""
 

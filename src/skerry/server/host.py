@@ -9,7 +9,7 @@ import msgspec
 
 from skerry.engine.doctor import examine
 from skerry.server.call import Call, Nothing
-from skerry.types import Answer
+from skerry.types import Answer, Check
 
 
 class ServerInfo(Answer, frozen=True, kw_only=True):
@@ -32,18 +32,9 @@ class Health(Answer, frozen=True, kw_only=True):
     ok: bool
 
 
-class Finding(Answer, frozen=True, kw_only=True):
-    """One thing that was looked at. `ok` null: it could not be told."""
-
-    name: str
-    ok: bool | None
-    detail: str
-    fix: str | None = None
-
-
 class Report(Answer, frozen=True, kw_only=True):
     ok: bool
-    checks: list[Finding]
+    checks: list[Check]
 
 
 async def info(call: Call[Nothing, Nothing]) -> ServerInfo:
@@ -67,8 +58,7 @@ async def stop(call: Call[Nothing, Nothing]) -> Health:
 
 async def doctor(call: Call[Nothing, Nothing]) -> Report:
     checks = await asyncio.to_thread(examine, call.engine.settings)
-    found = [Finding(name=check.name, ok=check.ok, detail=check.detail, fix=check.fix) for check in checks]
-    return Report(ok=all(finding.ok is not False for finding in found), checks=found)
+    return Report(ok=all(check.ok is not False for check in checks), checks=checks)
 
 
 async def health(call: Call[Nothing, Nothing]) -> Health:

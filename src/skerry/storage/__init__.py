@@ -5,13 +5,12 @@ image   a name for a stack of layers and its defaults   (ImageStore)
 unit    upper/ and work/ of one sandbox, with a limit   (Driver: btrfs, loop, plain)
 """
 
-from skerry.storage.driver import Check, Driver
+from skerry.storage.driver import Driver
 from skerry.storage.images import Image, ImageStore, check_image_name, image_digest
 from skerry.storage.layers import LayerStore
 from skerry.storage.pick import checks, pick_driver
 
 __all__ = [
-    "Check",
     "Driver",
     "Image",
     "ImageStore",

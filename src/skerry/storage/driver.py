@@ -27,16 +27,6 @@ DEFAULT_POOL = 64 * GiB
 
 
 @dataclass(frozen=True)
-class Check:
-    """One line of `skerry doctor`. ok None: it works, but another driver is better."""
-
-    name: str
-    ok: bool | None
-    detail: str
-    fix: str | None = None
-
-
-@dataclass(frozen=True)
 class Lack:
     """Why a driver can't be used on this host, and the command that would change it."""
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from skerry.errors import HostUnsupported, InvalidRequest
 from skerry.storage.btrfs import BtrfsDriver
-from skerry.storage.driver import DEFAULT_POOL, DEFAULT_RESERVE, Check, Driver
+from skerry.storage.driver import DEFAULT_POOL, DEFAULT_RESERVE, Driver
 from skerry.storage.loop import LoopDriver
 from skerry.storage.plain import PlainDriver
-from skerry.types import format_size
+from skerry.types import Check, format_size
 
 _Kind = type[BtrfsDriver] | type[LoopDriver] | type[PlainDriver]
 _KINDS: dict[str, _Kind] = {"btrfs": BtrfsDriver, "loop": LoopDriver, "plain": PlainDriver}

@@ -1,0 +1,15 @@
+"""Each attack that can be tried safely elsewhere succeeds there: an attack that fails everywhere proves nothing."""
+
+from __future__ import annotations
+
+import pytest
+from attacks.conftest import Raid
+from attacks.raid import INSIDE, Attack, with_control
+
+SCRIPTS = sorted(path.name for path in INSIDE.glob("*.py"))
+
+
+@pytest.mark.parametrize("attack", [case for script in SCRIPTS for case in with_control(script)])
+def test_the_same_attack_succeeds_where_nothing_is_in_its_way(raided: Raid, attack: Attack) -> None:
+    outcome = raided(attack, str(attack.control))
+    assert outcome.gained is not None, outcome
