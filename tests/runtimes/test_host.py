@@ -212,3 +212,9 @@ async def test_many_at_once_all_start(runtime: OciRuntime, layer: Path, tmp_path
 
 def _children() -> str:
     return Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+
+
+def test_a_state_directory_that_is_not_there_yet_is_examined_where_it_will_be(tmp_path: Path) -> None:
+    found = {check.name: check for check in checks(tmp_path / "not" / "yet")}
+    assert found["idmapped overlay"].ok is True
+    assert list(tmp_path.iterdir()) == []

@@ -35,12 +35,13 @@ _MENDED: Final = {"runc": ((1, 3, 6), (1, 4, 3)), "crun": ((1, 24, 0),)}
 
 def checks(state_dir: Path = Path("/var/lib")) -> list[Check]:
     """All of them, also when one fails: none depends on another. Layers lie in the state directory, and whether they
-    can be mounted depends on its file system."""
+    can be mounted depends on its file system; one that is not there yet will be made below what is."""
+    there = next(path for path in (state_dir, *state_dir.parents) if path.is_dir())
     tests: tuple[Callable[[], Check], ...] = (
         _root,
         _kernel,
         _user_namespaces,
-        lambda: _overlay(state_dir),
+        lambda: _overlay(there),
         _cgroups,
         _cgroup_kill,
         _runtime,
