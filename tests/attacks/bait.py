@@ -27,6 +27,7 @@ def bait(server: Server) -> Iterator[dict[str, Any]]:
     """The facts that the attacks are told; everything is really there, and open to anybody on the host."""
     mark = f"mark-{secrets.token_hex(8)}"
     with ExitStack() as stack:
+        stack.enter_context(_crowd())
         yield {
             "mark": mark,
             "secret": stack.enter_context(_secret(mark)),
@@ -72,6 +73,16 @@ def _victim(mark: str) -> Iterator[int]:
         yield process.pid
         assert process.poll() is None, "the victim was killed"
         process.kill()
+
+
+@contextmanager
+def _crowd(size: int = 40) -> Iterator[None]:
+    """A host may be a container with hardly a process of its own, fewer than a sandbox has."""
+    with ExitStack() as stack:
+        for _ in range(size):
+            process = stack.enter_context(subprocess.Popen(["tail", "-f", "/dev/null"]))
+            stack.callback(process.kill)
+        yield
 
 
 @contextmanager

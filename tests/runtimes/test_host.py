@@ -218,3 +218,16 @@ def test_a_state_directory_that_is_not_there_yet_is_examined_where_it_will_be(tm
     found = {check.name: check for check in checks(tmp_path / "not" / "yet")}
     assert found["idmapped overlay"].ok is True
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_server_that_sudo_started_can_still_build_walls() -> None:
+    """sudo leaves a hard limit of no cores at all."""
+    script = (
+        "import resource, sys; from pathlib import Path\n"
+        "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
+        "from skerry.runtimes import oci\n"
+        "pipes = Path('/proc/sys/kernel/core_pattern').read_text().startswith('|')\n"
+        "core = oci._core()\n"
+        "assert core == resource.getrlimit(resource.RLIMIT_CORE)[1] and (core == 1 or not pipes)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -130,8 +130,9 @@ async def test_hostname_and_working_directory(box: Box) -> None:
 async def test_no_core_dump_reaches_the_host_and_the_limit_stays(box: Box) -> None:
     limits = (await box.read("/proc/1/limits")).splitlines()
     (core,) = [line.split() for line in limits if line.startswith("Max core file size")]
-    assert core[4:6] == ["1", "1"]
-    assert await box.run("cores") == "set: <nil>, still 1 1\n"
+    (limit,) = [at for at in box.runtime.spec(box.wall)["process"]["rlimits"] if at["type"] == "RLIMIT_CORE"]
+    assert core[4:6] == [str(limit["soft"]), str(limit["hard"])]
+    assert await box.run("cores") == f"set: <nil>, still {limit['soft']} {limit['hard']}\n"
 
 
 async def test_pid_1_goes_before_the_hosts_own_processes_when_memory_runs_out(box: Box) -> None:

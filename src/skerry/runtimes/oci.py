@@ -13,7 +13,7 @@ import shutil
 import signal
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from skerry.errors import HostUnsupported, SandboxUnavailable
 from skerry.runtimes import bpf, guarantees, launch, posture, processes, seccomp, spawn, spec
@@ -246,7 +246,24 @@ def _host(name: str, cgroups: Cgroups) -> spec.Host:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     linger = _fds_can_be_refused()
     program = bpf.compiled(seccomp.profile(machine, linger=linger)) if name == "crun" else None
-    return spec.Host(machine, hard if hard > 0 else 1 << 20, cgroups.swap, _oom_score(), program, linger)
+    files = hard if hard > 0 else 1 << 20
+    return spec.Host(machine, files, cgroups.swap, _oom_score(), program, core=_core(), linger=linger)
+
+
+def _core() -> Literal[0, 1]:
+    """sudo leaves a hard limit of 0, which the runtime, in a user namespace by then, can't raise any more."""
+    if resource.getrlimit(resource.RLIMIT_CORE)[1] != 0:
+        return 1
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+    except (ValueError, OSError) as error:  # no CAP_SYS_RESOURCE
+        if Path("/proc/sys/kernel/core_pattern").read_text().startswith("|"):
+            raise HostUnsupported(
+                "core dumps of a sandbox would go to the host's own handler: the hard limit of cores is 0 here",
+                hint="start the server with a higher one (ulimit -Hc; in sudoers: Defaults rlimit_core=default)",
+            ) from error
+        return 0
+    return 1
 
 
 def _oom_score() -> int:

@@ -62,6 +62,7 @@ class Host:
     swap: Literal["limit", "swappiness", "none"]  # how swap is kept at 0: by a limit, on old v1 by never wanting it
     oom_score_adj: int = 100  # above the server's own: when the host runs out of memory, sandboxes go first
     bpf: str | None = None  # the seccomp profile as crun's ready-made program
+    core: Literal[0, 1] = 1  # 1 also keeps a core from a handler of the host, to which the kernel pipes it at 0
     linger: bool = True  # the server's own sockets can refuse fds, so a lingering one does it no harm
 
 
@@ -112,7 +113,7 @@ def _process(wall: Wall, host: Host) -> dict[str, Any]:
         "capabilities": {kind: list(CAPABILITIES) for kind in ("bounding", "effective", "permitted")},
         "rlimits": [
             {"type": "RLIMIT_NOFILE", "hard": files, "soft": files},
-            {"type": "RLIMIT_CORE", "hard": 1, "soft": 1},
+            {"type": "RLIMIT_CORE", "hard": host.core, "soft": host.core},
         ],
         "noNewPrivileges": True,
         "oomScoreAdj": host.oom_score_adj,
