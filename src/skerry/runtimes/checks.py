@@ -67,7 +67,8 @@ def _guarded(test: Callable[[], Check]) -> Check:
         return test()
     except (OSError, SkerryError) as error:
         name = getattr(test, "__name__", "check").strip("_").replace("_", " ")
-        return Check(name, None, f"could not be told: {error}")
+        message, hint = (error.message, error.hint) if isinstance(error, SkerryError) else (str(error), None)
+        return Check(name, None, f"could not be told: {message}", hint)
 
 
 def _root() -> Check:

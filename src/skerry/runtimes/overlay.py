@@ -174,7 +174,7 @@ def _idmapped(path: Path, namespace: int, *, read_only: bool = False) -> int:
         os.close(fd)
         raise HostUnsupported(
             f"the file system under {path} takes no idmapped mounts: {error}",
-            hint="put the state directory on ext4, xfs, btrfs or tmpfs",
+            hint="put the state directory on ext4, xfs or btrfs",
         ) from error
     return fd
 
