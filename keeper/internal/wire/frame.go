@@ -24,6 +24,8 @@ const (
 	// FrameHead is a type byte and a big-endian length.
 	FrameHead = 5
 	maxFrame  = 1 << 20
+	// firstOfMethod: a request begins with a letter, and no frame's type is one.
+	firstOfMethod = 'A'
 )
 
 var errFrame = errors.New("frame too long")
@@ -43,7 +45,8 @@ func (c *Conn) Upgrade(kind byte, value any) error {
 }
 
 // Downgrade sends the last frame; after it the connection speaks HTTP again. A host that has sent frames meanwhile can't
-// know which of them still were frames: it closes the connection instead.
+// know which of them still were frames: it closes the connection instead, and what it sent until then is read and thrown
+// away. (Closed with bytes unread, a socket resets its peer, which might then never see the last frame.)
 func (c *Conn) Downgrade(kind byte, value any) {
 	frame, err := jsonFrame(kind, value)
 	c.framed.Store(false)
@@ -75,8 +78,8 @@ func putHead(buffer []byte, kind byte) {
 
 // ReadFrame reads the next frame from the host into a fresh buffer.
 func (c *Conn) ReadFrame() (byte, []byte, error) {
-	_, err := c.r.Peek(1)
-	if !c.framed.Load() {
+	first, err := c.r.Peek(1)
+	if !c.framed.Load() && (err != nil || first[0] >= firstOfMethod) {
 		return 0, nil, ErrDowngraded
 	}
 	if err != nil {
