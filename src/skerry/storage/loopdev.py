@@ -49,11 +49,6 @@ def backs(device: str, file: Path) -> bool:
         os.close(fd)
 
 
-def devices_of(file: Path) -> list[str]:
-    """Every device on this file. Normally one or none."""
-    return [f"/dev/{name}" for name in _busy_names() if backs(f"/dev/{name}", file)]
-
-
 def lacking() -> str | None:
     """Why loop devices can't be had here, or None."""
     try:
