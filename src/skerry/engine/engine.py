@@ -10,21 +10,20 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, Literal, TypeVar
 
 from msgspec.structs import replace
 
 from skerry._version import __version__
 from skerry.config import Settings
-from skerry.engine import lifecycle, place, plan, recovery, runs
+from skerry.engine import lifecycle, place, plan, recovery
 from skerry.engine.database import Database
 from skerry.engine.files import Files
 from skerry.engine.images import Images
 from skerry.engine.live import Live
+from skerry.engine.processes import Processes
 from skerry.engine.reaper import Ends, Reaper
 from skerry.engine.rows import HALF_ENDED, Row, Rows
-from skerry.engine.runs import Run
 from skerry.engine.tokens import Tokens
 from skerry.errors import (
     Conflict,
@@ -34,15 +33,12 @@ from skerry.errors import (
     SandboxUnavailable,
     SkerryError,
 )
-from skerry.keeper import Keeper, ProcessSpec, build_id
+from skerry.keeper import Keeper, build_id
 from skerry.runtimes import Runtime
 from skerry.storage import ImageStore, LayerStore, pick_driver
 from skerry.types import (
     Caller,
     CreateRequest,
-    ProcessInfo,
-    RunRequest,
-    RunResult,
     SandboxInfo,
     UpdateRequest,
     Usage,
@@ -66,6 +62,7 @@ class Engine:
         self._closing = False
         self._maxima = plan.host_maxima()
         self._opened_at = time.time()
+        self.processes = Processes(self._find, self._use, self._fail, self._spawn)
 
     # -- opening and closing ------------------------------------------------------------------------------------------
 
@@ -239,67 +236,6 @@ class Engine:
         return replace(used, disk=disk)
 
     # -- what runs inside ---------------------------------------------------------------------------------------------
-
-    async def run(self, caller: Caller, ref: str, request: RunRequest) -> Run:
-        async with self._use(caller, ref) as (live, keeper):
-            kills = live.runtime.oom_kills(live.row.id) if live.runtime is not None else None
-            process = plan.new_id("p-")
-            stdin = request.stdin.encode() if request.stdin is not None else request.stdin_base64
-            stream = await keeper.start(
-                ProcessSpec(
-                    id=process, env=request.env, cwd=request.cwd, user=request.user, timeout_s=request.timeout,
-                    shell=request.cmd if isinstance(request.cmd, str) else None,
-                    argv=request.cmd if not isinstance(request.cmd, str) else None,
-                    stdin="pipe" if request.stdin_stream or stdin is not None else "none",
-                )
-            )  # fmt: skip
-            run = Run(live, process, stream, kills, partial(self._fail, live, keeper))
-            if stdin is not None:
-                self._spawn(self._feed(run, stdin))
-            if request.stdin_stream:
-                live.inputs[process] = run
-            return run
-
-    async def collect(self, run: Run) -> RunResult:
-        return await runs.collect(run)
-
-    @staticmethod
-    async def _feed(run: Run, data: bytes) -> None:
-        """A program that closes its stdin early is no error."""
-        with contextlib.suppress(SandboxUnavailable, OSError):
-            for start in range(0, len(data), 1 << 18):
-                await run.send_stdin(data[start : start + (1 << 18)])
-            await run.close_stdin()
-
-    async def send_stdin(
-        self, caller: Caller, ref: str, process: str, chunks: AsyncIterator[bytes], close: bool
-    ) -> None:
-        live = self._find(caller, ref)
-        run = live.inputs.get(process)
-        if run is None:
-            raise NotFound(f"no process {process!r} is waiting for input", details={"process": process})
-        with contextlib.suppress(SandboxUnavailable, OSError):
-            async for chunk in chunks:
-                for start in range(0, len(chunk), 1 << 18):
-                    await run.send_stdin(chunk[start : start + (1 << 18)])
-            if close:
-                await run.close_stdin()
-
-    async def processes(self, caller: Caller, ref: str) -> builtins.list[ProcessInfo]:
-        async with self._use(caller, ref) as (_, keeper):
-            return [runs.process_info(process) for process in await keeper.processes()]
-
-    async def process(self, caller: Caller, ref: str, process: str) -> ProcessInfo:
-        async with self._use(caller, ref) as (_, keeper):
-            return runs.process_info(await keeper.process(process))
-
-    async def signal_process(self, caller: Caller, ref: str, process: str, name: str) -> None:
-        async with self._use(caller, ref) as (_, keeper):
-            await keeper.signal(process, name)
-
-    async def remove_process(self, caller: Caller, ref: str, process: str) -> None:
-        async with self._use(caller, ref) as (_, keeper):
-            await keeper.remove(process)
 
     async def files(self, caller: Caller, ref: str) -> Files:
         """The sandbox's files; each operation on it is a call of its own."""

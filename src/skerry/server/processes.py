@@ -50,12 +50,12 @@ async def run(call: Call[RunQuery, RunRequest]) -> RunResult | Stream:
         raise InvalidRequest("only runs that are waited for are possible", hint="add ?wait=true")
     wish = call.accepts(JSON, FRAMES, NDJSON)
     call.log["command"] = "(shell)" if isinstance(call.body.cmd, str) else call.body.cmd[0][:100]
-    run = await call.engine.run(call.caller, call.ref, call.body)
+    run = await call.engine.processes.run(call.caller, call.ref, call.body)
     call.log["process_id"] = run.id
     if wish != JSON:
         return Stream(wish, _stream(run, Frames() if wish == FRAMES else Lines()), close=run.aclose)
     try:
-        return await call.while_here(call.engine.collect(run))
+        return await call.while_here(call.engine.processes.collect(run))
     finally:
         await run.aclose()
 
@@ -73,20 +73,20 @@ async def _stream(run: Run, form: Frames | Lines) -> AsyncGenerator[bytes, None]
 
 
 async def stdin(call: Call[StdinQuery, Nothing]) -> None:
-    await call.engine.send_stdin(call.caller, call.ref, call.process, call.chunks(), call.query.close)
+    await call.engine.processes.send_stdin(call.caller, call.ref, call.process, call.chunks(), call.query.close)
 
 
 async def list_(call: Call[Nothing, Nothing]) -> Processes:
-    return Processes(processes=await call.engine.processes(call.caller, call.ref))
+    return Processes(processes=await call.engine.processes.list(call.caller, call.ref))
 
 
 async def get(call: Call[Nothing, Nothing]) -> ProcessInfo:
-    return await call.engine.process(call.caller, call.ref, call.process)
+    return await call.engine.processes.get(call.caller, call.ref, call.process)
 
 
 async def signal(call: Call[Nothing, SignalRequest]) -> None:
-    await call.engine.signal_process(call.caller, call.ref, call.process, call.body.signal)
+    await call.engine.processes.signal(call.caller, call.ref, call.process, call.body.signal)
 
 
 async def remove(call: Call[Nothing, Nothing]) -> None:
-    await call.engine.remove_process(call.caller, call.ref, call.process)
+    await call.engine.processes.remove(call.caller, call.ref, call.process)

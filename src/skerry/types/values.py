@@ -1,0 +1,123 @@
+"""What every value is made of: strict structs, sizes, spans, and the checks that all requests share."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import msgspec
+
+from skerry.errors import InvalidRequest
+
+ENV_MOST = 128 << 10  # bytes of a sandbox's or a command's variables; Linux takes no more in any single one
+NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
+SANDBOX_ID = re.compile(r"sb-[a-z2-7]{10}")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:I?B)?", re.IGNORECASE)
+_SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE)
+_SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SPAN_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A strict, immutable value."""
+
+
+class Answer(Value, frozen=True, kw_only=True, omit_defaults=False, forbid_unknown_fields=False):
+    """A value that the server gives: every field is there, also an empty one. A client takes one with more fields, so
+    that it can talk to a newer server."""
+
+
+def parse_size(value: str | int, what: str = "size") -> int:
+    """Bytes from 1048576, "512M", "2G", "1.5GiB"; units are powers of 1024."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise InvalidRequest(f"{what}: {value!r} is not a size", hint='write it like "512M" or "2G"')
+    if isinstance(value, int):
+        number = value
+    else:
+        match = _SIZE.fullmatch(value.strip()) if len(value) < 40 else None
+        if match is None:
+            raise InvalidRequest(f"{what}: {value[:60]!r} is not a size", hint='write it like "512M" or "2G"')
+        number = int(float(match[1]) * _SIZE_UNITS[match[2].upper()])
+    if not 0 < number < 1 << 53:
+        raise InvalidRequest(f"{what}: {value!r} is out of range", hint='write it like "512M" or "2G"')
+    return number
+
+
+def parse_span(value: str | int | float, what: str = "time") -> float:
+    """Seconds from 90, "90", "15m", "24h", "500ms"."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise InvalidRequest(f"{what}: {value!r} is not a time", hint='write it like "90s", "15m" or "24h"')
+    if isinstance(value, str):
+        match = _SPAN.fullmatch(value.strip()) if len(value) < 40 else None
+        if match is None:
+            raise InvalidRequest(f"{what}: {value[:60]!r} is not a time", hint='write it like "90s", "15m" or "24h"')
+        seconds = float(match[1]) * _SPAN_UNITS[(match[2] or "s").lower()]
+    else:
+        seconds = float(value) if abs(value) < 1e9 else math.inf  # an int may be too long for a float
+    if not (math.isfinite(seconds) and 0 < seconds < 1e9):
+        raise InvalidRequest(f"{what}: {value!r} is out of range", hint='write it like "90s", "15m" or "24h"')
+    return seconds
+
+
+def format_size(number: int) -> str:
+    """The shortest form that `parse_size` reads back exactly: 2147483648 → "2G"."""
+    for unit in ("T", "G", "M", "K"):
+        if number >= _SIZE_UNITS[unit] and number % _SIZE_UNITS[unit] == 0:
+            return f"{number // _SIZE_UNITS[unit]}{unit}"
+    return str(number)
+
+
+def check_text(what: str, *values: str) -> None:
+    for value in values:
+        if "\0" in value:
+            raise InvalidRequest(f"{what}: a NUL byte is not allowed")
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(f"{what}: not valid Unicode") from None
+
+
+def check_path(what: str, path: str) -> None:
+    if not path or len(path) > 4096:
+        raise InvalidRequest(f"{what}: {'longer than 4,096 characters' if path else 'it is empty'}")
+    check_text(what, path)
+
+
+def check_user(user: str | None) -> None:
+    if user is None:
+        return
+    if not user or len(user) > 256:
+        problem = "longer than 256 characters" if user else "it is empty"
+        raise InvalidRequest(f"user: {problem}", hint="leave it out for the image's user")
+    check_text("user", user)
+
+
+def check_name(name: str | None, what: str = "name") -> None:
+    if name is None:
+        return
+    if not NAME.fullmatch(name) or SANDBOX_ID.fullmatch(name):
+        raise InvalidRequest(
+            f"{what}: {name[:80]!r} can't be used",
+            hint="1 to 63 characters of a-z, 0-9, '.', '_', '-'; the first and last a letter or digit; not like an id",
+        )
+
+
+def check_env(env: dict[str, str] | dict[str, str | None]) -> None:
+    size = 0
+    for name, value in env.items():
+        shown = name[:80]
+        if not name or "=" in name or "\0" in name:
+            raise InvalidRequest(f"env: {shown!r} is not a variable's name", hint="no '=', no NUL, not empty")
+        check_text(f"env.{shown}", name, value or "")
+        size += len(name.encode()) + len((value or "").encode()) + 2
+        if size > ENV_MOST:
+            raise InvalidRequest(f"env: more than {ENV_MOST >> 10} KiB", hint="put what is large into a file")
+
+
+def check_labels(labels: dict[str, str]) -> None:
+    if len(labels) > 64:
+        raise InvalidRequest("labels: more than 64")
+    for key, value in labels.items():
+        if not key or "=" in key or len(key) > 128 or len(value) > 1024:
+            raise InvalidRequest(f"labels: {key[:140]!r} can't be used", hint="keys to 128, no '='; values to 1,024")
+        check_text("labels", key, value)
