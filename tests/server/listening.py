@@ -20,6 +20,23 @@ from skerry.server.listener import Places, listen_for
 from skerry.types import Caller, RunRequest, SandboxInfo
 
 
+class NoProcesses:
+    """Every sandbox is not found; input goes nowhere."""
+
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+
+    async def run(self, caller: Caller, ref: str, request: RunRequest) -> None:
+        raise NotFound(f"there is no sandbox {ref!r}")
+
+    async def send_stdin(
+        self, caller: Caller, ref: str, process: str, chunks: AsyncIterator[bytes], close: bool
+    ) -> None:
+        """Reads at the pace of the network and keeps nothing."""
+        async for chunk in chunks:
+            self.calls.append(str(len(chunk)))
+
+
 class EmptyEngine:
     """Real tokens in a real database; every sandbox is not found."""
 
@@ -29,6 +46,7 @@ class EmptyEngine:
         self.database = Database(path / "state.db")
         self.tokens = Tokens(self.database)
         self.calls: list[str] = []
+        self.processes = NoProcesses(self.calls)
 
     def list(self, caller: Caller, labels: dict[str, str], state: str | None) -> list[SandboxInfo]:
         self.calls.append("list")
@@ -37,9 +55,6 @@ class EmptyEngine:
     def get(self, caller: Caller, ref: str) -> SandboxInfo:
         self.calls.append("get")
         raise NotFound(f"there is no sandbox {ref!r}")
-
-    async def run(self, caller: Caller, ref: str, request: RunRequest) -> None:
-        self.get(caller, ref)
 
     async def delete(self, caller: Caller, ref: str) -> None:
         self.get(caller, ref)
@@ -50,13 +65,6 @@ class EmptyEngine:
 
     async def stop(self, caller: Caller, ref: str) -> SandboxInfo:
         raise ZeroDivisionError("a secret of the inside")
-
-    async def send_stdin(
-        self, caller: Caller, ref: str, process: str, chunks: AsyncIterator[bytes], close: bool
-    ) -> None:
-        """Reads at the pace of the network and keeps nothing."""
-        async for chunk in chunks:
-            self.calls.append(str(len(chunk)))
 
 
 class Listening:
