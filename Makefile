@@ -15,7 +15,7 @@ SKERRY := $(strip $(SUDO) $(BIN)/skerry)
 # What a shell starts in the background ignores Ctrl-C, and hands that on to the tests of it.
 SIGNALS := env --default-signal=INT,QUIT
 SETUP := @sh scripts/setup
-BASE := @$(SKERRY) image show base >/dev/null 2>&1 || $(SKERRY) image build base
+BASE := @$(SKERRY) image build base >/dev/null
 
 .PHONY: help run test check bench test-vm keeper clean
 .DEFAULT_GOAL := help

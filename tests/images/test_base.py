@@ -63,9 +63,31 @@ def test_the_user_owns_its_home_and_the_workspace(built: tuple[Image, Path]) -> 
     assert os.readlink(root / "usr/local/bin/sudo") == "/run/skerry/bin/sudo"
 
 
-@pytest.mark.parametrize("program", ["bash", "python3", "python", "pip", "git", "curl", "ps", "adduser"])
+@pytest.mark.parametrize(
+    "program", ["bash", "python3", "python", "pip", "git", "curl", "ps", "adduser", "vim", "vi", "tmux", "less"]
+)
 def test_what_was_promised_is_there(built: tuple[Image, Path], program: str) -> None:
     assert any(os.path.lexists(built[1] / folder / program) for folder in ("usr/bin", "usr/sbin"))
+
+
+@pytest.mark.parametrize("terminal", ["xterm-256color", "tmux-256color", "screen-256color", "linux", "vt100"])
+def test_common_terminals_are_known(built: tuple[Image, Path], terminal: str) -> None:
+    assert any((built[1] / top / "terminfo" / terminal[0] / terminal).is_file() for top in ("lib", "usr/lib"))
+
+
+def test_git_has_an_identity_below_the_users_own(built: tuple[Image, Path], tmp_path: Path) -> None:
+    environment = {
+        "PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIT_CONFIG_SYSTEM": str(built[1] / "etc/gitconfig")
+    }  # fmt: skip
+
+    def ask(*words: str) -> str:
+        done = subprocess.run(["git", "config", *words], env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    assert (ask("user.name"), ask("user.email")) == ("Skerry Agent", "agent@skerry.invalid")
+    assert (ask("safe.directory"), ask("init.defaultBranch"), ask("advice.detachedHead")) == ("*", "main", "false")
+    ask("--global", "user.name", "Mine")
+    assert ask("user.name") == "Mine"
 
 
 @pytest.mark.parametrize("program", ["node", "npm", "npx", "corepack"])

@@ -48,7 +48,7 @@ def show(session: Session, name: str, as_json: bool) -> None:
 
 
 @image.command()
-@click.option("--rebuild", is_flag=True, help="Also if it is there.")
+@click.option("--rebuild", is_flag=True, help="Also if it is there as this version makes it.")
 @json_option
 @click.argument("name", default="base")
 @pass_session

@@ -7,6 +7,7 @@ import os
 from skerry import keeper, runtimes, storage
 from skerry.config import Settings
 from skerry.errors import NotFound, SkerryError
+from skerry.images import recipe_digest
 from skerry.storage import ImageStore, LayerStore
 from skerry.types import Check
 
@@ -31,4 +32,7 @@ def _base_image(settings: Settings) -> Check:
         image = ImageStore(state / "images", LayerStore(state / "layers")).get("base")
     except (NotFound, OSError):
         return Check("image base", None, "not made yet", "skerry image build base")
-    return Check("image base", True, f"{image.size / 1e6:.0f} MB")
+    size = f"{image.size / 1e6:.0f} MB"
+    if image.recipe != recipe_digest():
+        return Check("image base", None, f"{size}, made by another version of Skerry", "skerry image build base")
+    return Check("image base", True, size)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from skerry.errors import Conflict, NotFound, SkerryError
-from skerry.images import build_base
+from skerry.images import build_base, recipe_digest
 from skerry.storage import ImageStore, LayerStore
 from skerry.types import ImageInfo, Progress
 
@@ -51,13 +50,14 @@ class Images:
         await asyncio.to_thread(self._store.collect, self._layers_in_use())
 
     async def build(self, name: str, rebuild: bool) -> AsyncIterator[Progress | ImageInfo]:
-        """Progress, then the image. The work goes on if the caller leaves; a second caller sees the same work."""
+        """Progress, then the image. The work goes on if the caller leaves; a second caller sees the same work.
+
+        One that is there is given as it is, unless its recipe has changed. Sandboxes on the old one live on."""
         if name != "base":
             raise NotFound(f"there is no recipe for an image {name!r}", hint="this version builds `base`")
-        if not rebuild and self._job is None:
-            with contextlib.suppress(NotFound):
-                yield self._store.get(name)
-                return
+        if not rebuild and self._job is None and (there := self._as_it_should_be(name)) is not None:
+            yield there
+            return
         queue: asyncio.Queue[Event] = asyncio.Queue()
         self._watchers.add(queue)
         try:
@@ -73,6 +73,14 @@ class Images:
         finally:
             self._watchers.discard(queue)
 
+    def _as_it_should_be(self, name: str) -> ImageInfo | None:
+        """The image, unless another version of Skerry made it otherwise."""
+        try:
+            image = self._store.get(name)
+        except NotFound:
+            return None
+        return image if image.recipe == recipe_digest() else None
+
     async def _build(self) -> None:
         loop = asyncio.get_running_loop()
 
@@ -87,6 +95,7 @@ class Images:
 
         try:
             image = await asyncio.to_thread(build_base, self._store, self._layers, self._cache, progress)
+            await asyncio.to_thread(self._store.collect, self._layers_in_use())  # those of the image that it replaced
             tell(image)
         except SkerryError as error:
             tell(error)

@@ -20,6 +20,7 @@ from skerry.errors import Conflict, HostUnsupported
 from skerry.images import child, finish, node
 from skerry.images.apt import PATH, Apt
 from skerry.images.progress import Stage
+from skerry.images.recipe import BOOTSTRAP, DPKG_OPTIONS, EXTRAS, PACKAGES, recipe_digest
 from skerry.images.sources import host_release, host_sources
 from skerry.storage import tree
 from skerry.storage.images import Image, ImageStore, image_digest
@@ -27,15 +28,6 @@ from skerry.storage.layers import LayerStore
 from skerry.types import Progress
 
 NAME = "base"
-PACKAGES = (
-    *("bash", "mount", "passwd", "adduser", "procps", "tzdata", "ca-certificates"),
-    *("python3", "python3-pip", "python3-venv", "git", "curl"),
-)
-# Taken where the archive has them: Ubuntu keeps some in a component that a host may not have enabled.
-EXTRAS = (
-    *("ripgrep", "less", "nano", "jq", "file", "patch", "unzip", "zip", "xz-utils", "openssh-client"),
-    *("python-is-python3", "netbase", "wget", "make", "tree"),
-)
 _TOOLS = {"mmdebstrap": "mmdebstrap", "apt-get": "apt", "setpriv": "util-linux", "unshare": "util-linux"}
 _STEP = re.compile(r"(?:Unpacking|Setting up) (\S+)")
 _PREFIX = "build-"
@@ -123,15 +115,7 @@ def _bootstrap(
 ) -> None:
     """Unpacks and configures, from the lists and archives that are here: hard links, nothing is fetched again."""
     hook = 'cp -a "$SKERRY_LISTS/." "$1/var/lib/apt/lists/" && cp -al "$SKERRY_ARCHIVES/." "$1/var/cache/apt/archives/"'
-    argv = [
-        "mmdebstrap",
-        "--mode=root",
-        "--variant=apt",
-        "--format=directory",
-        "--skip=update,check/signed-by",
-        "--verbose",
-    ]
-    argv += [f"--dpkgopt={option}" for option in finish.DPKG_OPTIONS]
+    argv = ["mmdebstrap", *BOOTSTRAP, *(f"--dpkgopt={option}" for option in DPKG_OPTIONS)]
     argv += [f"--setup-hook={hook}", f"--include={','.join(packages)}", codename, str(work / "root"), str(apt.sources)]
     environment = {name: value for name, value in apt.environment().items() if name != "APT_CONFIG"}
     environment |= {
@@ -173,6 +157,7 @@ def _store(images: ImageStore, layers: LayerStore, root: Path, progress: Callabl
             user=finish.USER,
             cwd=finish.WORKSPACE,
             env=finish.ENV,
+            recipe=recipe_digest(),
         )
         images.put(image)
     return image

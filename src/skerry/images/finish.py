@@ -18,16 +18,6 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # not stand before the system's programs there.
 ENV = {"PATH": f"{SYSTEM_PATH}:/run/skerry/bin:{HOME}/.local/bin", "LANG": "C.UTF-8"}
 
-DPKG_OPTIONS = (
-    "path-exclude=/usr/share/doc/*",
-    "path-include=/usr/share/doc/*/copyright",
-    "path-exclude=/usr/share/man/*",
-    "path-exclude=/usr/share/info/*",
-    "path-exclude=/usr/share/locale/*",
-    "path-include=/usr/share/locale/locale.alias",
-    "path-exclude=/usr/lib/python3*/EXTERNALLY-MANAGED",
-)
-
 _PROFILE = f"""\
 # PATH comes with the sandbox's environment and is kept; this is for a shell that has none.
 : "${{PATH:={SYSTEM_PATH}}}"
@@ -59,6 +49,28 @@ if [ "${BASH-}" ] && [ -f "$HOME/.bashrc" ]; then
 fi
 """
 
+# A commit works at once, in a directory of whoever's. It is the system's file: what a user sets for themselves, or a
+# repository for itself, stands above it. The included one is written by the server where an identity was asked for.
+_GIT = """\
+[user]
+\tname = Skerry Agent
+\temail = agent@skerry.invalid
+[include]
+\tpath = /run/skerry/gitconfig
+[safe]
+\tdirectory = *
+[init]
+\tdefaultBranch = main
+[advice]
+\tdetachedHead = false
+"""
+
+# vim-tiny looks for this file and complains if it is missing; the whole one comes with the package vim-runtime.
+_VIM_DEFAULTS = """\
+set backspace=indent,eol,start display=truncate nrformats=bin,hex ruler scrolloff=5 showcmd
+set ttimeout ttimeoutlen=100 wildmenu
+"""
+
 _FILES = {
     "etc/profile": _PROFILE,
     "etc/profile.d/skerry.sh": _LOCAL_BIN,
@@ -66,6 +78,7 @@ _FILES = {
     "etc/hosts": "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n",
     "etc/resolv.conf": "",
     "etc/default/locale": "LANG=C.UTF-8\n",
+    "etc/gitconfig": _GIT,
     "etc/machine-id": "",
     "etc/pip.conf": "[global]\ndisable-pip-version-check = true\nroot-user-action = ignore\n",
     "usr/local/lib/node_modules/npm/npmrc": "update-notifier=false\nfund=false\n",
@@ -161,6 +174,11 @@ def _add_links(root: Path) -> None:
     os.symlink("/run/skerry/bin/sudo", root / "usr/local/bin/sudo")
     if not (root / "usr/bin/python").exists():
         os.symlink("python3", root / "usr/bin/python")
+    if not os.path.lexists(root / "usr/bin/vim"):  # a link is what the alternatives of a whole vim replace
+        os.symlink("vim.tiny", root / "usr/bin/vim")
+    for runtime in (root / "usr/share/vim").glob("vim[0-9]*"):
+        if not (runtime / "defaults.vim").exists():
+            _write(runtime / "defaults.vim", _VIM_DEFAULTS)
 
 
 def _add_home(root: Path) -> None:

@@ -13,7 +13,8 @@ from skerry.types import Answer, ImageInfo, Progress, Value
 
 
 class BuildRequest(Value, frozen=True, kw_only=True):
-    """Make an image that Skerry knows how to make. `rebuild`: also if it is there already."""
+    """Make an image that Skerry knows how to make. One that is there already is made
+    again if this version makes it otherwise; with `rebuild` in any case."""
 
     name: str = "base"
     rebuild: bool = False

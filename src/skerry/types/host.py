@@ -17,7 +17,7 @@ class Caller(Value, frozen=True, kw_only=True):
 
 
 class ImageInfo(Answer, frozen=True, kw_only=True):
-    """An image in the store. `size` is what it takes on disk."""
+    """An image in the store. `size` is what it takes on disk; `recipe`, of one that Skerry made, a digest of how."""
 
     name: str
     digest: str
@@ -27,6 +27,7 @@ class ImageInfo(Answer, frozen=True, kw_only=True):
     user: str = "root"
     cwd: str = "/"
     env: dict[str, str] = {}
+    recipe: str | None = None
 
 
 class Progress(Answer, frozen=True, kw_only=True):

@@ -29,7 +29,8 @@ class AsyncImages:
         await self._client.done(requests.image(name, "DELETE"))
 
     async def build(self, name: str = "base", *, rebuild: bool = False) -> ImageInfo:
-        """Make an image, with its progress on stderr. One that is there already is given as it is."""
+        """Make an image, with its progress on stderr. One that is there already is given as it is, unless this version
+        of Skerry makes it otherwise."""
         lines = LineDecoder()
         with progress.shown(f"building image {name}") as shown:
             async with self._client.stream(requests.build_image(name, rebuild)) as chunks:

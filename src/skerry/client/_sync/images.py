@@ -30,7 +30,8 @@ class Images:
         self._client.done(requests.image(name, "DELETE"))
 
     def build(self, name: str = "base", *, rebuild: bool = False) -> ImageInfo:
-        """Make an image, with its progress on stderr. One that is there already is given as it is."""
+        """Make an image, with its progress on stderr. One that is there already is given as it is, unless this version
+        of Skerry makes it otherwise."""
         lines = LineDecoder()
         with progress.shown(f"building image {name}") as shown:
             with self._client.stream(requests.build_image(name, rebuild)) as chunks:
