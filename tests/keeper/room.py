@@ -60,6 +60,11 @@ class Room:
         return sock
 
     @property
+    def inside(self) -> Path:
+        """The keeper's root, as its mount namespace names it."""
+        return self.directory / "w" / "r"
+
+    @property
     def unshare(self) -> subprocess.Popen[bytes]:
         assert self._child is not None
         return self._child

@@ -24,7 +24,7 @@ async def test_nothing_but_hello_is_answered_before_the_configuration(tmp_path: 
         with pytest.raises(SandboxUnavailable, match="config"):
             await room.keeper.start(spec("/bin/true"))
         with pytest.raises(SandboxUnavailable, match="config"):
-            await room.keeper.stat("/")
+            await room.keeper.files.stat("/")
         with pytest.raises(InvalidRequest, match="no user"):
             await room.configure(user="nosuchuser")
         await room.configure(user="nobody")

@@ -168,7 +168,7 @@ async def test_silence_ends_every_call_in_time(tmp_path: Path, lie: Lie) -> None
         for call in (
             keeper.hello,
             lambda: keeper.start(spec("/bin/true")),
-            lambda: keeper.read("/x"),
+            lambda: keeper.files.read("/x"),
             keeper.processes,
         ):
             with pytest.raises(KeeperSilent):
@@ -271,7 +271,7 @@ async def test_a_keeper_that_does_not_end_a_command_in_its_time_is_silent(tmp_pa
 async def test_a_file_longer_than_asked_for_is_a_lie(tmp_path: Path) -> None:
     head = b"HTTP/1.1 206 Partial Content\r\nTransfer-Encoding: chunked\r\nContent-Range: bytes 0-9/100\r\n\r\n"
     async with keeper_that(tmp_path, says(head, b"b\r\nhello world\r\n0\r\n\r\n")) as keeper:
-        content = await keeper.read("/x", 0, 10)
+        content = await keeper.files.read("/x", 0, 10)
         with pytest.raises(KeeperLied):
             await content.read(1000)
 
@@ -285,15 +285,15 @@ async def test_a_file_that_stops_in_the_middle_is_silence_or_a_lie(tmp_path: Pat
 
     async with keeper_that(tmp_path, stops, time_limit=0.3) as keeper:
         with pytest.raises(KeeperSilent):
-            await (await keeper.read("/x")).read(1000)
+            await (await keeper.files.read("/x")).read(1000)
     (tmp_path / "k").unlink()
     async with keeper_that(tmp_path, says(head)) as keeper:
         with pytest.raises(KeeperLied):
-            await (await keeper.read("/x")).read(1000)
+            await (await keeper.files.read("/x")).read(1000)
     (tmp_path / "k").unlink()
     async with keeper_that(tmp_path, says(head.replace(b"Skerry-Size: 100\r\n", b""))) as keeper:
         with pytest.raises(KeeperLied):
-            await keeper.read("/x")
+            await keeper.files.read("/x")
 
 
 async def test_an_upload_that_nobody_reads_ends_in_time(tmp_path: Path) -> None:
@@ -304,9 +304,9 @@ async def test_an_upload_that_nobody_reads_ends_in_time(tmp_path: Path) -> None:
     before = resident()
     async with keeper_that(tmp_path, says_nothing, time_limit=0.3) as keeper:
         with pytest.raises(KeeperSilent):
-            await keeper.write("/x", endless())
+            await keeper.files.write("/x", endless())
         with pytest.raises(KeeperSilent):
-            await keeper.write("/x", MEBIBYTE * 8)
+            await keeper.files.write("/x", MEBIBYTE * 8)
     assert resident() - before < 48 << 20
 
 
@@ -317,7 +317,7 @@ async def test_a_listing_of_too_much_is_a_lie(tmp_path: Path) -> None:
     first = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nc\r\n{"entries":[\r\n'
     async with keeper_that(tmp_path, says_for_ever(first, chunk)) as keeper:
         with pytest.raises(KeeperLied):
-            await keeper.list("/x")
+            await keeper.files.list("/x")
 
 
 async def test_names_that_would_leave_the_directory_are_lies(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ async def test_names_that_would_leave_the_directory_are_lies(tmp_path: Path) -> 
         )
         async with keeper_that(tmp_path, says(answer(body + b'"more":false}'))) as keeper:
             with pytest.raises(KeeperLied):
-                await keeper.list("/x")
+                await keeper.files.list("/x")
         (tmp_path / "k").unlink()
 
 

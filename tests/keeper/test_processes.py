@@ -250,13 +250,13 @@ async def test_a_command_that_can_not_be_executed_is_126(room: Room) -> None:
         status, _, err = await room.run(path)
         assert status.exit_code == 126
         assert err.startswith(path.encode())
-    await room.keeper.write("/tmp/broken", b"\x7fELF nonsense", mode=0o755)
+    await room.keeper.files.write("/tmp/broken", b"\x7fELF nonsense", mode=0o755)
     status, _, _ = await room.run("/tmp/broken")
     assert status.exit_code == 126
 
 
 async def test_a_cwd_that_can_not_be_entered_is_refused(room: Room) -> None:
-    await room.keeper.mkdir("/tmp/closed", mode=0o700)
+    await room.keeper.files.mkdir("/tmp/closed", mode=0o700)
     for cwd, user in (("/nope", None), ("/etc/passwd", None), ("/tmp/closed", "nobody")):
         with pytest.raises(InvalidRequest, match="cwd"):
             await room.run("/bin/true", cwd=cwd, user=user)
@@ -284,8 +284,10 @@ async def test_users_are_looked_up_inside(room: Room) -> None:
 
 
 async def test_supplementary_groups_are_set(room: Room) -> None:
-    await room.keeper.write("/etc/passwd", b"root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/home/ann:/bin/sh\nbroken\n")
-    await room.keeper.write("/etc/group", b"root:x:0:\nann:x:1000:\ngames:x:60:bob,ann\nvideo:x:44:bobann\n")
+    await room.keeper.files.write(
+        "/etc/passwd", b"root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/home/ann:/bin/sh\nbroken\n"
+    )
+    await room.keeper.files.write("/etc/group", b"root:x:0:\nann:x:1000:\ngames:x:60:bob,ann\nvideo:x:44:bobann\n")
     _, out, _ = await room.run("/usr/bin/id", "-G", user="ann")
     assert out == b"1000 60\n"
 
@@ -361,7 +363,7 @@ async def test_a_slow_host_slows_the_program_and_loses_nothing(room: Room) -> No
     for _ in range(100):
         await room.keeper.hello()
     with pytest.raises(FileMissing):
-        await room.keeper.stat("/tmp/sent")
+        await room.keeper.files.stat("/tmp/sent")
     total = len(first[1]) + sum([len(data) async for _, data in stream])
     assert total == 8_000_000
     assert stream.exit.exit_code == 0

@@ -22,7 +22,7 @@ async def ann(tmp_path: Path) -> AsyncIterator[Room]:
 
 async def add_users(room: Room) -> None:
     accounts = b"root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/home/ann:/bin/bash\nbob:x:1001:1001::/:/bin/sh\n"
-    await room.keeper.write("/etc/passwd", accounts)
+    await room.keeper.files.write("/etc/passwd", accounts)
     await room.run("rm -f /usr/local/bin/sudo")
     await room.configure(user="ann", sudo=True, cwd="/workspace", env={"MODE": "test"})
 

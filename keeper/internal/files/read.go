@@ -1,10 +1,10 @@
 package files
 
 import (
-	"os"
 	"strconv"
 	"syscall"
 
+	"skerry/keeper/internal/disk"
 	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/rights"
 )
@@ -20,9 +20,9 @@ func Prepare() (err error) {
 
 // Open opens a regular file for reading, and returns its size. It looks first and opens then, through the fd that it
 // looked at: nothing else is ever opened, not even for a moment.
-func (a *Area) Open(path string) (file *os.File, size int64, err error) {
+func (a *Area) Open(path string) (file disk.File, size int64, err error) {
 	if path, err = a.absolute(path); err != nil {
-		return nil, 0, err
+		return -1, 0, err
 	}
 	err = rights.Do(a.User, func() error {
 		name, err := linux.OpenBelow(path, linux.OPath, 0)
@@ -45,7 +45,7 @@ func (a *Area) Open(path string) (file *os.File, size int64, err error) {
 		if err != nil {
 			return err
 		}
-		file, size = os.NewFile(uintptr(fd), "file"), st.Size
+		file, size = disk.File(fd), st.Size
 		return nil
 	})
 	return file, size, err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"skerry/keeper/internal/buffers"
+	"skerry/keeper/internal/disk"
 	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/rights"
 )
@@ -136,12 +137,8 @@ func (w *writing) enter(path string, parents bool) (err error) {
 func (w *writing) copy(content io.Reader, buffer []byte) error {
 	for {
 		n, err := content.Read(buffer)
-		for rest := buffer[:n]; len(rest) > 0; {
-			written, err := syscall.Write(w.fd, rest)
-			if err != nil && err != syscall.EINTR {
-				return err
-			}
-			rest = rest[max(written, 0):]
+		if err := disk.Write(w.fd, buffer[:n]); err != nil {
+			return err
 		}
 		if err == io.EOF {
 			return nil

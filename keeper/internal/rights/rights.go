@@ -23,7 +23,10 @@ type work struct {
 	done chan error
 }
 
-var queue = make(chan work)
+var (
+	queue = make(chan work)
+	root  = make(chan struct{}, workers) // root's work needs no such thread, but blocks one all the same
+)
 
 // Prepare starts the threads.
 func Prepare() {
@@ -32,13 +35,15 @@ func Prepare() {
 	}
 }
 
-// Do runs f, which has to be short, on a thread that has the user's file rights.
+// Do runs f, which has to be short and must not call Do itself, on a thread that has the user's file rights.
 //
 // fsuid and not setresuid: a non-zero fsuid drops the capabilities that override file permissions, while the thread's
 // real uid stays root's, so that the user's processes can't signal a thread of PID 1. Raw calls change one thread only,
 // and no other goroutine ever runs on it.
 func Do(u *accounts.User, f func() error) error {
 	if u.UID == 0 {
+		root <- struct{}{}
+		defer func() { <-root }()
 		return f()
 	}
 	w := work{u, f, make(chan error, 1)}

@@ -46,27 +46,27 @@ class Files:
         beyond = None if end is None else end + 1
         async with AsyncExitStack() as stack:
             _, keeper = await stack.enter_async_context(self._use())
-            content = await keeper.read(path, start=start, end=beyond, user=user)
+            content = await keeper.files.read(path, start=start, end=beyond, user=user)
             return Reading(content, stack.pop_all(), start or 0, beyond)
 
     async def write(
         self, path: str, chunks: AsyncIterator[bytes], mode: int | None, user: str | None, parents: bool
     ) -> FileInfo:
         async with self._use() as (_, keeper):
-            return await keeper.write(path, chunks, mode=mode, user=user, parents=parents)
+            return await keeper.files.write(path, chunks, mode=mode, user=user, parents=parents)
 
     async def stat(self, path: str, user: str | None = None) -> FileInfo:
         async with self._use() as (_, keeper):
-            return await keeper.stat(path, user=user)
+            return await keeper.files.stat(path, user=user)
 
     async def list(self, path: str, user: str | None = None) -> tuple[list[FileInfo], bool]:
         async with self._use() as (_, keeper):
-            return await keeper.list(path, user=user)
+            return await keeper.files.list(path, user=user)
 
     async def mkdir(self, path: str, parents: bool, mode: int | None, user: str | None) -> FileInfo:
         async with self._use() as (_, keeper):
-            return await keeper.mkdir(path, parents=parents, mode=mode, user=user)
+            return await keeper.files.mkdir(path, parents=parents, mode=mode, user=user)
 
     async def remove(self, path: str, recursive: bool, user: str | None) -> None:
         async with self._use() as (_, keeper):
-            await keeper.remove_file(path, recursive=recursive, user=user)
+            await keeper.files.remove(path, recursive=recursive, user=user)

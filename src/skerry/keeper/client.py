@@ -24,11 +24,12 @@ _processes = msgspec.json.Decoder(Processes)
 _nothing = msgspec.json.Decoder(dict[str, int])
 
 
-class Keeper(Files):
+class Keeper:
     """What one sandbox's keeper can do. `connect` gives a connected socket; `build` is what the keeper has to be."""
 
     def __init__(self, connect: Connect, build: str | None, *, time_limit: float = TIME_LIMIT) -> None:
-        super().__init__(Channel(connect, time_limit))
+        self._channel = Channel(connect, time_limit)
+        self.files = Files(self._channel)
         self._build = build
 
     async def configure(

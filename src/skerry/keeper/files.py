@@ -76,7 +76,7 @@ class FileContent:
 
 
 class Files:
-    """The file half of a Keeper. `user` None: the configured one. Relative paths begin at the configured cwd."""
+    """`keeper.files`. `user` None: the configured one. Relative paths begin at the configured cwd."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -155,7 +155,7 @@ class Files:
         body = {"path": path, "parents": parents, "mode": mode, "user": user}
         return _info(await self._channel.call(_file, "POST", "/v1/files/mkdir", body=body), path)
 
-    async def remove_file(self, path: str, recursive: bool = False, user: str | None = None) -> None:
+    async def remove(self, path: str, recursive: bool = False, user: str | None = None) -> None:
         query = _query(path, user, recursive="1" if recursive else "")
         await self._channel.call(_nothing, "DELETE", "/v1/files", query)
 

@@ -1,0 +1,60 @@
+// Package disk bounds how many threads stand in a file system call at once. Go makes a thread for each goroutine that
+// blocks there, a Go program ends when it can't make one, and this one is PID 1: with the inside's processes used up, the
+// ones made at the start have to do.
+package disk
+
+import (
+	"io"
+	"syscall"
+)
+
+// slots is how many may wait for the disk at a time; the keeper makes more threads than that at its start.
+const slots = 4
+
+var free = make(chan struct{}, slots)
+
+// Do runs f, which may block on the disk for a moment, and must not call Do itself.
+func Do(f func() error) error {
+	free <- struct{}{}
+	defer func() { <-free }()
+	return f()
+}
+
+// ReadAt reads once, at an offset. At the end of the file it returns io.EOF.
+func ReadAt(fd int, b []byte, offset int64) (n int, err error) {
+	err = Do(func() error {
+		for {
+			if n, err = syscall.Pread(fd, b, offset); err != syscall.EINTR {
+				return err
+			}
+		}
+	})
+	if n = max(n, 0); n == 0 && err == nil && len(b) > 0 {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// Write writes all of b at the fd's own position.
+func Write(fd int, b []byte) error {
+	for len(b) > 0 {
+		err := Do(func() error {
+			n, err := syscall.Write(fd, b)
+			b = b[max(n, 0):]
+			return err
+		})
+		if err != nil && err != syscall.EINTR {
+			return err
+		}
+	}
+	return nil
+}
+
+// File is an open regular file.
+type File int
+
+// ReadAt reads once; it may give less than asked for.
+func (f File) ReadAt(b []byte, offset int64) (int, error) { return ReadAt(int(f), b, offset) }
+
+// Close closes it.
+func (f File) Close() error { return syscall.Close(int(f)) }
