@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         SkerryError,
     )
     from skerry.types import (
+        Event,
         FileInfo,
         ImageInfo,
         Isolation,
@@ -58,6 +59,7 @@ __all__ = [
     "CommandTimeout",
     "Conflict",
     "Denied",
+    "Event",
     "FileFailure",
     "FileInfo",
     "HostUnsupported",

@@ -238,3 +238,25 @@ def test_images_and_the_server_show_themselves(server: Server) -> None:
     assert b"uptime" in skerry("server", "status", server=server.address).stdout
     report = json.loads(skerry("doctor", "--json", server=server.address).stdout)
     assert report["checks"]
+
+
+def test_events_tell_what_happened(server: Server) -> None:
+    with Sandbox(server=server.address) as sandbox:
+        pass
+    listed = skerry("events", "--sandbox", sandbox.id, "--type", "sandbox", "--json", server=server.address)
+    events = [json.loads(line) for line in listed.stdout.splitlines()]
+    assert [event["type"] for event in events] == ["sandbox.created", "sandbox.running", "sandbox.deleted"]
+    since = str(events[1]["seq"])
+    shown = skerry("events", "--since", since, "--sandbox", sandbox.id, "--type", "sandbox", server=server.address)
+    assert shown.stdout.decode().split()[2:] == ["sandbox.deleted", sandbox.id]
+
+
+def test_events_can_be_followed(server: Server) -> None:
+    process = started(server, "events", "--follow", "--since", "0", "--json", "--type", "sandbox.deleted")
+    assert process.stdout is not None
+    with Sandbox(server=server.address) as sandbox:
+        pass
+    assert any(sandbox.id.encode() in line for line in process.stdout)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130

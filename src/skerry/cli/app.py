@@ -15,6 +15,7 @@ from skerry._version import __version__
 from skerry.cli import (
     completion,
     doctor,
+    events,
     files,
     images,
     processes,
@@ -60,7 +61,7 @@ for command in (
     run.run, run.exec_,
     sandboxes.create, sandboxes.ls, sandboxes.show, sandboxes.rm, sandboxes.prune,
     sandboxes.stop, sandboxes.resume, sandboxes.pause,
-    files.cp, processes.ps, processes.kill,
+    files.cp, processes.ps, processes.kill, events.events,
     images.image, tokens.token, server.server, server.serve,
     doctor.doctor, setup.setup, settings.config, completion.completion,
 ):  # fmt: skip

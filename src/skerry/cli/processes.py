@@ -26,7 +26,7 @@ def _row(process: ProcessInfo) -> tuple[str, ...]:
     command = process.cmd if isinstance(process.cmd, str) else " ".join(process.cmd)
     state: str = process.state
     if process.state == "exited":
-        state = f"signal {process.signal}" if process.signal else f"exit {process.exit_code}"
+        state = talk.ending(process)
     if process.children:
         state += f", {len(process.children)} left"
     return process.id, str(process.pid), process.user, state, command if len(command) <= 80 else command[:79] + "…"

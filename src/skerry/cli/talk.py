@@ -15,7 +15,7 @@ import msgspec
 
 from skerry.client.harmless import harmless
 from skerry.errors import HostUnsupported, QuotaExceeded, SandboxUnavailable, ServerUnreachable, SkerryError
-from skerry.types import Result
+from skerry.types import ProcessInfo, Result
 
 CALLER_ERRED = 2
 TIMED_OUT = 124
@@ -77,6 +77,11 @@ def give_json(value: Any) -> None:
     click.echo(json.dumps(plain(value), indent=2, ensure_ascii=True))
 
 
+def give_line(value: Any) -> None:
+    """The same on one line, for what has no end."""
+    click.echo(json.dumps(plain(value), ensure_ascii=True))
+
+
 def give_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Columns for people, readable without colour. The last one is not padded."""
     table = [list(head), *([harmless(cell) for cell in row] for row in rows)]
@@ -100,6 +105,13 @@ def confirm(question: str, *, yes: bool) -> bool:
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Nobody can be asked here: say --yes.")
     return click.confirm(question, err=True)
+
+
+def ending(process: ProcessInfo) -> str:
+    """How a process ended."""
+    if process.timed_out:
+        return "time-out"
+    return f"signal {process.signal}" if process.signal else f"exit {process.exit_code}"
 
 
 def ago(seconds: float) -> str:

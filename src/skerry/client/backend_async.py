@@ -69,6 +69,10 @@ async def deliver(callback: Callback[A], value: A) -> None:
         await answer
 
 
+async def sleep(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     return await asyncio.to_thread(function, *args, **kwargs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
@@ -30,6 +31,10 @@ def chunks(source: AnySource) -> Iterator[bytes]:
 
 def deliver(callback: Callback[A], value: A) -> None:
     callback(value)
+
+
+def sleep(seconds: float) -> None:
+    time.sleep(seconds)
 
 
 def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

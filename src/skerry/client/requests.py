@@ -222,6 +222,22 @@ def remove_token(token: str) -> Request:
     return Request("DELETE", f"/v1/tokens/{quote(_path(token), safe='')}")
 
 
+@dataclass(frozen=True)
+class EventWish:
+    follow: bool = False
+    since: int | None = None
+    sandbox: str | None = None
+    type: str | None = None
+
+
+def events(wish: EventWish, since: int | None) -> Request:
+    query = _query(
+        follow=wish.follow, since=None if since is None else str(since), sandbox=wish.sandbox, type=wish.type
+    )
+    silence = None if wish.follow else ANSWER_WITHIN
+    return Request("GET", "/v1/events", query, accept=NDJSON, read_timeout=silence)
+
+
 def server() -> Request:
     return Request("GET", "/v1/server")
 

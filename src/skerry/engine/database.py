@@ -14,8 +14,7 @@ from pathlib import Path
 
 from skerry.errors import HostUnsupported
 
-SCHEMA_VERSION = 1
-SCHEMA = """
+_FIRST = """
 CREATE TABLE sandboxes (
     id TEXT PRIMARY KEY,
     owner TEXT NOT NULL,
@@ -51,6 +50,24 @@ CREATE TABLE tokens (
     created_at REAL NOT NULL
 );
 """
+_EVENTS = """
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    at REAL NOT NULL,
+    type TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    sandbox TEXT NOT NULL,
+    name TEXT,
+    reason TEXT,
+    process BLOB
+);
+CREATE INDEX event_owners ON events (owner, seq);
+CREATE INDEX event_sandboxes ON events (sandbox, seq);
+CREATE TABLE event_floors (owner TEXT PRIMARY KEY, seq INTEGER NOT NULL);
+CREATE TABLE heard (sandbox TEXT PRIMARY KEY, seq INTEGER NOT NULL);
+"""
+STEPS = (_FIRST, _EVENTS)  # an older database is brought up step by step; a step that was released never changes
+SCHEMA_VERSION = len(STEPS)
 
 
 class Database:
@@ -70,8 +87,8 @@ class Database:
                 f"{path} was written by a newer Skerry (schema {version}, this one knows {SCHEMA_VERSION})",
                 hint="use that version, or another state directory",
             )
-        if version == 0:
-            self._connection.executescript(f"BEGIN;{SCHEMA}PRAGMA user_version = {SCHEMA_VERSION};COMMIT;")
+        for number, step in enumerate(STEPS[version:], version + 1):
+            self._connection.executescript(f"BEGIN;{step}PRAGMA user_version = {number};COMMIT;")
 
     @contextmanager
     def transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Cursor]:

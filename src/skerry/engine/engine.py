@@ -18,6 +18,7 @@ from skerry._version import __version__
 from skerry.config import Settings
 from skerry.engine import lifecycle, place, plan, recovery
 from skerry.engine.database import Database
+from skerry.engine.events import Events
 from skerry.engine.files import Files
 from skerry.engine.images import Images
 from skerry.engine.live import Live
@@ -75,12 +76,14 @@ class Engine:
         self._locks = place.lock(state)
         self.database = Database(state / "state.db")
         self.tokens = Tokens(self.database)
+        self.events = Events(self.database)
         layers = LayerStore(state / "layers")
         self.images = Images(ImageStore(state / "images", layers), layers, state / "cache", self._layers_in_use)
         sizes = {name: parse_size(self.settings[f"storage.{name}"]) for name in ("pool_size", "reserve")}
         driver = await asyncio.to_thread(pick_driver, state, self.settings["storage.driver"], **sizes)
         await asyncio.to_thread(driver.prepare)
-        self.host = lifecycle.Host(self.settings, Rows(self.database), layers, driver, self._first_process_ended)
+        rows = Rows(self.database, self.events)
+        self.host = lifecycle.Host(self.settings, rows, layers, driver, self._first_process_ended)
         self._lives = await recovery.recover(self.host)
         ends = Ends(self._end_life, self._end_idle, self._finish, self._fail)
         self._spawn(Reaper(self._lives, ends, self._spawn).watch())
@@ -98,6 +101,7 @@ class Engine:
         with contextlib.suppress(OSError):  # busy while sandboxes live; adopted by the next server
             await asyncio.to_thread(self.host.driver.close)
         self.host.close()
+        self.events.close()
         self.database.close()
         for fd in self._locks:
             os.close(fd)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from skerry.engine.database import Database
+from skerry.engine.events import Events, News
 from skerry.errors import Conflict, InvalidRequest
 from skerry.runtimes import Init
 from skerry.types import (
@@ -31,6 +32,7 @@ from skerry.types import (
 RowState = Literal["creating", "running", "paused", "stopped", "failed", "stopping", "failing", "deleting"]
 HALF_ENDED = ("stopping", "failing", "deleting")
 KEY_LIFE_S = 24 * 3600.0
+_TOLD = ("running", "paused", "stopped", "failed")  # states whose beginning is an event
 _COLUMNS = (
     "id", "owner", "name", "state", "reason", "spec", "isolation", "created_at", "started_at", "ends_at",
     "pid", "start_time", "boot_id", "uid_base",
@@ -116,8 +118,9 @@ def _digest(request: CreateRequest) -> bytes:
 class Rows:
     """The table of sandboxes, with the keys of the creates that made them."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, events: Events) -> None:
         self._database = database
+        self._events = events
 
     def all(self) -> list[Row]:
         return [_row(r) for r in self._database.read("SELECT * FROM sandboxes ORDER BY created_at")]
@@ -146,7 +149,7 @@ class Rows:
     def insert(self, row: Row, request: CreateRequest, key: str | None) -> None:
         """The sandbox and the key of its create, in one transaction."""
         try:
-            with self._database.transaction(durable=row.name is not None) as cursor:
+            with self._events.transaction(_news("created", row), durable=row.name is not None) as cursor:
                 cursor.execute("DELETE FROM creates WHERE created_at < ?", (time.time() - KEY_LIFE_S,))
                 if key is not None:
                     cursor.execute(
@@ -162,11 +165,22 @@ class Rows:
             ) from error
 
     def update(self, row: Row, **changes: Any) -> Row:
+        """A new state and the event that tells of it are one transaction."""
         changed = replace(row, **changes)
-        with self._database.transaction(durable=row.name is not None) as cursor:
+        told = changed.state != row.state and changed.state in _TOLD
+        news = [_news(changed.state, changed)] if told else []
+        with self._events.transaction(*news, durable=row.name is not None) as cursor:
             cursor.execute(_UPDATE, (*_values(changed), row.id))
+            if changed.init != row.init:  # another keeper, which counts from one again
+                cursor.execute("DELETE FROM heard WHERE sandbox = ?", (row.id,))
         return changed
 
     def remove(self, row: Row) -> None:
-        with self._database.transaction(durable=row.name is not None) as cursor:
+        news = _news("deleted", row, self._events.last_name(row.id))
+        with self._events.transaction(news, durable=row.name is not None) as cursor:
             cursor.execute("DELETE FROM sandboxes WHERE id = ?", (row.id,))
+            cursor.execute("DELETE FROM heard WHERE sandbox = ?", (row.id,))
+
+
+def _news(what: str, row: Row, name: str | None = None) -> News:
+    return News(f"sandbox.{what}", row.owner, row.id, row.name or name, time.time(), row.reason)

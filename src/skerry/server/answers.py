@@ -130,7 +130,8 @@ def internal_error(request_id: str) -> SkerryError:
 @dataclass(frozen=True)
 class Stream:
     """An answer sent as it comes. `close` is called in every case, also when nothing was ever sent of it; `length` is
-    promised to the caller, so an answer that comes out otherwise is cut off."""
+    promised to the caller, so an answer that comes out otherwise is cut off. `endless`: nobody waits for its end, so a
+    server that stops cuts it off; who reads it can take it up again where it was."""
 
     media_type: str
     chunks: AsyncGenerator[bytes, None]
@@ -138,3 +139,4 @@ class Stream:
     length: int | None = None
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
+    endless: bool = False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from skerry.server import files, host, images, processes, sandboxes, tokens
+from skerry.server import events, files, host, images, processes, sandboxes, tokens
 from skerry.server.answers import BYTES, FRAMES, JSON, NDJSON
 from skerry.server.control import Control
 from skerry.server.endpoint import Application
@@ -59,6 +59,9 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/tokens", tokens.create, "admin", "Create a token; its secret is shown once", 201, (413, 415)),
     Route("GET", "/v1/tokens", tokens.list_, "admin", "List tokens"),
     Route("DELETE", "/v1/tokens/{token}", tokens.remove, "admin", "Delete a token", 204, (404,)),
+
+    Route("GET", "/v1/events", events.list_, "use", "What happened, as lines; followed if asked to",
+          errors=(406,), gives=(NDJSON,)),
 
     Route("GET", "/v1/server", host.info, "use", "The server"),
     Route("POST", "/v1/server/stop", host.stop, "admin", "Stop the server; sandboxes live on", 202),

@@ -144,17 +144,25 @@ class Call(Generic[Q, B]):
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
-    async def while_here(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do `work`; it is cancelled when the caller goes away."""
-        task, watch = asyncio.ensure_future(work), asyncio.ensure_future(self.gone())
+    async def while_here(self, work: Coroutine[Any, Any, T], until: asyncio.Event | None = None) -> T:
+        """Do `work`; it is cancelled when the caller goes away, or when `until` comes."""
+        task = asyncio.ensure_future(work)
+        watches = [asyncio.ensure_future(self.gone())]
+        if until is not None:
+            watches.append(asyncio.ensure_future(_come(until)))
         try:
-            await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((task, *watches), return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 raise Gone
             return task.result()
         finally:
-            watch.cancel()
+            for watch in watches:
+                watch.cancel()
             await _end(task)
+
+
+async def _come(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 async def _end(task: Awaitable[Any]) -> None:

@@ -78,7 +78,7 @@ class Reply:
             length = {"Content-Length": str(stream.length)} if stream.length is not None else {}
             await self.start(stream.status, stream.media_type, {**length, **stream.headers})
             if call.method != "HEAD":  # uvicorn sends no body then, and would read a whole file for it
-                await call.while_here(self._pump(stream))
+                await call.while_here(self._pump(stream), until=call.control.stopping if stream.endless else None)
             await self.chunk(b"", more=False)
         finally:
             if stream.close is not None:

@@ -114,8 +114,9 @@ class SessionInfo(Answer, frozen=True, kw_only=True):
 class Event(Answer, frozen=True, kw_only=True):
     """Something happened to a sandbox. `seq` grows by each event of this server; ask from it on again after a break.
 
-    `type`: sandbox.created .running .paused .stopped .failed .deleted, process.started, process.ended; `lost`: events
-    before this one are gone, look again at what you care about."""
+    `type`: sandbox.created .running .paused .stopped .failed .deleted, process.started, process.ended; `hello`: the
+    first line of a followed stream, everything after its `seq` follows; `lost`: events are gone that were asked for, so
+    look again at what you care about."""
 
     seq: int
     at: float

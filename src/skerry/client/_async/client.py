@@ -11,6 +11,7 @@ import httpx
 
 from skerry.client import backend_async as backend
 from skerry.client import local, requests
+from skerry.client._async.events import listen
 from skerry.client._async.images import AsyncImages
 from skerry.client._async.tokens import AsyncTokens
 from skerry.client.address import check_token, resolve
@@ -19,6 +20,7 @@ from skerry.client.requests import Request
 from skerry.client.responses import decode, error_answer
 from skerry.config import load
 from skerry.errors import ServerUnreachable
+from skerry.types import Event
 
 T = TypeVar("T")
 
@@ -60,6 +62,19 @@ class AsyncClient:
     async def stop(self) -> None:
         """Ask the server to leave. Sandboxes live on."""
         await self.done(requests.stop_server())
+
+    def events(
+        self,
+        *,
+        follow: bool = False,
+        since: int | None = None,
+        sandbox: str | None = None,
+        type: str | None = None,  # noqa: A002
+    ) -> AsyncIterator[Event]:
+        """What happened, oldest first: after event number `since`, of one sandbox, of one type (`"process.ended"`, or
+        `"process"` for all of theirs). `follow` goes on as it happens, and takes a broken connection up again; without
+        `since` it begins now."""
+        return listen(self, requests.EventWish(follow, since, sandbox, type))
 
     async def value(self, request: Request, kind: type[T]) -> T:
         """Send, and give the answer as a value of that kind."""

@@ -1,0 +1,44 @@
+"""`client.events()`: what happened to sandboxes and processes, and what happens now."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from skerry.client import backend_async as backend
+from skerry.client import requests
+from skerry.client.lines import LineDecoder
+from skerry.client.patience import Patience
+from skerry.client.responses import decode
+from skerry.errors import ServerUnreachable
+from skerry.types import Event
+
+if TYPE_CHECKING:
+    from skerry.client._async.client import AsyncClient
+
+
+async def listen(client: AsyncClient, wish: requests.EventWish) -> AsyncIterator[Event]:
+    """A followed stream is taken up again where it broke: nothing is lost, nothing comes twice."""
+    if not wish.follow:
+        async for event in _once(client, wish, wish.since):
+            yield event
+        return
+    since, patience = wish.since, Patience()
+    while True:
+        try:
+            async for event in _once(client, wish, since):
+                since = event.seq
+                patience.renew()
+                if event.type != "hello":
+                    yield event
+            raise ServerUnreachable("the stream of events ended", hint="`skerry server status`")
+        except ServerUnreachable as error:
+            await backend.sleep(patience.pause(error))
+
+
+async def _once(client: AsyncClient, wish: requests.EventWish, since: int | None) -> AsyncIterator[Event]:
+    lines = LineDecoder()
+    async with client.stream(requests.events(wish, since)) as chunks:
+        async for chunk in chunks:
+            for line in lines.feed(chunk):
+                yield decode(line, Event)

@@ -1,0 +1,53 @@
+"""/v1/events: what happened to sandboxes and their processes, as lines of JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncGenerator
+
+import msgspec
+
+from skerry.engine.events import Wish
+from skerry.errors import InvalidRequest
+from skerry.server.answers import NDJSON, Stream
+from skerry.server.call import Call, Nothing
+from skerry.types import NAME, Event, Value
+
+_TYPE = re.compile(r"[a-z]{1,20}(?:\.[a-z]{1,20})?")
+_encoder = msgspec.json.Encoder()
+
+
+class EventQuery(Value, frozen=True, kw_only=True):
+    """`since`: those after this number. `follow=true`: go on as they come. `sandbox` is an id or a name, `type` one
+    type, or `sandbox` or `process` for all of theirs."""
+
+    follow: bool = False
+    since: int | None = None
+    sandbox: str | None = None
+    type: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.since is not None and not 0 <= self.since < 1 << 53:
+            raise InvalidRequest(f"since: {self.since} is out of range", hint="an event's seq, or 0 for all")
+        if self.sandbox is not None and not NAME.fullmatch(self.sandbox):
+            raise InvalidRequest(f"sandbox: {self.sandbox[:80]!r} is neither an id nor a name")
+        if self.type is not None and not _TYPE.fullmatch(self.type):
+            raise InvalidRequest(f"type: {self.type[:40]!r} is none", hint="like process.ended, or process")
+
+
+async def list_(call: Call[EventQuery, Nothing]) -> Stream:
+    call.accepts(NDJSON)
+    return Stream(NDJSON, _lines(call), endless=call.query.follow)
+
+
+async def _lines(call: Call[EventQuery, Nothing]) -> AsyncGenerator[bytes, None]:
+    query = call.query
+    wish = Wish(call.caller, query.sandbox, query.type)
+    async with contextlib.aclosing(call.engine.events.read(wish, query.since, query.follow)) as pages:
+        async for page in pages:
+            yield b"".join(map(_line, page))
+
+
+def _line(event: Event) -> bytes:
+    return _encoder.encode(event) + b"\n"
