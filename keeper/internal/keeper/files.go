@@ -45,6 +45,10 @@ func (k *keeper) file(c *wire.Conn, q *wire.Request, conf *config, route string)
 		}
 	case "GET /v1/files/list":
 		err = list(c, area, path)
+	case "GET /v1/files/tree":
+		err = pack(c, q, area, path)
+	case "PUT /v1/files/tree":
+		err = unpack(c, q, area, path)
 	default:
 		c.Fail(404, "no_route", "there is no "+route)
 	}

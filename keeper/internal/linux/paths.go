@@ -26,14 +26,17 @@ type openHow struct{ flags, mode, resolve uint64 }
 // OpenBelow opens a path that the inside chose. Magic links are refused: /proc/self is this very process, and its fds
 // lead to what the inside must not have.
 func OpenBelow(path string, flags int, mode uint32) (int, error) {
+	return openat2(atFdCwd, path, flags, mode, resolveNoMagic)
+}
+
+func openat2(dir int, path string, flags int, mode uint32, resolve uint64) (int, error) {
 	name, err := syscall.BytePtrFromString(path)
 	if err != nil {
 		return -1, err
 	}
-	how := openHow{uint64(flags | syscall.O_CLOEXEC), uint64(mode), resolveNoMagic}
+	how := openHow{uint64(flags | syscall.O_CLOEXEC), uint64(mode), resolve}
 	for range openatRetries {
-		cwd := atFdCwd
-		fd, _, e := syscall.Syscall6(sysOpenat2, uintptr(cwd), uintptr(unsafe.Pointer(name)), uintptr(unsafe.Pointer(&how)),
+		fd, _, e := syscall.Syscall6(sysOpenat2, uintptr(dir), uintptr(unsafe.Pointer(name)), uintptr(unsafe.Pointer(&how)),
 			unsafe.Sizeof(how), 0, 0)
 		if e == 0 {
 			return int(fd), nil

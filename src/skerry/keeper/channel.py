@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 MAX_JSON: Final = 1 << 20
 JSON: Final = "Content-Type: application/json\r\n"
+_CHUNKED: Final = "Transfer-Encoding: chunked\r\n"
+_PIECE: Final = 256 << 10
 _SPARE: Final = 4
 
 _CLASSES: dict[str, type[SkerryError]] = {
@@ -119,6 +121,45 @@ class Channel:
         if head.status >= 300:
             raise failure(text)
         return decode(answer, text)
+
+    async def upload(
+        self, answer: msgspec.json.Decoder[T], path: str, query: messages.Query, content: bytes | AsyncIterable[bytes]
+    ) -> T:
+        """A PUT whose body may be long. How long it takes as a whole is the content's matter."""
+        connection = await self.within(self.open())
+        try:
+            if isinstance(content, bytes):
+                await self.within(connection.send(messages.request("PUT", path, query, body=content)))
+            else:
+                await connection.send(messages.request("PUT", path, query, headers=_CHUNKED))
+                await self._send_all(connection, content)
+            head = await self.within(connection.head())
+            text = await self.within(connection.whole(head, MAX_JSON))
+        except BaseException:
+            connection.close()
+            raise
+        if head.status != 200:
+            connection.close()  # it may still be reading the rest of what we sent
+            raise failure(text)
+        self.keep(connection)
+        return decode(answer, text)
+
+    async def _send_all(self, connection: Connection, content: AsyncIterable[bytes]) -> None:
+        async for data in content:
+            for start in range(0, len(data), _PIECE):
+                piece = data[start : start + _PIECE]
+                await self.within(connection.send(f"{len(piece):x}\r\n".encode() + piece + b"\r\n"))
+            if connection.buffer:
+                return  # an answer before the end is a refusal
+        await self.within(connection.send(b"0\r\n\r\n"))
+
+    async def within(self, work: Coroutine[Any, Any, T]) -> T:
+        """The keeper has to take, or give, each piece in time."""
+        try:
+            async with asyncio.timeout(self.time_limit):
+                return await work
+        except TimeoutError:
+            raise KeeperSilent("the keeper stopped in the middle of a file") from None
 
 
 def decode(decoder: msgspec.json.Decoder[T], text: bytes) -> T:

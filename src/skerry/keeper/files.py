@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
-from collections.abc import AsyncIterable, AsyncIterator, Coroutine
-from typing import Any, Final, TypeVar
+from collections.abc import AsyncIterable, AsyncIterator
+from typing import Final
 
 import msgspec
 
 from skerry.errors import InvalidRequest
 from skerry.keeper import messages
-from skerry.keeper.channel import MAX_JSON, Channel, decode, failure
+from skerry.keeper.channel import MAX_JSON, Channel, failure
 from skerry.keeper.connection import Connection
 from skerry.keeper.failures import KeeperLied, KeeperSilent
+from skerry.keeper.trees import Trees
 from skerry.keeper.values import File, Listing
 from skerry.types import FileInfo
 
-T = TypeVar("T")
-
 MAX_LISTING: Final = 32 << 20
-_CHUNKED: Final = "Transfer-Encoding: chunked\r\n"
-_PIECE: Final = 256 << 10
 
 _file = msgspec.json.Decoder(File)
 _listing = msgspec.json.Decoder(Listing)
@@ -75,11 +72,8 @@ class FileContent:
         self._connection.close()
 
 
-class Files:
+class Files(Trees):
     """`keeper.files`. `user` None: the configured one. Relative paths begin at the configured cwd."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
 
     async def read(
         self, path: str, start: int | None = None, end: int | None = None, user: str | None = None
@@ -105,41 +99,7 @@ class Files:
     ) -> FileInfo:
         """Replaces a file, all or nothing. One that is there keeps its owner, and its mode unless one is given."""
         query = _query(path, user, mode="" if mode is None else f"{mode:o}", parents="1" if parents else "")
-        connection = await self._within(self._channel.open())
-        try:
-            if isinstance(content, bytes):
-                request = messages.request("PUT", "/v1/files", query, body=content)
-                await self._within(connection.send(request))
-            else:
-                await self._stream(connection, messages.request("PUT", "/v1/files", query, headers=_CHUNKED), content)
-            head = await self._within(connection.head())
-            text = await self._within(connection.whole(head, MAX_JSON))
-        except BaseException:
-            connection.close()
-            raise
-        if head.status != 200:
-            connection.close()  # it may still be reading the rest of what we sent
-            raise failure(text)
-        self._channel.keep(connection)
-        return _info(decode(_file, text), path)
-
-    async def _stream(self, connection: Connection, request: bytes, content: AsyncIterable[bytes]) -> None:
-        await connection.send(request)
-        async for data in content:
-            for start in range(0, len(data), _PIECE):
-                piece = data[start : start + _PIECE]
-                await self._within(connection.send(f"{len(piece):x}\r\n".encode() + piece + b"\r\n"))
-            if connection.buffer:
-                return  # an answer before the end is a refusal
-        await self._within(connection.send(b"0\r\n\r\n"))
-
-    async def _within(self, work: Coroutine[Any, Any, T]) -> T:
-        """The keeper has to take, or give, each piece in time; how long the whole takes is the content's matter."""
-        try:
-            async with asyncio.timeout(self._channel.time_limit):
-                return await work
-        except TimeoutError:
-            raise KeeperSilent("the keeper stopped in the middle of a file") from None
+        return _info(await self._channel.upload(_file, "/v1/files", query, content), path)
 
     async def stat(self, path: str, user: str | None = None) -> FileInfo:
         return _info(await self._channel.call(_file, "GET", "/v1/files/stat", _query(path, user)), path)

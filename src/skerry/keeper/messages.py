@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -15,6 +15,9 @@ _HEADER = re.compile(rb"([A-Za-z][A-Za-z0-9-]{0,63}): ([ -~]{0,1024})")
 _SIZE = re.compile(r"0|[1-9][0-9]{0,17}")
 _CHUNK = re.compile(rb"[0-9a-fA-F]{1,8}")
 _TOTAL = re.compile(r"(?:bytes (?:\*|[0-9]{1,18}-[0-9]{1,18})/)?([0-9]{1,18})")
+
+
+Query = Mapping[str, str] | Sequence[tuple[str, str]]
 
 
 class Head(NamedTuple):
@@ -44,9 +47,7 @@ class Head(NamedTuple):
         return int(match[1])
 
 
-def request(
-    method: str, path: str, query: Mapping[str, str] | None = None, *, headers: str = "", body: bytes = b""
-) -> bytes:
+def request(method: str, path: str, query: Query | None = None, *, headers: str = "", body: bytes = b"") -> bytes:
     target = f"{path}?{urlencode(query, quote_via=quote, errors='surrogateescape')}" if query else path
     length = f"Content-Length: {len(body)}\r\n" if body else ""
     return f"{method} {target} HTTP/1.1\r\nHost: keeper\r\n{headers}{length}\r\n".encode("ascii") + body

@@ -3,7 +3,7 @@
 A field that is None was not asked for: the operator's default applies, and what came of it is in `SandboxInfo`.
 """
 
-from skerry.types.files import FileEvent, FileInfo, FileType, Match, Matches
+from skerry.types.files import FileEvent, FileInfo, FileType, Match, Matches, Skipped, Transfer
 from skerry.types.host import Caller, Check, ImageInfo, Progress, Scope, TokenInfo
 from skerry.types.processes import (
     OUTPUT_KEPT,
@@ -86,8 +86,10 @@ __all__ = [
     "SandboxInfo",
     "Scope",
     "SessionInfo",
+    "Skipped",
     "State",
     "TokenInfo",
+    "Transfer",
     "UpdateRequest",
     "Usage",
     "Value",

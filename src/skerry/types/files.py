@@ -27,6 +27,26 @@ class FileInfo(Answer, frozen=True, kw_only=True):
     raw_path: bytes | None = None
 
 
+class Skipped(Answer, frozen=True, kw_only=True):
+    """One thing that a transfer left out, and why. `path` is relative to what was transferred."""
+
+    path: str
+    reason: str
+    raw_path: bytes | None = None
+
+
+class Transfer(Answer, frozen=True, kw_only=True):
+    """What an upload or a download moved. `links` are symbolic ones; a hard link counts as a file. `skipped` has the
+    first ones that were left out, `more` is the number of the others."""
+
+    files: int
+    directories: int
+    links: int
+    bytes: int
+    skipped: tuple[Skipped, ...] = ()
+    more: int = 0
+
+
 class FileEvent(Answer, frozen=True, kw_only=True):
     """A change below a watched path. `moved` has where to in `to`. `overflow`: changes were missed, look again at all.
     `token` is for asking later what happened since."""

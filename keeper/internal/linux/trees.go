@@ -1,0 +1,137 @@
+package linux
+
+import (
+	"strings"
+	"syscall"
+	"unsafe"
+)
+
+const (
+	resolveNoLinks = 0x04
+	resolveBeneath = 0x08
+	atFollow       = 0x400
+	pathMost       = 4000 // the kernel takes 4095 bytes of a path at a time
+)
+
+// OpenIn opens a path below a directory and never leaves it: no link on the way is followed, also not the last. The path
+// may be longer than the kernel takes at once.
+func OpenIn(dir int, path string, flags int) (int, error) {
+	from := dir
+	for {
+		part, rest := path, ""
+		if len(path) > pathMost {
+			cut := strings.LastIndexByte(path[:pathMost], '/')
+			if cut <= 0 {
+				return -1, syscall.ENAMETOOLONG
+			}
+			part, rest = path[:cut], path[cut+1:]
+		}
+		wanted := flags
+		if rest != "" {
+			wanted = OPath | syscall.O_DIRECTORY
+		}
+		fd, err := openat2(from, part, wanted, 0, resolveNoMagic|resolveNoLinks|resolveBeneath)
+		if from != dir {
+			_ = syscall.Close(from)
+		}
+		if err != nil || rest == "" {
+			return fd, err
+		}
+		from, path = fd, rest
+	}
+}
+
+// Symlinkat makes a link.
+func Symlinkat(target string, dir int, name string) error {
+	t, err := syscall.BytePtrFromString(target)
+	if err != nil {
+		return err
+	}
+	n, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	_, _, e := syscall.Syscall(syscall.SYS_SYMLINKAT, uintptr(unsafe.Pointer(t)), uintptr(dir), uintptr(unsafe.Pointer(n)))
+	return orNil(e)
+}
+
+// Linkat gives a file another name. A link is not followed.
+func Linkat(oldDir int, oldName string, dir int, name string) error {
+	o, err := syscall.BytePtrFromString(oldName)
+	if err != nil {
+		return err
+	}
+	n, err := syscall.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	_, _, e := syscall.Syscall6(syscall.SYS_LINKAT, uintptr(oldDir), uintptr(unsafe.Pointer(o)), uintptr(dir),
+		uintptr(unsafe.Pointer(n)), 0, 0)
+	return orNil(e)
+}
+
+// SetTimes sets when something was last changed; name "" is the fd itself. A link is not followed.
+func SetTimes(dir int, name string, nanos int64) error {
+	times := [2]syscall.Timespec{syscall.NsecToTimespec(nanos), syscall.NsecToTimespec(nanos)}
+	var path unsafe.Pointer
+	flags := uintptr(0)
+	if name != "" {
+		p, err := syscall.BytePtrFromString(name)
+		if err != nil {
+			return err
+		}
+		path, flags = unsafe.Pointer(p), atSymlinkNoFollow
+	}
+	_, _, e := syscall.Syscall6(syscall.SYS_UTIMENSAT, uintptr(dir), uintptr(path), uintptr(unsafe.Pointer(&times)), flags, 0, 0)
+	return orNil(e)
+}
+
+func orNil(e syscall.Errno) error {
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
+// Dirent is one name of a directory, with its type as far as the file system tells (syscall.DT_…).
+type Dirent struct {
+	Name string
+	Type byte
+}
+
+// Dirents reads a directory piece by piece, through a buffer of its own.
+type Dirents struct {
+	fd     int
+	buffer []byte
+	rest   []byte
+}
+
+// NewDirents reads the directory that an fd has open for reading; the fd stays the caller's.
+func NewDirents(fd int) *Dirents { return &Dirents{fd: fd, buffer: make([]byte, 8<<10)} }
+
+// Next gives the next name but "." and "..", or nil at the end.
+func (d *Dirents) Next() (*Dirent, error) {
+	const nameAt, lengthAt, typeAt = 19, 16, 18
+	for {
+		if len(d.rest) == 0 {
+			n, err := syscall.ReadDirent(d.fd, d.buffer)
+			if err == syscall.EINTR {
+				continue
+			}
+			if err != nil || n <= 0 {
+				return nil, err
+			}
+			d.rest = d.buffer[:n]
+		}
+		length := int(*(*uint16)(unsafe.Pointer(&d.rest[lengthAt])))
+		record := d.rest[:length]
+		d.rest = d.rest[length:]
+		name := record[nameAt:]
+		if end := strings.IndexByte(unsafe.String(&name[0], len(name)), 0); end >= 0 {
+			name = name[:end]
+		}
+		if s := string(name); s != "." && s != ".." {
+			return &Dirent{s, record[typeAt]}, nil
+		}
+	}
+}

@@ -1,0 +1,42 @@
+package pattern
+
+import "testing"
+
+func TestPatternsMatchPaths(t *testing.T) {
+	for _, c := range []struct {
+		pattern, path   string
+		directory, want bool
+	}{
+		{"*.pyc", "a.pyc", false, true}, {"*.pyc", "a/b/c.pyc", false, true}, {"*.pyc", "a.py", false, false},
+		{"*.pyc", "x.pyc/y", false, true}, {"node_modules", "a/node_modules/b/c", false, true},
+		{"a/b", "a/b", false, true}, {"a/b", "x/a/b", false, false}, {"/b", "b", false, true}, {"/b", "a/b", false, false},
+		{"a/*", "a/b/c", false, true}, {"a/*.c", "a/b/x.c", false, false}, {"a/**/x.c", "a/x.c", false, true},
+		{"a/**/x.c", "a/b/c/x.c", false, true}, {"**/x", "x", false, true}, {"a/**", "a", true, false},
+		{"a/**", "a/b", false, true}, {"b/", "a/b", false, false}, {"b/", "a/b", true, true}, {"b/", "a/b/c", false, true},
+		{"[!a]x", "bx", false, true}, {"[!a]x", "ax", false, false}, {"?", "ü", false, true}, {`\*`, "*", false, true},
+		{`\*`, "a", false, false}, {"a?c", "a/c", false, false},
+	} {
+		set, err := Parse([]string{c.pattern})
+		if err != nil {
+			t.Fatal(c.pattern, err)
+		}
+		if got := set.Match(c.path, c.directory); got != c.want {
+			t.Errorf("%q on %q: %v", c.pattern, c.path, got)
+		}
+	}
+}
+
+func TestBadPatternsAreRefused(t *testing.T) {
+	long := make([]byte, longest+1)
+	for i := range long {
+		long[i] = 'a'
+	}
+	for _, text := range []string{"", "/", "a//b", "[", "a[b", `a\`, string(long)} {
+		if _, err := Parse([]string{text}); err == nil {
+			t.Errorf("%.20q was taken", text)
+		}
+	}
+	if _, err := Parse(make([]string, most+1)); err == nil {
+		t.Error("too many were taken")
+	}
+}

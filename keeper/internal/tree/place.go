@@ -1,0 +1,150 @@
+package tree
+
+import (
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"skerry/keeper/internal/linux"
+	"skerry/keeper/internal/tar"
+)
+
+const umask = 0o022 // the keeper's own
+
+// part is a file on its way: a temporary one beside its place.
+type part struct {
+	u     *unpacking
+	entry *tar.Entry
+	dir   int // the unpacking's own
+	name  string
+	temp  string
+	fd    int
+}
+
+var counter atomic.Int64
+
+// tempName need not be secret: O_EXCL never opens what is there already, and a rename replaces nothing else by mistake.
+func tempName() string {
+	return ".skerry-" + strconv.FormatInt(time.Now().UnixNano(), 36) + "-t" + strconv.FormatInt(counter.Add(1), 36)
+}
+
+func (u *unpacking) begin(e *tar.Entry) (*part, error) {
+	if err := u.leave(e.Name); err != nil {
+		return nil, err
+	}
+	dir, name, err := u.enter(e.Name)
+	if err != nil {
+		return nil, err
+	}
+	p := &part{u: u, entry: e, dir: dir, name: name, temp: tempName()}
+	const flags = syscall.O_WRONLY | syscall.O_CREAT | syscall.O_EXCL | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
+	p.fd, err = syscall.Openat(dir, p.temp, flags, e.Mode&0o777&^umask|0o200)
+	return p, err
+}
+
+func (p *part) write(b []byte) error {
+	for len(b) > 0 {
+		n, err := syscall.Write(p.fd, b)
+		if err != nil && err != syscall.EINTR {
+			return err
+		}
+		b = b[max(n, 0):]
+	}
+	return nil
+}
+
+// settle puts the file in its place, whole.
+func (p *part) settle() error {
+	err := p.dress()
+	if err == nil {
+		err = syscall.Renameat(p.dir, p.temp, p.dir, p.name)
+	}
+	if err != nil {
+		p.discard()
+		return err
+	}
+	p.u.sum.Files++
+	p.u.sum.Bytes += p.entry.Size
+	return syscall.Close(p.fd)
+}
+
+// dress gives it its mode and time. What root puts over a user's file stays the user's.
+func (p *part) dress() error {
+	if p.u.user.UID == 0 {
+		var old syscall.Stat_t
+		if linux.Lstatat(p.dir, p.name, &old) == nil && (old.Uid != 0 || old.Gid != 0) {
+			if err := syscall.Fchown(p.fd, int(old.Uid), int(old.Gid)); err != nil {
+				return err
+			}
+		}
+	}
+	if wanted := p.entry.Mode & keptBits; wanted != wanted&0o777&^umask|0o200 {
+		if err := syscall.Fchmod(p.fd, wanted); err != nil {
+			return err
+		}
+	}
+	return linux.SetTimes(p.fd, "", p.entry.Mtime)
+}
+
+func (p *part) discard() {
+	_ = syscall.Close(p.fd)
+	_ = linux.Unlinkat(p.dir, p.temp, 0)
+}
+
+// link makes a link in one step, also over what is there.
+func (u *unpacking) link(e *tar.Entry) error {
+	dir, name, err := u.enter(e.Name)
+	if err != nil {
+		return err
+	}
+	err = linux.Symlinkat(e.Link, dir, name)
+	if err == syscall.EEXIST {
+		err = replace(dir, name, func(temp string) error { return linux.Symlinkat(e.Link, dir, temp) })
+	}
+	if err != nil {
+		return err
+	}
+	u.sum.Links++
+	return linux.SetTimes(dir, name, e.Mtime)
+}
+
+// hardLink gives a file of the tree a second name. Nothing outside of it can be reached.
+func (u *unpacking) hardLink(e *tar.Entry) error {
+	above, base := "", e.Link
+	if cut := strings.LastIndexByte(base, '/'); cut >= 0 {
+		above, base = base[:cut], base[cut+1:]
+	}
+	from := u.root
+	if above != "" {
+		fd, err := linux.OpenIn(u.root, above, linux.OPath|syscall.O_DIRECTORY)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = syscall.Close(fd) }()
+		from = fd
+	}
+	dir, name, err := u.enter(e.Name)
+	if err != nil {
+		return err
+	}
+	err = linux.Linkat(from, base, dir, name)
+	if err == syscall.EEXIST && e.Link != e.Name {
+		err = replace(dir, name, func(temp string) error { return linux.Linkat(from, base, dir, temp) })
+	}
+	if err == nil {
+		u.sum.Files++
+	}
+	return err
+}
+
+func replace(dir int, name string, make func(string) error) error {
+	temp := tempName()
+	if err := make(temp); err != nil {
+		return err
+	}
+	err := syscall.Renameat(dir, temp, dir, name)
+	_ = linux.Unlinkat(dir, temp, 0) // a rename of one file over itself leaves both names
+	return err
+}
