@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import uvloop
+from server.echoing import EchoTerminals
 
 from skerry.engine.database import Database
 from skerry.engine.tokens import Tokens
@@ -47,6 +48,7 @@ class EmptyEngine:
         self.tokens = Tokens(self.database)
         self.calls: list[str] = []
         self.processes = NoProcesses(self.calls)
+        self.terminals = EchoTerminals()
 
     def list(self, caller: Caller, labels: dict[str, str], state: str | None) -> list[SandboxInfo]:
         self.calls.append("list")

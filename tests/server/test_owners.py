@@ -8,14 +8,17 @@ from typing import Any
 
 import httpx
 import pytest
+from server.viewing import KEY
 from serving import Server
 
 from skerry.server.app import ROUTES
 
+HANDSHAKE = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": KEY}
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v1/sandboxes/{ref}/processes"): {"json": {"cmd": ["true"]}, "params": {"wait": "true"}},
     ("POST", "/v1/sandboxes/{ref}/processes/{process}/signal"): {"json": {"signal": "KILL"}},
     ("POST", "/v1/sandboxes/{ref}/processes/{process}/stdin"): {"content": b"x"},
+    ("GET", "/v1/sandboxes/{ref}/processes/{process}/terminal"): {"headers": HANDSHAKE},
     ("GET", "/v1/sandboxes/{ref}/files"): {"params": {"path": "/etc/hostname"}},
     ("PUT", "/v1/sandboxes/{ref}/files"): {"params": {"path": "/workspace/stolen"}, "content": b"x"},
     ("DELETE", "/v1/sandboxes/{ref}/files"): {"params": {"path": "/workspace", "recursive": "true"}},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from skerry.server import events, files, host, images, processes, sandboxes, tokens
+from skerry.server import events, files, host, images, processes, sandboxes, terminals, tokens
 from skerry.server.answers import BYTES, FRAMES, JSON, NDJSON
 from skerry.server.control import Control
 from skerry.server.endpoint import Application
@@ -31,6 +31,8 @@ ROUTES: tuple[Route, ...] = (
     Route("DELETE", PROCESS, processes.remove, "use", "Forget a process that has ended", 204, WAKES),
     Route("POST", f"{PROCESS}/signal", processes.signal, "use", "Send a signal", 204, (*WAKES, 413, 415)),
     Route("POST", f"{PROCESS}/stdin", processes.stdin, "use", "Send input", 204, WAKES, takes=BYTES),
+    Route("GET", f"{PROCESS}/terminal", terminals.attach, "use", "Watch and use its terminal (WebSocket)", 101,
+          (*WAKES, 426)),
 
     Route("GET", FILES, files.read, "use", "Read a file", errors=(*WAKES, 416), gives=(BYTES,), headers=("Range",)),
     Route("PUT", FILES, files.write, "use", "Write a file, whole or not at all", errors=WAKES, takes=BYTES),

@@ -24,7 +24,8 @@ T = TypeVar("T")
 JSON_LIMIT = 1 << 20
 _PROCESS = re.compile(r"p-[a-z2-7]{10}")
 ONCE = frozenset(
-    (b"host", b"origin", b"authorization", b"content-type", b"content-length", b"accept", b"range", b"idempotency-key")
+    b"host origin authorization content-type content-length accept range idempotency-key "
+    b"upgrade sec-websocket-key sec-websocket-version".split()
 )
 
 

@@ -31,6 +31,7 @@ from skerry.server.answers import (
 from skerry.server.call import Call, Headers, Nothing
 from skerry.server.decode import decode_json, decode_query
 from skerry.server.door import Door, check_scope
+from skerry.server.upgrade import TAKE_OVER, Upgrade, converse, handshake
 from skerry.types import Caller
 
 if TYPE_CHECKING:
@@ -55,13 +56,24 @@ class Reply:
         self.request_id = request_id
         self.status: int | None = None
 
+    def _headers(self, headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+        own = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+        return [(b"x-request-id", self.request_id.encode()), *_ALWAYS, *own]
+
     async def start(self, status: int, media_type: str | None, headers: Mapping[str, str]) -> None:
-        raw = [(b"x-request-id", self.request_id.encode()), *_ALWAYS]
-        if media_type is not None:
-            raw.append((b"content-type", media_type.encode()))
-        raw += [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+        kind = {} if media_type is None else {"Content-Type": media_type}
         self.status = status
-        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+        start = {"type": "http.response.start", "status": status, "headers": self._headers({**kind, **headers})}
+        await self._send(start)
+
+    async def upgrade(self, scope: Scope, headers: Mapping[str, str], answer: Upgrade) -> None:
+        try:
+            lines = b"".join(name + b": " + value + b"\r\n" for name, value in self._headers(headers))
+            socket = scope["extensions"][TAKE_OVER](b"HTTP/1.1 101 Switching Protocols\r\n" + lines + b"\r\n")
+            self.status = 101
+            await converse(socket, answer.serve)
+        finally:
+            await answer.close()
 
     async def chunk(self, data: bytes, more: bool = True) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
@@ -128,11 +140,14 @@ class Endpoint:
         call: Call[Any, Any] = Call(
             self._engine, self._control, caller, method, context.headers, scope["path_params"], receive, context.log
         )
+        accepted = handshake(scope, context.headers) if route.is_websocket else {}
         call.query = decode_query(scope["query_string"], route.query)
         call.body = await _body(call, route)
         answer = await route.handler(call)
         if isinstance(answer, Stream):
             await context.reply.stream(call, answer)
+        elif isinstance(answer, Upgrade):
+            await context.reply.upgrade(scope, accepted, answer)
         else:
             await context.reply.whole(route.status, None if answer is None else _encoder.encode(answer))
 

@@ -51,7 +51,7 @@ class Listener(uvicorn.Server):
     """One socket's server. Signals are handled once, for all of them."""
 
     def __init__(self, app: ASGIApp, listening: socket.socket) -> None:
-        # proxy_headers would let a caller choose its own address; there is no WebSocket here.
+        # proxy_headers would let a caller choose its own address; WebSockets are ours: see websocket.py.
         super().__init__(
             uvicorn.Config(
                 app, http=BoundedProtocol, ws="none", lifespan="off", interface="asgi3", loop="none", log_config=None,

@@ -27,6 +27,7 @@ _REASONS = {
     413: "The body is too large.",
     415: "The body is not application/json.",
     416: "The range is not in the file.",
+    426: "A WebSocket is spoken here.",
     429: "The operator's maximum is reached.",
     501: "This host can't do it; `skerry doctor` explains.",
     503: "The sandbox failed or does not answer.",
@@ -118,11 +119,11 @@ def _request_body(route: Route, schemas: dict[Any, Any]) -> dict[str, Any] | Non
 
 def _responses(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {}
-    if route.status != 204:
+    if route.status not in (101, 204):
         for media in route.gives:
             raw = {"type": "string"} if media != JSON or route.answer is None else schemas[route.answer]
             content[media] = {"schema": raw}
-    success: dict[str, Any] = {"description": "Success."}
+    success: dict[str, Any] = {"description": "A WebSocket from here on." if route.is_websocket else "Success."}
     if content:
         success["content"] = content
     error = {JSON: {"schema": schemas[ErrorAnswer]}}

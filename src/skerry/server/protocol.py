@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from skerry.errors import InvalidRequest
-from skerry.server.answers import error_body
+from skerry.server.answers import Gone, error_body
+from skerry.server.upgrade import TAKE_OVER
+from skerry.server.websocket import WebSocket
 
 HEAD_LIMIT = 64 << 10
 HEAD_WITHIN_S = 30.0
@@ -26,6 +29,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._received = 0
         self._content = 0
         self._in_head = True
+        self._upgrading = False
         self._patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -41,9 +45,14 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        early = self._upgrading
         self._received += len(data)  # the piece in which a message begins is not counted: on_message_begin resets
-        super().data_received(data)
-        if self._received - FRAMING_SHARE * self._content > HEAD_LIMIT and not self.transport.is_closing():
+        if not early:
+            super().data_received(data)
+            early = self._upgrading and not data.endswith(b"\r\n\r\n")
+        if early:  # a client waits for the answer before it speaks the other protocol
+            self._refuse(400, "more came before the upgrade was answered")
+        elif self._received - FRAMING_SHARE * self._content > HEAD_LIMIT and not self.transport.is_closing():
             self._refuse(431, "the request's headers, trailers or framing are too large")
         elif self._in_head and self._patience is None:
             self._patience = self.loop.call_later(HEAD_WITHIN_S, self._too_slow)
@@ -63,6 +72,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self.parser.should_upgrade():  # what follows would be another protocol's: answer, then end
             self.cycle.keep_alive = False
+            if dict(self.headers).get(b"upgrade", b"").lower() == b"websocket":
+                self._upgrading = True
+                self.cycle.scope["extensions"] = {TAKE_OVER: partial(self._hand_over, self.cycle)}  # type: ignore[dict-item]
 
     def on_body(self, body: bytes) -> None:
         self._content += len(body)
@@ -74,6 +86,18 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "this is not HTTP/1.1 as we understand it")
+
+    def _hand_over(self, cycle: RequestResponseCycle, head: bytes) -> WebSocket:
+        """The connection becomes a WebSocket with `head` as the answer; uvicorn has nothing to send any more."""
+        if self.transport.is_closing():
+            raise Gone
+        cycle.response_started = cycle.response_complete = True
+        self.connections.discard(self)
+        socket = WebSocket(self.connections)
+        self.transport.set_protocol(socket)
+        self.transport.write(head)
+        socket.connection_made(self.transport)
+        return socket
 
     def _too_slow(self) -> None:
         self._patience = None

@@ -11,6 +11,7 @@ from typing import Any
 
 from skerry.server.answers import JSON, Stream
 from skerry.server.call import JSON_LIMIT, Call, Nothing
+from skerry.server.upgrade import Upgrade
 from skerry.types import Scope
 
 Handler = Callable[[Call[Any, Any]], Awaitable[Any]]
@@ -24,6 +25,7 @@ class Route:
     scope: the least that the caller's token must have; None: open to anyone.
     takes: the media type of a raw body; None: JSON if the handler declares a body, else no body at all.
     gives: the media types it can answer with, the usual one first.
+    status: of a success; 101: the path speaks WebSocket, and its handler answers with an Upgrade.
     """
 
     method: str
@@ -53,6 +55,10 @@ class Route:
         return kind
 
     @property
+    def is_websocket(self) -> bool:
+        return self.status == 101
+
+    @property
     def takes_json(self) -> bool:
         return self.takes is None and self.body is not Nothing
 
@@ -61,5 +67,5 @@ class Route:
         """The JSON answer's type; None where there is none (204, or a stream only)."""
         returned = self._hints["return"]
         kinds = typing.get_args(returned) if isinstance(returned, types.UnionType) else (returned,)
-        values = [kind for kind in kinds if kind not in (Stream, types.NoneType)]
+        values = [kind for kind in kinds if kind not in (Stream, Upgrade, types.NoneType)]
         return values[0] if values else None
