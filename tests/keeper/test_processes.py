@@ -12,7 +12,7 @@ import pytest
 from keeper.room import Room, eventually, spec
 
 from skerry.errors import Conflict, FileMissing, InvalidRequest, NotFound, QuotaExceeded
-from skerry.keeper import ProcessSpec
+from skerry.keeper import Keeper, ProcessSpec, build_id
 
 
 def pids_with(mark: str) -> list[int]:
@@ -157,9 +157,10 @@ async def test_a_hang_up_is_seen_while_stdin_is_stuck(room: Room) -> None:
 
 
 async def test_a_detached_command_outlives_its_connection(room: Room) -> None:
-    command = spec("/bin/sleep", "1000", detach=True)
-    stream = await room.keeper.start(command)
-    await stream.aclose()
+    command = spec("/bin/sleep", "1000")
+    assert (await room.keeper.spawn(command)).state == "running"
+    await room.keeper.close()
+    room.keeper = Keeper(room.connect, build_id())
     assert (await room.keeper.process(command.id)).state == "running"
     await room.keeper.signal(command.id, "KILL")
 
@@ -358,7 +359,8 @@ async def test_finished_and_unknown_processes_say_so(room: Room) -> None:
 
 
 async def test_a_slow_host_slows_the_program_and_loses_nothing(room: Room) -> None:
-    stream = await room.keeper.start(spec("/bin/sh", "-c", "head -c 8000000 /dev/zero; echo sent > /tmp/sent"))
+    line = "head -c 8000000 /dev/zero; echo sent > /tmp/sent"
+    stream = await room.keeper.start(spec("/bin/sh", "-c", line, journal=1 << 20))
     first = await anext(stream)
     for _ in range(100):
         await room.keeper.hello()
@@ -419,8 +421,7 @@ async def test_a_fork_bomb_meets_its_limit_and_the_keeper_lives(room: Room) -> N
     limits, count = out.decode().splitlines()
     assert limits == "(236, 236)"
     assert int(count) == 235
-    sleeper = {"user": "54321", "detach": True}
-    tries = [room.keeper.start(spec("/bin/sleep", "1000", **sleeper)) for _ in range(6)]
+    tries = [room.keeper.spawn(spec("/bin/sleep", "1000", user="54321")) for _ in range(6)]
     results = await asyncio.gather(*tries, return_exceptions=True)
     assert any(isinstance(result, QuotaExceeded) for result in results)
     assert (await room.run("/bin/echo", "alive"))[1] == b"alive\n"

@@ -22,7 +22,14 @@ type config struct {
 	Life      *float64          `json:"life_s"`
 	Hostname  *string           `json:"hostname"`
 	OpenFiles uint32            `json:"open_files"`
+	Journal   bounds            `json:"journal"`
 	Pids      uint32            `json:"pids"` // the cgroup's limit, threads and our own included; 0: not known
+}
+
+// bounds is how many bytes of output are kept; 0 is the default.
+type bounds struct {
+	Process int64 `json:"process"`
+	Sandbox int64 `json:"sandbox"`
 }
 
 type account struct {
@@ -75,6 +82,9 @@ func (c *config) check() string {
 	if c.Life != nil && !(*c.Life >= 0 && *c.Life < 1e9) {
 		return "life_s: out of range"
 	}
+	if c.Journal.Process < 0 || c.Journal.Sandbox < 0 {
+		return "journal: out of range"
+	}
 	return ""
 }
 
@@ -95,6 +105,7 @@ func (k *keeper) configure(c *wire.Conn, q *wire.Request) {
 	if next.Hostname != nil {
 		_ = syscall.Sethostname([]byte(*next.Hostname)) // not permitted in most walls: the runtime has set it
 	}
+	k.processes.Journals.SetBounds(next.Journal.Process, next.Journal.Sandbox)
 	k.mu.Lock()
 	k.config = next
 	k.setLife(next.Life)

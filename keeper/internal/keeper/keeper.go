@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"skerry/keeper/internal/files"
+	"skerry/keeper/internal/journal"
 	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/pool"
 	"skerry/keeper/internal/process"
@@ -73,7 +74,7 @@ func Init() int {
 	k := &keeper{began: time.Now(), pool: pool.New(group, null), quit: make(chan time.Duration, 4)}
 	k.quiet = time.AfterFunc(quietTime, tidy)
 	k.door = sudo.NewDoor(k.pool)
-	k.processes = process.NewTable(k.pool, null)
+	k.processes = process.NewTable(k.pool, journal.NewStore(journal.Dir), null)
 	return k.run()
 }
 

@@ -1,13 +1,9 @@
 package keeper
 
 import (
-	"errors"
 	"strings"
 	"time"
 
-	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/pool"
-	"skerry/keeper/internal/process"
 	"skerry/keeper/internal/wire"
 )
 
@@ -47,111 +43,6 @@ func (k *keeper) handle(c *wire.Conn, q *wire.Request) {
 		}
 		k.one(c, q, id)
 	}
-}
-
-func (k *keeper) start(c *wire.Conn, q *wire.Request, conf *config) {
-	if q.Header["upgrade"] != "skerry-frames" {
-		c.Fail(400, "bad_request", "Upgrade: skerry-frames is missing")
-		return
-	}
-	request := &process.Request{}
-	if !decode(c, q, request) {
-		return
-	}
-	p, err := k.processes.Start(request, conf.defaults())
-	var refusal *process.Refusal
-	switch {
-	case err == nil:
-		p.Stream(c)
-	case errors.As(err, &refusal):
-		c.Fail(400, refusal.Code, refusal.Message)
-	case errors.Is(err, process.ErrTaken):
-		c.Fail(409, "conflict", err.Error())
-	case errors.Is(err, process.ErrTooMany):
-		c.Fail(429, "too_many", err.Error())
-	case errors.Is(err, pool.ErrGone):
-		c.Fail(409, "interrupted", "somebody inside killed the command's launcher; it may have begun")
-	default:
-		c.Fail(429, "no_room", "the sandbox can't start another process: "+err.Error())
-	}
-}
-
-type listed struct {
-	ID       string   `json:"id"`
-	Argv     []string `json:"argv"`
-	Shell    *string  `json:"shell"`
-	PID      int      `json:"pid"`
-	User     string   `json:"user"`
-	State    string   `json:"state"`
-	Started  float64  `json:"started_at"`
-	ExitCode *int     `json:"exit_code"`
-	Signal   *string  `json:"signal"`
-	TimedOut bool     `json:"timed_out"`
-	Children []int    `json:"children"`
-}
-
-func describe(p *process.Process) listed {
-	d := listed{
-		ID: p.Request.ID, Argv: p.Argv, Shell: p.Shell, PID: p.PID, User: p.User.Name, State: "running",
-		Started: float64(p.Began.UnixNano()) / 1e9, Children: p.Children(),
-	}
-	if s := p.Status(); s != nil {
-		d.State, d.ExitCode, d.Signal, d.TimedOut = "exited", s.ExitCode, s.Signal, s.TimedOut
-	}
-	if d.Children == nil {
-		d.Children = []int{}
-	}
-	return d
-}
-
-func (k *keeper) list(c *wire.Conn) {
-	all := []listed{}
-	for _, p := range k.processes.All() {
-		all = append(all, describe(p))
-	}
-	c.JSON(200, map[string]any{"processes": all})
-}
-
-func (k *keeper) one(c *wire.Conn, q *wire.Request, rest string) {
-	id, verb, _ := strings.Cut(rest, "/")
-	p := k.processes.Get(id)
-	if p == nil {
-		c.Fail(404, "no_process", "there is no process "+id)
-		return
-	}
-	switch q.Method + " " + verb {
-	case "GET ":
-		c.JSON(200, describe(p))
-	case "DELETE ":
-		if !k.processes.Remove(p) {
-			c.Fail(409, "running", "the process still runs")
-			return
-		}
-		c.JSON(200, struct{}{})
-	case "POST signal":
-		k.signal(c, q, p)
-	default:
-		c.Fail(405, "no_route", "no such call")
-	}
-}
-
-func (k *keeper) signal(c *wire.Conn, q *wire.Request, p *process.Process) {
-	var body struct {
-		Signal string `json:"signal"`
-	}
-	if !decode(c, q, &body) {
-		return
-	}
-	s, ok := linux.Signal(body.Signal)
-	if !ok {
-		c.Fail(400, "bad_signal", "there is no signal "+body.Signal)
-		return
-	}
-	if err := p.Signal(s); err != nil {
-		c.Fail(409, "not_running", "the process has ended")
-		return
-	}
-	c.JSON(200, struct{}{})
 }
 
 func (k *keeper) shutdown(c *wire.Conn, q *wire.Request) {

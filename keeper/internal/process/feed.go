@@ -1,18 +1,33 @@
 package process
 
 import (
+	"errors"
 	"os"
 	"sync"
 	"time"
 )
 
+// Errors of writing to a command's stdin.
+var (
+	ErrStdin = errors.New("the stdin is closed")
+	ErrEnded = errors.New("the process has ended")
+	errLeft  = errors.New("the host hung up")
+)
+
 // feed writes stdin in its own goroutine, so that signals pass a program that does not read. Its queue is bounded: the
 // host waits once the pipe and the queue are full.
 type feed struct {
-	queue  chan []byte
-	closed chan struct{}
-	once   sync.Once
-	eofs   sync.Once
+	pipe  *os.File
+	queue chan input
+	ended chan struct{} // the process is over
+	still chan struct{} // nothing is written any more
+	once  sync.Once
+}
+
+// input is bytes for the program, or (nil) their end. done, if there is one, has room for the answer.
+type input struct {
+	data []byte
+	done chan error
 }
 
 const (
@@ -21,50 +36,122 @@ const (
 )
 
 func newFeed(pipe *os.File) *feed {
-	f := &feed{queue: make(chan []byte, feedSlots), closed: make(chan struct{})}
-	go f.run(pipe)
-	go func() { // a write that blocks ends with the process
-		<-f.closed
-		_ = pipe.Close()
-	}()
+	f := &feed{pipe: pipe, queue: make(chan input, feedSlots), ended: make(chan struct{}), still: make(chan struct{})}
+	go f.run()
 	return f
 }
 
-func (f *feed) run(pipe *os.File) {
-	broken := false
+func (f *feed) run() {
+	defer close(f.still)
+	var err error
 	for {
 		select {
-		case data, open := <-f.queue:
-			if !open {
-				_ = pipe.Close()
-				return
-			}
-			if !broken {
-				_, err := pipe.Write(data)
-				broken = err != nil // the program closed its stdin: the rest goes nowhere
-			}
-		case <-f.closed:
+		case in := <-f.queue:
+			err = f.write(in, err)
+		case <-f.ended:
 			return
 		}
 	}
 }
 
-// put queues data; false if the host hung up meanwhile.
-func (f *feed) put(data []byte, hungUp func() bool) bool {
+// write hands one input on; err is what stopped an earlier one: the rest goes nowhere then.
+func (f *feed) write(in input, err error) error {
+	if err == nil && in.data == nil {
+		_ = f.pipe.Close()
+	} else if err == nil {
+		_, err = f.pipe.Write(in.data)
+	}
+	if in.done != nil {
+		if err != nil {
+			in.done <- ErrStdin
+		}
+		close(in.done)
+	}
+	if in.data == nil {
+		return ErrStdin
+	}
+	return err
+}
+
+// put queues input, unless the host hangs up before there is room.
+func (f *feed) put(in input, hungUp func() bool) error {
 	for {
 		select {
-		case f.queue <- data:
-			return true
-		case <-f.closed:
-			return true
+		case f.queue <- in:
+			return nil
+		case <-f.ended:
+			return ErrEnded
 		case <-time.After(feedCheck):
 			if hungUp() {
-				return false
+				return errLeft
 			}
 		}
 	}
 }
 
-func (f *feed) eof() { f.eofs.Do(func() { close(f.queue) }) }
+// deliver queues input and waits until the program's pipe has it.
+func (f *feed) deliver(data []byte, hungUp func() bool) error {
+	in := input{data, make(chan error, 1)}
+	if err := f.put(in, hungUp); err != nil {
+		return err
+	}
+	for {
+		select {
+		case err := <-in.done:
+			return err
+		case <-f.still:
+			select {
+			case err := <-in.done:
+				return err
+			default:
+				return ErrEnded
+			}
+		case <-time.After(feedCheck):
+			if hungUp() {
+				return errLeft
+			}
+		}
+	}
+}
 
-func (f *feed) close() { f.once.Do(func() { close(f.closed) }) }
+// close ends a write that blocks, too.
+func (f *feed) close() {
+	f.once.Do(func() {
+		close(f.ended)
+		_ = f.pipe.Close()
+	})
+}
+
+// Write hands bytes to the command's stdin, and waits until its pipe has them.
+func (p *Process) Write(data []byte, hungUp func() bool) error {
+	switch {
+	case !p.Running():
+		return ErrEnded
+	case p.feed == nil:
+		return ErrStdin
+	case len(data) == 0:
+		return nil
+	}
+	return p.deliver(data, hungUp)
+}
+
+// CloseStdin ends the command's stdin.
+func (p *Process) CloseStdin(hungUp func() bool) error {
+	if err := p.Write(nil, hungUp); err != nil {
+		return err
+	}
+	return p.deliver(nil, hungUp)
+}
+
+// deliver tells a program that closed its stdin from one that has just ended, which its pipe says first.
+func (p *Process) deliver(data []byte, hungUp func() bool) error {
+	err := p.feed.deliver(data, hungUp)
+	if err == ErrStdin {
+		select {
+		case <-p.ended:
+			return ErrEnded
+		case <-time.After(drainTime):
+		}
+	}
+	return err
+}

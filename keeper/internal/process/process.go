@@ -3,15 +3,16 @@ package process
 import (
 	"errors"
 	"os"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"skerry/keeper/internal/accounts"
+	"skerry/keeper/internal/journal"
 	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/pool"
 	"skerry/keeper/internal/spawn"
+	"skerry/keeper/internal/wire"
 )
 
 // settleTime is how long a killed tree may take to vanish before the exit is reported all the same.
@@ -26,17 +27,22 @@ type Process struct {
 	PID     int
 	Began   time.Time
 
+	table    *Table
 	turn     int64
 	job      *pool.Job // nil: it could not be executed
 	failure  syscall.Errno
 	stdin    *os.File // nil: none
+	feed     *feed
 	out, err *os.File
+	journal  *journal.Journal
+	own      *journal.Reader // of a run: it waits for this one
 	timer    *time.Timer
 	timedOut atomic.Bool
 	killed   atomic.Bool
-	once     sync.Once
 	ended    chan struct{}
-	status   Status // valid once ended is closed
+	endedAt  time.Time // valid, as is status, once ended is closed
+	status   Status
+	listed   atomic.Bool
 }
 
 // Status is the exit frame.
@@ -56,23 +62,43 @@ func (t *Table) Start(q *Request, d Defaults) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{Request: q, User: user, Began: time.Now(), ended: make(chan struct{})}
+	p := &Process{table: t, Request: q, User: user, Began: time.Now(), ended: make(chan struct{})}
 	if err := t.add(p); err != nil {
 		return nil, err
 	}
 	if err := t.launch(p, request); err != nil {
-		t.remove(q.ID)
+		t.remove(p)
 		return nil, err
 	}
+	p.journal = t.Journals.New(q.ID, q.Journal)
+	if !q.Detach {
+		p.own = p.journal.Pace()
+	}
 	p.shorten()
+	p.listed.Store(true)
 	if p.job == nil {
-		p.finish(Status{ExitCode: exitCode(p.failure), Duration: time.Since(p.Began).Seconds(), Left: []int{}})
+		p.fail()
 		return p, nil
+	}
+	if p.stdin != nil {
+		p.feed = newFeed(p.stdin)
 	}
 	if q.Timeout != nil {
 		p.timer = time.AfterFunc(time.Duration(*q.Timeout*float64(time.Second)), p.expire)
 	}
+	go p.attend()
 	return p, nil
+}
+
+// fail reports a program that could not be executed, as a shell would.
+func (p *Process) fail() {
+	code := exitCode(p.failure)
+	message := p.Name() + ": " + p.failure.Error() + "\n"
+	if *code == 127 {
+		message = p.Name() + ": command not found\n"
+	}
+	p.journal.Append(wire.Stderr, append(make([]byte, wire.FrameHead), message...))
+	p.finish(Status{ExitCode: code, Duration: time.Since(p.Began).Seconds(), Left: []int{}})
 }
 
 // exitCode is what a shell says of a program that it can't execute.
@@ -216,11 +242,28 @@ func (p *Process) Status() *Status {
 	return &p.status
 }
 
+// Ended is closed once the command has ended.
+func (p *Process) Ended() <-chan struct{} { return p.ended }
+
+// EndedAt is nil while the command runs.
+func (p *Process) EndedAt() *time.Time {
+	if p.Running() {
+		return nil
+	}
+	return &p.endedAt
+}
+
+// Kept says which bytes of the output there are.
+func (p *Process) Kept() (from, end int64) { return p.journal.Kept() }
+
 func (p *Process) finish(s Status) {
-	p.once.Do(func() {
-		p.status = s
-		close(p.ended)
-	})
+	p.status, p.endedAt = s, time.Now()
+	close(p.ended)
+	if p.feed != nil {
+		p.feed.close()
+	}
+	p.journal.Close()
+	p.table.settle(p)
 }
 
 // conclude makes the status of a command that has exited.

@@ -23,6 +23,9 @@ type Request struct {
 	Stdin   string             `json:"stdin"`
 	Timeout *float64           `json:"timeout_s"`
 	Detach  bool               `json:"detach"`
+	Journal int64              `json:"journal"` // bytes of output kept; 0: as configured
+	Show    *string            `json:"show"`    // what lists show instead of the command
+	Session *string            `json:"session"`
 }
 
 // Defaults is what the configuration gives to every command.
@@ -42,6 +45,8 @@ func (r *Refusal) Error() string { return r.Message }
 func refuse(code, format string, values ...any) error {
 	return &Refusal{code, fmt.Sprintf(format, values...)}
 }
+
+const maxSession = 256
 
 var shells = []string{"/bin/bash", "/usr/bin/bash", "/bin/sh", "/usr/bin/sh"}
 
@@ -68,6 +73,12 @@ func (q *Request) check() error {
 	}
 	if q.Timeout != nil && !(*q.Timeout > 0 && *q.Timeout <= 1e8) {
 		return refuse("bad_request", "timeout_s: out of range")
+	}
+	if q.Journal < 0 {
+		return refuse("bad_request", "journal: out of range")
+	}
+	if q.Session != nil && len(*q.Session) > maxSession {
+		return refuse("bad_request", "session: too long a name")
 	}
 	for _, word := range q.Argv {
 		if strings.Contains(word, "\x00") {

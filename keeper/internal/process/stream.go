@@ -1,183 +1,121 @@
 package process
 
 import (
-	"errors"
-	"io"
-	"os"
+	"math"
 	"sync"
-	"syscall"
-	"time"
 
+	"skerry/keeper/internal/journal"
 	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/wire"
 )
 
-const (
-	drainTime  = 200 * time.Millisecond
-	outputSize = 64 << 10 // what a pipe holds
-)
+const windowSize = 16 << 10
 
-var frames = sync.Pool{New: func() any { return new([wire.FrameHead + outputSize]byte) }}
+var windows = sync.Pool{New: func() any { return new([windowSize]byte) }}
 
-// stream moves one process's bytes over one connection.
+// stream shows one process's output on one connection.
 type stream struct {
 	*Process
-	conn *wire.Conn
-	feed *feed
+	conn   *wire.Conn
+	reader *journal.Reader
+	own    bool // the command's own: it goes when the host goes
+	follow bool
+	left   int64         // bytes that may still be sent
+	gone   chan struct{} // closed when the host has left
 }
 
-// Stream serves the upgraded connection until the exit frame has been sent and the host says something else, or leaves.
+// View is what the host asks to see of an output.
+type View struct {
+	Since  int64 // below 0: from the end
+	Follow bool
+	Limit  int64 // 0: none
+}
+
+// Stream serves the upgraded connection of a run: its output, as fast as the host takes it, and its exit.
 func (p *Process) Stream(c *wire.Conn) {
-	s := &stream{Process: p, conn: c}
-	if p.job == nil {
-		s.failed()
+	s := &stream{Process: p, conn: c, reader: p.own, own: true, follow: true, left: math.MaxInt64}
+	s.serve(map[string]int{"pid": p.PID})
+}
+
+// Output serves an upgraded connection with what the journal has.
+func (p *Process) Output(c *wire.Conn, v View) error {
+	reader, err := p.journal.Read(v.Since)
+	if err != nil {
+		return err
+	}
+	s := &stream{Process: p, conn: c, reader: reader, follow: v.Follow, left: v.Limit}
+	if s.left == 0 {
+		s.left = math.MaxInt64
+	}
+	s.serve(map[string]int64{"pid": int64(p.PID), "offset": reader.Offset()})
+	return nil
+}
+
+// serve returns when the last frame has been sent and the host says something else, or leaves.
+func (s *stream) serve(started any) {
+	defer s.reader.Close()
+	if s.conn.Upgrade(wire.Started, started) != nil {
+		s.lost()
 		return
 	}
-	if c.Upgrade(wire.Started, map[string]int{"pid": p.PID}) != nil {
-		s.lost()
-	}
-	if p.stdin != nil {
-		s.feed = newFeed(p.stdin)
-	}
-	var pumps sync.WaitGroup
-	pumps.Add(2)
-	go s.pump(wire.Stdout, p.out, &pumps)
-	go s.pump(wire.Stderr, p.err, &pumps)
+	s.gone = make(chan struct{})
 	listening := make(chan struct{})
 	go func() {
 		s.listen()
 		close(listening)
 	}()
-	s.wait(&pumps)
-	if s.feed != nil {
-		s.feed.close()
+	kind, last := s.send()
+	s.reader.Close() // now, and not when the host speaks again: the files are to go
+	if last == nil {
+		s.conn.End()
+		s.lost()
+	} else {
+		s.conn.Downgrade(kind, last)
 	}
-	c.Downgrade(wire.Exit, p.status)
 	<-listening
 }
 
-// failed reports a program that could not be executed, as a shell would.
-func (s *stream) failed() {
-	if s.conn.Upgrade(wire.Started, map[string]int{"pid": 0}) != nil {
-		return
-	}
-	name := s.Name()
-	message := name + ": " + s.failure.Error() + "\n"
-	if *s.status.ExitCode == 127 {
-		message = name + ": command not found\n"
-	}
-	_ = s.conn.WriteFrame(wire.Stderr, append(make([]byte, wire.FrameHead), message...))
-	s.conn.Downgrade(wire.Exit, s.status)
+type pause struct {
+	Offset int64 `json:"offset"`
+	More   bool  `json:"more"`
 }
 
-// wait returns when the command has exited and its pipes are drained, or a little after the exit.
-func (s *stream) wait(pumps *sync.WaitGroup) {
-	<-s.job.Exited()
-	ended := time.Now()
-	if s.timer != nil {
-		s.timer.Stop()
-	}
-	drained := make(chan struct{})
-	go func() {
-		pumps.Wait()
-		close(drained)
-	}()
-	late := time.NewTimer(drainTime)
-	select {
-	case <-drained:
-	case <-late.C:
-		// The pumps take what is in the pipes now and then stop: a child left behind may hold them open for ever.
-		_ = s.out.SetReadDeadline(ended)
-		_ = s.err.SetReadDeadline(ended)
-		<-drained
-	}
-	late.Stop()
-	s.finish(s.conclude(ended))
-}
-
-// pump sends a pipe's bytes as frames, as fast as the host takes them. Whatever ends it early, it goes on reading and
-// throwing away: a child left behind must not die of SIGPIPE.
-func (s *stream) pump(kind byte, pipe *os.File, done *sync.WaitGroup) {
-	err := s.forward(kind, pipe)
-	done.Done()
-	if err != io.EOF {
-		discard(pipe)
-	}
-	_ = pipe.Close()
-}
-
-func (s *stream) forward(kind byte, pipe *os.File) error {
-	raw, err := pipe.SyscallConn()
-	for err == nil {
-		_, err = s.move(kind, raw, outputSize)
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		_ = pipe.SetReadDeadline(time.Time{})
-		return s.rest(kind, raw)
-	}
-	return err
-}
-
-// rest sends what the pipe holds at this moment and no more.
-func (s *stream) rest(kind byte, raw syscall.RawConn) error {
-	left := 0
-	err := raw.Control(func(fd uintptr) { left = linux.Pending(int(fd)) })
-	for left > 0 && err == nil {
-		n := 0
-		n, err = s.move(kind, raw, left)
-		left -= n
-	}
-	if err == nil {
-		err = os.ErrDeadlineExceeded
-	}
-	return err
-}
-
-// move waits for bytes and sends one frame of them. It takes a buffer only once there are some: a command that is silent
-// costs none.
-func (s *stream) move(kind byte, raw syscall.RawConn, most int) (n int, err error) {
-	var buffer *[wire.FrameHead + outputSize]byte
-	var readErr error
-	err = raw.Read(func(fd uintptr) bool {
-		buffer = frames.Get().(*[wire.FrameHead + outputSize]byte)
-		n, readErr = syscall.Read(int(fd), buffer[wire.FrameHead:wire.FrameHead+min(most, outputSize)])
-		if readErr == syscall.EAGAIN {
-			frames.Put(buffer)
-			return false
-		}
-		return true
-	})
-	if err != nil {
-		return 0, err
-	}
-	defer frames.Put(buffer)
-	switch {
-	case readErr == syscall.EINTR:
-		return 0, nil
-	case readErr != nil:
-		return 0, readErr
-	case n == 0:
-		return 0, io.EOF
-	}
-	if err := s.conn.WriteFrame(kind, buffer[:wire.FrameHead+n]); err != nil {
-		s.lost()
-		return n, err
-	}
-	return n, nil
-}
-
-func discard(pipe *os.File) {
-	var waste [4096]byte
+// send shows output until there is no more to show, and returns the last frame; nil: the host is gone.
+func (s *stream) send() (kind byte, last any) {
 	for {
-		if _, err := pipe.Read(waste[:]); err != nil {
-			return
+		more, ended := s.reader.More()
+		if !more && !ended && s.follow && s.left > 0 {
+			more, ended = s.reader.Wait(s.gone)
+			if !more && !ended {
+				return 0, nil
+			}
+		}
+		switch {
+		case ended:
+			return wire.Exit, s.status
+		case !more || s.left == 0:
+			return wire.Pause, pause{s.reader.Offset(), more}
+		}
+		if s.piece() != nil {
+			return 0, nil
 		}
 	}
 }
 
-// lost is what happens when the host is gone: unless it said detach, the command goes too.
+func (s *stream) piece() error {
+	window := windows.Get().(*[windowSize]byte)
+	defer windows.Put(window)
+	p := s.reader.Next(window[:], s.left)
+	if p.Missing > 0 {
+		return s.conn.WriteJSON(wire.Missing, map[string]int64{"missing": p.Missing})
+	}
+	s.left -= p.Data
+	return s.conn.WriteFrames(p.Frames, p.FD, p.At, p.Rest)
+}
+
+// lost is what happens when the host is gone: its run goes too.
 func (s *stream) lost() {
-	if !s.Request.Detach && s.Running() {
+	if s.own && s.Running() {
 		s.Kill()
 	}
 }
@@ -189,25 +127,32 @@ func (s *stream) listen() {
 		if err == wire.ErrDowngraded {
 			return
 		}
+		if err == nil {
+			err = s.obey(kind, body)
+		}
 		if err != nil {
 			s.conn.End()
+			close(s.gone)
 			s.lost()
 			return
 		}
-		switch kind {
-		case wire.Stdin:
-			if s.feed != nil && !s.feed.put(body, s.conn.HungUp) {
-				s.lost()
-				return
-			}
-		case wire.StdinEOF:
-			if s.feed != nil {
-				s.feed.eof()
-			}
-		case wire.Signal:
-			if signal, ok := linux.Signal(string(body)); ok {
-				_ = s.Signal(signal)
-			}
+	}
+}
+
+func (s *stream) obey(kind byte, body []byte) error {
+	switch kind {
+	case wire.Stdin:
+		if s.feed != nil && len(body) > 0 && s.feed.put(input{data: body}, s.conn.HungUp) == errLeft {
+			return errLeft
+		}
+	case wire.StdinEOF:
+		if s.feed != nil && s.feed.put(input{}, s.conn.HungUp) == errLeft {
+			return errLeft
+		}
+	case wire.Signal:
+		if signal, ok := linux.Signal(string(body)); ok {
+			_ = s.Signal(signal)
 		}
 	}
+	return nil
 }

@@ -6,18 +6,19 @@ import (
 	"strings"
 	"sync"
 
+	"skerry/keeper/internal/journal"
 	"skerry/keeper/internal/pool"
 )
 
 const (
 	maxProcesses = 4096 // known at one time
-	maxFinished  = 256  // finished, with nothing left of them
+	maxFinished  = 1024 // runs that have ended, with nothing left of them
 )
 
 // Errors of the table.
 var (
 	ErrTaken   = errors.New("this id is taken")
-	ErrTooMany = errors.New("too many processes")
+	ErrTooMany = errors.New("4,096 processes are listed, the most there can be: remove finished ones")
 )
 
 const maxShown = 1024 // bytes of a command line in a list
@@ -25,14 +26,18 @@ const maxShown = 1024 // bytes of a command line in a list
 // shorten keeps what lists show of the command, and lets the rest go: a finished process stays known for long.
 func (p *Process) shorten() {
 	room := maxShown
-	for _, word := range p.Request.Argv {
+	line, words := p.Request.Shell, p.Request.Argv
+	if p.Request.Show != nil {
+		line, words = p.Request.Show, nil
+	}
+	for _, word := range words {
 		if room -= len(word) + 1; room < 0 {
 			p.Argv = append(p.Argv, strings.ToValidUTF8(word[:max(0, len(word)+room)], "")+"…")
 			break
 		}
 		p.Argv = append(p.Argv, word)
 	}
-	if line := p.Request.Shell; line != nil {
+	if line != nil {
 		p.Shell = line
 		if len(*line) > maxShown {
 			short := strings.ToValidUTF8((*line)[:maxShown], "") + "…"
@@ -40,7 +45,7 @@ func (p *Process) shorten() {
 		}
 	}
 	name := p.Name()
-	p.Request = &Request{ID: p.Request.ID, Detach: p.Request.Detach, Argv: []string{name}}
+	p.Request = &Request{ID: p.Request.ID, Detach: p.Request.Detach, Session: p.Request.Session, Argv: []string{name}}
 }
 
 // Name is the program's.
@@ -53,17 +58,19 @@ func (p *Process) Name() string {
 
 // Table knows every process that was asked for, running or finished.
 type Table struct {
-	Pool *pool.Pool
-	Null int
+	Pool     *pool.Pool
+	Journals *journal.Store
+	Null     int
 
-	mu   sync.Mutex
-	list map[string]*Process
-	turn int64
+	mu       sync.Mutex
+	list     map[string]*Process
+	finished []*Process // runs, in the order of their ends
+	turn     int64
 }
 
 // NewTable makes an empty table.
-func NewTable(p *pool.Pool, null int) *Table {
-	return &Table{Pool: p, Null: null, list: map[string]*Process{}}
+func NewTable(p *pool.Pool, journals *journal.Store, null int) *Table {
+	return &Table{Pool: p, Journals: journals, Null: null, list: map[string]*Process{}}
 }
 
 func (t *Table) add(p *Process) error {
@@ -72,7 +79,6 @@ func (t *Table) add(p *Process) error {
 	if t.list[p.Request.ID] != nil {
 		return ErrTaken
 	}
-	t.forgetOldest()
 	if len(t.list) >= maxProcesses {
 		return ErrTooMany
 	}
@@ -82,38 +88,47 @@ func (t *Table) add(p *Process) error {
 	return nil
 }
 
-// forgetOldest makes room: what is finished and left nothing goes first.
-func (t *Table) forgetOldest() {
-	if len(t.list) <= maxFinished {
+// settle is told of every end: of the runs that have ended and left nothing, the oldest are forgotten.
+func (t *Table) settle(p *Process) {
+	if p.Request.Detach {
 		return
 	}
-	finished := 0
+	t.mu.Lock()
+	t.finished = append(t.finished, p)
 	var oldest *Process
-	for _, p := range t.list {
-		if p.Running() || len(p.Children()) > 0 {
-			continue
-		}
-		finished++
-		if oldest == nil || p.turn < oldest.turn {
-			oldest = p
+	if len(t.finished) > maxFinished {
+		oldest = t.finished[0]
+		t.finished = t.finished[1:]
+		if len(oldest.Children()) > 0 { // its turn comes again
+			t.finished, oldest = append(t.finished, oldest), nil
 		}
 	}
-	if finished > maxFinished {
-		delete(t.list, oldest.Request.ID)
+	t.mu.Unlock()
+	if oldest != nil {
+		t.remove(oldest)
 	}
 }
 
-func (t *Table) remove(id string) {
+// remove forgets a process and its output, unless another one has its id by now.
+func (t *Table) remove(p *Process) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.list, id)
+	if t.list[p.Request.ID] == p {
+		delete(t.list, p.Request.ID)
+	}
+	t.mu.Unlock()
+	if p.journal != nil {
+		p.journal.Remove()
+	}
 }
 
 // Get returns a process or nil.
 func (t *Table) Get(id string) *Process {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.list[id]
+	if p := t.list[id]; p != nil && p.listed.Load() {
+		return p
+	}
+	return nil
 }
 
 // All returns every process, oldest first.
@@ -122,7 +137,9 @@ func (t *Table) All() []*Process {
 	defer t.mu.Unlock()
 	all := make([]*Process, 0, len(t.list))
 	for _, p := range t.list {
-		all = append(all, p)
+		if p.listed.Load() {
+			all = append(all, p)
+		}
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i].turn < all[j].turn })
 	return all
@@ -139,11 +156,11 @@ func (t *Table) Running() int {
 	return n
 }
 
-// Remove forgets a finished process; false if it still runs.
+// Remove forgets a finished process and its output; false if it still runs.
 func (t *Table) Remove(p *Process) bool {
 	if p.Running() {
 		return false
 	}
-	t.remove(p.Request.ID)
+	t.remove(p)
 	return true
 }

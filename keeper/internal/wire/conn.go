@@ -48,6 +48,26 @@ func (c *Conn) setBusy(busy bool) {
 	}
 }
 
+// Unhurried lets the rest of this request's body take any time, but no longer than until the channel is closed. The caller
+// calls what it returns when the body has been read.
+func (c *Conn) Unhurried(until <-chan struct{}) func() {
+	c.setBusy(false)
+	done, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		select {
+		case <-until:
+			_ = c.File.SetReadDeadline(time.Unix(1, 0))
+		case <-done:
+		}
+		close(over)
+	}()
+	return func() {
+		close(done)
+		<-over
+		c.setBusy(true)
+	}
+}
+
 // Handler answers one request.
 type Handler func(*Conn, *Request)
 

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"syscall"
 
+	"skerry/keeper/internal/disk"
 	"skerry/keeper/internal/linux"
 )
 
@@ -15,9 +17,12 @@ const (
 	Stderr   byte = 2
 	Exit     byte = 3
 	Started  byte = 4
+	Missing  byte = 5
+	Pause    byte = 6
 	Stdin    byte = 10
 	StdinEOF byte = 11
 	Signal   byte = 12
+	Resize   byte = 13
 )
 
 const (
@@ -57,8 +62,53 @@ func (c *Conn) Downgrade(kind byte, value any) {
 
 // WriteFrame sends buffer, whose first FrameHead bytes are room for the header.
 func (c *Conn) WriteFrame(kind byte, buffer []byte) error {
-	putHead(buffer, kind)
+	PutHead(buffer, kind)
 	return c.write(buffer, nil)
+}
+
+// WriteJSON sends a value as a frame.
+func (c *Conn) WriteJSON(kind byte, value any) error {
+	frame, err := jsonFrame(kind, value)
+	if err != nil {
+		return err
+	}
+	return c.write(frame, nil)
+}
+
+// WriteFrames sends frames as they are, the last of which goes on in a file, for rest bytes from a place on. If the file
+// turns out to be shorter, zeros take their place: the frame's length has been said.
+func (c *Conn) WriteFrames(frames []byte, fd int, at, rest int64) error {
+	if err := c.write(frames, nil); err != nil || rest == 0 {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	raw, err := c.File.SyscallConn()
+	for err == nil && rest > 0 {
+		n := 0
+		if n, err = sendFile(raw, fd, at, rest); err == nil && n == 0 {
+			n, err = c.File.Write(make([]byte, min(rest, chunkSize)))
+		}
+		at, rest = at+int64(n), rest-int64(n)
+	}
+	if err != nil {
+		c.ended.Store(true)
+	}
+	return err
+}
+
+// sendFile waits until the socket takes some of a file.
+func sendFile(raw syscall.RawConn, fd int, at, most int64) (n int, err error) {
+	waitErr := raw.Write(func(socket uintptr) bool {
+		for n, err = 0, syscall.EINTR; err == syscall.EINTR; {
+			err = disk.Do(func() (err error) {
+				n, err = syscall.Sendfile(int(socket), fd, &at, int(most))
+				return err
+			})
+		}
+		return err != syscall.EAGAIN
+	})
+	return max(n, 0), errors.Join(waitErr, err)
 }
 
 func jsonFrame(kind byte, value any) ([]byte, error) {
@@ -67,11 +117,12 @@ func jsonFrame(kind byte, value any) ([]byte, error) {
 		return nil, err
 	}
 	frame := append(make([]byte, FrameHead, FrameHead+len(body)), body...)
-	putHead(frame, kind)
+	PutHead(frame, kind)
 	return frame, nil
 }
 
-func putHead(buffer []byte, kind byte) {
+// PutHead makes a frame of a buffer whose first FrameHead bytes are room for it.
+func PutHead(buffer []byte, kind byte) {
 	buffer[0] = kind
 	binary.BigEndian.PutUint32(buffer[1:], uint32(len(buffer)-FrameHead))
 }

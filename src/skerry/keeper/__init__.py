@@ -2,7 +2,8 @@
 
 keeper: our PID 1 in a sandbox, and the only hand inside (`docs/design/keeper.md` has the protocol). It is not trusted:
 every byte of it is bounded and checked here, and `KeeperLied` or `KeeperSilent` ends that sandbox and nothing else.
-process: a command in a sandbox; its `ProcessStream` gives output as it comes, then its `ExitStatus`.
+process: a command in a sandbox. A run's `ProcessStream` gives output as it comes, then its `ExitStatus`; a spawned one
+goes on by itself, and an `OutputStream` reads its journal, from any byte on, with a `Gap` where bytes were dropped.
 frame: the unit of a process's stream.
 """
 
@@ -10,17 +11,20 @@ from skerry.keeper.binary import binary, build_id
 from skerry.keeper.client import Keeper
 from skerry.keeper.failures import KeeperLied, KeeperSilent
 from skerry.keeper.files import FileContent
+from skerry.keeper.output import OutputStream
 from skerry.keeper.process import ProcessStream
-from skerry.keeper.values import Account, ExitStatus, Hello, Process, ProcessSpec
+from skerry.keeper.values import Account, ExitStatus, Gap, Hello, Process, ProcessSpec
 
 __all__ = [
     "Account",
     "ExitStatus",
     "FileContent",
+    "Gap",
     "Hello",
     "Keeper",
     "KeeperLied",
     "KeeperSilent",
+    "OutputStream",
     "Process",
     "ProcessSpec",
     "ProcessStream",

@@ -45,6 +45,7 @@ _CLASSES: dict[str, type[SkerryError]] = {
     "no_shell": InvalidRequest,
     "not_running": Conflict,
     "running": Conflict,
+    "stdin_closed": Conflict,
     "too_many": QuotaExceeded,
     "unknown_user": InvalidRequest,
 }

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import AsyncIterable, Callable, Mapping
+from typing import Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from skerry.errors import NotFound
 from skerry.keeper import messages
 from skerry.keeper.channel import JSON, MAX_JSON, Channel, Connect, encode, failure
+from skerry.keeper.connection import Connection
 from skerry.keeper.failures import KeeperLied
 from skerry.keeper.files import Files
-from skerry.keeper.process import ProcessStream
+from skerry.keeper.output import OutputStream, View
+from skerry.keeper.process import KEPT, ProcessStream
 from skerry.keeper.values import PROTOCOL, Hello, Process, Processes, ProcessSpec
 
 TIME_LIMIT: Final = 10.0
+S = TypeVar("S", ProcessStream, OutputStream)
+_PIECE: Final = 256 << 10
 _UPGRADE: Final = "Connection: Upgrade\r\nUpgrade: skerry-frames\r\n"
 
 _hello = msgspec.json.Decoder(Hello)
@@ -31,6 +36,7 @@ class Keeper:
         self._channel = Channel(connect, time_limit)
         self.files = Files(self._channel)
         self._build = build
+        self._kept = KEPT
 
     async def configure(
         self,
@@ -43,11 +49,13 @@ class Keeper:
         open_files: int,
         pids: int | None = None,
         hostname: str | None = None,
+        journal: tuple[int, int] = (0, 0),
     ) -> Hello:
         """Late binding: the first call after a start, and again on changes. Every other call needs it.
 
         `pids` is the limit that the sandbox's cgroup has: a user's processes get a little less, so that a fork bomb
-        leaves the keeper its room."""
+        leaves the keeper its room. `journal`: how many bytes of output are kept of a process and of all of them; 0 is
+        the keeper's own default."""
         body = {
             "user": user,
             "cwd": cwd,
@@ -57,7 +65,9 @@ class Keeper:
             "open_files": min(open_files, (1 << 32) - 1),
             "pids": min(pids or 0, (1 << 32) - 1),
             "hostname": hostname,
+            "journal": {"process": journal[0], "sandbox": journal[1]},
         }
+        self._kept = journal[0] or KEPT
         return self._check(await self._channel.call(_hello, "PUT", "/v1/config", body=body))
 
     async def hello(self) -> Hello:
@@ -71,18 +81,66 @@ class Keeper:
     async def start(self, spec: ProcessSpec) -> ProcessStream:
         """Starts a command; returns once it runs (or could not be executed: exit codes 126 and 127)."""
         request = messages.request("POST", "/v1/processes", headers=_UPGRADE + JSON, body=encode(spec))
+
+        def stream(connection: Connection) -> ProcessStream:
+            return ProcessStream(connection, self._channel.keep, spec, self._channel.time_limit, self._kept)
+
+        return await self._upgraded(request, stream)
+
+    async def spawn(self, spec: ProcessSpec) -> Process:
+        """Starts a command that nobody has to listen to; its output is in its journal."""
+        return await self._channel.call(_process, "POST", "/v1/processes", body=replace(spec, detach=True))
+
+    async def output(
+        self, process_id: str, since: int = 0, follow: bool = False, limit: int | None = None
+    ) -> OutputStream:
+        """What a process printed from byte `since` on; below 0, that many bytes before its end."""
+        view = View(since=since, follow=follow, limit=limit)
+        request = messages.request("GET", _path(process_id) + "/output", view.query(), headers=_UPGRADE)
+
+        def stream(connection: Connection) -> OutputStream:
+            return OutputStream(connection, self._channel.keep, view, self._channel.time_limit)
+
+        return await self._upgraded(request, stream)
+
+    async def _upgraded(self, request: bytes, make: Callable[[Connection], S]) -> S:
         async with self._channel.exchange() as connection:
             await connection.send(request)
             head = await connection.head()
             if head.status == 101:
-                stream = ProcessStream(connection, self._channel.keep, spec.timeout_s, self._channel.time_limit)
+                stream = make(connection)
                 await stream.begin()
                 return stream
             text = await connection.whole(head, MAX_JSON)
         self._channel.keep(connection)
         if head.status < 400:
-            raise KeeperLied(f"the keeper answered a start with {head.status}")
+            raise KeeperLied(f"the keeper answered an upgrade with {head.status}")
         raise failure(text)
+
+    async def stdin(self, process_id: str, chunks: AsyncIterable[bytes], close: bool = False) -> None:
+        """Streams to a process's stdin, as fast as it reads; `close` ends it then."""
+        query = {"close": str(int(close))}
+        head = messages.request("POST", _path(process_id) + "/stdin", query, headers="Transfer-Encoding: chunked\r\n")
+        async with self._channel.exchange() as connection:
+            await connection.send(head)
+        try:
+            async for chunk in chunks:
+                for start in range(0, len(chunk), _PIECE):
+                    piece = chunk[start : start + _PIECE]
+                    await connection.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+                if connection.buffer or connection.lost:
+                    break  # it does not want the rest
+            else:
+                await connection.send(b"0\r\n\r\n")
+            answer = await connection.head()
+            text = await connection.whole(answer, MAX_JSON)
+        except BaseException:
+            connection.close()
+            raise
+        if answer.status >= 300:
+            connection.close()
+            raise failure(text)
+        self._channel.keep(connection)
 
     async def processes(self) -> list[Process]:
         listed = await self._channel.call(_processes, "GET", "/v1/processes", limit=32 << 20)

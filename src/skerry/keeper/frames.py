@@ -11,14 +11,17 @@ STDOUT: Final = 1
 STDERR: Final = 2
 EXIT: Final = 3
 STARTED: Final = 4
+MISSING: Final = 5
+PAUSE: Final = 6
 STDIN: Final = 10
 STDIN_EOF: Final = 11
 SIGNAL: Final = 12
+RESIZE: Final = 13
 
 HEAD: Final = 5
 MAX_PAYLOAD: Final = 1 << 20
 OUTPUT: Final = {STDOUT: "stdout", STDERR: "stderr"}
-_FROM_KEEPER: Final = frozenset((STDOUT, STDERR, EXIT, STARTED))
+_FROM_KEEPER: Final = frozenset((STDOUT, STDERR, EXIT, STARTED, MISSING, PAUSE))
 
 
 def encode(kind: int, payload: bytes = b"") -> bytes:

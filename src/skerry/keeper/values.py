@@ -14,8 +14,11 @@ PROTOCOL = 1
 Pid = Annotated[int, Meta(ge=0, le=1 << 22)]
 Id = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Seconds = Annotated[float, Meta(ge=0, le=1e10)]
+Bytes = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Signal = Annotated[str, Meta(pattern="^[A-Z0-9]{1,8}$")]
 Code = Annotated[int, Meta(ge=0, le=255)]
+OFFSET_MOST = 1 << 53
+Offset = Annotated[int, Meta(ge=0, le=OFFSET_MOST)]
 Text = Annotated[str, Meta(max_length=4096)]
 
 
@@ -49,7 +52,7 @@ class ExitStatus(_Said, frozen=True, kw_only=True):
     timed_out: bool
     duration_s: Seconds
     cpu_s: Seconds
-    max_rss: Annotated[int, Meta(ge=0, lt=1 << 53)]
+    max_rss: Bytes
     left: Annotated[tuple[Pid, ...], Meta(max_length=1024)]
 
     def __post_init__(self) -> None:
@@ -61,20 +64,54 @@ class Started(_Said, frozen=True, kw_only=True):
     pid: Pid
 
 
+class Gap(_Said, frozen=True, kw_only=True):
+    """So many bytes of output were dropped before they could be read."""
+
+    missing: Annotated[int, Meta(gt=0, le=OFFSET_MOST)]
+
+
+class Opened(_Said, frozen=True, kw_only=True):
+    """An output's first frame: where the byte that follows stands."""
+
+    pid: Pid
+    offset: Offset
+
+
+class Paused(_Said, frozen=True, kw_only=True):
+    """An output's last frame, if it is not the process's last: where to go on, and whether there is more already."""
+
+    offset: Offset
+    more: bool
+
+
 class Process(_Said, frozen=True, kw_only=True):
-    """A process as the keeper lists it."""
+    """A process as the keeper lists it. Its output is kept from byte `kept_from` up to byte `offset`."""
 
     id: Annotated[str, Meta(max_length=64)]
     argv: list[str] | None
     shell: str | None
     pid: Pid
     user: Text
+    session: Text | None
+    detach: bool
+    pty: bool
     state: Literal["running", "exited"]
     started_at: Seconds
+    ended_at: Seconds | None
+    duration_s: Seconds
+    cpu_s: Seconds
+    max_rss: Bytes
     exit_code: Code | None
     signal: Signal | None
     timed_out: bool
     children: Annotated[tuple[Pid, ...], Meta(max_length=1024)]
+    kept_from: Offset
+    offset: Offset
+
+    def __post_init__(self) -> None:
+        ended = (self.ended_at is not None, (self.exit_code is None) != (self.signal is None))
+        if ended != (self.state == "exited",) * 2 or self.kept_from > self.offset:
+            raise ValueError("a process that runs and has ended, or whose output begins after its end")
 
 
 class Processes(_Said, frozen=True, kw_only=True):
@@ -93,7 +130,8 @@ class Failed(_Said, frozen=True, kw_only=True):
 
 
 class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A command to start: `argv` or a `shell` line. In `env`, None unsets. `detach`: it outlives its connection."""
+    """A command to start: `argv` or a `shell` line. In `env`, None unsets. `journal`: bytes of output to keep, 0 as
+    configured. `show`: what lists show instead of the command. `detach` is for the keeper's client to say."""
 
     id: str
     argv: list[str] | None = None
@@ -104,6 +142,9 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     stdin: Literal["none", "pipe"] = "none"
     timeout_s: float | None = None
     detach: bool = False
+    journal: int = 0
+    show: str | None = None
+    session: str | None = None
 
 
 class File(_Said, frozen=True, kw_only=True):

@@ -1,0 +1,83 @@
+package journal
+
+import (
+	"path"
+	"syscall"
+
+	"skerry/keeper/internal/linux"
+)
+
+// renew opens the directory again, and makes it if need be, unless somebody else did meanwhile.
+func (s *Store) renew(old int) {
+	fd, err := makeDirectory(s.path)
+	if err != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.directory() != old {
+		_ = syscall.Close(fd)
+		return
+	}
+	if old < 0 {
+		s.dir.Store(int32(fd))
+		return
+	}
+	// In place: another goroutine may be about to use the number.
+	_ = syscall.Dup3(fd, old, syscall.O_CLOEXEC)
+	_ = syscall.Close(fd)
+}
+
+// makeDirectory opens the last two parts of a path without following links: they are ours, and what else has their name
+// goes. The part before them is the image's, and may be a link.
+func makeDirectory(whole string) (int, error) {
+	ours, last := path.Split(whole)
+	base, middle := path.Split(path.Clean(ours))
+	fd, err := openBase(base)
+	if err != nil {
+		return -1, err
+	}
+	for _, name := range []string{middle, last} {
+		next, err := enter(fd, name)
+		_ = syscall.Close(fd)
+		if err != nil {
+			return -1, err
+		}
+		fd = next
+	}
+	_ = syscall.Fchown(fd, 0, 0)
+	_ = syscall.Fchmod(fd, 0o700)
+	return fd, nil
+}
+
+func openBase(base string) (int, error) {
+	const flags = syscall.O_RDONLY | syscall.O_DIRECTORY
+	fd, err := linux.OpenBelow(base, flags, 0)
+	for parent := base; err == syscall.ENOENT && parent != "/"; {
+		// an image that lacks even /var/lib
+		if parent = path.Clean(parent); syscall.Mkdir(path.Dir(parent), 0o755) == nil || syscall.Mkdir(parent, 0o755) == nil {
+			fd, err = linux.OpenBelow(base, flags, 0)
+			continue
+		}
+		break
+	}
+	return fd, err
+}
+
+func enter(dir int, name string) (int, error) {
+	const flags = syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
+	fd, err := syscall.Openat(dir, name, flags, 0)
+	switch err {
+	case nil:
+		return fd, nil
+	case syscall.ELOOP, syscall.ENOTDIR:
+		_ = linux.Unlinkat(dir, name, 0)
+	case syscall.ENOENT:
+	default:
+		return -1, err
+	}
+	if err := syscall.Mkdirat(dir, name, 0o700); err != nil && err != syscall.EEXIST {
+		return -1, err
+	}
+	return syscall.Openat(dir, name, flags, 0)
+}

@@ -1,0 +1,282 @@
+package journal
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"skerry/keeper/internal/wire"
+)
+
+func store(t *testing.T) *Store {
+	t.Helper()
+	s := NewStore(filepath.Join(t.TempDir(), "skerry", "processes"))
+	t.Cleanup(func() {
+		if fd := s.directory(); fd >= 0 {
+			_ = syscall.Close(fd)
+		}
+	})
+	return s
+}
+
+func add(j *Journal, kind byte, data string) {
+	j.Append(kind, append(make([]byte, wire.FrameHead), data...))
+}
+
+// text reads what a reader gives until there is no more; a gap is shown as <n>.
+func text(t *testing.T, r *Reader, most int64) string {
+	t.Helper()
+	window := make([]byte, 64)
+	var all []byte
+	for most > 0 {
+		if more, _ := r.More(); !more {
+			break
+		}
+		p := r.Next(window, most)
+		if p.Missing > 0 {
+			all = append(all, fmt.Sprintf("<%d>", p.Missing)...)
+			continue
+		}
+		frames := append([]byte{}, p.Frames...)
+		rest := make([]byte, p.Rest)
+		if p.Rest > 0 && readAt(p.FD, rest, p.At) != len(rest) {
+			t.Fatal("the file is short")
+		}
+		frames = append(frames, rest...)
+		got := int64(0)
+		for len(frames) > 0 {
+			n := binary.BigEndian.Uint32(frames[1:])
+			all = append(all, frames[wire.FrameHead:wire.FrameHead+n]...)
+			frames = frames[wire.FrameHead+n:]
+			got += int64(n)
+		}
+		if got != p.Data {
+			t.Fatalf("%d bytes came, %d were said", got, p.Data)
+		}
+		most -= got
+	}
+	return string(all)
+}
+
+func from(t *testing.T, j *Journal, since int64) string {
+	t.Helper()
+	r, err := j.Read(since)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	return text(t, r, math.MaxInt64)
+}
+
+func files(t *testing.T, s *Store) []string {
+	t.Helper()
+	entries, err := os.ReadDir(s.path)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	names := []string{}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func TestALittleOutputIsInMemoryUntilItIsFlushed(t *testing.T) {
+	s := store(t)
+	j := s.New("p-one", 0)
+	add(j, wire.Stdout, "hello ")
+	add(j, wire.Stderr, "world")
+	if got := from(t, j, 0) + "|" + from(t, j, 3) + "|" + from(t, j, 8) + "|" + from(t, j, -2); got != "hello world|lo world|rld|ld" {
+		t.Errorf("got %q", got)
+	}
+	if found := files(t, s); len(found) != 0 {
+		t.Errorf("files: %q", found)
+	}
+	j.Close()
+	j.Flush()
+	if got := from(t, j, 3); got != "lo world" {
+		t.Errorf("got %q after the flush", got)
+	}
+	if found := files(t, s); len(found) != 1 || found[0] != "p-one.0000000000000000" {
+		t.Errorf("files: %q", found)
+	}
+	j.Remove()
+	if found := files(t, s); len(found) != 0 || s.bytes.Load() != 0 {
+		t.Errorf("left: %q, %d bytes", found, s.bytes.Load())
+	}
+}
+
+func TestAReaderBeginsAndEndsAnywhere(t *testing.T) {
+	s := store(t)
+	j := s.New("p-any", 1<<20)
+	var all []byte
+	for i := range 200 {
+		piece := bytes.Repeat([]byte{byte('a' + i%26)}, 1+rand.IntN(1+i*i/10))
+		add(j, wire.Stdout+byte(i%2), string(piece))
+		all = append(all, piece...)
+	}
+	for range 300 {
+		since := rand.Int64N(int64(len(all)) + 1)
+		most := 1 + rand.Int64N(5000)
+		r, err := j.Read(since)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := all[since:min(int64(len(all)), since+most)]
+		if got := text(t, r, most); got != string(want) {
+			t.Fatalf("from %d, %d bytes: got %d others", since, most, len(got))
+		}
+		r.Close()
+	}
+	if _, err := j.Read(int64(len(all)) + 1); err != ErrRange {
+		t.Errorf("beyond the end: %v", err)
+	}
+}
+
+func TestTheOldestIsDroppedAndWhatIsMissingIsSaid(t *testing.T) {
+	s := store(t)
+	j := s.New("p-old", leastBound)
+	r, _ := j.Read(0)
+	for range 100 {
+		add(j, wire.Stdout, string(bytes.Repeat([]byte("x"), 5000)))
+	}
+	kept, end := j.Kept()
+	if end != 500_000 || end-kept > leastBound || end-kept < leastBound/2 || kept%5000 != 0 {
+		t.Errorf("kept %d of %d", end-kept, end)
+	}
+	if got := text(t, r, math.MaxInt64); got != fmt.Sprintf("<%d>%s", kept, bytes.Repeat([]byte("x"), int(end-kept))) {
+		t.Errorf("got %.40q, kept from %d", got, kept)
+	}
+	if got := from(t, j, -1<<40); int64(len(got)) != end-kept {
+		t.Errorf("all that there is: %d bytes", len(got))
+	}
+	r.Close()
+	j.Close()
+	if open := openFiles(t, s); open != 0 {
+		t.Errorf("%d files are still open", open)
+	}
+	j.Remove()
+	if found := files(t, s); len(found) != 0 || s.bytes.Load() != 0 {
+		t.Errorf("left: %q, %d bytes", found, s.bytes.Load())
+	}
+}
+
+func openFiles(t *testing.T, s *Store) int {
+	t.Helper()
+	entries, _ := os.ReadDir("/proc/self/fd")
+	n := 0
+	for _, e := range entries {
+		if to, _ := os.Readlink("/proc/self/fd/" + e.Name()); filepath.Dir(to) == s.path {
+			n++
+		}
+	}
+	return n
+}
+
+func TestAWriterWaitsForItsPacedReaderAndLosesNothing(t *testing.T) {
+	s := store(t)
+	j := s.New("p-pace", leastBound)
+	r := j.Pace()
+	done := make(chan int)
+	go func() {
+		n := 0
+		for range 100 {
+			j.Await()
+			add(j, wire.Stdout, string(bytes.Repeat([]byte("x"), 5000)))
+			n++
+		}
+		j.Close()
+		close(done)
+	}()
+	time.Sleep(20 * time.Millisecond)
+	if _, end := j.Kept(); end > leastBound {
+		t.Errorf("%d bytes ahead", end)
+	}
+	total := 0
+	for {
+		more, ended := r.Wait(nil)
+		if ended {
+			break
+		}
+		if more {
+			total += len(text(t, r, 3333))
+		}
+	}
+	<-done
+	r.Close()
+	if total != 500_000 {
+		t.Errorf("%d bytes came", total)
+	}
+}
+
+func TestWithoutADiskAPacedReaderStillGetsEverything(t *testing.T) {
+	s := NewStore("/proc/nowhere/skerry/processes")
+	j := s.New("p-none", 0)
+	r := j.Pace()
+	go func() {
+		for range 50 {
+			j.Await()
+			add(j, wire.Stdout, string(bytes.Repeat([]byte("x"), 5000)))
+		}
+		add(j, wire.Stdout, "end")
+		j.Close()
+	}()
+	total := 0
+	for {
+		more, ended := r.Wait(nil)
+		if ended {
+			break
+		}
+		if more {
+			total += len(text(t, r, math.MaxInt64))
+		}
+	}
+	r.Close()
+	if total != 250_003 {
+		t.Errorf("%d bytes came", total)
+	}
+}
+
+func TestWithoutADiskTheLastBytesAreKept(t *testing.T) {
+	j := NewStore("/proc/nowhere/skerry/processes").New("p-none", 0)
+	for range 50 {
+		add(j, wire.Stdout, string(bytes.Repeat([]byte("x"), 5000)))
+	}
+	add(j, wire.Stderr, "the end")
+	if got := from(t, j, 0); got != "<250000>the end" {
+		t.Errorf("got %.40q", got)
+	}
+}
+
+func TestTheBoundOfTheSandboxIsPaidByTheFinished(t *testing.T) {
+	s := store(t)
+	s.SetBounds(0, 1<<20)
+	old, next, last := s.New("p-old", 0), s.New("p-next", 0), s.New("p-last", 0)
+	block := string(bytes.Repeat([]byte("x"), 10_000))
+	for range 30 {
+		add(old, wire.Stdout, block)
+		add(next, wire.Stdout, block)
+	}
+	old.Close()
+	for range 60 {
+		add(last, wire.Stdout, block)
+	}
+	if from, end := old.Kept(); from == 0 || end != 300_000 {
+		t.Errorf("the finished one kept %d to %d", from, end)
+	}
+	for _, j := range []*Journal{next, last} {
+		if from, _ := j.Kept(); from != 0 {
+			t.Errorf("a running one lost %d bytes", from)
+		}
+	}
+	if s.bytes.Load() > 1<<20 {
+		t.Errorf("%d bytes on disk", s.bytes.Load())
+	}
+}

@@ -1,0 +1,101 @@
+package journal
+
+import (
+	"fmt"
+	"syscall"
+)
+
+const (
+	leastSegment = 8 << 10
+	mostSegment  = 4 << 20
+)
+
+// segment is one file of a journal: frames as on the wire. The journal's mu guards all of it.
+type segment struct {
+	name       string
+	first, end int64 // offsets of the output in it
+	size       int64 // of the whole frames in the file
+	id         fileID
+	fd         int  // -1: not open
+	users      int  // of fd: the writer, and readers
+	pinned     bool // in use by a paced reader that has not come to it yet
+	gone       bool
+}
+
+// fileID tells one file from every other that may get its name.
+type fileID struct{ dev, ino uint64 }
+
+func identify(fd int) (fileID, error) {
+	var st syscall.Stat_t
+	if err := syscall.Fstat(fd, &st); err != nil {
+		return fileID{}, err
+	}
+	if st.Mode&syscall.S_IFMT != syscall.S_IFREG {
+		return fileID{}, syscall.ESTALE
+	}
+	return fileID{uint64(st.Dev), st.Ino}, nil
+}
+
+func newSegment(s *Store, id string, first int64) (*segment, error) {
+	g := &segment{name: fmt.Sprintf("%s.%016x", id, first), first: first, end: first, users: 1}
+	fd, err := s.create(g.name)
+	if err != nil {
+		return nil, err
+	}
+	g.fd = fd
+	if g.id, err = identify(fd); err != nil {
+		_ = syscall.Close(fd)
+		return nil, err
+	}
+	return g, nil
+}
+
+// writeAt writes all or, cutting off what there is of it, nothing.
+func writeAt(fd int, data []byte, at int64) error {
+	for done := 0; done < len(data); {
+		n, err := syscall.Pwrite(fd, data[done:], at+int64(done))
+		if err == syscall.EINTR {
+			continue
+		}
+		if err == nil && n == 0 {
+			err = syscall.EIO
+		}
+		if err != nil {
+			_ = syscall.Ftruncate(fd, at)
+			return err
+		}
+		done += n
+	}
+	return nil
+}
+
+// readAt fills the buffer as far as the file goes.
+func readAt(fd int, buffer []byte, at int64) int {
+	done := 0
+	for done < len(buffer) {
+		n, err := syscall.Pread(fd, buffer[done:], at+int64(done))
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil || n == 0 {
+			break
+		}
+		done += n
+	}
+	return done
+}
+
+// release gives up one use of the fd. The journal's mu is held.
+func (g *segment) release() {
+	if g.users--; g.users == 0 {
+		_ = syscall.Close(g.fd)
+		g.fd = -1
+	}
+}
+
+func (g *segment) unpin() {
+	if g.pinned {
+		g.pinned = false
+		g.release()
+	}
+}

@@ -1,0 +1,179 @@
+package journal
+
+import (
+	"time"
+
+	"skerry/keeper/internal/disk"
+	"skerry/keeper/internal/wire"
+)
+
+// Append adds a frame, whose first bytes are room for its head. It waits for nobody but a paced reader.
+func (j *Journal) Append(kind byte, frame []byte) {
+	wire.PutHead(frame, kind)
+	j.writing.Lock()
+	defer j.writing.Unlock()
+	if j.keepYoung(frame) || j.flush() && j.put(frame, j.end, j.end+payload(frame)) {
+		return
+	}
+	j.homeless(frame)
+}
+
+func payload(frame []byte) int64 { return int64(len(frame) - wire.FrameHead) }
+
+// keepYoung puts a frame into the tail, if it is small and no file is open.
+func (j *Journal) keepYoung(frame []byte) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.active != nil || len(j.tail)+len(frame) > tailMost {
+		return false
+	}
+	if len(j.tail) == 0 {
+		j.tailFirst = j.end
+	}
+	if !j.timed {
+		j.timed = true
+		time.AfterFunc(tailTime, j.Flush)
+	}
+	j.tail = append(j.tail, frame...)
+	j.end += payload(frame)
+	j.wake()
+	return true
+}
+
+// Flush writes down what waits in memory.
+func (j *Journal) Flush() {
+	j.writing.Lock()
+	defer j.writing.Unlock()
+	j.flush()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.timed = false
+	if j.closed {
+		j.seal()
+	}
+}
+
+// flush is Flush. writing is held: only its holder changes end and tail.
+func (j *Journal) flush() bool {
+	return len(j.tail) == 0 || j.put(j.tail, j.tailFirst, j.end)
+}
+
+// put writes frames to a file. On a full disk the oldest goes: of this journal, then of those of finished processes.
+func (j *Journal) put(frames []byte, first, end int64) bool {
+	const tries = 4
+	if !j.within(int64(len(frames))) {
+		return false
+	}
+	for range tries {
+		if disk.Do(func() error { return j.write(frames, first, end) }) == nil {
+			return true
+		}
+		j.mu.Lock()
+		j.seal()
+		j.mu.Unlock()
+		if !j.dropOldest() && !j.store.makeRoom() {
+			break
+		}
+	}
+	return false
+}
+
+// within drops what is too much for the bounds of the process and of the sandbox. A paced reader's bound is kept by Await.
+func (j *Journal) within(n int64) bool {
+	for {
+		j.mu.Lock()
+		over := j.bytes+n > j.bound || len(j.segments) >= mostSegments
+		j.mu.Unlock()
+		if !over || !j.dropOldest() {
+			break
+		}
+	}
+	return j.store.reserve(n)
+}
+
+func (j *Journal) write(frames []byte, first, end int64) error {
+	g, err := j.room(first, int64(len(frames)))
+	if err == nil {
+		err = writeAt(g.fd, frames, g.size)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if g != nil {
+		g.release()
+	}
+	if err != nil {
+		j.unmake(g)
+		return err
+	}
+	j.end, j.tail = end, nil
+	j.wake()
+	if g.gone {
+		return nil // dropped meanwhile: it counts as missing
+	}
+	g.end = end
+	g.size += int64(len(frames))
+	j.bytes += int64(len(frames))
+	j.store.bytes.Add(int64(len(frames)))
+	return nil
+}
+
+// unmake takes back a segment that nothing could be written to. mu is held.
+func (j *Journal) unmake(g *segment) {
+	if g != nil && g.size == 0 && !g.gone {
+		j.drop(g)
+		_ = j.store.unlink(g.name)
+	}
+}
+
+// room returns the segment to write to, in use once more.
+func (j *Journal) room(first, n int64) (*segment, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if g := j.active; g != nil && g.size+n > j.piece && g.size > 0 {
+		j.seal()
+	}
+	if g := j.active; g != nil {
+		g.users++
+		return g, nil
+	}
+	j.mu.Unlock()
+	g, err := newSegment(j.store, j.id, first)
+	j.mu.Lock()
+	if err != nil {
+		return nil, err
+	}
+	j.segments = append(j.segments, g)
+	j.active = g
+	g.users++
+	return g, nil
+}
+
+// homeless takes a frame for which there is no room: a paced reader gets it from memory, for others the oldest is lost.
+func (j *Journal) homeless(frame []byte) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.pace == nil {
+		j.tail = nil
+	}
+	if len(j.tail) == 0 {
+		j.tailFirst = j.end
+	}
+	if j.pace != nil || len(frame) <= tailMost {
+		j.tail = append(j.tail, frame...)
+	}
+	j.end += payload(frame)
+	j.wake()
+	if j.pace == nil {
+		return
+	}
+	for j.pace != nil && j.pace.offset < j.end {
+		j.wait()
+	}
+	j.tail = nil
+}
+
+// discard deletes the file of a segment that was dropped.
+func (s *Store) discard(g *segment) {
+	s.bytes.Add(-g.size)
+	_ = disk.Do(func() error { return s.unlink(g.name) })
+}

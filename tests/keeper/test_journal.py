@@ -1,0 +1,308 @@
+"""The journal: what a process printed, from any byte on, whether anybody listened or not."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from keeper.room import Room, eventually, spec
+
+from skerry.errors import Conflict, FileMissing, InvalidRequest, NotFound
+from skerry.keeper import Gap, Keeper, OutputStream, Process, build_id
+
+COUNT = "i=0; while [ $i -lt {n} ]; do echo line $i; i=$((i+1)); done"
+
+
+async def read(stream: OutputStream) -> tuple[bytes, int]:
+    """The bytes of both streams, and how many were missing."""
+    data, missing = bytearray(), 0
+    async for piece in stream:
+        if isinstance(piece, Gap):
+            missing += piece.missing
+        else:
+            data += piece[1]
+    return bytes(data), missing
+
+
+async def ended(room: Room, process: str) -> Process:
+    async with asyncio.timeout(30):
+        await read(await room.keeper.output(process, -1, follow=True))
+    return await room.keeper.process(process)
+
+
+async def chunks(*data: bytes) -> AsyncIterator[bytes]:
+    for piece in data:
+        yield piece
+
+
+async def test_a_spawned_process_is_answered_at_once_and_journalled(room: Room) -> None:
+    command = spec("echo out; echo err >&2; exit 3", session="s1", show="shown")
+    process = await room.keeper.spawn(command)
+    assert (process.id, process.detach, process.shell, process.session) == (command.id, True, "shown", "s1")
+    stream = await room.keeper.output(command.id, follow=True)
+    pieces = [piece async for piece in stream]
+    assert sorted(pieces, key=str) == [("stderr", b"err\n"), ("stdout", b"out\n")]
+    assert (stream.ended, stream.exit.exit_code, stream.offset) == (True, 3, 8)
+    process = await room.keeper.process(command.id)
+    assert (process.state, process.exit_code, process.offset, process.kept_from) == ("exited", 3, 8, 0)
+    assert process.ended_at is not None
+    assert process.duration_s > 0
+    assert process.max_rss > 0
+
+
+async def test_a_runs_output_is_in_its_journal_too(room: Room) -> None:
+    command = spec("echo out; echo err >&2")
+    async for _ in await room.keeper.start(command):
+        pass
+    stream = await room.keeper.output(command.id)
+    data, missing = await read(stream)
+    assert (sorted(data.splitlines()), missing, stream.exit.exit_code) == ([b"err", b"out"], 0, 0)
+
+
+async def test_every_offset_is_a_place_to_begin(room: Room) -> None:
+    command = spec(COUNT.format(n=3000))
+    await room.keeper.spawn(command)
+    whole = "".join(f"line {n}\n" for n in range(3000)).encode()
+    assert (await ended(room, command.id)).offset == len(whole)
+    for since in (0, 1, 5, 6, 7, 4095, 4096, 4097, len(whole) // 2, len(whole) - 1, len(whole)):
+        stream = await room.keeper.output(command.id, since)
+        assert await read(stream) == (whole[since:], 0)
+        assert stream.offset == len(whole)
+    for since in (-1, -7, -4096, -len(whole), -len(whole) - 100, -(1 << 50)):
+        assert await read(await room.keeper.output(command.id, since)) == (whole[since:], 0)
+    with pytest.raises(InvalidRequest, match="bytes"):
+        await room.keeper.output(command.id, len(whole) + 1)
+    with pytest.raises(NotFound):
+        await room.keeper.output("p-nothing", 0)
+
+
+async def test_pages_follow_each_other_without_gap_or_overlap(room: Room) -> None:
+    command = spec(COUNT.format(n=2000))
+    await room.keeper.spawn(command)
+    whole = "".join(f"line {n}\n" for n in range(2000)).encode()
+    await ended(room, command.id)
+    data, offset, more = b"", 0, True
+    while more:
+        stream = await room.keeper.output(command.id, offset, limit=997)
+        page, missing = await read(stream)
+        assert (len(page) <= 997, missing, stream.offset) == (True, 0, offset + len(page))
+        data, offset, more = data + page, stream.offset, stream.more
+    assert data == whole
+    assert stream.ended
+
+
+async def test_without_follow_a_reader_gets_what_there_is(room: Room) -> None:
+    command = spec("echo ready; sleep 1000")
+    await room.keeper.spawn(command)
+    follower = await room.keeper.output(command.id, follow=True)
+    assert await anext(follower) == ("stdout", b"ready\n")
+    for since, rest in ((0, b"ready\n"), (3, b"dy\n"), (6, b"")):
+        stream = await room.keeper.output(command.id, since)
+        assert await read(stream) == (rest, 0)
+        assert (stream.ended, stream.more, stream.offset) == (False, False, 6)
+    await follower.signal("KILL")
+    assert [piece async for piece in follower] == []
+    assert follower.exit.signal == "KILL"
+
+
+async def test_past_its_bound_the_oldest_is_dropped_and_told(room: Room) -> None:
+    command = spec("/bin/sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x; printf end", journal=1 << 20)
+    await room.keeper.spawn(command)
+    process = await ended(room, command.id)
+    assert process.offset == 3_000_003
+    assert 1 << 19 < process.offset - process.kept_from <= 1 << 20
+    stream = await room.keeper.output(command.id, 5)
+    data, missing = await read(stream)
+    assert missing == process.kept_from - 5
+    assert data == b"x" * (len(data) - 3) + b"end"
+    assert stream.offset == 3_000_003
+
+
+async def test_two_readers_at_different_offsets_each_get_all_of_theirs(room: Room) -> None:
+    command = spec("/bin/sh", "-c", "head -c 6000000 /dev/urandom | tee /tmp/copy")
+    await room.keeper.spawn(command)
+    streams = [await room.keeper.output(command.id, since, follow=True) for since in (0, 0)]
+    results = await asyncio.gather(*(read(stream) for stream in streams))
+    late = await read(await room.keeper.output(command.id, 1_234_567))
+    whole = await (await room.keeper.read("/tmp/copy")).read(10 << 20)
+    assert [hashlib.sha256(data).digest() for data, _ in results] == [hashlib.sha256(whole).digest()] * 2
+    assert late == (whole[1_234_567:], 0)
+
+
+async def test_a_reader_cut_off_goes_on_at_its_offset(room: Room) -> None:
+    """As when a server is killed: its connections drop in the middle of anything, and the next one asks again."""
+    command = spec("/bin/sh", "-c", "head -c 8000000 /dev/urandom | tee /tmp/copy")
+    await room.keeper.spawn(command)
+    data, offset = bytearray(), 0
+    for _ in range(5):
+        keeper = Keeper(room.connect, build_id())
+        stream = await keeper.output(command.id, offset, follow=True)
+        while len(data) < 8_000_000 and stream.offset - offset < 1_500_000:
+            piece = await anext(stream)
+            assert not isinstance(piece, Gap)
+            data += piece[1]
+        offset = stream.offset
+        await stream.aclose()
+        await keeper.close()
+    rest, missing = await read(await room.keeper.output(command.id, offset, follow=True))
+    assert missing == 0
+    assert bytes(data + rest) == await (await room.keeper.read("/tmp/copy")).read(10 << 20)
+
+
+async def test_a_viewer_that_leaves_does_nothing_to_the_process(room: Room) -> None:
+    command = spec("/bin/sleep", "1000")
+    await room.keeper.spawn(command)
+    stream = await room.keeper.output(command.id, follow=True)
+    await stream.aclose()
+    for _ in range(20):
+        assert (await room.keeper.process(command.id)).state == "running"
+
+
+async def test_a_reader_that_does_not_read_slows_nobody(room: Room) -> None:
+    command = spec("/bin/sh", "-c", "head -c 30000000 /dev/zero; echo done > /tmp/done", journal=2 << 20)
+    await room.keeper.spawn(command)
+    dead = await room.keeper.output(command.id, follow=True)
+
+    async def done() -> bool:
+        try:
+            return (await room.keeper.stat("/tmp/done")).size > 0
+        except FileMissing:
+            return False
+
+    async with asyncio.timeout(60):
+        while not await done():
+            await asyncio.sleep(0.01)
+    data, missing = await read(dead)
+    assert missing + len(data) == 30_000_000
+    assert missing > 0
+
+
+async def test_a_paced_run_whose_reader_stalls_keeps_all_bytes(room: Room) -> None:
+    stream = await room.keeper.start(
+        spec("/bin/sh", "-c", "head -c 5000000 /dev/urandom | tee /tmp/copy", journal=1 << 18)
+    )
+    data = bytearray()
+    async for _, piece in stream:
+        data += piece
+        await room.keeper.hello()
+    assert bytes(data) == await (await room.keeper.read("/tmp/copy")).read(10 << 20)
+    assert stream.missing == 0
+
+
+async def test_a_command_that_can_not_be_executed_says_so_in_its_journal(room: Room) -> None:
+    process = await room.keeper.spawn(spec("/bin/nope"))
+    assert (process.state, process.exit_code, process.pid) == ("exited", 127, 0)
+    assert (await read(await room.keeper.output(process.id)))[0] == b"/bin/nope: command not found\n"
+
+
+async def test_stdin_is_streamed_and_closed(room: Room) -> None:
+    command = spec("/bin/cat", stdin="pipe", journal=16 << 20)
+    await room.keeper.spawn(command)
+    data = os.urandom(3 << 20)
+    reader = asyncio.create_task(read(await room.keeper.output(command.id, follow=True)))
+    await room.keeper.stdin(command.id, chunks(data[: 1 << 20], data[1 << 20 :]))
+    await room.keeper.stdin(command.id, chunks(b"end"), close=True)
+    assert await reader == (data + b"end", 0)
+    with pytest.raises(Conflict, match="ended"):
+        await room.keeper.stdin(command.id, chunks(b"more"))
+
+
+async def test_a_viewer_may_type(room: Room) -> None:
+    command = spec("/bin/cat", stdin="pipe")
+    await room.keeper.spawn(command)
+    viewers = [await room.keeper.output(command.id, follow=True) for _ in range(2)]
+    await viewers[0].send_stdin(b"one\n")
+    for viewer in viewers:
+        assert await anext(viewer) == ("stdout", b"one\n")
+    await viewers[1].close_stdin()
+    for viewer in viewers:
+        assert [piece async for piece in viewer] == []
+        assert viewer.exit.exit_code == 0
+
+
+async def test_a_stdin_that_is_closed_or_was_never_there_refuses(room: Room) -> None:
+    without = spec("/bin/sleep", "1000")
+    deaf = spec("exec <&-; sleep 1000", stdin="pipe")
+    closed = spec("/bin/sleep", "1000", stdin="pipe")
+    for command in (without, deaf, closed):
+        await room.keeper.spawn(command)
+    await room.keeper.stdin(closed.id, chunks(), close=True)
+    with pytest.raises(Conflict, match="stdin"):
+        await room.keeper.stdin(without.id, chunks(b"x"))
+    with pytest.raises(Conflict, match="stdin"):
+        await room.keeper.stdin(closed.id, chunks(b"x"))
+
+    async def until_it_is_closed() -> None:
+        while True:
+            await room.keeper.stdin(deaf.id, chunks(b"x"))
+
+    with pytest.raises(Conflict, match="stdin"):
+        await asyncio.wait_for(until_it_is_closed(), 10)
+
+
+async def test_an_end_ends_a_write_to_stdin_that_blocks(room: Room) -> None:
+    command = spec("/bin/sleep", "1000", stdin="pipe")
+    await room.keeper.spawn(command)
+    writing = asyncio.create_task(room.keeper.stdin(command.id, chunks(b"x" * (8 << 20))))
+    await asyncio.sleep(0)
+    await room.keeper.signal(command.id, "KILL")
+    async with asyncio.timeout(10):
+        with pytest.raises(Conflict, match="ended"):
+            await writing
+
+
+async def test_removing_a_process_removes_its_files(room: Room) -> None:
+    command = spec("/bin/sh", "-c", "head -c 100000 /dev/zero")
+    await room.keeper.spawn(command)
+    await ended(room, command.id)
+
+    async def names() -> list[str]:
+        return [entry.name for entry in (await room.keeper.list("/var/lib/skerry/processes"))[0]]
+
+    assert await names() == [f"{command.id}.{0:016x}"]
+    await room.keeper.remove(command.id)
+    assert await names() == []
+
+
+async def test_a_silent_command_costs_no_file(room: Room) -> None:
+    for _ in range(20):
+        await room.run("/bin/true")
+    with pytest.raises(FileMissing):
+        await room.keeper.stat("/var/lib/skerry/processes")
+
+
+async def test_bad_requests_for_output_are_refused(room: Room) -> None:
+    command = spec("/bin/true")
+    await room.keeper.spawn(command)
+    for since, limit in ((1 << 60, None), (0, 0), (0, -1)):
+        with pytest.raises(InvalidRequest):
+            await room.keeper.output(command.id, since, limit=limit)
+    with pytest.raises(InvalidRequest, match="journal"):
+        await room.keeper.spawn(spec("/bin/true", journal=-1))
+    with pytest.raises(InvalidRequest, match="detach"):
+        await room.keeper.start(spec("/bin/true", detach=True))
+
+
+def resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+
+
+async def test_output_that_nobody_reads_grows_nobody(room: Room) -> None:
+    """`yes`, until a gigabyte has gone by."""
+    command = spec("/usr/bin/yes", journal=4 << 20)
+    await room.keeper.spawn(command)
+    before = resident(room.pid), resident(os.getpid())
+    process = await room.keeper.process(command.id)
+    async with asyncio.timeout(100):
+        while process.offset < 1 << 30:
+            await asyncio.sleep(0.05)
+            process = await room.keeper.process(command.id)
+    assert process.offset - process.kept_from <= 4 << 20
+    assert resident(room.pid) - before[0] < 16 << 20
+    assert resident(os.getpid()) - before[1] < 16 << 20
+    await room.keeper.signal(command.id, "KILL")
+    await eventually(lambda: resident(room.pid) < 16 << 20)
