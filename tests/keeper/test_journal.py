@@ -128,7 +128,7 @@ async def test_two_readers_at_different_offsets_each_get_all_of_theirs(room: Roo
     streams = [await room.keeper.output(command.id, since, follow=True) for since in (0, 0)]
     results = await asyncio.gather(*(read(stream) for stream in streams))
     late = await read(await room.keeper.output(command.id, 1_234_567))
-    whole = await (await room.keeper.read("/tmp/copy")).read(10 << 20)
+    whole = await (await room.keeper.files.read("/tmp/copy")).read(10 << 20)
     assert [hashlib.sha256(data).digest() for data, _ in results] == [hashlib.sha256(whole).digest()] * 2
     assert late == (whole[1_234_567:], 0)
 
@@ -150,7 +150,7 @@ async def test_a_reader_cut_off_goes_on_at_its_offset(room: Room) -> None:
         await keeper.close()
     rest, missing = await read(await room.keeper.output(command.id, offset, follow=True))
     assert missing == 0
-    assert bytes(data + rest) == await (await room.keeper.read("/tmp/copy")).read(10 << 20)
+    assert bytes(data + rest) == await (await room.keeper.files.read("/tmp/copy")).read(10 << 20)
 
 
 async def test_a_viewer_that_leaves_does_nothing_to_the_process(room: Room) -> None:
@@ -169,7 +169,7 @@ async def test_a_reader_that_does_not_read_slows_nobody(room: Room) -> None:
 
     async def done() -> bool:
         try:
-            return (await room.keeper.stat("/tmp/done")).size > 0
+            return (await room.keeper.files.stat("/tmp/done")).size > 0
         except FileMissing:
             return False
 
@@ -189,7 +189,7 @@ async def test_a_paced_run_whose_reader_stalls_keeps_all_bytes(room: Room) -> No
     async for _, piece in stream:
         data += piece
         await room.keeper.hello()
-    assert bytes(data) == await (await room.keeper.read("/tmp/copy")).read(10 << 20)
+    assert bytes(data) == await (await room.keeper.files.read("/tmp/copy")).read(10 << 20)
     assert stream.missing == 0
 
 
@@ -261,7 +261,7 @@ async def test_removing_a_process_removes_its_files(room: Room) -> None:
     await ended(room, command.id)
 
     async def names() -> list[str]:
-        return [entry.name for entry in (await room.keeper.list("/var/lib/skerry/processes"))[0]]
+        return [entry.name for entry in (await room.keeper.files.list("/var/lib/skerry/processes"))[0]]
 
     assert await names() == [f"{command.id}.{0:016x}"]
     await room.keeper.remove(command.id)
@@ -272,7 +272,7 @@ async def test_a_silent_command_costs_no_file(room: Room) -> None:
     for _ in range(20):
         await room.run("/bin/true")
     with pytest.raises(FileMissing):
-        await room.keeper.stat("/var/lib/skerry/processes")
+        await room.keeper.files.stat("/var/lib/skerry/processes")
 
 
 async def test_bad_requests_for_output_are_refused(room: Room) -> None:
