@@ -29,6 +29,8 @@ func (k *keeper) handle(c *wire.Conn, q *wire.Request) {
 		k.start(c, q, conf)
 	case "GET /v1/processes":
 		k.list(c)
+	case "GET /v1/events":
+		k.events(c, q)
 	case "POST /v1/shutdown":
 		k.shutdown(c, q)
 	default:

@@ -76,6 +76,7 @@ func (t *Table) Start(q *Request, d Defaults) (*Process, error) {
 	}
 	p.shorten()
 	p.listed.Store(true)
+	t.Events.add(p, false)
 	if p.job == nil {
 		p.fail()
 		return p, nil
@@ -263,6 +264,7 @@ func (p *Process) finish(s Status) {
 		p.feed.close()
 	}
 	p.journal.Close()
+	p.table.Events.add(p, true)
 	p.table.settle(p)
 }
 

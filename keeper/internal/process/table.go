@@ -61,6 +61,7 @@ type Table struct {
 	Pool     *pool.Pool
 	Journals *journal.Store
 	Null     int
+	Events   Events
 
 	mu       sync.Mutex
 	list     map[string]*Process
@@ -147,12 +148,7 @@ func (t *Table) All() []*Process {
 
 // Running counts the processes that have not ended.
 func (t *Table) Running() int {
-	n := 0
-	for _, p := range t.All() {
-		if p.Running() {
-			n++
-		}
-	}
+	_, n := t.Events.Now()
 	return n
 }
 

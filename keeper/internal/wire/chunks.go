@@ -43,8 +43,7 @@ func (w *chunkedWriter) flush() {
 	if len(w.buffer) == 0 || w.err != nil {
 		return
 	}
-	chunk := append(strconv.AppendInt(make([]byte, 0, chunkSize+16), int64(len(w.buffer)), 16), "\r\n"...)
-	w.err = w.c.write(append(append(chunk, w.buffer...), "\r\n"...), nil)
+	w.err = w.c.WriteChunk(w.buffer)
 	w.buffer = w.buffer[:0]
 }
 
@@ -54,6 +53,12 @@ func (w *chunkedWriter) Close() error {
 		w.err = w.c.write([]byte("0\r\n\r\n"), nil)
 	}
 	return w.err
+}
+
+// WriteChunk sends one chunk of a body whose head said that it is chunked.
+func (c *Conn) WriteChunk(data []byte) error {
+	chunk := append(strconv.AppendInt(make([]byte, 0, len(data)+16), int64(len(data)), 16), "\r\n"...)
+	return c.write(append(append(chunk, data...), "\r\n"...), nil)
 }
 
 // SendFile sends a part of a file as chunks, each read and written in one piece.

@@ -48,6 +48,19 @@ func (c *Conn) setBusy(busy bool) {
 	}
 }
 
+// Left returns a channel that is closed when the host hangs up, or speaks again. It is for an answer without end: this
+// request is the connection's last.
+func (c *Conn) Left() <-chan struct{} {
+	c.End()
+	c.setBusy(false)
+	left := make(chan struct{})
+	go func() {
+		_, _ = c.r.Peek(1)
+		close(left)
+	}()
+	return left
+}
+
 // Unhurried lets the rest of this request's body take any time, but no longer than until the channel is closed. The caller
 // calls what it returns when the body has been read.
 func (c *Conn) Unhurried(until <-chan struct{}) func() {

@@ -9,14 +9,17 @@ frame: the unit of a process's stream.
 
 from skerry.keeper.binary import binary, build_id
 from skerry.keeper.client import Keeper
+from skerry.keeper.events import EventStream
 from skerry.keeper.failures import KeeperLied, KeeperSilent
 from skerry.keeper.files import FileContent
 from skerry.keeper.output import OutputStream
 from skerry.keeper.process import ProcessStream
-from skerry.keeper.values import Account, ExitStatus, Gap, Hello, Process, ProcessSpec
+from skerry.keeper.values import Account, EventsHello, ExitStatus, Gap, Hello, Process, ProcessEvent, ProcessSpec
 
 __all__ = [
     "Account",
+    "EventStream",
+    "EventsHello",
     "ExitStatus",
     "FileContent",
     "Gap",
@@ -26,6 +29,7 @@ __all__ = [
     "KeeperSilent",
     "OutputStream",
     "Process",
+    "ProcessEvent",
     "ProcessSpec",
     "ProcessStream",
     "binary",

@@ -12,6 +12,7 @@ from skerry.errors import NotFound
 from skerry.keeper import messages
 from skerry.keeper.channel import JSON, MAX_JSON, Channel, Connect, encode, failure
 from skerry.keeper.connection import Connection
+from skerry.keeper.events import EventStream
 from skerry.keeper.failures import KeeperLied
 from skerry.keeper.files import Files
 from skerry.keeper.output import OutputStream, View
@@ -148,6 +149,20 @@ class Keeper:
 
     async def process(self, process_id: str) -> Process:
         return await self._channel.call(_process, "GET", _path(process_id))
+
+    async def events(self, since: int | None = None) -> EventStream:
+        """Starts and ends of processes after event `since`; None: from now on."""
+        query = None if since is None else {"since": str(since)}
+        async with self._channel.exchange() as connection:
+            await connection.send(messages.request("GET", "/v1/events", query))
+            head = await connection.head()
+            if head.status == 200:
+                stream = EventStream(connection, head, since)
+                await stream.begin()
+                return stream
+            text = await connection.whole(head, MAX_JSON)
+        self._channel.keep(connection)
+        raise failure(text)
 
     async def signal(self, process_id: str, name: str) -> None:
         """To a process's group; KILL takes the whole tree, also what a finished one left behind."""

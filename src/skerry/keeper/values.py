@@ -18,6 +18,7 @@ Bytes = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Signal = Annotated[str, Meta(pattern="^[A-Z0-9]{1,8}$")]
 Code = Annotated[int, Meta(ge=0, le=255)]
 OFFSET_MOST = 1 << 53
+PROCESSES_MOST = 4096
 Offset = Annotated[int, Meta(ge=0, le=OFFSET_MOST)]
 Text = Annotated[str, Meta(max_length=4096)]
 
@@ -115,7 +116,29 @@ class Process(_Said, frozen=True, kw_only=True):
 
 
 class Processes(_Said, frozen=True, kw_only=True):
-    processes: Annotated[list[Process], Meta(max_length=4096)]
+    processes: Annotated[list[Process], Meta(max_length=PROCESSES_MOST)]
+
+
+class EventsHello(_Said, frozen=True, kw_only=True, tag="hello", tag_field="type"):
+    """The first line of a keeper's events: the last event's number and how many processes ran after it. `lost`: not all
+    events after the one that was asked for are known."""
+
+    seq: Offset
+    running: Annotated[int, Meta(ge=0, le=PROCESSES_MOST)]
+    lost: bool
+
+
+class ProcessEvent(_Said, frozen=True, kw_only=True):
+    """A process started or ended."""
+
+    seq: Offset
+    at: Seconds
+    type: Literal["process_started", "process_ended"]
+    process: Process
+
+    def __post_init__(self) -> None:
+        if (self.process.state == "exited") != (self.type == "process_ended"):
+            raise ValueError("an event that does not fit its process")
 
 
 class Failure(_Said, frozen=True, kw_only=True):
