@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from typing import Any, ParamSpec, TypeVar
 
+import httpcore
 import httpx
 
 from skerry.client.address import Address
@@ -19,6 +20,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 A = TypeVar("A")
 AnySource = Source | AsyncIterable[bytes] | AsyncIterable[str]
+Lock = asyncio.Lock
+NetworkStream = httpcore.AsyncNetworkStream
 Callback = Callable[[A], Awaitable[None] | None]
 
 
@@ -61,6 +64,15 @@ async def _patiently(read: Callable[[], bytes | None]) -> bytes | None:
 
     threading.Thread(target=work, name="skerry-stdin", daemon=True).start()
     return await future
+
+
+async def take_at_once(lock: Lock) -> bool:
+    """Acquire it if nobody has it."""
+    return not lock.locked() and await lock.acquire()
+
+
+async def pause(seconds: float) -> None:
+    await asyncio.sleep(seconds)
 
 
 async def deliver(callback: Callback[A], value: A) -> None:

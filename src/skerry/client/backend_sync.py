@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
+import httpcore
 import httpx
 
 from skerry.client.address import Address
@@ -17,6 +18,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 A = TypeVar("A")
 AnySource = Source
+Lock = threading.Lock
+NetworkStream = httpcore.NetworkStream
 Callback = Callable[[A], None]
 
 
@@ -27,6 +30,15 @@ def open_transport(address: Address) -> httpx.HTTPTransport:
 def chunks(source: AnySource) -> Iterator[bytes]:
     """The bytes of a file object or iterable, piece by piece."""
     return pieces(source)
+
+
+def take_at_once(lock: threading.Lock) -> bool:
+    """Acquire it if nobody has it."""
+    return lock.acquire(blocking=False)
+
+
+def pause(seconds: float) -> None:
+    time.sleep(seconds)
 
 
 def deliver(callback: Callback[A], value: A) -> None:

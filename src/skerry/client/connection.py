@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import httpcore
 import httpx
 
 from skerry._version import __version__
@@ -74,6 +75,17 @@ def speaking(address: Address) -> Iterator[None]:
     except httpx.TimeoutException as error:
         raise ServerUnreachable(f"the server at {address} went silent", hint="`skerry server status`") from error
     except (httpx.TransportError, httpx.InvalidURL) as error:
+        raise ServerUnreachable(f"the connection to {address} broke: {error}", hint="`skerry server logs`") from error
+
+
+@contextmanager
+def on_the_wire(address: Address) -> Iterator[None]:
+    """The same for an upgraded connection's own stream. TimeoutError: nothing came in the time that was given."""
+    try:
+        yield
+    except httpcore.ReadTimeout as error:
+        raise TimeoutError from error
+    except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
         raise ServerUnreachable(f"the connection to {address} broke: {error}", hint="`skerry server logs`") from error
 
 

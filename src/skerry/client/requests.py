@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -46,6 +46,7 @@ class Request:
     accept: str = JSON
     key: str | None = None
     read_timeout: float | None = ANSWER_WITHIN
+    more_headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def repeatable(self) -> bool:
@@ -57,12 +58,17 @@ class Request:
             headers["content-type"] = self.content_type
         if self.key:
             headers["idempotency-key"] = self.key
-        return headers
+        return {**headers, **self.more_headers}
 
 
 def hurried(request: Request) -> Request:
     """The same for a clean-up, which must not hang."""
     return replace(request, read_timeout=CLEAN_UP_WITHIN)
+
+
+def upgrading(request: Request, headers: Mapping[str, str]) -> Request:
+    """The same as the beginning of a WebSocket."""
+    return replace(request, more_headers=headers)
 
 
 def _json(method: str, path: str, value: Any) -> Request:
@@ -150,6 +156,11 @@ def signal(ref: str, process: str, name: str) -> Request:
 def feed(ref: str, process: str, content: Body) -> Request:
     path = process_path(ref, process, "stdin")
     return Request("POST", path, _query(close=True), content, "application/octet-stream", read_timeout=None)
+
+
+def terminal(ref: str, process: str, *, replay: int, since: int | None) -> Request:
+    where = _query(replay=str(replay)) if since is None else _query(since=str(since))
+    return Request("GET", process_path(ref, process, "terminal"), where)
 
 
 def _path(path: InsidePath) -> str:

@@ -92,6 +92,17 @@ class AsyncClient:
         async with self._answer(request) as response:
             yield response.aiter_raw()
 
+    async def upgraded(self, request: Request) -> httpx.Response:
+        """Send a request for an upgrade. The connection belongs to the answer, and ends when that is closed."""
+        response = await self._send(request)
+        if response.status_code == 101:
+            return response
+        try:
+            with speaking(self.address):
+                raise error_answer(response.status_code, await response.aread())
+        finally:
+            await response.aclose()
+
     @asynccontextmanager
     async def _answer(self, request: Request) -> AsyncIterator[httpx.Response]:
         response = await self._send(request)

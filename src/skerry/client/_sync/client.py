@@ -93,6 +93,17 @@ class Client:
         with self._answer(request) as response:
             yield response.iter_raw()
 
+    def upgraded(self, request: Request) -> httpx.Response:
+        """Send a request for an upgrade. The connection belongs to the answer, and ends when that is closed."""
+        response = self._send(request)
+        if response.status_code == 101:
+            return response
+        try:
+            with speaking(self.address):
+                raise error_answer(response.status_code, response.read())
+        finally:
+            response.close()
+
     @contextmanager
     def _answer(self, request: Request) -> Iterator[httpx.Response]:
         response = self._send(request)
