@@ -41,7 +41,9 @@ class EchoTerminal:
             await asyncio.Event().wait()
         if self.process.id == BROKEN:
             raise ZeroDivisionError("a secret of the inside")
-        self._said.put_nowait(None if data == b"exit" else data)
+        self._said.put_nowait(data.removesuffix(b"exit"))
+        if data.endswith(b"exit"):
+            self._said.put_nowait(None)
 
     async def resize(self, size: Pty) -> None:
         self._said.put_nowait(f"{size.cols}x{size.rows}".encode())
