@@ -17,9 +17,11 @@ from skerry._version import __version__
 if TYPE_CHECKING:
     from skerry.client._async.client import AsyncClient
     from skerry.client._async.oneshot import run as async_run
+    from skerry.client._async.process import AsyncProcess
     from skerry.client._async.sandbox import AsyncSandbox
     from skerry.client._sync.client import Client
     from skerry.client._sync.oneshot import run
+    from skerry.client._sync.process import Process
     from skerry.client._sync.sandbox import Sandbox
     from skerry.client.outcome import Output
     from skerry.errors import (
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
         Network,
         Options,
         ProcessInfo,
+        Pty,
         Result,
         SandboxInfo,
         Usage,
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncClient",
+    "AsyncProcess",
     "AsyncSandbox",
     "Client",
     "CommandFailed",
@@ -72,7 +76,9 @@ __all__ = [
     "NotFound",
     "Options",
     "Output",
+    "Process",
     "ProcessInfo",
+    "Pty",
     "QuotaExceeded",
     "Result",
     "Sandbox",
@@ -88,9 +94,11 @@ __all__ = [
 
 _ELSEWHERE = {
     "AsyncClient": ("skerry.client._async.client", "AsyncClient"),
+    "AsyncProcess": ("skerry.client._async.process", "AsyncProcess"),
     "AsyncSandbox": ("skerry.client._async.sandbox", "AsyncSandbox"),
     "Client": ("skerry.client._sync.client", "Client"),
     "Output": ("skerry.client.outcome", "Output"),
+    "Process": ("skerry.client._sync.process", "Process"),
     "Sandbox": ("skerry.client._sync.sandbox", "Sandbox"),
     "async_run": ("skerry.client._async.oneshot", "run"),
     "run": ("skerry.client._sync.oneshot", "run"),

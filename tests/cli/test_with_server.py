@@ -260,3 +260,79 @@ def test_events_can_be_followed(server: Server) -> None:
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 130
+
+
+def test_a_detached_command_is_listed_read_and_waited_for(server: Server, box: Sandbox) -> None:
+    words = ["exec", "-d", "-e", "A=1", box.id, "--", "sh", "-c", "echo out $A; sleep 0.2; echo err >&2; exit 3"]
+    made = skerry(*words, server=server.address)
+    assert (made.returncode, made.stderr) == (0, b"")
+    process = made.stdout.decode().strip()
+    waited = skerry("wait", box.id, process, "--json", server=server.address)
+    assert (waited.returncode, json.loads(waited.stdout)["stdout"]) == (3, "out 1\n")
+    logs = skerry("logs", box.id, process, server=server.address)
+    assert (logs.returncode, logs.stdout, logs.stderr) == (0, b"out 1\n", b"err\n")
+    assert skerry("logs", "--stdout", box.id, process, server=server.address).stderr == b""
+    assert skerry("logs", "--stderr", box.id, process, server=server.address).stdout == b""
+    assert skerry("logs", "--stdout", "--since", "4", box.id, process, server=server.address).stdout == b"1\n"
+    tail = skerry("logs", "-f", "-n", "3", box.id, process, server=server.address)
+    assert (tail.stdout, tail.stderr) == (b"", b"rr\n")
+    assert process in skerry("ps", "-q", box.id, server=server.address).stdout.decode().split()
+    assert b"exit 3" in skerry("ps", box.id, server=server.address).stdout
+    assert skerry("kill", box.id, process, server=server.address).returncode == 2
+    pruned = json.loads(skerry("ps", "--prune", "--json", box.id, server=server.address).stdout)
+    assert process in pruned["removed"]
+    assert skerry("logs", box.id, process, server=server.address).returncode == 2
+
+
+def test_logs_follow_to_the_end_and_minus_nine_ends(server: Server, box: Sandbox) -> None:
+    process = box.spawn("echo on; setsid sleep 7373 & sleep 600")
+    following = started(server, "logs", "-f", box.id, process.id)
+    assert following.stdout is not None
+    assert following.stdout.readline() == b"on\n"
+    assert skerry("wait", "--timeout", "100ms", box.id, process.id, server=server.address).returncode == 124
+    assert skerry("kill", "-9", box.id, process.id, server=server.address).returncode == 0
+    following.communicate(timeout=30)
+    assert following.returncode == 0
+    assert skerry("wait", box.id, process.id, server=server.address).returncode == 137
+    wait_until(lambda: not box.run(["pgrep", "-f", "sleep 7373"]).ok, "the tree to be gone")
+
+
+def test_logs_tell_what_is_gone(server: Server, box: Sandbox) -> None:
+    made = skerry("exec", "-d", "--journal", "1M", box.id, "--", "seq", "1000000", server=server.address)
+    process = made.stdout.decode().strip()
+    assert skerry("wait", box.id, process, server=server.address).returncode == 0
+    logs = skerry("logs", box.id, process, server=server.address)
+    assert b"bytes are gone here" in logs.stderr
+    assert logs.stdout.endswith(b"\n1000000\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["logs", "--since", "1", "-n", "1", "BOX", "p-aaaaaaaaaa"], b"exclude"),
+        (["logs", "--since", "-1", "BOX", "p-aaaaaaaaaa"], b"--since"),
+        (["logs", "BOX", "p-aaaaaaaaaa"], b"p-aaaaaaaaaa"),
+        (["wait", "BOX", "../x"], b"no process"),
+        (["kill", "-s", "NONSENSE", "BOX", "p-aaaaaaaaaa"], b"p-aaaaaaaaaa"),
+        (["exec", "-i", "BOX", "--", "true"], b"-d"),
+        (["exec", "-d", "--journal", "much", "BOX", "--", "true"], b"journal"),
+    ],
+)
+def test_what_makes_no_sense_is_said(server: Server, box: Sandbox, words: list[str], said: bytes) -> None:
+    done = skerry(*(box.id if word == "BOX" else word for word in words), server=server.address)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_the_shell_completes_processes_of_the_sandbox(server: Server, box: Sandbox) -> None:
+    process = box.spawn("sleep 600")
+    words = f"skerry kill {box.id} p-"
+    done = subprocess.run(
+        [*SKERRY], capture_output=True, check=False, timeout=60,
+        env=environment(
+            SKERRY_SERVER=server.address, _SKERRY_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD="3"
+        ),
+    )  # fmt: skip
+    assert process.id in done.stdout.decode()
+    process.kill()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skerry.client.outcome import Gathered, Kept, Output, checked
+from skerry.client.outcome import Gathered, Kept, checked
 from skerry.errors import CommandFailed, CommandTimeout
 from skerry.types import OUTPUT_KEPT, Result, RunResult
 
@@ -40,8 +40,8 @@ def test_memory_stays_flat_however_much_comes() -> None:
 
 def test_streams_stay_apart_and_truncation_shows_in_the_result() -> None:
     gathered = Gathered()
-    gathered.add(Output(stream="stderr", data=b"bad\xff"))
-    gathered.add(Output(stream="stdout", data=b"x" * (OUTPUT_KEPT + 1)))
+    gathered.add("stderr", b"bad\xff")
+    gathered.add("stdout", b"x" * (OUTPUT_KEPT + 1))
     result = gathered.result(ended())
     assert result.stderr_bytes == b"bad\xff"
     assert result.stderr == "bad\ufffd"

@@ -100,7 +100,7 @@ def test_children_left_behind_live_on_and_are_listed_until_killed(box: Sandbox) 
     assert alive(box, "sleep 4712")
     (listed,) = [process for process in box.processes.list() if process.id == result.id]
     assert listed.state == "exited"
-    assert len(listed.children) == 1
+    assert len(listed.known.children) == 1
     box.processes.signal(result.id, "KILL")
     wait_until(lambda: not alive(box, "sleep 4712"), "what was left behind to be gone")
 

@@ -170,8 +170,64 @@ def test_a_run_that_makes_no_sense_is_refused(
         assert word in answer.json()["error"]["message"]
 
 
-def test_a_run_that_is_not_waited_for_is_not_there_yet(http: httpx.Client, box: str) -> None:
-    assert http.post(f"{box}/processes", json={"cmd": "true"}).status_code == 400
+def test_a_command_that_is_not_waited_for_goes_on_by_itself(http: httpx.Client, box: str) -> None:
+    answer = http.post(f"{box}/processes", json={"cmd": "echo out; cat; exit 3", "stdin_stream": True})
+    assert answer.status_code == 201
+    process = f"{box}/processes/{answer.json()['id']}"
+    assert answer.json()["state"] == "running"
+    assert http.get(f"{process}/wait?timeout=0.1").status_code == 204
+    assert http.post(f"{process}/stdin?close=true", content=b"in").status_code == 204
+    ended = http.get(f"{process}/wait")
+    assert (ended.status_code, ended.json()["exit_code"], ended.json()["stdout"]) == (200, 3, "out\nin")
+
+
+def test_output_comes_as_a_page_as_lines_or_as_frames(http: httpx.Client, box: str) -> None:
+    made = http.post(f"{box}/processes", json={"cmd": "printf 'a\\xff'; sleep 0.1; printf b >&2"}).json()
+    output = f"{box}/processes/{made['id']}/output"
+    lines = [
+        json.loads(line)
+        for line in http.get(output, params={"follow": "true"}, headers={"Accept": NDJSON}).iter_lines()
+    ]
+    assert lines[0]["started"] == {"id": made["id"], "pid": made["pid"], "offset": 0}
+    assert lines[1:-1] == [{"stdout_base64": "Yf8="}, {"stderr": "b"}]
+    assert (lines[-1]["exit"]["exit_code"], lines[-1]["exit"]["id"]) == (0, made["id"])
+    page = http.get(output, params={"since": 1}).json()
+    assert (page["data"], page["data_base64"], page["offset"], page["state"]) == ("\ufffdb", "/2I=", 3, "exited")
+    part = http.get(output, params={"since": -3, "limit": 1}).json()
+    assert (part["data"], part["offset"], part["more"], part["missing"]) == ("a", 1, True, 0)
+    frames = list(FrameDecoder().feed(http.get(output, headers={"Accept": MEDIA_TYPE}).content))
+    assert [kind for kind, _ in frames] == [STARTED, STDOUT, STDERR, EXIT]
+
+
+def test_what_still_runs_is_paused_at_not_ended(http: httpx.Client, box: str) -> None:
+    made = http.post(f"{box}/processes", json={"cmd": "echo on; sleep 600"}).json()
+    process = f"{box}/processes/{made['id']}"
+    wait_until(lambda: http.get(f"{process}/output").json()["data"], "output")
+    lines = [json.loads(line) for line in http.get(f"{process}/output", headers={"Accept": NDJSON}).iter_lines()]
+    assert lines[-1] == {"pause": {"offset": 3, "more": False}}
+    query = {"follow": "true", "timeout": "0.2", "since": "3"}
+    answer = http.get(f"{process}/output", params=query, headers={"Accept": NDJSON})
+    assert [*json.loads(answer.text.splitlines()[-1])] == ["pause"]
+    assert http.post(f"{process}/signal", json={"signal": "KILL"}).status_code == 204
+    assert http.get(f"{process}/wait").json()["signal"] == "KILL"
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["output?since=x", "output?limit=0", "output?limit=99999999999", "output?timeout=1", "output?follow=true",
+     "output?since=99999999999999999999", "output?follow=true&timeout=nan", "wait?timeout=61", "wait?timeout=-1",
+     "wait?timeout=nan", "output?since=4"],
+)  # fmt: skip
+def test_a_question_about_a_process_that_makes_no_sense_is_refused(http: httpx.Client, box: str, query: str) -> None:
+    process = run(http, box, "echo on").json()["id"]
+    assert http.get(f"{box}/processes/{process}/{query}").status_code == 400
+
+
+def test_a_process_that_is_not_there_is_not_found(http: httpx.Client, box: str) -> None:
+    for verb in ("", "/output", "/wait"):
+        for process in ("p-aaaaaaaaaa", "nonsense", "..%2f"):
+            assert http.get(f"{box}/processes/{process}{verb}").status_code == 404
+    assert http.post(f"{box}/processes/p-aaaaaaaaaa/stdin", content=b"x").status_code == 404
 
 
 def test_an_answer_in_a_form_we_do_not_have_is_refused_before_the_command_runs(http: httpx.Client, box: str) -> None:

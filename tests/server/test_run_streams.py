@@ -39,7 +39,7 @@ def test_frames_are_what_the_client_reads() -> None:
     frames = list(FrameDecoder().feed(sent))
     assert [kind for kind, _ in frames] == [STARTED, STDOUT, STDERR, EXIT]
     assert frames[1][1] == b"\0\xff"
-    assert json.loads(frames[0][1]) == {"id": "p-a", "pid": 7}
+    assert json.loads(frames[0][1]) == {"id": "p-a", "pid": 7, "offset": 0}
     assert json.loads(frames[3][1])["exit_code"] == 0
 
 

@@ -61,7 +61,7 @@ for command in (
     run.run, run.exec_,
     sandboxes.create, sandboxes.ls, sandboxes.show, sandboxes.rm, sandboxes.prune,
     sandboxes.stop, sandboxes.resume, sandboxes.pause,
-    files.cp, processes.ps, processes.kill, events.events,
+    files.cp, processes.ps, processes.logs, processes.wait, processes.kill, events.events,
     images.image, tokens.token, server.server, server.serve,
     doctor.doctor, setup.setup, settings.config, completion.completion,
 ):  # fmt: skip

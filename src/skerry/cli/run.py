@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import select
 import sys
@@ -15,10 +14,12 @@ import click
 from skerry.cli import talk
 from skerry.cli.creation import creation, creation_options, pairs, setup_lines
 from skerry.cli.session import Session, json_option, pass_session, sandbox_argument
+from skerry.client.harmless import harmless
 from skerry.errors import InvalidRequest
-from skerry.types import Result, parse_span
+from skerry.types import Result
 
 if TYPE_CHECKING:
+    from skerry.client._sync.process import Process
     from skerry.client.outcome import Output
 
 _COMMAND = {"allow_interspersed_args": False}
@@ -54,7 +55,7 @@ def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: A
         list(command),
         files=files,
         out=given.pop("out"),
-        timeout=_span(given.pop("timeout")),
+        timeout=talk.seconds(given.pop("timeout"), "--timeout"),
         user=given.pop("user"),
         cwd=given.pop("cwd"),
         stdin=_stdin(),
@@ -72,6 +73,9 @@ def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: A
 @click.option("--timeout", metavar="TIME", help="End it after this long, like 90s or 5m. No limit if left out.")
 @click.option("--user", metavar="NAME", help="Who runs it; the image's user if left out.")
 @click.option("--cwd", metavar="DIR", help="Where it runs; the image's directory if left out.")
+@click.option("-d", "--detach", is_flag=True, help="Leave it to itself; its id is what is printed.")
+@click.option("-i", "--interactive", is_flag=True, help="With -d: keep its stdin open, to write to later.")
+@click.option("--journal", metavar="SIZE", help="With -d: how much of its output is kept, like 64M.")
 @json_option
 @sandbox_argument
 @_command
@@ -80,24 +84,32 @@ def exec_(session: Session, /, sandbox: str, command: tuple[str, ...], as_json: 
     """Run COMMAND in SANDBOX. One that is stopped starts again."""
     if command[0] == "--" and len(command) > 1:  # behind an argument, click leaves it standing
         command = command[1:]
-    result = session.sandbox(sandbox).run(
-        list(command),
-        env=pairs(given["env"], "-e", inherit=True),
-        cwd=given["cwd"],
-        user=given["user"],
-        timeout=_span(given["timeout"]),
-        stdin=_stdin(),
-        on_output=None if as_json else _pass_on,
-    )
+    options = {
+        "env": pairs(given["env"], "-e", inherit=True),
+        "cwd": given["cwd"],
+        "user": given["user"],
+        "timeout": talk.seconds(given["timeout"], "--timeout"),
+    }
+    if given["detach"]:
+        options |= {"stdin": given["interactive"], "journal": given["journal"]}
+        return _leave(session.sandbox(sandbox).spawn(list(command), **options), as_json)
+    if given["interactive"] or given["journal"]:
+        raise click.UsageError("-i and --journal go with -d")
+    on_output = None if as_json else _pass_on
+    result = session.sandbox(sandbox).run(list(command), stdin=_stdin(), on_output=on_output, **options)
     return _finish(result, command, as_json, session)
+
+
+def _leave(process: Process, as_json: bool) -> int:
+    if as_json:
+        talk.give_json(process.known)
+    else:
+        click.echo(harmless(process.id))
+    return 0
 
 
 def _pass_on(output: Output) -> None:
     talk.pass_on(output.stream, output.data)
-
-
-def _span(text: str | None) -> float | None:
-    return parse_span(text, "--timeout") if text else None
 
 
 def _files(words: tuple[str, ...]) -> dict[str, Path]:
@@ -149,7 +161,7 @@ def _pieces_of(descriptor: int) -> Iterator[bytes]:
 
 def _finish(result: Result, command: tuple[str, ...], as_json: bool, session: Session) -> int:
     if as_json:
-        talk.give_json(_as_data(result))
+        talk.give_json(talk.result_as_data(result))
     hint = result.hint
     if result.exit_code == 127 and len(command) == 1 and " " in command[0]:
         hint = "that is one word; a shell line goes like: -- bash -lc '…'"
@@ -157,12 +169,3 @@ def _finish(result: Result, command: tuple[str, ...], as_json: bool, session: Se
         sys.stderr.flush()
         talk.say(f"hint: {hint}")
     return talk.code_of_result(result)
-
-
-def _as_data(result: Result) -> dict[str, Any]:
-    data: dict[str, Any] = talk.plain(result)
-    for name in ("stdout", "stderr"):
-        raw: bytes = data.pop(f"{name}_bytes")
-        data[name] = raw.decode("utf-8", "replace")
-        data[f"{name}_base64"] = None if data[name].encode() == raw else base64.b64encode(raw).decode()
-    return {"ok": result.ok, **data}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,10 @@ from skerry.types import NAME
 
 if TYPE_CHECKING:
     from skerry.client._sync.client import Client
+    from skerry.client._sync.process import Process
     from skerry.client._sync.sandbox import Sandbox
+
+PROCESS_ID = re.compile(r"p-[a-z2-7]{10}")
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,36 @@ class SandboxName(click.ParamType[str]):
         return [click.shell_completion.CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
+class ProcessId(click.ParamType[str]):
+    """A process of the sandbox named before it; the shell completes those that are listed."""
+
+    name = "process"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[click.shell_completion.CompletionItem]:
+        session, sandbox = Session(server=ctx.find_root().params.get("server")), ctx.params.get("sandbox")
+        found = known_processes(session, sandbox) if isinstance(sandbox, str) else []
+        return [
+            click.shell_completion.CompletionItem(process.id, help=process.state)
+            for process in found
+            if PROCESS_ID.fullmatch(process.id) and process.id.startswith(incomplete)
+        ]
+
+
+def known_processes(session: Session, sandbox: str) -> list[Process]:
+    """For the shell's completion: a sandbox that does not run is not woken for it."""
+    from skerry.errors import SkerryError
+
+    if sandbox not in known_names(session):
+        return []
+    try:
+        found = session.sandbox(sandbox)
+        return found.processes.list() if found.state == "running" else []
+    except SkerryError:
+        return []
+
+
 def known_names(session: Session) -> list[str]:
     """For the shell's completion: quick, silent, and never a reason to start a server."""
     from skerry.client import local
@@ -62,4 +96,6 @@ def known_names(session: Session) -> list[str]:
 pass_session = click.make_pass_decorator(Session, ensure=True)
 sandbox_argument = click.argument("sandbox", type=SandboxName())
 sandboxes_argument = click.argument("sandboxes", type=SandboxName(), nargs=-1, required=True, metavar="SANDBOX...")
+process_argument = click.argument("process", type=ProcessId())
+processes_argument = click.argument("processes", type=ProcessId(), nargs=-1, required=True, metavar="PROCESS...")
 json_option = click.option("--json", "as_json", is_flag=True, help="Give JSON.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import select
@@ -15,7 +16,7 @@ import msgspec
 
 from skerry.client.harmless import harmless
 from skerry.errors import HostUnsupported, QuotaExceeded, SandboxUnavailable, ServerUnreachable, SkerryError
-from skerry.types import ProcessInfo, Result
+from skerry.types import ProcessInfo, Result, parse_span
 
 CALLER_ERRED = 2
 TIMED_OUT = 124
@@ -46,6 +47,20 @@ def code_of_result(result: Result) -> int:
     if result.signal:
         return 128 + getattr(signal, f"SIG{result.signal}", 0)
     return result.exit_code if result.exit_code is not None else WE_FAILED
+
+
+def result_as_data(result: Result) -> dict[str, Any]:
+    """For JSON: text, and, where it is no text, its bytes too."""
+    data: dict[str, Any] = plain(result)
+    for name in ("stdout", "stderr"):
+        raw: bytes = data.pop(f"{name}_bytes")
+        data[name] = raw.decode("utf-8", "replace")
+        data[f"{name}_base64"] = None if data[name].encode() == raw else base64.b64encode(raw).decode()
+    return {"ok": result.ok, **data}
+
+
+def seconds(text: str | None, flag: str) -> float | None:
+    return parse_span(text, flag) if text else None
 
 
 def pass_on(stream: str, data: bytes) -> None:
@@ -112,6 +127,14 @@ def ending(process: ProcessInfo) -> str:
     if process.timed_out:
         return "time-out"
     return f"signal {process.signal}" if process.signal else f"exit {process.exit_code}"
+
+
+def size(number: int) -> str:
+    """Bytes for people, in two or three digits."""
+    for unit, name in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
+        if number >= unit:
+            return f"{number / unit:.1f}{name}" if number < 10 * unit else f"{number // unit}{name}"
+    return str(number)
 
 
 def ago(seconds: float) -> str:

@@ -6,8 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, TypeVar
 
+from msgspec import structs
+
 from skerry.errors import InvalidRequest
-from skerry.types import CreateRequest, Lifecycle, Limits, Network, Options, RunRequest
+from skerry.types import CreateRequest, Lifecycle, Limits, Network, Options, Pty, RunRequest
 
 V = TypeVar("V", str, str | None)
 Words = str | Sequence[str | os.PathLike[str]]
@@ -73,6 +75,29 @@ def seconds(timeout: float | None) -> float | None:
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float))):
         raise InvalidRequest(f"timeout: {timeout!r} is not a number of seconds", hint="like 300, or None for no limit")
     return timeout
+
+
+def terminal(pty: bool | Pty | None) -> Pty | None:
+    """The terminal of a process to come: True is one of the usual size."""
+    if pty is None or isinstance(pty, Pty):
+        return pty
+    return Pty() if pty else None
+
+
+def spawn_request(request: RunRequest, pty: bool | Pty | None, stdin: object, journal: str | int | None) -> RunRequest:
+    """`stdin`: True is a pipe that stays open, False none; text or bytes are what it gets, and no more."""
+    given: dict[str, Any] = {}
+    if isinstance(stdin, str):
+        given["stdin"] = stdin
+    elif isinstance(stdin, (bytes, bytearray, memoryview)):
+        given["stdin_base64"] = bytes(stdin)
+    elif isinstance(stdin, bool):
+        given["stdin_stream"] = stdin
+    else:
+        raise InvalidRequest(
+            f"stdin: a {type(stdin).__name__} can't be sent with a spawn", hint="write it to process.stdin afterwards"
+        )
+    return structs.replace(request, pty=terminal(pty), journal=journal, **given)
 
 
 def run_request(

@@ -1,4 +1,4 @@
-"""The frames of a run: one byte kind, four bytes big-endian length, payload. Pure and bounded."""
+"""The frames of a command's output: one byte kind, four bytes big-endian length, payload. Pure and bounded."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from skerry.errors import SkerryError
 
-STDOUT, STDERR, EXIT, STARTED, ERROR = 1, 2, 3, 4, 5
+STDOUT, STDERR, EXIT, STARTED, ERROR, MISSING, PAUSE = 1, 2, 3, 4, 5, 6, 7
+OUTPUT = (STDOUT, STDERR)
 LARGEST = 1 << 20
 MEDIA_TYPE = "application/vnd.skerry.frames"
 _HEADER = 5
-_KINDS = frozenset((STDOUT, STDERR, EXIT, STARTED, ERROR))
+_KINDS = frozenset((STDOUT, STDERR, EXIT, STARTED, ERROR, MISSING, PAUSE))
 
 
 class FrameDecoder:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Literal
+from typing import AnyStr, Literal
 
 import msgspec
 
+from skerry.client.search import Search
 from skerry.errors import CommandFailed, CommandTimeout
-from skerry.types import OUTPUT_KEPT, FileInfo, Result, RunResult, Value
+from skerry.types import OUTPUT_KEPT, FileInfo, ProcessInfo, Result, RunResult, Value
 
 StreamName = Literal["stdout", "stderr"]
 _QUOTED = 2000
 
 
 class Output(Value, frozen=True):
-    """A piece of a command's output as it came, for `on_output`. It may end in the middle of a character."""
+    """A piece of a command's output as it came; it may end in the middle of a character. `offset` is where the next
+    byte stands, counted over both streams; `missing` bytes that stood before it are gone."""
 
-    stream: StreamName
+    stream: StreamName | Literal["both"]
     data: bytes
+    offset: int = 0
+    missing: int = 0
 
     @property
     def text(self) -> str:
@@ -65,8 +69,8 @@ class Gathered:
     def __init__(self) -> None:
         self.streams: dict[StreamName, Kept] = {"stdout": Kept(), "stderr": Kept()}
 
-    def add(self, output: Output) -> None:
-        self.streams[output.stream].add(output.data)
+    def add(self, stream: StreamName, data: bytes) -> None:
+        self.streams[stream].add(data)
 
     def result(self, end: RunResult) -> Result:
         stdout, stderr = self.streams["stdout"], self.streams["stderr"]
@@ -85,6 +89,29 @@ class Gathered:
         )
 
 
+def result_of(end: RunResult) -> Result:
+    """A result whose output the server has gathered."""
+    return Result(
+        id=end.id,
+        exit_code=end.exit_code,
+        stdout_bytes=end.stdout.encode() if end.stdout_base64 is None else end.stdout_base64,
+        stderr_bytes=end.stderr.encode() if end.stderr_base64 is None else end.stderr_base64,
+        signal=end.signal,
+        duration_s=end.duration_s,
+        timed_out=end.timed_out,
+        oom_killed=end.oom_killed,
+        truncated=end.truncated,
+        usage=end.usage,
+        hint=end.hint or hint_for(end),
+    )
+
+
+def joined(pieces: list[Output], offset: int) -> Output:
+    """Many pieces as one, up to `offset`."""
+    data = b"".join(piece.data for piece in pieces)
+    return Output(stream="both", data=data, offset=offset, missing=sum(piece.missing for piece in pieces))
+
+
 def hint_for(end: RunResult) -> str | None:
     if end.timed_out:
         return "it ran out of time: give it more with timeout= (--timeout)"
@@ -101,14 +128,47 @@ def checked(result: Result, cmd: str | list[str]) -> Result:
     """The result if the command ended with 0, else the error that `check=True` asked for."""
     if result.ok:
         return result
-    shown = cmd if isinstance(cmd, str) else " ".join(cmd)
-    shown = shown if len(shown) <= 100 else shown[:99] + "…"
+    shown = shortened(cmd)
     error: CommandTimeout | CommandFailed
     if result.timed_out:
         error = CommandTimeout(f"{shown!r} ran out of time after {result.duration_s:.1f} s", hint=result.hint)
     else:
-        how = f"was ended by SIG{result.signal}" if result.signal else f"ended with exit code {result.exit_code}"
         said = result.stderr[-_QUOTED:].strip()
-        error = CommandFailed(f"{shown!r} {how}" + (f"\n{said}" if said else ""), hint=result.hint)
+        error = CommandFailed(f"{shown!r} {how_it_ended(result)}" + (f"\n{said}" if said else ""), hint=result.hint)
     error.result = result
     raise error
+
+
+def shortened(cmd: str | list[str]) -> str:
+    shown = cmd if isinstance(cmd, str) else " ".join(cmd)
+    return shown if len(shown) <= 100 else shown[:99] + "…"
+
+
+def how_it_ended(result: Result) -> str:
+    return f"was ended by SIG{result.signal}" if result.signal else f"ended with exit code {result.exit_code}"
+
+
+def still_runs(process: ProcessInfo, timeout: float | None) -> CommandTimeout:
+    return CommandTimeout(
+        f"{shortened(process.cmd)!r} ({process.id}) still runs after {timeout or 0:g} s",
+        hint="it goes on: wait again, or kill() it",
+    )
+
+
+def never_came(process: ProcessInfo, search: Search[AnyStr], timeout: float | None) -> CommandTimeout:
+    return CommandTimeout(
+        f"{search} did not come from {shortened(process.cmd)!r} within {timeout or 0:g} s; {_saw(search)}",
+        hint="the process goes on: wait longer with timeout=, or look at .output()",
+    )
+
+
+def ended_too_early(process: ProcessInfo, search: Search[AnyStr], result: Result) -> CommandFailed:
+    what = f"{shortened(process.cmd)!r} {how_it_ended(result)} before {search} came"
+    error = CommandFailed(f"{what}; {_saw(search)}", hint=result.hint)
+    error.result = result
+    return error
+
+
+def _saw(search: Search[AnyStr]) -> str:
+    last = search.seen_last.strip()
+    return f"its output ended with:\n{last}" if last else "it printed nothing"

@@ -19,6 +19,7 @@ from skerry.types import (
     CreateRequest,
     Lifecycle,
     Network,
+    Pty,
     RunRequest,
     UpdateRequest,
     check_text,
@@ -78,6 +79,10 @@ def _json(method: str, path: str, value: Any) -> Request:
 def _query(**values: str | bool | None) -> tuple[tuple[str, str], ...]:
     given = ((name, value) for name, value in values.items() if value is not None)
     return tuple((name, ("true" if value else "false") if isinstance(value, bool) else value) for name, value in given)
+
+
+def _text(number: float | None) -> str | None:
+    return None if number is None else str(number)
 
 
 def sandbox_path(ref: str, *rest: str) -> str:
@@ -153,9 +158,30 @@ def signal(ref: str, process: str, name: str) -> Request:
     return _json("POST", process_path(ref, process, "signal"), {"signal": name.upper().removeprefix("SIG")})
 
 
-def feed(ref: str, process: str, content: Body) -> Request:
+def stdin(ref: str, process: str, content: Body, *, close: bool) -> Request:
+    """Takes as long as the process takes to read it."""
     path = process_path(ref, process, "stdin")
-    return Request("POST", path, _query(close=True), content, "application/octet-stream", read_timeout=None)
+    return Request("POST", path, _query(close=close), content, "application/octet-stream", read_timeout=None)
+
+
+def spawn(ref: str, value: RunRequest) -> Request:
+    return _json("POST", sandbox_path(ref, "processes"), value)
+
+
+def output(ref: str, process: str, *, since: int, follow: bool, limit: int | None, timeout: float | None) -> Request:
+    query = _query(since=str(since), follow=follow, limit=_text(limit), timeout=_text(timeout))
+    silence = None if follow and timeout is None else ANSWER_WITHIN + (timeout or 0)
+    return Request("GET", process_path(ref, process, "output"), query, accept=MEDIA_TYPE, read_timeout=silence)
+
+
+def wait(ref: str, process: str, timeout: float) -> Request:
+    path = process_path(ref, process, "wait")
+    return Request("GET", path, _query(timeout=_text(timeout)), read_timeout=ANSWER_WITHIN + timeout)
+
+
+def resize(ref: str, process: str, cols: int, rows: int) -> Request:
+    Pty(cols=cols, rows=rows)  # refuses what is out of range
+    return _json("POST", process_path(ref, process, "resize"), {"cols": cols, "rows": rows})
 
 
 def terminal(ref: str, process: str, *, replay: int, since: int | None) -> Request:

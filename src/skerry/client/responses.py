@@ -36,10 +36,24 @@ class TokenList(Value, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """The first frame of a run."""
+    """The first frame of an output: whose it is, and where its first byte stands."""
 
     id: str
     pid: int = 0
+    offset: int = 0
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """So many bytes were dropped here."""
+
+    missing: int
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """The process goes on, the answer does not."""
+
+    offset: int
+    more: bool = False
 
 
 class ErrorBody(msgspec.Struct, frozen=True):

@@ -65,6 +65,12 @@ CREATE INDEX event_owners ON events (owner, seq);
 CREATE INDEX event_sandboxes ON events (sandbox, seq);
 CREATE TABLE event_floors (owner TEXT PRIMARY KEY, seq INTEGER NOT NULL);
 CREATE TABLE heard (sandbox TEXT PRIMARY KEY, seq INTEGER NOT NULL);
+CREATE TABLE unended (
+    sandbox TEXT NOT NULL,
+    process TEXT NOT NULL,
+    info BLOB NOT NULL,
+    PRIMARY KEY (sandbox, process)
+);
 """
 STEPS = (_FIRST, _EVENTS)  # an older database is brought up step by step; a step that was released never changes
 SCHEMA_VERSION = len(STEPS)

@@ -106,7 +106,9 @@ class Events:
 
     def flush(self) -> None:
         """Write what waits. A disk that is full now may not be later."""
-        self._flushing = None
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
         if not self._pending:
             return
         try:
@@ -117,14 +119,20 @@ class Events:
             self._flush_in(RETRY_S)
 
     def close(self) -> None:
+        self.flush()
         if self._flushing is not None:
             self._flushing.cancel()
-        self.flush()
 
     def heard(self, sandbox: str) -> int:
         """The last of the keeper's own numbers that is written here, in this life of the sandbox."""
         found = self._database.read("SELECT seq FROM heard WHERE sandbox = ?", sandbox)
         return int(found[0][0]) if found else 0
+
+    def unended(self, sandbox: str) -> dict[str, ProcessInfo]:
+        """The processes whose start was told and whose end was not."""
+        self.flush()
+        found = self._database.read("SELECT process, info FROM unended WHERE sandbox = ?", sandbox)
+        return {row["process"]: msgspec.json.decode(row["info"], type=ProcessInfo) for row in found}
 
     def last_name(self, sandbox: str) -> str | None:
         """A sandbox that is on its way out has given its name back."""
@@ -142,6 +150,10 @@ class Events:
         seq = cursor.execute(_INSERT, values).lastrowid or 0
         if news.heard is not None:
             cursor.execute("INSERT OR REPLACE INTO heard VALUES (?, ?)", (news.sandbox, news.heard))
+        if news.process is not None and news.type == "process.started":
+            cursor.execute("INSERT OR REPLACE INTO unended VALUES (?, ?, ?)", (news.sandbox, news.process.id, process))
+        elif news.process is not None:
+            cursor.execute("DELETE FROM unended WHERE sandbox = ? AND process = ?", (news.sandbox, news.process.id))
         return seq
 
     def _trim(self, cursor: sqlite3.Cursor, written: list[News]) -> dict[str, int]:

@@ -7,20 +7,14 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from skerry.engine.rows import Row
+from skerry.engine.work import Work
 from skerry.keeper import Keeper
 from skerry.runtimes import Runtime
 from skerry.types import parse_span
 
-
-class Input(Protocol):
-    """A command's stdin."""
-
-    async def send_stdin(self, data: bytes) -> None: ...
-
-    async def close_stdin(self) -> None: ...
+LAST_WORDS_S = 1.0
 
 
 class Live:
@@ -37,15 +31,12 @@ class Live:
         self._ended = asyncio.Event()
         self.starting = False  # on its way from stopped to running: its row does not tell yet
         self.deleted = False
-        self.runs = 0  # commands under way
-        self.overlaps = 0  # counts each time that two commands ran at once; see runs.py
-        self.left_behind = False  # a command left processes behind since the start
-        self.inputs: dict[str, Input] = {}  # commands that wait for …/stdin, by process id
+        self.work = Work()
+        self.watching: asyncio.Task[None] | None = None  # hears what its keeper tells
 
     def attach(self, runtime: Runtime, keeper: Keeper, pidfd: int, ended: Callable[[], None]) -> None:
         """The sandbox runs; `ended` is called when its first process is gone."""
         self.runtime, self.keeper, self._pidfd = runtime, keeper, pidfd
-        self.left_behind = False
         self._ended.clear()
         asyncio.get_running_loop().add_reader(pidfd, self._end, ended)
         self.touch()
@@ -66,10 +57,26 @@ class Live:
 
     async def detach(self) -> None:
         """Let go of it: the sandbox itself is not touched."""
+        await self._stop_listening()
         self.unwatch()
         if self.keeper is not None:
             await self.keeper.close()
             self.keeper = None
+        self.work.over()
+
+    async def _stop_listening(self) -> None:
+        """A keeper that has ended may have told more than was read yet."""
+        task, self.watching = self.watching, None
+        if task is None:
+            return
+        if self._ended.is_set():
+            await asyncio.wait((task,), timeout=LAST_WORDS_S)
+        task.cancel()
+        await asyncio.wait((task,))
+
+    @property
+    def oom_kills(self) -> int | None:
+        return self.runtime.oom_kills(self.row.id) if self.runtime is not None else None
 
     def touch(self) -> None:
         self._used_at = time.monotonic()
@@ -87,7 +94,7 @@ class Live:
     @property
     def idle_due(self) -> bool:
         idle = self.row.spec.lifecycle.idle
-        if idle is None or self._calls or self.row.state != "running":
+        if idle is None or self._calls or self.work.running or self.row.state != "running":
             return False
         return time.monotonic() - self._used_at > parse_span(idle)
 

@@ -1,20 +1,22 @@
-"""A sandbox's processes: commands that are waited for, and what is known of all of them."""
+"""A sandbox's processes: commands that are waited for, commands that go on by themselves, and what is known of all."""
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import Any
 
-from skerry.engine import plan, runs
+from skerry.engine import outputs, plan, runs
 from skerry.engine.live import Live
+from skerry.engine.outputs import Reading, View
 from skerry.engine.runs import Run
-from skerry.errors import NotFound, SandboxUnavailable
-from skerry.keeper import Keeper, ProcessSpec
-from skerry.types import Caller, ProcessInfo, RunRequest, RunResult
+from skerry.errors import InvalidRequest, SandboxUnavailable, SkerryError
+from skerry.keeper import Keeper, Process, ProcessSpec
+from skerry.types import Caller, OutputPage, ProcessInfo, RunRequest, RunResult, parse_size
 
 Find = Callable[[Caller, str], Live]
 Use = Callable[[Caller, str], AbstractAsyncContextManager[tuple[Live, Keeper]]]
@@ -30,50 +32,68 @@ class Processes:
         self._fail = fail
         self._spawn = spawn
 
+    # -- starting -----------------------------------------------------------------------------------------------------
+
     async def run(self, caller: Caller, ref: str, request: RunRequest) -> Run:
+        """A command with a reader: it is slowed to the reader's speed, and ends when the reader leaves."""
         async with self._use(caller, ref) as (live, keeper):
-            kills = live.runtime.oom_kills(live.row.id) if live.runtime is not None else None
-            process = plan.new_id("p-")
-            stdin = request.stdin.encode() if request.stdin is not None else request.stdin_base64
-            stream = await keeper.start(
-                ProcessSpec(
-                    id=process, env=request.env, cwd=request.cwd, user=request.user, timeout_s=request.timeout,
-                    shell=request.cmd if isinstance(request.cmd, str) else None,
-                    argv=request.cmd if not isinstance(request.cmd, str) else None,
-                    stdin="pipe" if request.stdin_stream or stdin is not None else "none",
-                )
-            )  # fmt: skip
-            run = Run(live, process, stream, kills, partial(self._fail, live, keeper))
+            process, stdin = plan.new_id("p-"), _input(request)
+            with _at_work(live, process):
+                stream = await keeper.start(_spec(process, request))
+            run = Run(live, process, stream, partial(self._fail, live, keeper))
             if stdin is not None:
-                self._spawn(self._feed(run, stdin))
-            if request.stdin_stream:
-                live.inputs[process] = run
+                self._spawn(_feed(run, stdin))
             return run
+
+    async def spawn(self, caller: Caller, ref: str, request: RunRequest) -> ProcessInfo:
+        """A command that goes on by itself."""
+        async with self._use(caller, ref) as (live, keeper):
+            process, stdin = plan.new_id("p-"), _input(request)
+            with _at_work(live, process):
+                started = await keeper.spawn(_spec(process, request))
+            if stdin is not None:
+                self._spawn(_hand_over(keeper, process, stdin))
+            return runs.process_info(started)
 
     async def collect(self, run: Run) -> RunResult:
         return await runs.collect(run)
 
-    @staticmethod
-    async def _feed(run: Run, data: bytes) -> None:
-        """A program that closes its stdin early is no error."""
-        with contextlib.suppress(SandboxUnavailable, OSError):
-            for start in range(0, len(data), 1 << 18):
-                await run.send_stdin(data[start : start + (1 << 18)])
-            await run.close_stdin()
+    # -- what came of it ----------------------------------------------------------------------------------------------
 
-    async def send_stdin(
-        self, caller: Caller, ref: str, process: str, chunks: AsyncIterator[bytes], close: bool
-    ) -> None:
+    async def output(self, caller: Caller, ref: str, process: str, view: View) -> Reading:
+        async with AsyncExitStack() as stack:
+            live, keeper = await stack.enter_async_context(self._use(caller, ref))
+            stream = await keeper.output(process, view.since, view.follow and view.within != 0, view.limit)
+            return Reading(live, process, stream, view, stack.pop_all())
+
+    async def page(self, caller: Caller, ref: str, process: str, view: View) -> OutputPage:
+        return await outputs.page(await self.output(caller, ref, process, view))
+
+    async def wait(self, caller: Caller, ref: str, process: str, within: float) -> RunResult | None:
+        """How it ended, or None if it still runs after `within` seconds."""
         live = self._find(caller, ref)
-        run = live.inputs.get(process)
-        if run is None:
-            raise NotFound(f"no process {process!r} is waiting for input", details={"process": process})
-        with contextlib.suppress(SandboxUnavailable, OSError):
-            async for chunk in chunks:
-                for start in range(0, len(chunk), 1 << 18):
-                    await run.send_stdin(chunk[start : start + (1 << 18)])
-            if close:
-                await run.close_stdin()
+        end = live.work.end_of(process)
+        try:
+            if live.row.state == "paused":  # nothing ends in there; and a question is no reason to wake it
+                await asyncio.wait((end,), timeout=within)
+                return None
+            async with self._use(caller, ref) as (_, keeper):
+                known = await keeper.process(process)
+                if known.state == "running" and not await self._drained(caller, ref, known, within):
+                    return None
+        finally:
+            end.cancel()
+        return await outputs.ending(await self.output(caller, ref, process, View(follow=True)))
+
+    async def _drained(self, caller: Caller, ref: str, process: Process, within: float) -> bool:
+        view = View(process.offset, follow=True, within=within)
+        reading = await self.output(caller, ref, process.id, view)
+        try:
+            async for _ in reading:
+                pass
+        finally:
+            await reading.aclose()
+        return reading.result is not None
 
     async def list(self, caller: Caller, ref: str) -> builtins.list[ProcessInfo]:
         async with self._use(caller, ref) as (_, keeper):
@@ -83,6 +103,14 @@ class Processes:
         async with self._use(caller, ref) as (_, keeper):
             return runs.process_info(await keeper.process(process))
 
+    # -- doing something to it ----------------------------------------------------------------------------------------
+
+    async def send_stdin(
+        self, caller: Caller, ref: str, process: str, chunks: AsyncIterator[bytes], close: bool
+    ) -> None:
+        async with self._use(caller, ref) as (_, keeper):
+            await keeper.stdin(process, chunks, close)
+
     async def signal(self, caller: Caller, ref: str, process: str, name: str) -> None:
         async with self._use(caller, ref) as (_, keeper):
             await keeper.signal(process, name)
@@ -90,3 +118,55 @@ class Processes:
     async def remove(self, caller: Caller, ref: str, process: str) -> None:
         async with self._use(caller, ref) as (_, keeper):
             await keeper.remove(process)
+
+
+def _spec(process: str, request: RunRequest) -> ProcessSpec:
+    for name in ("pty", "session"):
+        if getattr(request, name) is not None:
+            raise InvalidRequest(f"{name}: this version does not have it yet")
+    return ProcessSpec(
+        id=process, env=request.env, cwd=request.cwd, user=request.user, timeout_s=request.timeout,
+        shell=request.cmd if isinstance(request.cmd, str) else None,
+        argv=request.cmd if not isinstance(request.cmd, str) else None,
+        stdin="pipe" if request.stdin_stream or _input(request) is not None else "none",
+        journal=parse_size(request.journal) if request.journal is not None else 0,
+    )  # fmt: skip
+
+
+def _input(request: RunRequest) -> bytes | None:
+    """What came with the request."""
+    return request.stdin.encode() if request.stdin is not None else request.stdin_base64
+
+
+@contextlib.contextmanager
+def _at_work(live: Live, process: str) -> Iterator[None]:
+    """It counts among those at work before it can be killed; not if it was never started."""
+    live.work.begin(process, live.oom_kills)
+    try:
+        yield
+    except BaseException:
+        live.work.end(process, live.oom_kills)
+        raise
+
+
+async def _came(end: asyncio.Future[None], within: float) -> bool:
+    await asyncio.wait((end,), timeout=within)
+    if end.cancelled():
+        raise SandboxUnavailable("the sandbox ended")
+    return end.done()
+
+
+async def _feed(run: Run, data: bytes) -> None:
+    """A program that closes its stdin early is no error."""
+    with contextlib.suppress(SandboxUnavailable, OSError):
+        for start in range(0, len(data), 1 << 18):
+            await run.send_stdin(data[start : start + (1 << 18)])
+        await run.close_stdin()
+
+
+async def _hand_over(keeper: Keeper, process: str, data: bytes) -> None:
+    async def once() -> AsyncIterator[bytes]:
+        yield data
+
+    with contextlib.suppress(SkerryError, OSError):
+        await keeper.stdin(process, once(), close=True)

@@ -67,13 +67,14 @@ async def _adopt(host: Host, live: Live) -> str | None:
         if row.state == "paused":  # a frozen keeper does not answer; and a server may have died before it froze
             await asyncio.to_thread(runtime.freeze, row.id)
             lifecycle.attach(host, live, runtime, keeper, row.init)
-            live.left_behind = True
+            live.work.left_behind = True
             return None
         async with asyncio.timeout(HELLO_LIMIT_S):
             await keeper.hello()
             processes = await keeper.processes()
         lifecycle.attach(host, live, runtime, keeper, row.init)
-        live.left_behind = any(process.state == "running" or process.children for process in processes)
+        live.work.left_behind = any(process.children for process in processes)
+        live.work.found(process.id for process in processes if process.state == "running")
     except (SkerryError, TimeoutError, OSError) as error:
         log.warning("not adopted", extra={"sandbox": row.id, "error": str(error)})
         with contextlib.suppress(SkerryError):  # one of another build can still be asked to end well

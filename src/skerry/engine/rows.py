@@ -22,6 +22,7 @@ from skerry.types import (
     Limits,
     Network,
     Options,
+    ProcessInfo,
     SandboxInfo,
     State,
     Value,
@@ -167,8 +168,10 @@ class Rows:
     def update(self, row: Row, **changes: Any) -> Row:
         """A new state and the event that tells of it are one transaction."""
         changed = replace(row, **changes)
-        told = changed.state != row.state and changed.state in _TOLD
-        news = [_news(changed.state, changed)] if told else []
+        news = []
+        if changed.state != row.state and changed.state in _TOLD:
+            ends = self._ends(changed) if changed.state in ("stopped", "failed") else []
+            news = [*ends, _news(changed.state, changed)]
         with self._events.transaction(*news, durable=row.name is not None) as cursor:
             cursor.execute(_UPDATE, (*_values(changed), row.id))
             if changed.init != row.init:  # another keeper, which counts from one again
@@ -176,11 +179,24 @@ class Rows:
         return changed
 
     def remove(self, row: Row) -> None:
-        news = _news("deleted", row, self._events.last_name(row.id))
-        with self._events.transaction(news, durable=row.name is not None) as cursor:
+        row = replace(row, name=row.name or self._events.last_name(row.id))
+        news = [*self._ends(row), _news("deleted", row)]
+        with self._events.transaction(*news, durable=row.name is not None) as cursor:
             cursor.execute("DELETE FROM sandboxes WHERE id = ?", (row.id,))
             cursor.execute("DELETE FROM heard WHERE sandbox = ?", (row.id,))
 
+    def _ends(self, row: Row) -> list[News]:
+        """What ran until its sandbox ended, and nobody was left to tell how."""
+        now = time.time()
+        return [
+            News("process.ended", row.owner, row.id, row.name, now, "its sandbox ended", _killed(process, now))
+            for process in self._events.unended(row.id).values()
+        ]
 
-def _news(what: str, row: Row, name: str | None = None) -> News:
-    return News(f"sandbox.{what}", row.owner, row.id, row.name or name, time.time(), row.reason)
+
+def _killed(process: ProcessInfo, now: float) -> ProcessInfo:
+    return msgspec.structs.replace(process, state="exited", signal="KILL", ended_at=now)
+
+
+def _news(what: str, row: Row) -> News:
+    return News(f"sandbox.{what}", row.owner, row.id, row.name, time.time(), row.reason)

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from skerry.engine.live import Live
 from skerry.errors import SandboxUnavailable, SkerryError
-from skerry.keeper import Process, ProcessStream
-from skerry.types import OUTPUT_KEPT, ProcessInfo, RunResult, Usage, format_size
+from skerry.keeper import ExitStatus, Process, ProcessStream
+from skerry.types import OUTPUT_KEPT, ProcessInfo, RunResult, Usage, format_size, is_text
 
 Stream = Literal["stdout", "stderr"]
 
@@ -25,25 +25,18 @@ class Run:
         live: Live,
         process: str,
         stream: ProcessStream,
-        oom_kills_before: int | None,
         failed: Callable[[SandboxUnavailable], Awaitable[None]],
     ) -> None:
         self.id = process
         self.pid = stream.pid
         self._live = live
         self._stream = stream
-        self._kills_before = oom_kills_before
         self._result: RunResult | None = None
         self._open = True
         self._failed = failed
         self._stdin = asyncio.Lock()  # a connection has room for one who waits until it can write
         self._in_use = contextlib.ExitStack()
         self._in_use.enter_context(live.in_use())
-        live.runs += 1
-        if live.runs > 1:
-            live.overlaps += 1
-        self._overlaps_before = live.overlaps
-        self._alone = live.runs == 1 and not live.left_behind
 
     async def __aiter__(self) -> AsyncIterator[tuple[Stream, bytes]]:
         try:
@@ -71,40 +64,35 @@ class Run:
         """Idempotent. An unfinished command is killed."""
         if self._open:
             self._open = False
-            self._live.runs -= 1
-            self._live.inputs.pop(self.id, None)
+            self._live.work.end(self.id, self._live.oom_kills)
             self._in_use.close()
             with contextlib.suppress(SkerryError, OSError):
                 await self._stream.aclose()
 
     def _finish(self) -> None:
-        status = self._stream.exit
-        oom = self._out_of_memory()
-        self._live.left_behind |= bool(status.left)
-        self._result = RunResult(
-            id=self.id, exit_code=status.exit_code, signal=status.signal, duration_s=status.duration_s,
-            timed_out=status.timed_out, oom_killed=oom,
-            usage=Usage(cpu_s=status.cpu_s, memory_peak=status.max_rss),
-            hint=self._hint(status.timed_out, oom),
-        )  # fmt: skip
+        result = result_of(self._live, self.id, self._stream.exit)
+        self._result = replace(result, truncated=self._stream.missing > 0)
 
-    def _out_of_memory(self) -> bool | None:
-        """Certain only where this was the one command at work: the kernel counts kills a sandbox, not a command."""
-        runtime, before = self._live.runtime, self._kills_before
-        now = runtime.oom_kills(self._live.row.id) if runtime is not None else None
-        if now is None or before is None:
-            return None
-        if now <= before:
-            return False
-        return True if self._alone and self._live.overlaps == self._overlaps_before else None
 
-    def _hint(self, timed_out: bool, oom: bool | None) -> str | None:
-        if oom:
-            memory = format_size(self._live.row.spec.limits.memory_bytes)
-            return f"it needed more memory than its limit of {memory}: --memory, Limits(memory=…)"
-        if timed_out:
-            return "it was ended by its time-out: --timeout, run(timeout=…)"
-        return None
+def result_of(live: Live, process: str, status: ExitStatus) -> RunResult:
+    """How it ended, without its output."""
+    live.work.left_behind |= bool(status.left)
+    oom = live.work.end(process, live.oom_kills)
+    return RunResult(
+        id=process, exit_code=status.exit_code, signal=status.signal, duration_s=status.duration_s,
+        timed_out=status.timed_out, oom_killed=oom,
+        usage=Usage(cpu_s=status.cpu_s, memory_peak=status.max_rss),
+        hint=_hint(live, status.timed_out, oom),
+    )  # fmt: skip
+
+
+def _hint(live: Live, timed_out: bool, oom: bool | None) -> str | None:
+    if oom:
+        memory = format_size(live.row.spec.limits.memory_bytes)
+        return f"it needed more memory than its limit of {memory}: --memory, Limits(memory=…)"
+    if timed_out:
+        return "it was ended by its time-out: --timeout, run(timeout=…)"
+    return None
 
 
 class Kept:
@@ -135,25 +123,39 @@ class Kept:
         if not self.truncated:
             return bytes(self._head + self._tail)
         left_out = self._size - 2 * self._half
-        mark = f"\n[… {left_out} bytes left out …]\n".encode()
+        mark = f"\n[skerry: {left_out} bytes left out here]\n".encode()
         return bytes(self._head) + mark + bytes(self._tail[-self._half :])
+
+
+class Gathered:
+    """A bounded part of both streams. `missing`: bytes that were dropped before they could be read."""
+
+    def __init__(self) -> None:
+        self._kept = {"stdout": Kept(), "stderr": Kept()}
+        self.missing = 0
+
+    def add(self, stream: str, data: bytes) -> None:
+        self._kept[stream].add(data)
+
+    def result(self, end: RunResult) -> RunResult:
+        stdout, stderr = self._kept["stdout"].value(), self._kept["stderr"].value()
+        return replace(
+            end,
+            stdout=stdout.decode("utf-8", "replace"), stderr=stderr.decode("utf-8", "replace"),
+            stdout_base64=None if is_text(stdout) else stdout, stderr_base64=None if is_text(stderr) else stderr,
+            truncated=end.truncated or self.missing > 0 or any(kept.truncated for kept in self._kept.values()),
+        )  # fmt: skip
 
 
 async def collect(run: Run) -> RunResult:
     """Read a run to its end, keeping a bounded part of its output."""
-    kept: dict[Stream, Kept] = {"stdout": Kept(), "stderr": Kept()}
+    gathered = Gathered()
     try:
         async for name, data in run:
-            kept[name].add(data)
+            gathered.add(name, data)
     finally:
         await run.aclose()
-    stdout, stderr = kept["stdout"].value(), kept["stderr"].value()
-    return replace(
-        run.result(),
-        stdout=stdout.decode("utf-8", "replace"), stderr=stderr.decode("utf-8", "replace"),
-        stdout_base64=None if _is_text(stdout) else stdout, stderr_base64=None if _is_text(stderr) else stderr,
-        truncated=kept["stdout"].truncated or kept["stderr"].truncated,
-    )  # fmt: skip
+    return gathered.result(run.result())
 
 
 def process_info(process: Process) -> ProcessInfo:
@@ -161,13 +163,6 @@ def process_info(process: Process) -> ProcessInfo:
     return ProcessInfo(
         id=process.id, cmd=process.shell if process.shell is not None else process.argv or [], state=process.state,
         pid=process.pid, user=process.user, started_at=process.started_at, exit_code=process.exit_code,
-        signal=process.signal, timed_out=process.timed_out, children=process.children,
+        signal=process.signal, timed_out=process.timed_out, children=process.children, pty=process.pty,
+        session=process.session, offset=process.offset, kept_from=process.kept_from, ended_at=process.ended_at,
     )  # fmt: skip
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

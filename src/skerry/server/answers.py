@@ -128,6 +128,14 @@ def internal_error(request_id: str) -> SkerryError:
 
 
 @dataclass(frozen=True)
+class Answered:
+    """An answer with another status than its route's usual one; `Route.also` has it."""
+
+    status: int
+    value: msgspec.Struct | None = None
+
+
+@dataclass(frozen=True)
 class Stream:
     """An answer sent as it comes. `close` is called in every case, also when nothing was ever sent of it; `length` is
     promised to the caller, so an answer that comes out otherwise is cut off. `endless`: nobody waits for its end, so a

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from skerry.server import events, files, host, images, processes, sandboxes, terminals, tokens
+from skerry.server import events, files, host, images, outputs, processes, sandboxes, terminals, tokens
 from skerry.server.answers import BYTES, FRAMES, JSON, NDJSON
 from skerry.server.control import Control
 from skerry.server.endpoint import Application
 from skerry.server.openapi import document
 from skerry.server.processes import RUN_LIMIT
 from skerry.server.route import Route
+from skerry.types import ProcessInfo
 
 if TYPE_CHECKING:
     from skerry.engine.engine import Engine
@@ -24,11 +25,15 @@ FILES = f"{ONE}/files"
 WAKES = (404, 409, 429, 503)  # what a call may meet that has to find a sandbox, and wake it
 
 ROUTES: tuple[Route, ...] = (
-    Route("POST", f"{ONE}/processes", processes.run, "use", "Run a command and wait for its end",
-          errors=(*WAKES, 406, 413, 415), gives=(JSON, FRAMES, NDJSON), limit=RUN_LIMIT),
+    Route("POST", f"{ONE}/processes", processes.run, "use", "Run a command; without `wait`, leave it to itself (201)",
+          errors=(*WAKES, 406, 413, 415), gives=(JSON, FRAMES, NDJSON), limit=RUN_LIMIT, also={201: ProcessInfo}),
     Route("GET", f"{ONE}/processes", processes.list_, "use", "List processes", errors=WAKES),
     Route("GET", PROCESS, processes.get, "use", "One process", errors=WAKES),
     Route("DELETE", PROCESS, processes.remove, "use", "Forget a process that has ended", 204, WAKES),
+    Route("GET", f"{PROCESS}/output", outputs.get, "use", "What it printed, from any byte on; followed if asked to",
+          errors=(*WAKES, 406), gives=(JSON, FRAMES, NDJSON)),
+    Route("GET", f"{PROCESS}/wait", processes.wait, "use", "Its end; 204 if it still runs", errors=WAKES,
+          also={204: None}),
     Route("POST", f"{PROCESS}/signal", processes.signal, "use", "Send a signal", 204, (*WAKES, 413, 415)),
     Route("POST", f"{PROCESS}/stdin", processes.stdin, "use", "Send input", 204, WAKES, takes=BYTES),
     Route("GET", f"{PROCESS}/terminal", terminals.attach, "use", "Watch and use its terminal (WebSocket)", 101,

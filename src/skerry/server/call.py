@@ -145,6 +145,16 @@ class Call(Generic[Q, B]):
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
+    async def unless_stopping(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Do `work`; None if the server is asked to stop before it is done."""
+        task, stop = asyncio.ensure_future(work), asyncio.ensure_future(_come(self.control.stopping))
+        try:
+            await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            stop.cancel()
+            await _end(task)
+
     async def while_here(self, work: Coroutine[Any, Any, T], until: asyncio.Event | None = None) -> T:
         """Do `work`; it is cancelled when the caller goes away, or when `until` comes."""
         task = asyncio.ensure_future(work)

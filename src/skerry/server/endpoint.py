@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from skerry.errors import InvalidRequest, SandboxUnavailable, SkerryError
 from skerry.server.answers import (
     JSON,
+    Answered,
     Gone,
     MethodNotAllowed,
     NoSuchPath,
@@ -148,8 +149,14 @@ class Endpoint:
             await context.reply.stream(call, answer)
         elif isinstance(answer, Upgrade):
             await context.reply.upgrade(scope, accepted, answer)
+        elif isinstance(answer, Answered):
+            await context.reply.whole(answer.status, _encoded(answer.value))
         else:
-            await context.reply.whole(route.status, None if answer is None else _encoder.encode(answer))
+            await context.reply.whole(route.status, _encoded(answer))
+
+
+def _encoded(value: Any) -> bytes | None:
+    return None if value is None else _encoder.encode(value)
 
 
 def _admitted(caller: Caller | None, route: Route | None) -> Caller:

@@ -1,4 +1,4 @@
-"""A run as a stream: frames for programs, lines of JSON for people and scripts. Pure.
+"""A command's output as a stream: frames for programs, lines of JSON for people and scripts. Pure.
 
 A frame is 1 byte of type, 4 bytes of length (big-endian), then the payload; the same as between keeper and server.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-STDOUT, STDERR, EXIT, STARTED, ERROR = 1, 2, 3, 4, 5
+STDOUT, STDERR, EXIT, STARTED, ERROR, MISSING, PAUSE = 1, 2, 3, 4, 5, 6, 7
 FRAME_LIMIT = 1 << 20
 _HEADER = struct.Struct(">BI")
 _OUTPUT = {"stdout": STDOUT, "stderr": STDERR}
@@ -20,8 +20,14 @@ _OUTPUT = {"stdout": STDOUT, "stderr": STDERR}
 class Frames:
     """Binary frames."""
 
-    def started(self, process: str, pid: int) -> bytes:
-        return _frame(STARTED, msgspec.json.encode({"id": process, "pid": pid}))
+    def started(self, process: str, pid: int, offset: int = 0) -> bytes:
+        return _frame(STARTED, msgspec.json.encode({"id": process, "pid": pid, "offset": offset}))
+
+    def missing(self, number: int) -> bytes:
+        return _frame(MISSING, msgspec.json.encode({"missing": number}))
+
+    def pause(self, offset: int, more: bool) -> bytes:
+        return _frame(PAUSE, msgspec.json.encode({"offset": offset, "more": more}))
 
     def output(self, stream: str, data: bytes) -> bytes:
         kind = _OUTPUT[stream]
@@ -43,8 +49,14 @@ class Lines:
     def __init__(self) -> None:
         self._cut = {"stdout": b"", "stderr": b""}
 
-    def started(self, process: str, pid: int) -> bytes:
-        return _line({"started": {"id": process, "pid": pid}})
+    def started(self, process: str, pid: int, offset: int = 0) -> bytes:
+        return _line({"started": {"id": process, "pid": pid, "offset": offset}})
+
+    def missing(self, number: int) -> bytes:
+        return self._rest() + _line({"missing": number})
+
+    def pause(self, offset: int, more: bool) -> bytes:
+        return self._rest() + _line({"pause": {"offset": offset, "more": more}})
 
     def output(self, stream: str, data: bytes) -> bytes:
         data = self._cut[stream] + data

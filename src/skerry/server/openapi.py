@@ -66,7 +66,8 @@ def operation_id(route: Route) -> str:
 
 
 def _schemas(routes: tuple[Route, ...]) -> tuple[dict[Any, Any], dict[str, Any]]:
-    kinds = {kind for route in routes for kind in (route.body, route.answer) if kind not in (None, Nothing)}
+    wanted = (kind for route in routes for kind in (route.body, route.answer, *route.also.values()))
+    kinds = {kind for kind in wanted if kind not in (None, Nothing)}
     ordered = [ErrorAnswer, *sorted(kinds, key=str)]
     schemas, components = msgspec.json.schema_components(ordered, ref_template=_REF)
     return dict(zip(ordered, schemas, strict=True)), components
@@ -129,4 +130,10 @@ def _responses(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     error = {JSON: {"schema": schemas[ErrorAnswer]}}
     statuses = sorted({*(_ALWAYS if route.scope else (400, 403, 421)), *route.errors})
     refusals = {str(status): {"description": _REASONS[status], "content": error} for status in statuses}
-    return {str(route.status): success, **refusals}
+    others = {str(status): _success(schemas[kind] if kind else None) for status, kind in route.also.items()}
+    return {str(route.status): success, **others, **refusals}
+
+
+def _success(schema: Any) -> dict[str, Any]:
+    content = {"content": {JSON: {"schema": schema}}} if schema is not None else {}
+    return {"description": "Success.", **content}

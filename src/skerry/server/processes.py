@@ -1,13 +1,14 @@
-"""/v1/sandboxes/{ref}/processes: runs, and what is under way. A run's caller who goes away ends it with its tree."""
+"""/v1/sandboxes/{ref}/processes: runs, whose caller waits and ends them by leaving; and what goes on by itself."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from skerry.errors import InvalidRequest, SkerryError
-from skerry.server.answers import FRAMES, JSON, NDJSON, Stream, error_body
+from skerry.server.answers import FRAMES, JSON, NDJSON, Answered, Stream, error_body
 from skerry.server.call import Call, Nothing
 from skerry.server.frames import Frames, Lines
 from skerry.types import Answer, ProcessInfo, RunRequest, RunResult, Value
@@ -17,12 +18,23 @@ if TYPE_CHECKING:
 
 _SIGNAL = re.compile(r"[A-Z][A-Z0-9+-]{0,15}")
 RUN_LIMIT = 16 << 20  # a run's body may carry its stdin
+WAIT_MOST = 60.0
 
 
 class RunQuery(Value, frozen=True, kw_only=True):
     """`wait=true`: the answer comes when the command has ended, or, as a stream, while it runs."""
 
     wait: bool = False
+
+
+class WaitQuery(Value, frozen=True, kw_only=True):
+    """`timeout`: how many seconds the answer may take, at most 60; ask again then."""
+
+    timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.timeout) and 0 <= self.timeout <= WAIT_MOST):
+            raise InvalidRequest(f"timeout: {self.timeout!r} is out of range", hint=f"0 to {WAIT_MOST:g} seconds")
 
 
 class StdinQuery(Value, frozen=True, kw_only=True):
@@ -45,11 +57,11 @@ class Processes(Answer, frozen=True, kw_only=True):
     processes: list[ProcessInfo]
 
 
-async def run(call: Call[RunQuery, RunRequest]) -> RunResult | Stream:
-    if not call.query.wait:
-        raise InvalidRequest("only runs that are waited for are possible", hint="add ?wait=true")
-    wish = call.accepts(JSON, FRAMES, NDJSON)
+async def run(call: Call[RunQuery, RunRequest]) -> RunResult | Answered | Stream:
     call.log["command"] = "(shell)" if isinstance(call.body.cmd, str) else call.body.cmd[0][:100]
+    if not call.query.wait:
+        return await _spawn(call)
+    wish = call.accepts(JSON, FRAMES, NDJSON)
     run = await call.engine.processes.run(call.caller, call.ref, call.body)
     call.log["process_id"] = run.id
     if wish != JSON:
@@ -58,6 +70,13 @@ async def run(call: Call[RunQuery, RunRequest]) -> RunResult | Stream:
         return await call.while_here(call.engine.processes.collect(run))
     finally:
         await run.aclose()
+
+
+async def _spawn(call: Call[RunQuery, RunRequest]) -> Answered:
+    call.accepts(JSON)
+    info = await call.engine.processes.spawn(call.caller, call.ref, call.body)
+    call.log["process_id"] = info.id
+    return Answered(201, info)
 
 
 async def _stream(run: Run, form: Frames | Lines) -> AsyncGenerator[bytes, None]:
@@ -70,6 +89,13 @@ async def _stream(run: Run, form: Frames | Lines) -> AsyncGenerator[bytes, None]
         yield form.exit(run.result())
     except SkerryError as error:
         yield form.error(error_body(error))
+
+
+async def wait(call: Call[WaitQuery, Nothing]) -> RunResult | Answered:
+    """204 if it still runs; also when the server is about to leave, so that nobody is kept waiting for that."""
+    end = call.engine.processes.wait(call.caller, call.ref, call.process, call.query.timeout)
+    result = await call.while_here(call.unless_stopping(end))
+    return result if result is not None else Answered(204)
 
 
 async def stdin(call: Call[StdinQuery, Nothing]) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from skerry.server.answers import JSON, Stream
+from skerry.server.answers import JSON, Answered, Stream
 from skerry.server.call import JSON_LIMIT, Call, Nothing
 from skerry.server.upgrade import Upgrade
 from skerry.types import Scope
@@ -26,6 +26,7 @@ class Route:
     takes: the media type of a raw body; None: JSON if the handler declares a body, else no body at all.
     gives: the media types it can answer with, the usual one first.
     status: of a success; 101: the path speaks WebSocket, and its handler answers with an Upgrade.
+    also: further statuses that are a success, with what comes then (None: nothing); the handler gives an `Answered`.
     """
 
     method: str
@@ -39,6 +40,7 @@ class Route:
     gives: tuple[str, ...] = (JSON,)
     limit: int = JSON_LIMIT
     headers: tuple[str, ...] = ()
+    also: Mapping[int, type | None] = field(default_factory=dict)
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
@@ -67,5 +69,5 @@ class Route:
         """The JSON answer's type; None where there is none (204, or a stream only)."""
         returned = self._hints["return"]
         kinds = typing.get_args(returned) if isinstance(returned, types.UnionType) else (returned,)
-        values = [kind for kind in kinds if kind not in (Stream, Upgrade, types.NoneType)]
+        values = [kind for kind in kinds if kind not in (Stream, Answered, Upgrade, types.NoneType)]
         return values[0] if values else None

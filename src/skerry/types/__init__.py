@@ -46,6 +46,7 @@ from skerry.types.values import (
     check_text,
     check_user,
     format_size,
+    is_text,
     parse_size,
     parse_span,
 )
@@ -100,6 +101,7 @@ __all__ = [
     "check_text",
     "check_user",
     "format_size",
+    "is_text",
     "parse_size",
     "parse_span",
 ]

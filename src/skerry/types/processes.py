@@ -90,7 +90,7 @@ class ProcessInfo(Answer, frozen=True, kw_only=True):
 
 class OutputPage(Answer, frozen=True, kw_only=True):
     """GET …/processes/{process}/output: what was printed from a byte on, both streams as they came. `offset` is where
-    the next page begins, `missing` how many bytes before this page's first were dropped. What is not UTF-8 comes as
+    the next page begins, `missing` how many bytes up to there are gone. What is not UTF-8 comes as
     base64 beside a lossy text. `more`: the journal holds more already."""
 
     data: str

@@ -67,6 +67,15 @@ def format_size(number: int) -> str:
     return str(number)
 
 
+def is_text(data: bytes) -> bool:
+    """Is it UTF-8 as a whole?"""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def check_text(what: str, *values: str) -> None:
     for value in values:
         if "\0" in value:

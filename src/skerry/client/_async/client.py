@@ -81,6 +81,12 @@ class AsyncClient:
         async with self._answer(request) as response:
             return decode(await response.aread(), kind)
 
+    async def value_if_any(self, request: Request, kind: type[T]) -> T | None:
+        """The same, where the answer may be that there is nothing yet."""
+        async with self._answer(request) as response:
+            body = await response.aread()
+            return None if response.status_code == 204 else decode(body, kind)
+
     async def done(self, request: Request) -> None:
         """Send; the answer says nothing but that it was done."""
         async with self._answer(request) as response:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from skerry.client import backend_async as backend
 from skerry.client import requests
 from skerry.client.content import check_source, whole
-from skerry.client.frames import ERROR, EXIT, STARTED, STDOUT, FrameDecoder
-from skerry.client.outcome import Gathered, Output
+from skerry.client.frames import ERROR, EXIT, OUTPUT, STARTED, STDOUT, FrameDecoder
+from skerry.client.outcome import Gathered, Output, StreamName
 from skerry.client.requests import STDIN_INLINE, hurried
 from skerry.client.responses import Started, decode, error_frame
 from skerry.errors import SandboxUnavailable, SkerryError
@@ -34,6 +34,7 @@ class AsyncRunning:
         self._source = source
         self._on_output = on_output
         self._gathered = Gathered()
+        self._offset = 0
         self._aside = backend.Aside()
         self._process: str | None = None
         self._end: RunResult | None = None
@@ -70,18 +71,21 @@ class AsyncRunning:
             self._end = decode(payload, RunResult)
         elif kind == ERROR:
             raise error_frame(payload)
-        else:
-            output = Output(stream="stdout" if kind == STDOUT else "stderr", data=payload)
-            self._gathered.add(output)
-            if self._on_output is not None:
-                await backend.deliver(self._on_output, output)
+        elif kind in OUTPUT:
+            await self._output("stdout" if kind == STDOUT else "stderr", payload)
+
+    async def _output(self, stream: StreamName, data: bytes) -> None:
+        self._offset += len(data)
+        self._gathered.add(stream, data)
+        if self._on_output is not None:
+            await backend.deliver(self._on_output, Output(stream=stream, data=data, offset=self._offset))
 
     async def _feed(self, process: str, source: backend.AnySource) -> None:
         """Send stdin. A command that ends or closes its stdin before all was sent is nobody's failure;
         a source that breaks is the caller's, and ends the command: half an input must not pass for a whole one."""
         sandbox = self._sandbox
         try:
-            await sandbox.client.done(requests.feed(sandbox.id, process, backend.chunks(source)))
+            await sandbox.client.done(requests.stdin(sandbox.id, process, backend.chunks(source), close=True))
         except SkerryError:
             return
         except Exception as error:

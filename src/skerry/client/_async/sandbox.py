@@ -13,10 +13,11 @@ from skerry.client import backend_async as backend
 from skerry.client import requests
 from skerry.client._async.client import AsyncClient
 from skerry.client._async.files import AsyncFiles
+from skerry.client._async.process import AsyncProcess
 from skerry.client._async.processes import AsyncProcesses
 from skerry.client._async.running import AsyncRunning, prepare
 from skerry.client.created import CreatedEitherWay
-from skerry.client.description import Creation, Words, described, run_request
+from skerry.client.description import Creation, Words, described, run_request, spawn_request
 from skerry.client.outcome import Output, checked
 from skerry.client.responses import SandboxList
 from skerry.errors import Conflict, InvalidRequest, NotFound, SkerryError
@@ -27,6 +28,8 @@ from skerry.types import (
     Limits,
     Network,
     Options,
+    ProcessInfo,
+    Pty,
     Result,
     SandboxInfo,
     State,
@@ -271,3 +274,23 @@ class AsyncSandbox:
         request, source = prepare(run_request(cmd, env, cwd, user, timeout), stdin)
         result = await AsyncRunning(self, request, source, on_output).result()
         return checked(result, request.cmd) if check else result
+
+    async def spawn(
+        self,
+        cmd: Words,
+        *,
+        env: Mapping[str, str | None] = {},
+        cwd: str | None = None,
+        user: str | None = None,
+        pty: bool | Pty | None = None,
+        timeout: float | None = None,
+        stdin: bool | str | bytes = True,
+        journal: str | int | None = None,
+    ) -> AsyncProcess:
+        """Start a command and leave it to itself: it goes on when this program ends, and is never slowed by a reader.
+
+        `pty` gives it a terminal. `stdin`: a pipe to write to, unless False; text or bytes are all that it gets.
+        `journal` is how much of its output is kept (64M): past that the oldest is dropped."""
+        request = spawn_request(run_request(cmd, env, cwd, user, timeout), pty, stdin, journal)
+        info = await self.client.value(requests.spawn(self.id, request), ProcessInfo)
+        return AsyncProcess(self, info)

@@ -82,6 +82,12 @@ class Client:
         with self._answer(request) as response:
             return decode(response.read(), kind)
 
+    def value_if_any(self, request: Request, kind: type[T]) -> T | None:
+        """The same, where the answer may be that there is nothing yet."""
+        with self._answer(request) as response:
+            body = response.read()
+            return None if response.status_code == 204 else decode(body, kind)
+
     def done(self, request: Request) -> None:
         """Send; the answer says nothing but that it was done."""
         with self._answer(request) as response:

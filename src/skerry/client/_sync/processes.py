@@ -7,6 +7,7 @@ import builtins
 from typing import TYPE_CHECKING
 
 from skerry.client import requests
+from skerry.client._sync.process import Process
 from skerry.client.responses import ProcessList
 from skerry.types import ProcessInfo
 
@@ -15,16 +16,21 @@ if TYPE_CHECKING:
 
 
 class Processes:
+    """Runs and spawned ones alike; those that have ended stay until they are removed, or the sandbox goes."""
+
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
 
-    def list(self) -> builtins.list[ProcessInfo]:
+    def list(self) -> builtins.list[Process]:
+        """All of them, oldest first."""
         sandbox = self._sandbox
-        return (sandbox.client.value(requests.processes(sandbox.id), ProcessList)).processes
+        listed = sandbox.client.value(requests.processes(sandbox.id), ProcessList)
+        return [Process(sandbox, info) for info in listed.processes]
 
-    def get(self, process: str) -> ProcessInfo:
+    def get(self, process: str) -> Process:
+        """One, by its id; also `result.id` of a run."""
         sandbox = self._sandbox
-        return sandbox.client.value(requests.process(sandbox.id, process), ProcessInfo)
+        return Process(sandbox, sandbox.client.value(requests.process(sandbox.id, process), ProcessInfo))
 
     def signal(self, process: str, name: str = "TERM") -> None:
         """Send a signal to a process. KILL takes its whole tree, also what left its session."""
@@ -32,6 +38,6 @@ class Processes:
         sandbox.client.done(requests.signal(sandbox.id, process, name))
 
     def remove(self, process: str) -> None:
-        """Forget a process that has ended."""
+        """Forget a process that has ended, and its output."""
         sandbox = self._sandbox
         sandbox.client.done(requests.remove_process(sandbox.id, process))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from skerry.client import backend_sync as backend
 from skerry.client import requests
 from skerry.client.content import check_source, whole
-from skerry.client.frames import ERROR, EXIT, STARTED, STDOUT, FrameDecoder
-from skerry.client.outcome import Gathered, Output
+from skerry.client.frames import ERROR, EXIT, OUTPUT, STARTED, STDOUT, FrameDecoder
+from skerry.client.outcome import Gathered, Output, StreamName
 from skerry.client.requests import STDIN_INLINE, hurried
 from skerry.client.responses import Started, decode, error_frame
 from skerry.errors import SandboxUnavailable, SkerryError
@@ -35,6 +35,7 @@ class Running:
         self._source = source
         self._on_output = on_output
         self._gathered = Gathered()
+        self._offset = 0
         self._aside = backend.Aside()
         self._process: str | None = None
         self._end: RunResult | None = None
@@ -71,18 +72,21 @@ class Running:
             self._end = decode(payload, RunResult)
         elif kind == ERROR:
             raise error_frame(payload)
-        else:
-            output = Output(stream="stdout" if kind == STDOUT else "stderr", data=payload)
-            self._gathered.add(output)
-            if self._on_output is not None:
-                backend.deliver(self._on_output, output)
+        elif kind in OUTPUT:
+            self._output("stdout" if kind == STDOUT else "stderr", payload)
+
+    def _output(self, stream: StreamName, data: bytes) -> None:
+        self._offset += len(data)
+        self._gathered.add(stream, data)
+        if self._on_output is not None:
+            backend.deliver(self._on_output, Output(stream=stream, data=data, offset=self._offset))
 
     def _feed(self, process: str, source: backend.AnySource) -> None:
         """Send stdin. A command that ends or closes its stdin before all was sent is nobody's failure;
         a source that breaks is the caller's, and ends the command: half an input must not pass for a whole one."""
         sandbox = self._sandbox
         try:
-            sandbox.client.done(requests.feed(sandbox.id, process, backend.chunks(source)))
+            sandbox.client.done(requests.stdin(sandbox.id, process, backend.chunks(source), close=True))
         except SkerryError:
             return
         except Exception as error:

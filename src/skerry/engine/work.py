@@ -1,0 +1,86 @@
+"""What is at work in a sandbox: for idleness, for those who wait for an end, for whose an out-of-memory kill was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+VERDICTS_MOST = 4096  # as many processes as a keeper lists
+
+
+class Work:
+    """`running` follows the keeper's own events and nothing else, in their order; what a call knows sooner is for
+    `begin` and `end`, which settle whose an out-of-memory kill was: the kernel counts them a sandbox, not a command, so
+    that is certain only where one was at work alone."""
+
+    def __init__(self) -> None:
+        self.running: set[str] = set()
+        self.left_behind = False  # a command left processes behind since the start
+        self._at_work: dict[str, int | None] = {}  # with the sandbox's count of kills before it
+        self._crowded: set[str] = set()
+        self._verdicts: dict[str, bool | None] = {}
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+
+    # -- as the keeper tells ------------------------------------------------------------------------------------------
+
+    def started(self, process: str) -> None:
+        self.running.add(process)
+
+    def ended(self, process: str) -> None:
+        self.running.discard(process)
+        for future in self._waiting.pop(process, ()):
+            if not future.done():
+                future.set_result(None)
+
+    def found(self, running: Iterable[str]) -> None:
+        """What a starting server, or one that missed something, sees: nobody knows who was alone."""
+        now = set(running)
+        for process in self.running - now:
+            self.ended(process)
+        self.running = now
+        for process in now - self._at_work.keys():
+            self._at_work[process] = 0
+            self._crowded.add(process)
+
+    def over(self) -> set[str]:
+        """The sandbox ended, and with it what ran; nobody is told of an end here, those who wait see that it failed."""
+        running, self.running = self.running, set()
+        waiting, self._waiting = self._waiting, {}
+        for future in (one for many in waiting.values() for one in many):
+            future.cancel()
+        self.left_behind = False
+        self._at_work.clear()
+        self._crowded.clear()
+        return running
+
+    def end_of(self, process: str) -> asyncio.Future[None]:
+        """Settled when the keeper tells of its end. Ask for it first, then whether it has ended already."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(process, set()).add(future)
+        future.add_done_callback(lambda done: self._waiting.get(process, set()).discard(done))
+        return future
+
+    # -- whose an out-of-memory kill was ------------------------------------------------------------------------------
+
+    def begin(self, process: str, kills: int | None) -> None:
+        if self._at_work or self.left_behind:
+            self._crowded.update(self._at_work, (process,))
+        self._at_work[process] = kills
+
+    def end(self, process: str, kills: int | None) -> bool | None:
+        """Was it killed for want of memory? None: something was, and nobody can tell what."""
+        if process not in self._at_work:
+            return self.verdict(process, kills)
+        before, crowded = self._at_work.pop(process), process in self._crowded
+        self._crowded.discard(process)
+        verdict: bool | None = None
+        if kills is not None and before is not None:
+            verdict = False if kills <= before else None if crowded else True
+        self._verdicts[process] = verdict
+        while len(self._verdicts) > VERDICTS_MOST:
+            del self._verdicts[next(iter(self._verdicts))]
+        return verdict
+
+    def verdict(self, process: str, kills: int | None) -> bool | None:
+        """Of one that has ended. An earlier server's is not known, unless nothing was ever killed here."""
+        return self._verdicts.get(process, False if kills == 0 else None)

@@ -1,0 +1,191 @@
+"""Output through connections that break anywhere: nothing is lost, nothing comes twice, and it gives up in time."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from client.lying import SANDBOX, Asked, Said, lying, refused, said
+
+from skerry import Process, Sandbox
+from skerry.client import patience
+from skerry.client.frames import ERROR, EXIT, MEDIA_TYPE, MISSING, PAUSE, STARTED, STDERR, STDOUT, encode
+from skerry.errors import CommandFailed, CommandTimeout, Conflict, NotFound, SandboxUnavailable, ServerUnreachable
+
+INFO = {"id": "p-aaaaaaaaaa", "cmd": "make", "state": "running", "pid": 7}
+END = {"id": INFO["id"], "exit_code": 3, "duration_s": 1.5, "stdout": "out", "stderr": "err"}
+
+
+def started(offset: int) -> bytes:
+    return encode(STARTED, json.dumps({"id": INFO["id"], "pid": 7, "offset": offset}).encode())
+
+
+def exited() -> bytes:
+    return encode(EXIT, json.dumps(END).encode())
+
+
+@pytest.fixture
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "GIVE_UP_AFTER", 0.2)
+
+
+Handler = Callable[[Asked], Said]
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Callable[[Handler], Process]]:
+    """A process of a server that answers for its output as the test wants."""
+    opened = []
+
+    def make(answer: Handler) -> Process:
+        def handle(asked: Asked) -> Said:
+            if asked.path.endswith(INFO["id"]):  # type: ignore[arg-type]
+                return said(INFO)
+            return answer(asked) if "/processes/" in asked.path else said(SANDBOX)
+
+        context = lying(tmp_path, handle)
+        server = context.__enter__()
+        opened.append(context)
+        found = Sandbox.get("sb-aaaaaaaaaa", server=server.address).processes.get("p-aaaaaaaaaa")
+        found.asked = server.asked  # type: ignore[attr-defined]
+        return found
+
+    yield make
+    for context in opened:
+        context.__exit__(None, None, None)
+
+
+def journal(seed: int) -> list[tuple[int, bytes]]:
+    chance = random.Random(seed)
+    return [(chance.choice((STDOUT, STDERR)), chance.randbytes(chance.randrange(1, 400))) for _ in range(60)]
+
+
+def from_byte(pieces: list[tuple[int, bytes]], since: int) -> bytes:
+    """The frames from a byte on, as a server sends them."""
+    wire, at = started(since), 0
+    for kind, data in pieces:
+        if at + len(data) > since:
+            wire += encode(kind, data[max(0, since - at) :])
+        at += len(data)
+    return wire + exited()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_stream_cut_anywhere_any_number_of_times_comes_out_whole(
+    process: Callable[[Handler], Process], seed: int
+) -> None:
+    pieces, chance = journal(seed), random.Random(seed)
+
+    def answer(asked: Asked) -> Said:
+        wire = from_byte(pieces, int(asked.query["since"][0]))
+        cut = chance.randrange(0, 4000)
+        return Said(200, wire[:cut], MEDIA_TYPE, whole=False) if cut < len(wire) else Said(200, wire, MEDIA_TYPE)
+
+    got = list(process(answer).follow())
+    for kind, name in ((STDOUT, "stdout"), (STDERR, "stderr")):
+        assert b"".join(o.data for o in got if o.stream == name) == b"".join(d for k, d in pieces if k == kind)
+    position = 0
+    for output in got:
+        position += len(output.data) + output.missing
+        assert output.offset == position
+
+
+def test_a_gap_is_told_where_it_is(process: Callable[[Handler], Process]) -> None:
+    wire = started(0) + encode(MISSING, b'{"missing":100}') + encode(STDOUT, b"rest") + exited()
+    gap, rest = process(lambda _: Said(200, wire, MEDIA_TYPE)).follow()
+    assert (gap.missing, gap.data, gap.offset) == (100, b"", 100)
+    assert (rest.missing, rest.data, rest.offset) == (0, b"rest", 104)
+
+
+def test_output_is_one_piece_with_its_place(process: Callable[[Handler], Process]) -> None:
+    wire = started(40) + encode(MISSING, b'{"missing":2}') + encode(STDOUT, b"ab") + encode(STDERR, b"c")
+    wire += encode(PAUSE, b'{"offset":45,"more":true}')
+    one = process(lambda _: Said(200, wire, MEDIA_TYPE))
+    output = one.output(-5, limit=3)
+    assert (output.stream, output.data, output.offset, output.missing, output.text) == ("both", b"abc", 45, 2, "abc")
+    asked = one.asked[-1]  # type: ignore[attr-defined]
+    assert asked.query == {"since": ["-5"], "follow": ["false"], "limit": ["3"]}
+
+
+def test_from_the_end_is_from_a_byte_once_that_is_known(process: Callable[[Handler], Process]) -> None:
+    answers = [
+        Said(200, started(90) + encode(STDOUT, b"12345"), MEDIA_TYPE, whole=False),
+        Said(200, started(95) + encode(STDOUT, b"67890") + exited(), MEDIA_TYPE),
+    ]
+    one = process(lambda _: answers.pop(0))
+    assert b"".join(output.data for output in one.follow(-10)) == b"1234567890"
+    assert [asked.query["since"] for asked in one.asked[-2:]] == [["-10"], ["95"]]  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("short_patience")
+def test_it_gives_up_on_a_server_that_only_ever_breaks_off(process: Callable[[Handler], Process]) -> None:
+    one = process(lambda _: Said(status=0))
+    with pytest.raises(ServerUnreachable):
+        list(one.follow())
+    with pytest.raises(ServerUnreachable):
+        one.wait()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (refused(404, "not_found"), NotFound),
+        (refused(503, "sandbox_unavailable"), SandboxUnavailable),
+        (Said(200, started(0) + encode(ERROR, b'{"code":"sandbox_unavailable","message":"x"}'), MEDIA_TYPE),
+         SandboxUnavailable),
+    ],
+)  # fmt: skip
+def test_a_sandbox_that_is_gone_ends_it_at_once(
+    process: Callable[[Handler], Process], answer: Said, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        list(process(lambda _: answer).follow())
+
+
+def test_a_wait_asks_until_there_is_an_end(process: Callable[[Handler], Process]) -> None:
+    answers = [Said(204), Said(status=0), Said(204), said({**END, "stdout_base64": "/w==", "truncated": True})]
+    result = process(lambda _: answers.pop(0)).wait()
+    assert (result.exit_code, result.stdout_bytes, result.stderr, result.truncated) == (3, b"\xff", "err", True)
+
+
+def test_a_wait_that_is_over_says_that_it_still_runs(process: Callable[[Handler], Process]) -> None:
+    with pytest.raises(CommandTimeout, match=r"'make'.*still runs after 0.05 s"):
+        process(lambda _: Said(204)).wait(0.05)
+
+
+def test_a_pattern_that_never_comes_times_out_and_quotes_what_came(process: Callable[[Handler], Process]) -> None:
+    wire = started(0) + encode(STDOUT, b"half way\n") + encode(PAUSE, b'{"offset":9,"more":false}')
+    with pytest.raises(CommandTimeout, match=r"(?s)'ready' did not come from 'make' within 5 s.*half way"):
+        process(lambda _: Said(200, wire, MEDIA_TYPE)).wait_for_output("ready", timeout=5)
+
+
+def test_an_end_before_the_pattern_is_a_failure_with_its_result(process: Callable[[Handler], Process]) -> None:
+    def answer(asked: Asked) -> Said:
+        if asked.path.endswith("/wait"):
+            return said(END)
+        return Said(200, started(0) + encode(STDERR, b"no such file\n") + exited(), MEDIA_TYPE)
+
+    with pytest.raises(CommandFailed, match=r"(?s)ended with exit code 3 before 'ready' came.*no such file") as failed:
+        process(answer).wait_for_output("ready")
+    assert failed.value.result is not None
+    assert failed.value.result.exit_code == 3
+
+
+def test_a_pattern_is_found_across_a_break(process: Callable[[Handler], Process]) -> None:
+    answers = [
+        Said(200, started(0) + encode(STDOUT, b"rea"), MEDIA_TYPE, whole=False),
+        Said(200, started(3) + encode(STDOUT, b"dy on 80"), MEDIA_TYPE, whole=False),
+    ]
+    assert process(lambda _: answers.pop(0)).wait_for_output(r"ready on (\d+)")[1] == "80"
+
+
+def test_killing_what_is_gone_is_no_error_and_signalling_it_is(process: Callable[[Handler], Process]) -> None:
+    one = process(lambda _: refused(409, "conflict", "the process has ended"))
+    one.kill()
+    with pytest.raises(Conflict, match="has ended"):
+        one.signal("TERM")
+    with pytest.raises(Conflict, match="has ended"):
+        one.stdin.write("x")

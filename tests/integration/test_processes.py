@@ -1,0 +1,425 @@
+"""Processes that go on by themselves: started, watched, waited for, talked to, ended; through breaks and restarts."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serving import Server, wait_until
+
+from skerry import AsyncSandbox, Client, Output, Process, Sandbox
+from skerry.errors import CommandFailed, CommandTimeout, Conflict, InvalidRequest, NotFound, SandboxUnavailable
+
+MIB = 1 << 20
+COUNT = "import sys,time\nfor n in range({}):\n print(n, flush=True, file=(sys.stdout, sys.stderr)[n % 2])"
+
+
+@pytest.fixture(scope="module")
+def box(server: Server) -> Iterator[Sandbox]:
+    with Sandbox(server=server.address) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def shaky(make_server: object) -> Server:
+    """A server that tests may kill, if they start it again."""
+    server: Server = make_server()  # type: ignore[operator]
+    return server.start()
+
+
+@pytest.fixture
+def shaken(shaky: Server) -> Iterator[Sandbox]:
+    with Sandbox(server=shaky.address) as sandbox:
+        yield sandbox
+
+
+def alive(box: Sandbox, marker: str) -> bool:
+    return box.run(["pgrep", "-f", marker], user="root").ok
+
+
+def restart(server: Server) -> None:
+    server.end(signal.SIGKILL)
+    server.start()
+
+
+def memory(server: Server) -> int:
+    assert server.process is not None
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) << 10
+
+
+# -- start and end ----------------------------------------------------------------------------------------------------
+
+
+def test_a_spawned_process_goes_on_when_its_client_is_gone(server: Server, box: Sandbox) -> None:
+    with Client(server.address) as client:
+        process = Sandbox.get(box.id, server=client).spawn("sleep 0.3; echo done; exit 7")
+        assert (process.state, process.pid > 1) == ("running", True)
+    result = box.processes.get(process.id).wait(30)
+    assert (result.id, result.stdout, result.exit_code, result.ok) == (process.id, "done\n", 7, False)
+    assert box.processes.get(process.id).known.ended_at is not None
+
+
+async def test_the_async_twin_does_the_same(server: Server) -> None:
+    async with AsyncSandbox(server=server.address) as sandbox:
+        process = await sandbox.spawn(["cat"])
+        await process.stdin.write("hello\n")
+        assert (await process.wait_for_output("hel+o"))[0] == "hello"
+        await process.stdin.close()
+        assert [piece.data async for piece in process.follow()] == [b"hello\n"]
+        assert (await process.wait()).ok
+        assert (await process.output()).data == b"hello\n"
+        (listed,) = await sandbox.processes.list()
+        assert (listed.id, listed.state, (await listed.info()).exit_code) == (process.id, "exited", 0)
+
+
+def test_env_cwd_and_user_are_the_processs_own(box: Sandbox) -> None:
+    process = box.spawn("id -un; pwd; echo $A", user="root", cwd="/tmp", env={"A": "1"})
+    assert process.wait(30).stdout == "root\n/tmp\n1\n"
+
+
+def test_finished_ones_stay_listed_until_they_are_removed(box: Sandbox) -> None:
+    ended = box.spawn("exit 3")
+    ended.wait(30)
+    running = box.spawn("sleep 600")
+    listed = {process.id: process.known for process in box.processes.list()}
+    assert (listed[ended.id].state, listed[ended.id].exit_code) == ("exited", 3)
+    assert listed[running.id].state == "running"
+    with pytest.raises(Conflict, match="runs"):
+        box.processes.remove(running.id)
+    running.kill()
+    running.wait(30)
+    for process in (ended, running):
+        box.processes.remove(process.id)
+        with pytest.raises(NotFound):
+            process.info()
+        with pytest.raises(NotFound):
+            process.output()
+
+
+def test_a_time_out_takes_the_whole_tree(box: Sandbox) -> None:
+    process = box.spawn("setsid sleep 5711 & (setsid nohup sleep 5711 &) ; sleep 5711", timeout=0.5)
+    result = process.wait(30)
+    assert (result.timed_out, result.signal) == (True, "KILL")
+    wait_until(lambda: not alive(box, "sleep 5711"), "the whole tree to be gone")
+
+
+def test_kill_takes_the_whole_tree_also_what_daemonised(box: Sandbox) -> None:
+    process = box.spawn("setsid sleep 5712 & (setsid nohup sleep 5712 &) ; echo on; sleep 5712")
+    process.wait_for_output("on")
+    process.kill()
+    assert process.wait(30).signal == "KILL"
+    wait_until(lambda: not alive(box, "sleep 5712"), "the whole tree to be gone")
+    process.kill()
+
+
+def test_signalling_a_finished_process_is_a_conflict_that_says_so(box: Sandbox) -> None:
+    process = box.spawn("true")
+    process.wait(30)
+    with pytest.raises(Conflict, match="has ended"):
+        process.signal("TERM")
+
+
+def test_a_signal_reaches_the_process(box: Sandbox) -> None:
+    process = box.spawn("trap 'echo caught; exit 5' USR1; echo on; while :; do sleep 0.05; done")
+    process.wait_for_output("on")
+    process.signal("USR1")
+    result = process.wait(30)
+    assert (result.exit_code, result.stdout) == (5, "on\ncaught\n")
+    with pytest.raises(InvalidRequest, match="NONSENSE"):
+        process.signal("NONSENSE")
+
+
+def test_waiting_has_an_end_where_the_process_has_none(box: Sandbox) -> None:
+    process = box.spawn("sleep 600")
+    with pytest.raises(CommandTimeout, match="still runs"):
+        process.wait(0.2)
+    assert process.info().state == "running"
+    process.kill()
+
+
+def test_a_process_that_ends_with_its_sandbox_is_the_sandboxs_failure(server: Server) -> None:
+    sandbox = Sandbox.create(server=server.address)
+    process = sandbox.spawn("echo on; sleep 600")
+    process.wait_for_output("on")
+    failed: list[BaseException] = []
+
+    def wait(what: object) -> None:
+        try:
+            list(process.follow()) if what == "follow" else process.wait()
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=wait, args=(what,)) for what in ("follow", "wait")]
+    for thread in threads:
+        thread.start()
+    sandbox.delete()
+    for thread in threads:
+        thread.join(30)
+    assert len(failed) == 2
+    assert all(isinstance(error, (SandboxUnavailable, NotFound)) for error in failed), failed
+
+
+# -- output -----------------------------------------------------------------------------------------------------------
+
+
+def test_output_is_kept_from_the_first_byte_whoever_listens(box: Sandbox) -> None:
+    process = box.spawn("echo out; sleep 0.2; echo err >&2; sleep 0.2; printf '\\377'")
+    process.wait(30)
+    output = process.output()
+    assert output.data == b"out\nerr\n\xff"
+    assert (output.stream, output.offset, output.missing) == ("both", 9, 0)
+    assert process.output(since=output.offset).data == b""
+    assert process.output(-1).data == b"\xff"
+    assert process.output(2, limit=3).offset == 5
+    with pytest.raises(InvalidRequest, match="9 bytes"):
+        process.output(10)
+
+
+def test_what_is_past_the_bound_of_a_result_can_still_be_read(box: Sandbox) -> None:
+    result = box.run("seq 1000000")
+    assert result.truncated
+    whole = box.processes.get(result.id).output()
+    assert whole.data == b"".join(b"%d\n" % n for n in range(1, 1000001))
+
+
+def test_a_wait_gives_head_and_tail_and_says_what_was_left_out(box: Sandbox) -> None:
+    process = box.spawn("seq 1000000; echo err >&2")
+    result = process.wait(60)
+    assert result.truncated
+    assert result.stdout.startswith("1\n2\n")
+    assert result.stdout.endswith("1000000\n")
+    assert "bytes left out here" in result.stdout
+    assert result.stderr == "err\n"
+    assert len(result.stdout_bytes) < MIB + 100
+
+
+def test_past_its_journals_bound_the_oldest_goes_and_readers_are_told_exactly(box: Sandbox) -> None:
+    process = box.spawn("seq 1000000", journal="1M")
+    result = process.wait(60)
+    assert result.truncated
+    info = process.info()
+    assert info.offset == 6888896
+    assert 0 < info.offset - info.kept_from <= 2 * MIB
+    output = process.output()
+    assert (output.missing, output.offset) == (info.kept_from, info.offset)
+    assert output.missing + len(output.data) == info.offset
+    assert output.data.endswith(b"999999\n1000000\n")
+    missing = sum(piece.missing for piece in process.follow())
+    assert missing == info.kept_from
+
+
+def test_following_goes_on_to_the_end_and_keeps_streams_apart(box: Sandbox) -> None:
+    process = box.spawn(["python3", "-c", COUNT.format(200)])
+    pieces = list(process.follow())
+    assert b"".join(p.data for p in pieces if p.stream == "stdout") == b"".join(b"%d\n" % n for n in range(0, 200, 2))
+    assert b"".join(p.data for p in pieces if p.stream == "stderr") == b"".join(b"%d\n" % n for n in range(1, 200, 2))
+    assert pieces[-1].offset == process.info().offset
+
+
+def test_many_follow_at_once_and_each_sees_all(box: Sandbox) -> None:
+    process = box.spawn("seq 20000; sleep 0.2; seq 20000")
+    wanted = hashlib.sha256(b"".join(b"%d\n" % n for n in range(1, 20001)) * 2).hexdigest()
+    seen: list[str] = []
+
+    def follow() -> None:
+        seen.append(hashlib.sha256(b"".join(p.data for p in process.follow())).hexdigest())
+
+    threads = [threading.Thread(target=follow) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert seen == [wanted] * 8
+
+
+def test_output_as_it_comes_carries_its_place_in_a_run_too(box: Sandbox) -> None:
+    seen: list[Output] = []
+    result = box.run("echo one; echo two >&2; sleep 0.1; echo three", on_output=seen.append)
+    assert [output.missing for output in seen] == [0] * len(seen)
+    assert seen[-1].offset == len(result.stdout) + len(result.stderr)
+
+
+# -- waiting for output -----------------------------------------------------------------------------------------------
+
+
+def test_a_pattern_is_waited_for_and_its_match_given(box: Sandbox) -> None:
+    process = box.spawn("sleep 0.2; echo listening on port 8042; sleep 600")
+    assert process.wait_for_output(r"port (\d+)")[1] == "8042"
+    assert process.wait_for_output(rb"port (\d+)")[1] == b"8042"
+    process.kill()
+
+
+def test_a_pattern_that_never_comes_times_out_and_says_what_it_saw_last(box: Sandbox) -> None:
+    process = box.spawn("echo compiling; sleep 600")
+    with pytest.raises(CommandTimeout, match=r"(?s)'ready' did not come.*compiling"):
+        process.wait_for_output("ready", timeout=0.5)
+    assert process.info().state == "running"
+    process.kill()
+
+
+def test_a_pattern_is_not_waited_for_for_ever_in_a_flood(box: Sandbox) -> None:
+    process = box.spawn("yes")
+    with pytest.raises(CommandTimeout, match="did not come"):
+        process.wait_for_output("ready", timeout=0.5)
+    process.kill()
+
+
+def test_an_end_before_the_pattern_is_a_failure_that_carries_the_result(box: Sandbox) -> None:
+    process = box.spawn("echo no such file >&2; exit 3")
+    with pytest.raises(CommandFailed, match=r"(?s)exit code 3 before 'ready' came.*no such file") as failed:
+        process.wait_for_output("ready")
+    assert failed.value.result is not None
+    assert (failed.value.result.exit_code, failed.value.result.stderr) == (3, "no such file\n")
+
+
+# -- stdin ------------------------------------------------------------------------------------------------------------
+
+
+def test_stdin_is_written_piece_by_piece_and_then_closed(box: Sandbox) -> None:
+    process = box.spawn(["cat"])
+    process.stdin.write("one\n")
+    process.wait_for_output("one")
+    process.stdin.write(b"\xff")
+    process.stdin.write(iter([b"a", "b"]))
+    process.stdin.close()
+    assert process.wait(30).stdout_bytes == b"one\n\xffab"
+
+
+def test_writing_to_a_closed_stdin_is_a_conflict_that_says_so(box: Sandbox) -> None:
+    process = box.spawn("cat; sleep 600")
+    process.stdin.close()
+    with pytest.raises(Conflict, match="stdin"):
+        process.stdin.write("x")
+    process.kill()
+    process.wait(30)
+    with pytest.raises(Conflict, match="ended"):
+        process.stdin.write("x")
+
+
+def test_a_large_write_to_a_program_that_closes_its_stdin_is_refused_not_swallowed(box: Sandbox) -> None:
+    process = box.spawn("head -c 3; exec <&-; echo; echo closed; sleep 600")
+    with pytest.raises(Conflict, match="stdin"):
+        process.stdin.write(b"x" * (64 * MIB))
+    process.kill()
+
+
+def test_one_spawned_without_stdin_has_none(box: Sandbox) -> None:
+    process = box.spawn("cat; echo end", stdin=False)
+    assert process.wait(30).stdout == "end\n"
+    sleeping = box.spawn("sleep 600", stdin=False)
+    with pytest.raises(Conflict, match="stdin"):
+        sleeping.stdin.write("x")
+    sleeping.kill()
+
+
+def test_input_may_come_with_the_spawn(box: Sandbox) -> None:
+    assert box.spawn(["cat"], stdin="hello").wait(30).stdout == "hello"
+    assert box.spawn(["cat"], stdin=b"\xff" * 3 * MIB).wait(30).stdout_bytes[:2] == b"\xff\xff"
+    with pytest.raises(InvalidRequest, match="stdin"):
+        box.spawn(["cat"], stdin=object())  # type: ignore[arg-type]
+
+
+# -- the server goes away ---------------------------------------------------------------------------------------------
+
+
+def test_a_follower_goes_on_where_it_was_when_the_server_is_killed(shaky: Server, shaken: Sandbox) -> None:
+    """Nothing is lost, nothing comes twice, whatever moment the server dies at."""
+    process = shaken.spawn("for i in $(seq 300); do seq $((i*100)) $((i*100+99)); sleep 0.01; done")
+    seen = bytearray()
+    done = threading.Event()
+
+    def follow() -> None:
+        for piece in process.follow():
+            assert piece.missing == 0
+            seen.extend(piece.data)
+            assert piece.offset == len(seen)
+        done.set()
+
+    threading.Thread(target=follow, daemon=True).start()
+    for part in range(1, 4):
+        size = part * 20_000
+        wait_until(lambda: len(seen) > size, "more output")  # noqa: B023
+        restart(shaky)
+    assert done.wait(60)
+    assert bytes(seen) == b"".join(b"%d\n" % n for n in range(100, 30100))
+
+
+def test_a_wait_outlasts_the_death_of_the_server(shaky: Server, shaken: Sandbox) -> None:
+    process = shaken.spawn("echo before; cat; echo after; exit 4")
+    results: list[object] = []
+    thread = threading.Thread(target=lambda: results.append(process.wait()))
+    thread.start()
+    restart(shaky)
+    process.stdin.close()
+    thread.join(60)
+    (result,) = results
+    assert (result.exit_code, result.stdout) == (4, "before\nafter\n")  # type: ignore[attr-defined]
+
+
+def test_a_pattern_is_waited_for_through_the_death_of_the_server(shaky: Server, shaken: Sandbox) -> None:
+    process = shaken.spawn("echo rea; cat >/dev/null; echo dy")
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(process.wait_for_output("(?s)rea.*dy", timeout=60)))
+    thread.start()
+    restart(shaky)
+    process.stdin.close()
+    thread.join(60)
+    assert len(found) == 1
+
+
+def test_a_server_that_stops_keeps_nobody_waiting(shaky: Server, shaken: Sandbox) -> None:
+    process = shaken.spawn("echo on; cat; echo off")
+    process.wait_for_output("on")
+    results: list[object] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(process.wait().stdout)),
+        threading.Thread(target=lambda: results.append(b"".join(p.data for p in process.follow()).decode())),
+    ]
+    for thread in threads:
+        thread.start()
+    assert shaky.end() == 0
+    shaky.start()
+    process.stdin.close()
+    for thread in threads:
+        thread.join(60)
+    assert results == ["on\noff\n"] * 2
+
+
+# -- bounds -----------------------------------------------------------------------------------------------------------
+
+
+def test_nobody_reading_costs_the_server_nothing_and_slows_nothing(server: Server, box: Sandbox) -> None:
+    before = memory(server)
+    process = box.spawn("timeout 10 yes")
+    result_offset = process.wait(60)
+    assert result_offset.truncated
+    info = process.info()
+    assert info.offset > 256 * MIB, "it was not held up"
+    assert memory(server) - before < 32 * MIB
+
+
+def test_a_reader_that_stops_reading_grows_nothing_and_slows_nothing(server: Server, box: Sandbox) -> None:
+    process = box.spawn("yes")
+    before = memory(server)
+    with server.http() as http, http.stream(
+        "GET", f"/v1/sandboxes/{box.id}/processes/{process.id}/output?follow=true",
+        headers={"Accept": "application/vnd.skerry.frames"},
+    ) as answer:  # fmt: skip
+        raw = answer.iter_raw()
+        next(raw)
+        offset = process.info().offset
+        wait_until(lambda: process.info().offset > offset + 256 * MIB, "the program to go on")
+        assert memory(server) - before < 32 * MIB
+    process.kill()
+
+
+def test_hundreds_of_short_processes_all_end_right(box: Sandbox) -> None:
+    processes: list[Process] = [box.spawn(["sh", "-c", f"exit {n % 256}"]) for n in range(100)]
+    assert [process.wait(60).exit_code for process in processes] == [n % 256 for n in range(100)]
+    for process in processes:
+        box.processes.remove(process.id)
