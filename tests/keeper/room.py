@@ -56,7 +56,11 @@ class Room:
 
     async def connect(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        await asyncio.get_running_loop().sock_connect(sock, str(self.address))
+        try:
+            sock.connect(str(self.address))  # never waits: a unix socket is connected at once, or refused
+        except BaseException:
+            sock.close()
+            raise
         return sock
 
     @property
@@ -82,7 +86,7 @@ class Room:
             self.group.mkdir()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(self.address))
-        listener.listen(64)
+        listener.listen(512)
         group = os.open(self.group or "/dev/null", os.O_RDONLY)
         environment = {
             "W": str(inside),

@@ -96,29 +96,13 @@ func (k *keeper) run() int {
 	for {
 		select {
 		case s := <-signals:
-			k.reap()
+			k.pool.Reap()
 			if s == syscall.SIGTERM || s == syscall.SIGINT {
 				k.quit <- 2 * time.Second
 			}
 		case grace := <-k.quit:
 			return k.end(grace, signals)
 		}
-	}
-}
-
-// reap collects whatever became a child of PID 1. Launchers' own commands are theirs, until they die first.
-func (k *keeper) reap() {
-	for {
-		var status syscall.WaitStatus
-		var usage syscall.Rusage
-		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, &usage)
-		if err == syscall.EINTR {
-			continue
-		}
-		if pid <= 0 || err != nil {
-			return
-		}
-		k.pool.Reaped(pid, status, usage)
 	}
 }
 
@@ -129,7 +113,7 @@ func (k *keeper) end(grace time.Duration, signals <-chan os.Signal) int {
 	for k.pool.Busy() {
 		select {
 		case <-signals:
-			k.reap()
+			k.pool.Reap()
 		case <-time.After(10 * time.Millisecond):
 		case <-over:
 			return 0

@@ -81,6 +81,9 @@ func (l *launcher) serve(r *spawn.Request, fds []int) {
 		}
 	case spawn.Start:
 		l.start(r, fds)
+	case spawn.Retire: // l.mu is held: whatever was reaped has been reported
+		l.send(spawn.Event{Kind: spawn.Retired})
+		os.Exit(0)
 	}
 }
 

@@ -4,17 +4,24 @@ import (
 	"bytes"
 	"os"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"syscall"
-	"time"
 
 	"skerry/keeper/internal/linux"
 )
 
-// Group is one v2 sub-cgroup, the home of one launcher and of all that its commands start. A nil Group is a launcher
-// without one.
+// Group is one v2 sub-cgroup, the home of one launcher and of all that its commands start. When the launcher has retired
+// it stays until it is empty. Names are never used twice.
 type Group struct {
 	parent int
 	name   string
+	path   string // as /proc/<pid>/cgroup shows it; pool.mu guards it
+
+	mu      sync.Mutex  // also held while the directory is removed
+	holders int         // launchers that are in it, or about to be
+	jobs    int         // commands that run in it
+	gone    atomic.Bool // the directory has been removed
 }
 
 func newGroup(parent int, n int) (*Group, error) {
@@ -25,7 +32,60 @@ func newGroup(parent int, n int) (*Group, error) {
 	return g, nil
 }
 
+// hold keeps the group from being removed; false: it has been.
+func (g *Group) hold() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.gone.Load() {
+		g.holders++
+	}
+	return !g.gone.Load()
+}
+
+func (g *Group) letGo() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.holders--
+}
+
+func (g *Group) count(jobs int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.jobs += jobs
+}
+
+// remove takes the directory away once nobody needs it and no process is in it; zombies don't count.
+func (g *Group) remove() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.holders > 0 || g.jobs > 0 {
+		return false
+	}
+	if err := linux.Rmdirat(g.parent, g.name); err == nil || err == syscall.ENOENT {
+		g.gone.Store(true)
+	}
+	return g.gone.Load()
+}
+
+// removed waits for a removal that is under way.
+func (g *Group) removed() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.gone.Load()
+}
+
+// alive says whether a command of the group runs or has left something.
+func (g *Group) alive() bool {
+	g.mu.Lock()
+	jobs := g.jobs
+	g.mu.Unlock()
+	return jobs > 0 || len(g.pids(1)) > 0
+}
+
 func (g *Group) open(file string, flags int) (*os.File, error) {
+	if g.gone.Load() {
+		return nil, syscall.ENOENT
+	}
 	fd, err := syscall.Openat(g.parent, g.name+"/"+file, flags|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
@@ -36,6 +96,9 @@ func (g *Group) open(file string, flags int) (*os.File, error) {
 // kill ends every process in the group at once; a fork in flight dies too.
 func (g *Group) kill() error {
 	f, err := g.open("cgroup.kill", syscall.O_WRONLY)
+	if err == syscall.ENOENT && g.removed() {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -62,13 +125,16 @@ func (g *Group) pids(limit int) []int {
 	return pids
 }
 
-// remove takes the directory away once the last process is gone; killed ones may need a moment.
-func (g *Group) remove() {
-	_ = g.kill()
-	for wait := time.Millisecond; wait < 4*time.Second; wait *= 2 {
-		if err := linux.Rmdirat(g.parent, g.name); err == nil || err == syscall.ENOENT {
-			return
-		}
-		time.Sleep(wait)
+// groupPath is where a process sits in the v2 hierarchy, or "".
+func groupPath(pid int) string {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
+	if err != nil {
+		return ""
 	}
+	for _, line := range bytes.Split(text, []byte("\n")) {
+		if path, found := bytes.CutPrefix(line, []byte("0::")); found {
+			return string(path)
+		}
+	}
+	return ""
 }

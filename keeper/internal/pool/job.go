@@ -21,6 +21,7 @@ type Job struct {
 	id       uint32
 	turn     int // of the launcher
 	launcher *Launcher
+	counted  bool // among its group's
 	started  chan syscall.Errno
 	exited   chan struct{}
 	once     sync.Once
@@ -39,17 +40,24 @@ func (j *Job) Exited() <-chan struct{} { return j.exited }
 // Exit is valid once Exited is closed.
 func (j *Job) Exit() Exit { return j.exit }
 
-// Signal reaches the command's process group, as a terminal's signals do. The launcher sends it, because only the
-// parent knows that the pid is still the same process.
+// Signal reaches the command's process group, as a terminal's signals do. Only the parent can send it, because only the
+// parent knows that the pid is still the same process: the launcher, or, once that has retired, the keeper itself.
 func (j *Job) Signal(s syscall.Signal) error {
 	l := j.launcher
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, running := l.jobs[j.id]; !running {
-		return syscall.ESRCH
+	if !l.told {
+		defer l.mu.Unlock()
+		if _, running := l.jobs[j.id]; !running {
+			return syscall.ESRCH
+		}
+		r := spawn.Request{Kind: spawn.Signal, Job: j.id, Signal: uint32(s)}
+		return l.send(r.Encode(), nil)
 	}
-	r := spawn.Request{Kind: spawn.Signal, Job: j.id, Signal: uint32(s)}
-	return l.send(r.Encode(), nil)
+	l.mu.Unlock()
+	if !l.parted() {
+		return syscall.EBUSY
+	}
+	return l.pool.signal(j, s)
 }
 
 // Kill ends the command with its whole tree, also what called setsid. With a cgroup the launcher dies too.
@@ -57,7 +65,7 @@ func (j *Job) Kill() {
 	l := j.launcher
 	l.mu.Lock() // the launcher can't become another command's meanwhile
 	defer l.mu.Unlock()
-	if !j.has() || l.grouped && l.group.kill() == nil {
+	if !j.has() || l.grouped && l.group.kill() == nil || l.jobs == nil {
 		return
 	}
 	killTree(l.pid)
@@ -65,7 +73,7 @@ func (j *Job) Kill() {
 
 // has says whether anything of the command may still live. launcher.mu is held.
 func (j *Job) has() bool {
-	return j.launcher.jobs != nil && j.launcher.turn == j.turn
+	return j.launcher.turn == j.turn && (j.launcher.grouped || j.launcher.jobs != nil)
 }
 
 // Left lists what of the command's tree still lives.
@@ -79,38 +87,40 @@ func (j *Job) Left() []int {
 	if !l.grouped {
 		return descendants(l.pid)
 	}
-	var left []int
-	for _, pid := range l.group.pids(maxLeft + 1) {
-		if pid != l.pid {
-			left = append(left, pid)
-		}
-	}
-	return left
+	return l.pool.withoutLaunchers(l.group.pids(maxLeft + most))
 }
 
 // Settled waits, for a while at most, until a killed tree is really gone.
 func (j *Job) Settled(atMost time.Duration) {
-	limit := time.After(atMost)
-	for len(j.Left()) > 0 {
-		select {
-		case <-j.launcher.gone:
-			return
-		case <-limit:
-			return
-		case <-time.After(time.Millisecond):
-		}
+	for end := time.Now().Add(atMost); len(j.Left()) > 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
 	}
+}
+
+// begin is called when the command runs.
+func (j *Job) begin(pid int) {
+	j.PID = pid
+	if j.launcher.grouped {
+		j.launcher.group.count(1)
+		j.counted = true
+	}
+	j.launcher.pool.register(j)
+	j.launcher.pool.begun(j.launcher)
 }
 
 func (j *Job) finish(e Exit) {
 	j.once.Do(func() {
 		j.exit = e
 		j.launcher.pool.unregister(j)
+		j.launcher.forget(j.id)
+		if j.counted {
+			j.launcher.group.count(-1)
+		}
 		close(j.exited)
 	})
 }
 
-// orphaned is called when the launcher died first: the command is our child now, and the reaper will meet it.
+// orphaned is called when the launcher died, unasked, before its command: that is our child now, and was killed.
 func (j *Job) orphaned() {
 	time.AfterFunc(orphanWait, func() { j.finish(Exit{Status: killed}) })
 }

@@ -8,7 +8,6 @@ import (
 	"syscall"
 	"time"
 
-	"skerry/keeper/internal/launcher"
 	"skerry/keeper/internal/spawn"
 )
 
@@ -24,92 +23,38 @@ type Launcher struct {
 	pid     int
 	conn    *os.File
 	group   *Group
-	grouped bool // it really sits in group
+	grouped bool // it really sits in group; known once ready is closed
+	helper  bool // it came for one command of sudo's, and leaves at once
 	ready   chan struct{}
 	gone    chan struct{}
 
-	mu    sync.Mutex
-	jobs  map[uint32]*Job
-	last  uint32 // the last job sent
-	empty bool   // nothing of any job is left
-	turn  int    // how often it has become empty: a job of an earlier turn has nothing left
+	mu      sync.Mutex
+	jobs    map[uint32]*Job // nil: gone
+	last    uint32          // the last job sent
+	empty   bool            // nothing of any job is left
+	turn    int             // how often it has become empty: a job of an earlier turn has nothing left
+	told    bool            // to retire
+	pending int             // starts that were not answered yet
 
-	since time.Time // idle since then; pool.mu guards it
-}
-
-func (p *Pool) launch() (*Launcher, error) {
-	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = syscall.Close(pair[1]) }()
-	l := &Launcher{
-		pool: p, ready: make(chan struct{}), gone: make(chan struct{}), jobs: map[uint32]*Job{}, empty: true,
-	}
-	null := uintptr(p.null)
-	attr := &syscall.ProcAttr{
-		Dir: "/", Files: []uintptr{null, null, null, uintptr(pair[1])}, Env: []string{"GOMAXPROCS=2"},
-		Sys: &syscall.SysProcAttr{Setsid: true},
-	}
-	if procs := l.makeGroup(); procs != nil {
-		defer procs.Close()
-		attr.Files = append(attr.Files, procs.Fd()) // a cgroup file is never in the poller: Fd changes nothing
-		attr.Env = append(attr.Env, launcher.GroupEnv+"=1")
-	}
-	if err = p.fork(l, attr); err != nil {
-		_ = syscall.Close(pair[0])
-		l.discardGroup()
-		return nil, err
-	}
-	_ = syscall.SetNonblock(pair[0], true)
-	l.conn = os.NewFile(uintptr(pair[0]), "launcher")
-	go l.listen()
-	return l, nil
-}
-
-// fork starts the process. The pool knows it before anybody can see it: to killStrays it is never a stray.
-func (p *Pool) fork(l *Launcher, attr *syscall.ProcAttr) (err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if l.pid, err = syscall.ForkExec("/proc/self/exe", []string{"skerry-keeper", "launcher"}, attr); err == nil {
-		p.all[l] = true
-	}
-	return err
-}
-
-func (l *Launcher) makeGroup() *os.File {
-	if l.pool.cgroup < 0 {
-		return nil
-	}
-	group, err := newGroup(l.pool.cgroup, l.pool.nextNumber())
-	if err != nil {
-		return nil
-	}
-	procs, err := group.open("cgroup.procs", syscall.O_WRONLY)
-	if err != nil {
-		group.remove()
-		return nil
-	}
-	l.group = group
-	return procs
-}
-
-func (l *Launcher) discardGroup() {
-	if l.group != nil {
-		l.group.remove()
-	}
+	slot    bool      // it counts; pool.mu guards this and the rest
+	leaving bool      // it is being told to retire
+	began   time.Time // its command runs since then; zero: none does
+	since   time.Time // idle since then
 }
 
 // listen turns the launcher's events into what the jobs wait for, until the launcher is gone.
 func (l *Launcher) listen() {
 	events := bufio.NewReaderSize(l.conn, 4*spawn.EventSize)
+	retired := false
 	for {
 		e, err := spawn.ReadEvent(events)
 		if err != nil {
 			break
 		}
+		retired = e.Kind == spawn.Retired
 		l.handle(e)
 	}
+	l.leave()
 	l.pool.drop(l)
 	l.mu.Lock()
 	jobs := l.jobs
@@ -117,13 +62,18 @@ func (l *Launcher) listen() {
 	l.mu.Unlock()
 	close(l.gone)
 	_ = l.conn.Close()
+	if !retired { // whatever ended the launcher, its tree goes with it
+		l.bereave(jobs)
+	}
+}
+
+func (l *Launcher) bereave(jobs map[uint32]*Job) {
 	for _, job := range jobs {
 		job.orphaned()
 	}
 	if l.grouped {
-		l.group.remove() // whatever ended the launcher, its tree goes with it
+		_ = l.group.kill()
 	} else {
-		l.discardGroup()
 		l.pool.killStrays()
 	}
 }
@@ -134,23 +84,23 @@ func (l *Launcher) handle(e spawn.Event) {
 	l.mu.Unlock()
 	switch e.Kind {
 	case spawn.Ready:
-		l.grouped = e.Value == 1
+		l.pool.arrived(l, e.Value == 1)
 		close(l.ready)
 	case spawn.Started:
 		if job != nil {
-			job.PID = int(e.Value)
-			l.pool.register(job)
+			job.begin(int(e.Value))
 			job.started <- 0
+			l.answered()
 		}
 	case spawn.Failed:
 		if job != nil {
 			job.started <- syscall.Errno(e.Value)
 			l.forget(e.Job)
+			l.answered()
 		}
 	case spawn.Exited:
 		if job != nil {
 			job.finish(Exit{Status: syscall.WaitStatus(e.Value), CPU: time.Duration(e.CPU) * time.Microsecond, MaxRSS: e.MaxRSS})
-			l.forget(e.Job)
 		}
 	case spawn.Empty:
 		l.settle(e.Job)
@@ -181,24 +131,22 @@ func (l *Launcher) Start(r *spawn.Request, stdio [3]int) (*Job, error) {
 	return l.start(r, stdio, false)
 }
 
-// Join forks a further command into the tree of one that still has processes: they share its fate.
-func (l *Launcher) Join(r *spawn.Request, stdio [3]int) (*Job, error) { return l.start(r, stdio, true) }
-
 func (l *Launcher) start(r *spawn.Request, stdio [3]int, join bool) (*Job, error) {
 	job := &Job{launcher: l, started: make(chan syscall.Errno, 1), exited: make(chan struct{})}
 	r.Kind, r.Job = spawn.Start, l.pool.nextJob()
 	job.id = r.Job
 	l.mu.Lock()
-	if l.jobs == nil || join && l.empty {
+	if l.jobs == nil || l.told || join && l.empty {
 		l.mu.Unlock()
 		return nil, ErrUnsent
 	}
 	l.jobs[job.id] = job
 	l.last, l.empty, job.turn = job.id, false, l.turn
+	l.pending++
 	err := l.send(r.Encode(), syscall.UnixRights(stdio[:]...))
 	l.mu.Unlock()
 	if err != nil {
-		_ = syscall.Kill(l.pid, syscall.SIGKILL)
+		l.kill()
 		return nil, ErrUnsent
 	}
 	select {

@@ -8,10 +8,7 @@ import (
 	"time"
 )
 
-const (
-	maxAncestors = 4096
-	snapshots    = 20 // tries to see all of /proc at once
-)
+const snapshots = 20 // tries to see all of /proc at once
 
 // tree maps every process to its parent. Zombies are in it, because what they left may still name them.
 type tree struct {
@@ -122,7 +119,8 @@ func killTree(root int) {
 	}
 }
 
-// killStrays ends what is below PID 1 and below no launcher: the tree of a launcher that died without a cgroup.
+// killStrays ends what is below PID 1, below no launcher and in no group: the tree of a launcher that died without a
+// cgroup.
 func (p *Pool) killStrays() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +128,8 @@ func (p *Pool) killStrays() {
 		t := snapshot()
 		strays := 0
 		for pid := range t.parents {
-			if !t.zombies[pid] && t.below(pid, 1) && !p.launcherAbove(pid, t) && syscall.Kill(pid, syscall.SIGKILL) == nil {
+			if !t.zombies[pid] && t.below(pid, 1) && !p.launcherAbove(pid, t) && p.leftGroup(pid) == nil &&
+				syscall.Kill(pid, syscall.SIGKILL) == nil {
 				strays++
 			}
 		}
@@ -150,6 +149,36 @@ func (p *Pool) launcherAbove(pid int, t tree) bool {
 	return false
 }
 
+// leftGroup is the group without launcher that a process is in, or nil. p.mu is held.
+func (p *Pool) leftGroup(pid int) *Group {
+	if len(p.left) == 0 {
+		return nil
+	}
+	path := groupPath(pid)
+	for g := range p.left {
+		if g.path == path && path != "" {
+			return g
+		}
+	}
+	return nil
+}
+
+// withoutLaunchers takes our own processes out of a group's.
+func (p *Pool) withoutLaunchers(pids []int) (left []int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	own := make(map[int]bool, len(p.all))
+	for l := range p.all {
+		own[l.pid] = true
+	}
+	for _, pid := range pids {
+		if !own[pid] && len(left) < maxLeft {
+			left = append(left, pid)
+		}
+	}
+	return left
+}
+
 // Terminate asks every process below PID 1 to end, but not the launchers, who wait for them.
 func (p *Pool) Terminate() {
 	launchers := map[int]bool{}
@@ -165,26 +194,4 @@ func (p *Pool) Terminate() {
 			_ = syscall.Kill(pid, syscall.SIGCONT)
 		}
 	}
-}
-
-// Of returns the launcher whose tree a process belongs to, or nil. Launchers are subreapers: whatever a process did, its
-// line of parents leads there.
-func (p *Pool) Of(pid int) *Launcher {
-	p.mu.Lock()
-	launchers := make(map[int]*Launcher, len(p.all))
-	for l := range p.all {
-		launchers[l.pid] = l
-	}
-	p.mu.Unlock()
-	for range maxAncestors {
-		if l := launchers[pid]; l != nil {
-			return l
-		}
-		parent, state := parentOf(strconv.Itoa(pid))
-		if state == 0 || parent <= 1 {
-			return nil
-		}
-		pid = parent
-	}
-	return nil
 }

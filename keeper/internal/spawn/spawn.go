@@ -15,6 +15,7 @@ const MaxRequest = 8 << 20
 const (
 	Start  byte = 1 + iota // with stdin, stdout and stderr as ancillary fds
 	Signal                 // to the job's process group
+	Retire                 // leave: what you started lives on without you
 )
 
 // Request asks a launcher for something.
@@ -40,6 +41,7 @@ const (
 	Failed                  // Value: the errno
 	Exited                  // Value: the wait status
 	Empty                   // no process of any job up to Job is left
+	Retired                 // the last word: whose exit was not reported until now is the keeper's child from here on
 	Refused                 // only to the sudo shim; Value: one of the reasons below
 )
 

@@ -120,12 +120,8 @@ func (d *Door) start(fd int, r *spawn.Request, stdio [3]int) (*pool.Job, spawn.E
 	if err != nil {
 		return refused(spawn.UnknownUser)
 	}
-	launcher := d.Pool.Of(int(peer.Pid))
-	if launcher == nil {
-		return refused(spawn.NoCommand)
-	}
 	env, search := environmentOf(user, rules, r, peer)
-	job, err := launcher.Join(&spawn.Request{
+	job, err := d.Pool.Join(int(peer.Pid), &spawn.Request{
 		UID: user.UID, GID: user.GID, Groups: user.Groups, OpenFiles: rules.OpenFiles, Processes: rules.Processes, Dir: r.Dir,
 		Path: search, Argv: r.Argv, Env: env,
 	}, stdio)
