@@ -27,6 +27,7 @@ ENTER = """
 set -e
 if [ -n "$G" ]; then echo $$ > "$G/cgroup.procs"; fi
 %s
+if [ -n "$P" ]; then mkdir -p "$W/r/var/lib/skerry" && mount --bind "$P" "$W/r/var/lib/skerry"; fi
 mount -t proc proc "$W/r/proc" && mount --rbind /dev "$W/r/dev"
 mkdir -p "$W/r/run/skerry/bin" && cp "$K" "$W/r/run/skerry/bin/skerry-keeper"
 exec 3<&"$L" 4<&"$C" && eval "exec $L<&- $C<&-"
@@ -46,8 +47,9 @@ def v2_mount() -> Path:
 class Room:
     """Starts a keeper on entry; on exit nothing of it is left, or the test fails."""
 
-    def __init__(self, directory: Path, *, group: bool = True, bare: bool = False) -> None:
+    def __init__(self, directory: Path, *, group: bool = True, bare: bool = False, kept: Path | None = None) -> None:
         self.directory = directory
+        self.kept = kept  # a directory of the host that is /var/lib/skerry inside, and outlives the room
         self.group = v2_mount() / f"skerry-test-{secrets.token_hex(4)}" if group else None
         self.address = directory / "k"
         self.keeper = Keeper(self.connect, build_id())
@@ -96,6 +98,7 @@ class Room:
             "G": str(self.group or ""),
             "F": "4" if self.group else "",
             "E": str(self.directory / "stderr"),
+            "P": str(self.kept or ""),
             "PATH": os.environ["PATH"],
         }
         self._child = subprocess.Popen(

@@ -50,6 +50,23 @@ func makeDirectory(whole string) (int, error) {
 	return fd, nil
 }
 
+// openDirectory opens it only if it is there, and is ours.
+func openDirectory(whole string) (int, error) {
+	const flags = syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
+	ours, last := path.Split(whole)
+	base, middle := path.Split(path.Clean(ours))
+	fd, err := linux.OpenBelow(base, syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
+	for _, name := range []string{middle, last} {
+		if err != nil {
+			return -1, err
+		}
+		above := fd
+		fd, err = syscall.Openat(above, name, flags, 0)
+		_ = syscall.Close(above)
+	}
+	return fd, err
+}
+
 func openBase(base string) (int, error) {
 	const flags = syscall.O_RDONLY | syscall.O_DIRECTORY
 	fd, err := linux.OpenBelow(base, flags, 0)

@@ -43,7 +43,7 @@ func (r *Reader) fromFile(window []byte, most, size int64) (Piece, error) {
 	if wire.FrameHead+first.size > got {
 		return r.large(window[:got], first), nil
 	}
-	return r.whole(window[:got], most, size)
+	return r.whole(window[:got], most, size), nil
 }
 
 // seek moves on to the frame that the offset lies in.
@@ -71,22 +71,19 @@ func (r *Reader) seek(window []byte, size int64) error {
 	return nil
 }
 
-// whole returns all frames that the window holds.
-func (r *Reader) whole(window []byte, most, size int64) (Piece, error) {
+// whole returns all frames that the window holds, at least one.
+func (r *Reader) whole(window []byte, most, size int64) Piece {
 	end, data := int64(0), int64(0)
 	for end+wire.FrameHead <= int64(len(window)) {
 		f, err := frameIn(window[end:], size-r.at-end)
-		if err != nil {
-			return Piece{}, err
-		}
-		if end+wire.FrameHead+f.size > int64(len(window)) || data+f.size > most {
-			break
+		if err != nil || end+wire.FrameHead+f.size > int64(len(window)) || data+f.size > most {
+			break // a spoiled one is met again, as the first
 		}
 		end += wire.FrameHead + f.size
 		data += f.size
 	}
 	r.at += end
-	return Piece{Frames: window[:end], Data: data}, nil
+	return Piece{Frames: window[:end], Data: data}
 }
 
 // large returns a frame of which the window holds the beginning.

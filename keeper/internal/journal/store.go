@@ -108,8 +108,8 @@ func (s *Store) victim() *Journal {
 	return worst
 }
 
-// makeRoom is called when the disk is full: something of a finished process goes.
-func (s *Store) makeRoom() bool {
+// MakeRoom is called when the disk is full: something of a finished process goes.
+func (s *Store) MakeRoom() bool {
 	s.mu.Lock()
 	victim := s.victim()
 	s.mu.Unlock()

@@ -53,6 +53,14 @@ func (j *Journal) Flush() {
 	}
 }
 
+// TryFlush is Flush, unless somebody else writes.
+func (j *Journal) TryFlush() {
+	if j.writing.TryLock() {
+		defer j.writing.Unlock()
+		j.flush()
+	}
+}
+
 // flush is Flush. writing is held: only its holder changes end and tail.
 func (j *Journal) flush() bool {
 	return len(j.tail) == 0 || j.put(j.tail, j.tailFirst, j.end)
@@ -71,7 +79,7 @@ func (j *Journal) put(frames []byte, first, end int64) bool {
 		j.mu.Lock()
 		j.seal()
 		j.mu.Unlock()
-		if !j.dropOldest() && !j.store.makeRoom() {
+		if !j.dropOldest() && !j.store.MakeRoom() {
 			break
 		}
 	}

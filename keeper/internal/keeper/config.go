@@ -106,6 +106,7 @@ func (k *keeper) configure(c *wire.Conn, q *wire.Request) {
 		_ = syscall.Sethostname([]byte(*next.Hostname)) // not permitted in most walls: the runtime has set it
 	}
 	k.processes.Journals.SetBounds(next.Journal.Process, next.Journal.Sandbox)
+	k.restore.Do(k.processes.Restore)
 	k.mu.Lock()
 	k.config = next
 	k.setLife(next.Life)

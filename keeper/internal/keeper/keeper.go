@@ -28,7 +28,11 @@ const (
 	cgroupEnv = "SKERRY_CGROUP_FD"
 )
 
-const quietTime = 2 * time.Second
+const (
+	quietTime  = 2 * time.Second
+	settleTime = 300 * time.Millisecond // for the last words of what has ended
+	saveTime   = time.Second
+)
 
 type keeper struct {
 	began     time.Time
@@ -37,6 +41,7 @@ type keeper struct {
 	door      *sudo.Door
 	quit      chan time.Duration // the grace
 	quiet     *time.Timer
+	restore   sync.Once
 
 	mu     sync.Mutex
 	config *config // nil: not configured yet
@@ -116,10 +121,25 @@ func (k *keeper) end(grace time.Duration, signals <-chan os.Signal) int {
 			k.pool.Reap()
 		case <-time.After(10 * time.Millisecond):
 		case <-over:
+			k.save(0)
 			return 0
 		}
 	}
+	k.save(settleTime)
 	return 0
+}
+
+// save writes down what a next life of the sandbox is to know, if the disk takes it in time.
+func (k *keeper) save(moment time.Duration) {
+	saved := make(chan struct{})
+	go func() {
+		k.processes.Save(moment)
+		close(saved)
+	}()
+	select {
+	case <-saved:
+	case <-time.After(saveTime):
+	}
 }
 
 func (k *keeper) accept() {

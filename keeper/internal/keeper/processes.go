@@ -71,7 +71,7 @@ type listed struct {
 func describe(p *process.Process) listed {
 	d := listed{
 		ID: p.Request.ID, Argv: p.Argv, Shell: p.Shell, PID: p.PID, User: p.User.Name, Session: p.Request.Session,
-		Detach: p.Request.Detach, State: "running", Started: float64(p.Began.UnixNano()) / 1e9, Children: p.Children(),
+		Detach: p.Request.Detach, Pty: p.Pty, State: "running", Started: float64(p.Began.UnixNano()) / 1e9, Children: p.Children(),
 	}
 	if s := p.Status(); s != nil {
 		ended := float64(p.EndedAt().UnixNano()) / 1e9

@@ -25,6 +25,7 @@ type Process struct {
 	Argv    []string // shortened, as is Shell: for lists
 	Shell   *string
 	PID     int
+	Pty     bool
 	Began   time.Time
 
 	table    *Table
@@ -43,6 +44,8 @@ type Process struct {
 	endedAt  time.Time // valid, as is status, once ended is closed
 	status   Status
 	listed   atomic.Bool
+
+	noted, saved, forgotten bool // the register's
 }
 
 // Status is the exit frame.
@@ -77,6 +80,7 @@ func (t *Table) Start(q *Request, d Defaults) (*Process, error) {
 	p.shorten()
 	p.listed.Store(true)
 	t.Events.add(p, false)
+	t.register.note(p)
 	if p.job == nil {
 		p.fail()
 		return p, nil
@@ -265,6 +269,7 @@ func (p *Process) finish(s Status) {
 	}
 	p.journal.Close()
 	p.table.Events.add(p, true)
+	p.table.register.note(p)
 	p.table.settle(p)
 }
 

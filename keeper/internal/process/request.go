@@ -62,7 +62,7 @@ func Shell() string {
 }
 
 func (q *Request) check() error {
-	if len(q.ID) < 3 || len(q.ID) > 64 || strings.Trim(q.ID, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+	if !validID(q.ID) {
 		return refuse("bad_request", "id: not an id")
 	}
 	if (q.Shell == nil) == (len(q.Argv) == 0) {
@@ -89,6 +89,10 @@ func (q *Request) check() error {
 		return refuse("bad_request", "shell: a NUL byte is not allowed")
 	}
 	return q.checkEnv()
+}
+
+func validID(id string) bool {
+	return len(id) >= 3 && len(id) <= 64 && strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
 func (q *Request) checkEnv() error {

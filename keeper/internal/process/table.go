@@ -67,11 +67,14 @@ type Table struct {
 	list     map[string]*Process
 	finished []*Process // runs, in the order of their ends
 	turn     int64
+	register register
 }
 
 // NewTable makes an empty table.
 func NewTable(p *pool.Pool, journals *journal.Store, null int) *Table {
-	return &Table{Pool: p, Journals: journals, Null: null, list: map[string]*Process{}}
+	t := &Table{Pool: p, Journals: journals, Null: null, list: map[string]*Process{}}
+	t.register.table, t.register.log = t, journals.Log(listName)
+	return t
 }
 
 func (t *Table) add(p *Process) error {
@@ -118,6 +121,7 @@ func (t *Table) remove(p *Process) {
 	}
 	t.mu.Unlock()
 	if p.journal != nil {
+		t.register.forget(p)
 		p.journal.Remove()
 	}
 }
