@@ -67,3 +67,11 @@ async def test_pid_1_runs_the_file_that_the_host_gave_and_cannot_be_read_or_repl
             "device or resource busy",
             "text file busy",
         )
+
+
+async def test_a_port_is_waited_for_from_inside(kept: tuple[Init, Keeper]) -> None:
+    _, keeper = kept
+    closed = await keeper.wait_for_port(80, 0.0)
+    assert (closed.open, closed.last) == (False, "nothing listens on port 80")
+    await keeper.spawn(ProcessSpec(id="p-server", argv=["/bin/probe", "listen", "80"], timeout_s=30.0))
+    assert (await keeper.wait_for_port(80, 20.0)).open

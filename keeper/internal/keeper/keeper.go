@@ -42,6 +42,7 @@ type keeper struct {
 	quit      chan time.Duration // the grace
 	quiet     *time.Timer
 	restore   sync.Once
+	portWaits chan struct{}
 
 	mu     sync.Mutex
 	config *config // nil: not configured yet
@@ -76,7 +77,10 @@ func Init() int {
 	if os.Getenv(cgroupEnv) == "4" {
 		group = cgroupFD
 	}
-	k := &keeper{began: time.Now(), pool: pool.New(group, null), quit: make(chan time.Duration, 4)}
+	k := &keeper{
+		began: time.Now(), pool: pool.New(group, null), quit: make(chan time.Duration, 4),
+		portWaits: make(chan struct{}, maxPortWaits),
+	}
 	k.quiet = time.AfterFunc(quietTime, tidy)
 	k.door = sudo.NewDoor(k.pool)
 	k.processes = process.NewTable(k.pool, journal.NewStore(journal.Dir), null)

@@ -31,6 +31,8 @@ func (k *keeper) handle(c *wire.Conn, q *wire.Request) {
 		k.list(c)
 	case "GET /v1/events":
 		k.events(c, q)
+	case "POST /v1/ports/wait":
+		k.waitForPort(c, q)
 	case "POST /v1/shutdown":
 		k.shutdown(c, q)
 	default:

@@ -14,7 +14,17 @@ from skerry.keeper.failures import KeeperLied, KeeperSilent
 from skerry.keeper.files import FileContent
 from skerry.keeper.output import OutputStream
 from skerry.keeper.process import ProcessStream
-from skerry.keeper.values import Account, EventsHello, ExitStatus, Gap, Hello, Process, ProcessEvent, ProcessSpec
+from skerry.keeper.values import (
+    Account,
+    EventsHello,
+    ExitStatus,
+    Gap,
+    Hello,
+    PortState,
+    Process,
+    ProcessEvent,
+    ProcessSpec,
+)
 
 __all__ = [
     "Account",
@@ -28,6 +38,7 @@ __all__ = [
     "KeeperLied",
     "KeeperSilent",
     "OutputStream",
+    "PortState",
     "Process",
     "ProcessEvent",
     "ProcessSpec",

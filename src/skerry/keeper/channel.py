@@ -112,9 +112,11 @@ class Channel:
         body: Any = None,
         *,
         limit: int = MAX_JSON,
+        takes_s: float = 0.0,
     ) -> T:
+        """`takes_s`: how long the keeper may think before it answers."""
         data = b"" if body is None else encode(body)
-        async with self.exchange() as connection:
+        async with self.exchange(self.time_limit + takes_s) as connection:
             await connection.send(messages.request(method, path, query, headers=JSON if data else "", body=data))
             head = await connection.head()
             text = await connection.whole(head, limit)

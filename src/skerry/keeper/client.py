@@ -16,8 +16,9 @@ from skerry.keeper.events import EventStream
 from skerry.keeper.failures import KeeperLied
 from skerry.keeper.files import Files
 from skerry.keeper.output import OutputStream, View
+from skerry.keeper.ports import wait_for_port
 from skerry.keeper.process import KEPT, ProcessStream
-from skerry.keeper.values import PROTOCOL, Hello, Process, Processes, ProcessSpec
+from skerry.keeper.values import PROTOCOL, Hello, PortState, Process, Processes, ProcessSpec
 
 TIME_LIMIT: Final = 10.0
 S = TypeVar("S", ProcessStream, OutputStream)
@@ -171,6 +172,10 @@ class Keeper:
     async def remove(self, process_id: str) -> None:
         """Forgets a finished process."""
         await self._channel.call(_nothing, "DELETE", _path(process_id))
+
+    async def wait_for_port(self, port: int, timeout_s: float, http_path: str | None = None) -> PortState:
+        """Until something inside listens on the port, on any address; with a path, until that answers below 500."""
+        return await wait_for_port(self._channel, port, timeout_s, http_path)
 
     async def shutdown(self, grace_s: float = 2.0) -> None:
         """TERM to all, then, after the grace, the end of the sandbox."""

@@ -141,6 +141,14 @@ class ProcessEvent(_Said, frozen=True, kw_only=True):
             raise ValueError("an event that does not fit its process")
 
 
+class PortState(_Said, frozen=True, kw_only=True):
+    """Whether a port is open; if not, what was seen last. `status`: of the HTTP answer, if there was one."""
+
+    open: bool
+    status: Annotated[int, Meta(ge=100, le=599)] | None
+    last: Annotated[str, Meta(max_length=256)]
+
+
 class Failure(_Said, frozen=True, kw_only=True):
     code: Annotated[str, Meta(pattern="^[a-z_]{1,40}$")]
     message: Annotated[str, Meta(max_length=16384)]

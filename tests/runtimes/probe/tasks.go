@@ -24,6 +24,8 @@ func task(name string, args []string) {
 		write(args[0])
 	case "serve":
 		serveOnce(args[0])
+	case "listen":
+		listen(args[0])
 	case "cores":
 		cores()
 	case "trace":
@@ -90,6 +92,17 @@ func write(path string) {
 	}
 	_, err = file.WriteString("1")
 	fmt.Println("write:", bare(err))
+}
+
+func listen(port string) {
+	listener, err := net.Listen("tcp", "127.0.0.1:"+port)
+	for err == nil {
+		var conn net.Conn
+		if conn, err = listener.Accept(); err == nil {
+			conn.Close()
+		}
+	}
+	fmt.Println(err)
 }
 
 func serveOnce(port string) {
