@@ -74,8 +74,7 @@ class Live:
         task.cancel()
         await asyncio.wait((task,))
 
-    @property
-    def oom_kills(self) -> int | None:
+    def count_oom_kills(self) -> int | None:
         return self.runtime.oom_kills(self.row.id) if self.runtime is not None else None
 
     def touch(self) -> None:

@@ -15,7 +15,7 @@ from skerry.engine.live import Live
 from skerry.engine.outputs import Reading, View
 from skerry.engine.runs import Run
 from skerry.errors import InvalidRequest, SandboxUnavailable, SkerryError
-from skerry.keeper import Keeper, Process, ProcessSpec
+from skerry.keeper import Keeper, ProcessSpec
 from skerry.types import Caller, OutputPage, ProcessInfo, RunRequest, RunResult, parse_size
 
 Find = Callable[[Caller, str], Live]
@@ -26,7 +26,7 @@ Fail = Callable[[Live, Keeper, SandboxUnavailable], Awaitable[None]]
 class Processes:
     """`use` gives a running sandbox for one call, `fail` ends one whose keeper lied, `spawn` does work beside."""
 
-    def __init__(self, find: Find, use: Use, fail: Fail, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    def __init__(self, find: Find, use: Use, fail: Fail, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
         self._find = find
         self._use = use
         self._fail = fail
@@ -79,21 +79,11 @@ class Processes:
                 return None
             async with self._use(caller, ref) as (_, keeper):
                 known = await keeper.process(process)
-                if known.state == "running" and not await self._drained(caller, ref, known, within):
+                if known.state == "running" and not await _came(end, within):
                     return None
         finally:
             end.cancel()
         return await outputs.ending(await self.output(caller, ref, process, View(follow=True)))
-
-    async def _drained(self, caller: Caller, ref: str, process: Process, within: float) -> bool:
-        view = View(process.offset, follow=True, within=within)
-        reading = await self.output(caller, ref, process.id, view)
-        try:
-            async for _ in reading:
-                pass
-        finally:
-            await reading.aclose()
-        return reading.result is not None
 
     async def list(self, caller: Caller, ref: str) -> builtins.list[ProcessInfo]:
         async with self._use(caller, ref) as (_, keeper):
@@ -141,11 +131,11 @@ def _input(request: RunRequest) -> bytes | None:
 @contextlib.contextmanager
 def _at_work(live: Live, process: str) -> Iterator[None]:
     """It counts among those at work before it can be killed; not if it was never started."""
-    live.work.begin(process, live.oom_kills)
+    live.work.begin(process, live.count_oom_kills())
     try:
         yield
     except BaseException:
-        live.work.end(process, live.oom_kills)
+        live.work.end(process, live.count_oom_kills)
         raise
 
 

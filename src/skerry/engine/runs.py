@@ -64,7 +64,7 @@ class Run:
         """Idempotent. An unfinished command is killed."""
         if self._open:
             self._open = False
-            self._live.work.end(self.id, self._live.oom_kills)
+            self._live.work.end(self.id, self._live.count_oom_kills)
             self._in_use.close()
             with contextlib.suppress(SkerryError, OSError):
                 await self._stream.aclose()
@@ -77,7 +77,7 @@ class Run:
 def result_of(live: Live, process: str, status: ExitStatus) -> RunResult:
     """How it ended, without its output."""
     live.work.left_behind |= bool(status.left)
-    oom = live.work.end(process, live.oom_kills)
+    oom = live.work.end(process, live.count_oom_kills)
     return RunResult(
         id=process, exit_code=status.exit_code, signal=status.signal, duration_s=status.duration_s,
         timed_out=status.timed_out, oom_killed=oom,
