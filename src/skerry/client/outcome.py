@@ -86,6 +86,7 @@ class Gathered:
             truncated=end.truncated or bool(stdout.omitted or stderr.omitted),
             usage=end.usage,
             hint=end.hint or hint_for(end),
+            cwd=end.cwd,
         )
 
 

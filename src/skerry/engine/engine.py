@@ -25,6 +25,7 @@ from skerry.engine.live import Live
 from skerry.engine.processes import Processes
 from skerry.engine.reaper import Ends, Reaper
 from skerry.engine.rows import HALF_ENDED, Row, Rows
+from skerry.engine.sessions import Sessions
 from skerry.engine.terminals import Terminals
 from skerry.engine.tokens import Tokens
 from skerry.engine.watcher import Watcher
@@ -66,6 +67,7 @@ class Engine:
         self._maxima = plan.host_maxima()
         self._opened_at = time.time()
         self.processes = Processes(self._find, self._use, self._fail, self._spawn)
+        self.sessions = Sessions(self._use, self.processes, self._spawn)
         self.terminals = Terminals(self._use)
 
     # -- opening and closing ------------------------------------------------------------------------------------------

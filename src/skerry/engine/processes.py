@@ -34,12 +34,13 @@ class Processes:
 
     # -- starting -----------------------------------------------------------------------------------------------------
 
-    async def run(self, caller: Caller, ref: str, request: RunRequest) -> Run:
-        """A command with a reader: it is slowed to the reader's speed, and ends when the reader leaves."""
+    async def run(self, caller: Caller, ref: str, request: RunRequest, show: str | None = None) -> Run:
+        """A command with a reader: it is slowed to the reader's speed, and ends when the reader leaves. `show`: what
+        lists show in its place."""
         async with self._use(caller, ref) as (live, keeper):
             process, stdin = plan.new_id("p-"), _input(request)
             with _at_work(live, process):
-                stream = await keeper.start(_spec(process, request))
+                stream = await keeper.start(_spec(process, request, show))
             run = Run(live, process, stream, partial(self._fail, live, keeper))
             if stdin is not None:
                 self._spawn(_feed(run, stdin))
@@ -47,6 +48,10 @@ class Processes:
 
     async def spawn(self, caller: Caller, ref: str, request: RunRequest) -> ProcessInfo:
         """A command that goes on by itself."""
+        if request.session is not None:
+            raise InvalidRequest(
+                "session: a command of a session is waited for", hint="start it there with `&`, or outside of a session"
+            )
         async with self._use(caller, ref) as (live, keeper):
             process, stdin = plan.new_id("p-"), _input(request)
             with _at_work(live, process):
@@ -110,16 +115,16 @@ class Processes:
             await keeper.remove(process)
 
 
-def _spec(process: str, request: RunRequest) -> ProcessSpec:
-    for name in ("pty", "session"):
-        if getattr(request, name) is not None:
-            raise InvalidRequest(f"{name}: this version does not have it yet")
+def _spec(process: str, request: RunRequest, show: str | None = None) -> ProcessSpec:
+    if request.pty is not None:
+        raise InvalidRequest("pty: this version does not have it yet")
     return ProcessSpec(
         id=process, env=request.env, cwd=request.cwd, user=request.user, timeout_s=request.timeout,
         shell=request.cmd if isinstance(request.cmd, str) else None,
         argv=request.cmd if not isinstance(request.cmd, str) else None,
         stdin="pipe" if request.stdin_stream or _input(request) is not None else "none",
         journal=parse_size(request.journal) if request.journal is not None else 0,
+        show=show, session=request.session,
     )  # fmt: skip
 
 

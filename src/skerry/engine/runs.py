@@ -37,15 +37,30 @@ class Run:
         self._stdin = asyncio.Lock()  # a connection has room for one who waits until it can write
         self._in_use = contextlib.ExitStack()
         self._in_use.enter_context(live.in_use())
+        self._then: Callable[[RunResult], Awaitable[RunResult]] | None = None
 
     async def __aiter__(self) -> AsyncIterator[tuple[Stream, bytes]]:
         try:
             async for name, data in self._stream:
                 yield name, data
+            self._finish()
+            if self._then is not None:
+                self._result = await self._then(self.result())
         except SandboxUnavailable as error:
             await self._failed(error)
             raise
-        self._finish()
+
+    def then(self, work: Callable[[RunResult], Awaitable[RunResult]]) -> None:
+        """To be done when the command has ended, before its result is told."""
+        self._then = work
+
+    def at_end(self, work: Callable[[], None]) -> None:
+        """To be done when this is closed, in any case."""
+        self._in_use.callback(work)
+
+    @property
+    def ended(self) -> bool:
+        return self._result is not None
 
     async def send_stdin(self, data: bytes) -> None:
         async with self._stdin:

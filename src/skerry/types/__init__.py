@@ -17,6 +17,7 @@ from skerry.types.processes import (
     RunRequest,
     RunResult,
     SessionInfo,
+    SessionRequest,
 )
 from skerry.types.sandboxes import (
     DEFAULT_LIMITS,
@@ -87,6 +88,7 @@ __all__ = [
     "SandboxInfo",
     "Scope",
     "SessionInfo",
+    "SessionRequest",
     "Skipped",
     "State",
     "TokenInfo",
