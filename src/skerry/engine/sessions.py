@@ -46,7 +46,7 @@ class _Meta(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Sessions:
     """`use` gives a running sandbox for one call, `spawn` does work beside."""
 
-    def __init__(self, use: Use, processes: Processes, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    def __init__(self, use: Use, processes: Processes, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
         self._use = use
         self._processes = processes
         self._spawn = spawn
