@@ -397,6 +397,14 @@ def test_a_server_that_stops_keeps_nobody_waiting(shaky: Server, shaken: Sandbox
     assert results == ["on\noff\n"] * 2
 
 
+def test_processes_and_their_output_outlast_a_stop_of_the_sandbox(shaken: Sandbox) -> None:
+    process = shaken.spawn("echo kept; exit 2")
+    process.wait(30)
+    shaken.stop()
+    (listed,) = shaken.processes.list()
+    assert (listed.id, listed.known.exit_code, listed.output().data) == (process.id, 2, b"kept\n")
+
+
 # -- bounds -----------------------------------------------------------------------------------------------------------
 
 

@@ -163,6 +163,13 @@ def never_came(process: ProcessInfo, search: Search[AnyStr], timeout: float | No
     )
 
 
+def never_opened(port: int, timeout: float | None, last: str) -> CommandTimeout:
+    return CommandTimeout(
+        f"port {port} was not open within {timeout or 0:g} s; last seen: {last or 'nothing'}",
+        hint="does the program listen, and on that port? wait longer with timeout=",
+    )
+
+
 def ended_too_early(process: ProcessInfo, search: Search[AnyStr], result: Result) -> CommandFailed:
     what = f"{shortened(process.cmd)!r} {how_it_ended(result)} before {search} came"
     error = CommandFailed(f"{what}; {_saw(search)}", hint=result.hint)

@@ -23,6 +23,8 @@ from skerry.types import (
     RunRequest,
     SessionRequest,
     UpdateRequest,
+    check_http_path,
+    check_port,
     check_text,
 )
 
@@ -179,6 +181,14 @@ def output(ref: str, process: str, *, since: int, follow: bool, limit: int | Non
 def wait(ref: str, process: str, timeout: float) -> Request:
     path = process_path(ref, process, "wait")
     return Request("GET", path, _query(timeout=_text(timeout)), read_timeout=ANSWER_WITHIN + timeout)
+
+
+def wait_for_port(ref: str, port: int, timeout: float, http_path: str | None) -> Request:
+    check_port(port)
+    check_http_path(http_path)
+    path = sandbox_path(ref, "ports", str(port), "wait")
+    query = _query(timeout=_text(timeout), http_path=http_path)
+    return Request("GET", path, query, read_timeout=ANSWER_WITHIN + timeout)
 
 
 def resize(ref: str, process: str, cols: int, rows: int) -> Request:

@@ -22,6 +22,7 @@ from skerry.engine.events import Events
 from skerry.engine.files import Files
 from skerry.engine.images import Images
 from skerry.engine.live import Live
+from skerry.engine.ports import Ports
 from skerry.engine.processes import Processes
 from skerry.engine.reaper import Ends, Reaper
 from skerry.engine.rows import HALF_ENDED, Row, Rows
@@ -66,6 +67,7 @@ class Engine:
         self._closing = False
         self._maxima = plan.host_maxima()
         self._opened_at = time.time()
+        self.ports = Ports(self._use)
         self.processes = Processes(self._find, self._use, self._fail, self._spawn)
         self.sessions = Sessions(self._use, self.processes, self._spawn)
         self.terminals = Terminals(self._use)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from skerry.server import events, files, host, images, outputs, processes, sandboxes, sessions, terminals, tokens
+from skerry.server import events, files, host, images, outputs, ports, processes, sandboxes, sessions, terminals, tokens
 from skerry.server.answers import BYTES, FRAMES, JSON, NDJSON
 from skerry.server.control import Control
 from skerry.server.endpoint import Application
@@ -45,6 +45,8 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", SESSIONS, sessions.list_, "use", "List sessions", errors=WAKES),
     Route("GET", f"{SESSIONS}/{{session}}", sessions.get, "use", "One session", errors=WAKES),
     Route("DELETE", f"{SESSIONS}/{{session}}", sessions.remove, "use", "Forget a session's state", 204, WAKES),
+    Route("GET", f"{ONE}/ports/{{port}}/wait", ports.wait, "use", "Wait until something listens on a port",
+          errors=WAKES),
 
     Route("GET", FILES, files.read, "use", "Read a file", errors=(*WAKES, 416), gives=(BYTES,), headers=("Range",)),
     Route("PUT", FILES, files.write, "use", "Write a file, whole or not at all", errors=WAKES, takes=BYTES),

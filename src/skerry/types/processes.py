@@ -121,6 +121,15 @@ class SessionRequest(Value, frozen=True, kw_only=True):
         check_cwd(self.cwd)
 
 
+class PortState(Answer, frozen=True, kw_only=True):
+    """Whether something inside listens on a port; if not, what was seen last. `status`: of its HTTP answer, if it was
+    asked for one."""
+
+    open: bool
+    status: int | None = None
+    last: str = ""
+
+
 class SessionInfo(Answer, frozen=True, kw_only=True):
     """A shell whose state lasts between commands. `busy`: a command of it runs now; `waiting`: so many stand behind."""
 

@@ -18,10 +18,11 @@ from skerry.client._async.processes import AsyncProcesses
 from skerry.client._async.running import AsyncRunning, prepare
 from skerry.client._async.sessions import AsyncSession, AsyncSessions
 from skerry.client.created import CreatedEitherWay
-from skerry.client.description import Creation, Words, described, run_request, spawn_request, texts
-from skerry.client.outcome import Output, checked
+from skerry.client.description import Creation, Words, described, run_request, seconds, spawn_request, texts
+from skerry.client.outcome import Output, checked, never_opened
+from skerry.client.patience import Rounds
 from skerry.client.responses import SandboxList
-from skerry.errors import Conflict, InvalidRequest, NotFound, SkerryError
+from skerry.errors import Conflict, InvalidRequest, NotFound, ServerUnreachable, SkerryError
 from skerry.types import (
     CreateRequest,
     Isolation,
@@ -29,6 +30,7 @@ from skerry.types import (
     Limits,
     Network,
     Options,
+    PortState,
     ProcessInfo,
     Pty,
     Result,
@@ -306,3 +308,20 @@ class AsyncSandbox:
         request = SessionRequest(name=name, user=user, cwd=cwd, env=texts(env, "env"))
         info = await self.client.value(requests.open_session(self.id, request), SessionInfo)
         return AsyncSession(self, info)
+
+    async def wait_for_port(self, port: int, timeout: float = 30, *, http_path: str | None = None) -> None:
+        """Wait until something inside listens on a port; with `http_path`, until that path answers below 500.
+        CommandTimeout if it does not come in time, with what was seen last."""
+        rounds, last = Rounds(seconds(timeout)), ""
+        for left in rounds:
+            try:
+                request = requests.wait_for_port(self.id, port, left, http_path)
+                state = await self.client.value(request, PortState)
+                rounds.renew()
+            except ServerUnreachable as error:
+                await backend.sleep(rounds.pause(error))
+                continue
+            if state.open:
+                return
+            last = state.last
+        raise rounds.error or never_opened(port, timeout, last)
