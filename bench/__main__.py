@@ -14,6 +14,7 @@ from rich.table import Table
 
 from bench.measure import Row, private_memory, repeat, row, side_by_side, timed
 from bench.peers import peers, run
+from bench.trees import FILES, UPLOAD, WRITE, trees
 from skerry import Options, Sandbox
 
 COLD = Options(pool=False)
@@ -91,6 +92,7 @@ def ratios(rows: dict[str, Row], memory: int) -> list[dict[str, object]]:
         add("docker run / create → first output", docker.p50 / create.p50, 5, at_most=False)
     add("run / subprocess.run", rows[RUN].p50 / rows[TRUE].p50, 5)
     add("private memory of an idle sandbox, MB", memory / 1e6, 6)
+    add("3,000 files, one call each / one upload", rows[WRITE].p50 * FILES / rows[UPLOAD].p50, 20, at_most=False)
     return found
 
 
@@ -113,7 +115,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--count", type=int, default=40, help="repetitions of the slow ones (default: 40)")
     args = parser.parse_args()
-    rows = [*create_and_peers(args.count), *inside(args.count), at_once(10), at_once(50)]
+    rows = [*create_and_peers(args.count), *inside(args.count), *trees(), at_once(10), at_once(50)]
     figures = ratios({one.name: one for one in rows}, idle_memory())
     show(rows, figures)
     if args.json:

@@ -110,7 +110,14 @@ func (u *unpacking) take(b []byte, room int) (used int, err error) {
 		case size <= int64(room):
 			return used, nil
 		default:
-			u.large, err = u.begin(u.entry)
+			p, err := u.begin(u.entry)
+			if err == nil {
+				p.temp = tempName()
+				err = p.open()
+			}
+			if err == nil {
+				u.large = p
+			}
 			return used, at(u.entry.Name, err)
 		}
 	}
@@ -134,11 +141,7 @@ func (u *unpacking) place(e *tar.Entry, content []byte) error {
 		if err != nil {
 			return err
 		}
-		if err := p.write(content); err != nil {
-			p.discard()
-			return err
-		}
-		return p.settle()
+		return p.make(content)
 	}
 	u.sum.skip(e.Name, "it is a device or a FIFO")
 	return nil

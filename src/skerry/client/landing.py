@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 
 from skerry.errors import InvalidRequest
 from skerry.types import FileInfo
@@ -132,3 +133,100 @@ class LandingFile:
         view = memoryview(data)
         while view:
             view = view[os.write(self._descriptor, view) :]
+
+
+class Part:
+    """A file on its way: a temporary one beside its place, which it takes whole or not at all. Set-id bits don't cross,
+    and the umask counts. `above` is the directory's descriptor; the part has one of its own."""
+
+    def __init__(self, above: int, temp: bytes, name: bytes, mode: int, mtime: int | None) -> None:
+        self._temp = temp
+        self._name = name
+        self._mtime = mtime
+        self._above = os.dup(above)
+        try:
+            self._descriptor = os.open(temp, _NEW_FILE, mode & 0o777, dir_fd=above)
+        except BaseException:
+            os.close(self._above)
+            raise
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+
+    def settle(self) -> tuple[int, int]:
+        """Puts it in its place; what it is from then on: device and inode."""
+        try:
+            if self._mtime is not None:
+                os.utime(self._descriptor, (self._mtime, self._mtime))
+            found = os.fstat(self._descriptor)
+            os.rename(self._temp, self._name, src_dir_fd=self._above, dst_dir_fd=self._above)
+        except BaseException:
+            self.discard()
+            raise
+        self._close()
+        return found.st_dev, found.st_ino
+
+    def discard(self) -> None:
+        with suppress(OSError):
+            os.unlink(self._temp, dir_fd=self._above)
+        self._close()
+
+    def _close(self) -> None:
+        os.close(self._descriptor)
+        os.close(self._above)
+
+
+def put(above: int, temp: bytes, name: bytes) -> None:
+    """Gives what was made under a name of ours the name that it is to have."""
+    try:
+        os.rename(temp, name, src_dir_fd=above, dst_dir_fd=above)
+    finally:
+        with suppress(FileNotFoundError):  # two names of one file: the rename has left both
+            os.unlink(temp, dir_fd=above)
+
+
+def stays_inside(name: bytes, target: bytes) -> bool:
+    """Whether a link, followed from where it lies, can't leave the directory that all names begin at. `a/..` is not
+    taken for nothing: `a` may be a link itself."""
+    if target.startswith(b"/"):
+        return False
+    depth, named = name.count(b"/"), False
+    for part in target.split(b"/"):
+        if part == b"..":
+            depth -= 1
+            if named or depth < 0:
+                return False
+        elif part not in (b"", b"."):
+            named = True
+    return True
+
+
+class SingleFile:
+    """One file of this host, replaced in one step when the block ends well."""
+
+    def __init__(self, path: str | os.PathLike[str], mode: int = 0o666, limit: int | None = None) -> None:
+        directory, name = os.path.split(os.path.abspath(path))
+        self.size = 0
+        self._limit = limit
+        above = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._part = Part(above, f".{name[:100]}.{token_hex(4)}.part".encode(), os.fsencode(name), mode, None)
+        finally:
+            os.close(above)
+
+    def __enter__(self) -> SingleFile:
+        return self
+
+    def write(self, data: bytes) -> None:
+        self.size += len(data)
+        if self._limit is not None and self.size > self._limit:
+            raise InvalidRequest(f"limit: what comes from inside is more than {self._limit} bytes")
+        self._part.write(data)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._part.settle()
+        else:
+            self._part.discard()

@@ -65,9 +65,10 @@ class Lines:
 class Bar:
     """rich's bar, with the amount done and the time left where the server knows them."""
 
-    def __init__(self, title: str, stream: TextIO) -> None:
+    def __init__(self, title: str, stream: TextIO, *, transient: bool = False) -> None:
         self._title = title
         self._stream = stream
+        self._transient = transient
         self._bar: RichProgress | None = None
         self._task: TaskID | None = None
 
@@ -82,7 +83,7 @@ class Bar:
             TextColumn("{task.fields[amount]}", markup=False),
             TimeElapsedColumn(),
         )
-        self._bar = RichProgress(*columns, console=Console(file=self._stream))
+        self._bar = RichProgress(*columns, console=Console(file=self._stream), transient=self._transient)
         self._bar.start()
         self._task = self._bar.add_task(self._title, total=None, amount="")
         return self
@@ -109,6 +110,8 @@ def _amount(progress: Progress) -> str:
     parts = []
     if progress.total >= 1 << 20:
         parts.append(f"{progress.done / (1 << 20):.0f}/{progress.total / (1 << 20):.0f} MiB")
+    elif not progress.total and progress.done:
+        parts.append(f"{progress.done / (1 << 20):.1f} MiB")
     elif progress.total:
         parts.append(f"{progress.done}/{progress.total}")
     if progress.eta_s:

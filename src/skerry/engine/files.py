@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
-from skerry.keeper import Keeper
+from skerry.engine.trees import Trees
 from skerry.keeper.files import FileContent
 from skerry.types import FileInfo
-
-Use = Callable[[], AbstractAsyncContextManager[tuple[Any, Keeper]]]
 
 
 class Reading:
@@ -35,10 +32,7 @@ class Reading:
         await self._stack.aclose()
 
 
-class Files:
-    def __init__(self, use: Use) -> None:
-        self._use = use
-
+class Files(Trees):
     async def read(
         self, path: str, start: int | None = None, end: int | None = None, user: str | None = None
     ) -> Reading:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from skerry.server import events, files, host, images, outputs, ports, processes, sandboxes, sessions, terminals, tokens
-from skerry.server.answers import BYTES, FRAMES, JSON, NDJSON
+from skerry.server import events, files, host, images, outputs, processes, sandboxes, terminals, tokens, trees
+from skerry.server.answers import BYTES, FRAMES, JSON, NDJSON, TAR
 from skerry.server.control import Control
 from skerry.server.endpoint import Application
 from skerry.server.openapi import document
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 ONE = "/v1/sandboxes/{ref}"
 PROCESS = f"{ONE}/processes/{{process}}"
-SESSIONS = f"{ONE}/sessions"
 FILES = f"{ONE}/files"
 WAKES = (404, 409, 429, 503)  # what a call may meet that has to find a sandbox, and wake it
 
@@ -40,20 +39,15 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", f"{PROCESS}/terminal", terminals.attach, "use", "Watch and use its terminal (WebSocket)", 101,
           (*WAKES, 426)),
 
-    Route("POST", SESSIONS, sessions.open_, "use", "The session of a name, made if there is none",
-          errors=(*WAKES, 413, 415)),
-    Route("GET", SESSIONS, sessions.list_, "use", "List sessions", errors=WAKES),
-    Route("GET", f"{SESSIONS}/{{session}}", sessions.get, "use", "One session", errors=WAKES),
-    Route("DELETE", f"{SESSIONS}/{{session}}", sessions.remove, "use", "Forget a session's state", 204, WAKES),
-    Route("GET", f"{ONE}/ports/{{port}}/wait", ports.wait, "use", "Wait until something listens on a port",
-          errors=WAKES),
-
     Route("GET", FILES, files.read, "use", "Read a file", errors=(*WAKES, 416), gives=(BYTES,), headers=("Range",)),
     Route("PUT", FILES, files.write, "use", "Write a file, whole or not at all", errors=WAKES, takes=BYTES),
     Route("DELETE", FILES, files.remove, "use", "Remove a file or directory", 204, WAKES),
     Route("GET", f"{FILES}/stat", files.stat, "use", "What is at a path", errors=WAKES),
     Route("GET", f"{FILES}/list", files.list_, "use", "List a directory", errors=WAKES),
     Route("POST", f"{FILES}/mkdir", files.mkdir, "use", "Make a directory", errors=(*WAKES, 413, 415)),
+    Route("GET", f"{FILES}/tree", trees.download, "use", "A directory as a tar archive", errors=(*WAKES, 406),
+          gives=(TAR, FRAMES)),
+    Route("PUT", f"{FILES}/tree", trees.upload, "use", "Unpack a tar archive", errors=WAKES, takes=TAR),
 
     Route("POST", "/v1/sandboxes", sandboxes.create, "use", "Create a sandbox", 201, (404, 409, 413, 415, 429, 501),
           headers=("Idempotency-Key",)),

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
 from skerry.client import backend_async as backend
 from skerry.client import requests
+from skerry.client._async.trees import AsyncTrees
 from skerry.client.content import check_source, whole
 from skerry.client.requests import InsidePath
 from skerry.client.responses import EntryList
 from skerry.errors import FileMissing, FileNotDirectory
 from skerry.types import FileInfo
 
-if TYPE_CHECKING:
-    from skerry.client._async.sandbox import AsyncSandbox
 
-
-class AsyncFiles:
+class AsyncFiles(AsyncTrees):
     """Each call acts with the rights of `user` (the image's user unless named); errors are also the builtins they are:
     FileNotFoundError, IsADirectoryError, PermissionError …"""
-
-    def __init__(self, sandbox: AsyncSandbox) -> None:
-        self._sandbox = sandbox
 
     async def read_bytes(self, path: InsidePath, *, user: str | None = None) -> bytes:
         return b"".join([piece async for piece in self.stream(path, user=user)])

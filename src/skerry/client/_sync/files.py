@@ -5,26 +5,20 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from skerry.client import backend_sync as backend
 from skerry.client import requests
+from skerry.client._sync.trees import Trees
 from skerry.client.content import check_source, whole
 from skerry.client.requests import InsidePath
 from skerry.client.responses import EntryList
 from skerry.errors import FileMissing, FileNotDirectory
 from skerry.types import FileInfo
 
-if TYPE_CHECKING:
-    from skerry.client._sync.sandbox import Sandbox
 
-
-class Files:
+class Files(Trees):
     """Each call acts with the rights of `user` (the image's user unless named); errors are also the builtins they are:
     FileNotFoundError, IsADirectoryError, PermissionError …"""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
 
     def read_bytes(self, path: InsidePath, *, user: str | None = None) -> bytes:
         return b"".join([piece for piece in self.stream(path, user=user)])

@@ -1,0 +1,123 @@
+# Generated from client/_async/trees.py by scripts/generate_sync.py. Do not edit.
+"""The part of `sandbox.files` that moves whole directories."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from skerry.client import backend_sync as backend
+from skerry.client import requests
+from skerry.client.content import open_host_file
+from skerry.client.frames import ERROR, EXIT, STDOUT, FrameDecoder
+from skerry.client.landing import SingleFile
+from skerry.client.packing import Packer, is_file, readable
+from skerry.client.patterns import Patterns
+from skerry.client.requests import InsidePath
+from skerry.client.responses import decode, error_frame
+from skerry.client.unpacking import Unpacker
+from skerry.errors import FileNotDirectory, SandboxUnavailable
+from skerry.types import FileInfo, Progress, Transfer, parse_size
+
+if TYPE_CHECKING:
+    from skerry.client._sync.sandbox import Sandbox
+
+HostPath = str | os.PathLike[str]
+
+
+class Trees:
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    def upload(
+        self,
+        local: HostPath,
+        remote: InsidePath,
+        *,
+        gitignore: bool = False,
+        exclude: Sequence[str] = (),
+        user: str | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Transfer:
+        """Bring a directory of this host in: what is in `local` is in `remote` afterwards, with its modes, times and
+        links. `remote` is made if it is missing; what is there already stays, unless a file of that name comes.
+
+        With `gitignore`, only what git would take: tracked files, and others that no .gitignore names. `exclude` are
+        patterns like "*.pyc" or "build/*.o". What could not be brought is in the answer's `skipped`. A `local` that is
+        a file becomes the file `remote`."""
+        sandbox = self._sandbox
+        if is_file(local):
+            return self._upload_file(local, remote, user)
+        packer = Packer(local, exclude=exclude, ignoring=gitignore, progress=progress)
+        try:
+            request = requests.upload_tree(sandbox.id, remote, backend.chunks(packer), user)
+            return packer.told(sandbox.client.value(request, Transfer))
+        finally:
+            packer.close()
+
+    def _upload_file(self, local: HostPath, remote: InsidePath, user: str | None) -> Transfer:
+        sandbox = self._sandbox
+        source, mode = open_host_file(local)
+        with source:
+            body = backend.chunks(source)
+            request = requests.write_file(sandbox.id, remote, body, mode=mode, user=user, parents=True)
+            info = sandbox.client.value(request, FileInfo)
+        return Transfer(files=1, directories=0, links=0, bytes=info.size)
+
+    def download(
+        self,
+        remote: InsidePath,
+        local: HostPath,
+        *,
+        exclude: Sequence[str] = (),
+        outside_links: bool = False,
+        limit: int | str | None = None,
+        user: str | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Transfer:
+        """Bring a directory out: what is in `remote` is in `local` afterwards. Nothing is ever written outside of
+        `local`, whatever the sandbox says. Files of the same name are replaced, each in one step.
+
+        Links that lead out of `remote` are left out unless `outside_links`; set-id bits don't come along. `limit`
+        is the most bytes to take. What did not come is in the answer's `skipped`. A `remote` that is a file becomes
+        the file `local`."""
+        most = parse_size(limit, "limit") if limit is not None else None
+        patterns = Patterns(exclude).texts
+        try:
+            return self._download(
+                remote,
+                patterns,
+                user,
+                lambda: Unpacker(local, outside_links=outside_links, limit=most, progress=progress),
+            )
+        except FileNotDirectory:
+            return self._download_file(remote, local, most, user)
+
+    def _download(
+        self, remote: InsidePath, exclude: Sequence[str], user: str | None, prepare: Callable[[], Unpacker]
+    ) -> Transfer:
+        sandbox, frames = self._sandbox, FrameDecoder()
+        with sandbox.client.stream(requests.download_tree(sandbox.id, remote, exclude, user)) as chunks:
+            unpacker = prepare()  # only now that there is something to come
+            try:
+                for chunk in chunks:
+                    for kind, payload in frames.feed(chunk):
+                        if kind == STDOUT:
+                            backend.in_thread(unpacker.feed, payload)
+                        elif kind == EXIT:
+                            return unpacker.finish(readable(decode(payload, Transfer)))
+                        elif kind == ERROR:
+                            raise error_frame(payload)
+            finally:
+                unpacker.close()
+        raise SandboxUnavailable("the archive broke off", hint="`skerry show` tells the sandbox's state")
+
+    def _download_file(self, remote: InsidePath, local: HostPath, most: int | None, user: str | None) -> Transfer:
+        sandbox = self._sandbox
+        info = sandbox.client.value(requests.stat_file(sandbox.id, remote, user), FileInfo)
+        with sandbox.client.stream(requests.read_file(sandbox.id, remote, user)) as chunks:
+            with SingleFile(local, info.mode if info.type == "file" else 0o644, most) as file:
+                for chunk in chunks:
+                    file.write(chunk)
+        return Transfer(files=1, directories=0, links=0, bytes=file.size)

@@ -1,0 +1,37 @@
+"""Patterns mean the same here as in the keeper: its own test has this table too."""
+
+from __future__ import annotations
+
+import pytest
+
+from skerry.client.patterns import Patterns
+from skerry.errors import InvalidRequest
+
+CASES = [
+    ("*.pyc", "a.pyc", False, True), ("*.pyc", "a/b/c.pyc", False, True), ("*.pyc", "a.py", False, False),
+    ("a/b", "a/b", False, True), ("a/b", "x/a/b", False, False), ("/b", "b", False, True), ("/b", "a/b", False, False),
+    ("a/*", "a/b", False, True), ("a/*.c", "a/b/x.c", False, False), ("a/**/x.c", "a/x.c", False, True),
+    ("a/**/x.c", "a/b/c/x.c", False, True), ("**/x", "x", False, True), ("a/**", "a", True, False),
+    ("a/**", "a/b", False, True), ("b/", "a/b", False, False), ("b/", "a/b", True, True),
+    ("[!a]x", "bx", False, True), ("[!a]x", "ax", False, False), ("?", "ü", False, True), (r"\*", "*", False, True),
+    (r"\*", "a", False, False), ("a?c", "a/c", False, False), ("[a-c]", "b", False, True), ("a.b", "axb", False, False),
+    ("*\n", "x\n", False, True), ("x]", "x]", False, True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "path", "directory", "wanted"), CASES)
+def test_a_pattern_matches_what_it_means(pattern: str, path: str, directory: bool, wanted: bool) -> None:
+    assert Patterns([pattern]).excludes(path, directory) == wanted
+
+
+@pytest.mark.parametrize("pattern", ["", "/", "a//b", "[", "a[b", "a\\", "x" * 1025, "[z-a]"])
+def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(InvalidRequest, match="exclude"):
+        Patterns([pattern])
+
+
+def test_a_lone_text_and_too_many_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="not a list"):
+        Patterns("*.pyc")
+    with pytest.raises(InvalidRequest, match="more than 100"):
+        Patterns(["x"] * 101)
