@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from skerry.client._async.oneshot import run as async_run
     from skerry.client._async.process import AsyncProcess
     from skerry.client._async.sandbox import AsyncSandbox
+    from skerry.client._async.sessions import AsyncSession
     from skerry.client._sync.client import Client
     from skerry.client._sync.oneshot import run
     from skerry.client._sync.process import Process
     from skerry.client._sync.sandbox import Sandbox
+    from skerry.client._sync.sessions import Session
     from skerry.client.outcome import Output
     from skerry.errors import (
         CommandFailed,
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
         Pty,
         Result,
         SandboxInfo,
+        SessionInfo,
         Transfer,
         Usage,
     )
@@ -59,6 +62,7 @@ __all__ = [
     "AsyncClient",
     "AsyncProcess",
     "AsyncSandbox",
+    "AsyncSession",
     "Client",
     "CommandFailed",
     "CommandTimeout",
@@ -86,6 +90,8 @@ __all__ = [
     "SandboxInfo",
     "SandboxUnavailable",
     "ServerUnreachable",
+    "Session",
+    "SessionInfo",
     "SkerryError",
     "Transfer",
     "Usage",
@@ -98,10 +104,12 @@ _ELSEWHERE = {
     "AsyncClient": ("skerry.client._async.client", "AsyncClient"),
     "AsyncProcess": ("skerry.client._async.process", "AsyncProcess"),
     "AsyncSandbox": ("skerry.client._async.sandbox", "AsyncSandbox"),
+    "AsyncSession": ("skerry.client._async.sessions", "AsyncSession"),
     "Client": ("skerry.client._sync.client", "Client"),
     "Output": ("skerry.client.outcome", "Output"),
     "Process": ("skerry.client._sync.process", "Process"),
     "Sandbox": ("skerry.client._sync.sandbox", "Sandbox"),
+    "Session": ("skerry.client._sync.sessions", "Session"),
     "async_run": ("skerry.client._async.oneshot", "run"),
     "run": ("skerry.client._sync.oneshot", "run"),
 }

@@ -336,3 +336,18 @@ def test_the_shell_completes_processes_of_the_sandbox(server: Server, box: Sandb
     )  # fmt: skip
     assert process.id in done.stdout.decode()
     process.kill()
+
+
+def test_a_session_lasts_between_commands(server: Server, box: Sandbox) -> None:
+    def say(*words: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[bytes]:
+        return skerry("exec", *options, "--session", "cli", box.id, "--", *words, server=server.address)
+
+    assert say("cd /usr && A=1; exit 3").returncode == 3
+    shown = say("echo $? $A; pwd")
+    assert (shown.returncode, shown.stdout) == (0, b"3 1\n/usr\n")
+    told = say("A=2; kill -9 $$")
+    assert (told.returncode, b"as it was before" in told.stderr) == (137, True)
+    words = json.loads(say("printf", "%s|", "a b", "$A", options=("--json",)).stdout)
+    assert (words["stdout"], words["cwd"]) == ("a b|$A|", "/usr")
+    assert say("x", options=("-d",)).returncode == 2
+    assert say("x", options=("--user", "root")).returncode == 2

@@ -127,3 +127,151 @@ def test_lines_are_events(server: Server) -> None:
         answer = http.get("/v1/events")
     assert answer.headers["content-type"] == "application/x-ndjson"
     assert all(b'"seq":' in line for line in LineDecoder().feed(answer.content))
+
+
+# -- processes --------------------------------------------------------------------------------------------------------
+
+
+def told_of(client: Client, sandbox: Sandbox) -> list[tuple[str, str]]:
+    """Which processes' starts and ends were told, in order."""
+    found = client.events(sandbox=sandbox.id, type="process")
+    return [(event.type, event.process.id) for event in found if event.process is not None]
+
+
+def test_starts_and_ends_of_all_processes_are_told(server: Server, client: Client) -> None:
+    with Sandbox(server=client) as sandbox:
+        listener = Listener(server, sandbox.id, "process")
+        run = sandbox.run("exit 3")
+        process = sandbox.spawn("sleep 600", env={"SECRET": "of-a-variable"})
+        process.kill()
+        process.wait(30)
+        *_, killed = listener.wait_for("process.started", "process.ended", "process.started", "process.ended")
+        first = listener.seen[1].process
+        assert first is not None
+        assert (first.id, first.state, first.exit_code, first.cmd) == (run.id, "exited", 3, "exit 3")
+        assert killed.process is not None
+        assert (killed.process.id, killed.process.signal, killed.process.exit_code) == (process.id, "KILL", None)
+        assert b"of-a-variable" not in server.http().get("/v1/events").content
+
+
+def test_an_event_keeps_the_beginning_of_a_long_command_only(server: Server, client: Client) -> None:
+    with Sandbox(server=client) as sandbox:
+        sandbox.run(["true", *["x" * 100_000] * 10])
+        sandbox.run(": " + "y" * 100_000)
+        listener = Listener(server, sandbox.id, "process.ended")
+        listener.wait_for("process.ended", "process.ended")
+        for event in listener.seen:
+            assert event.process is not None
+            assert len("".join(event.process.cmd)) < 1100
+
+
+def test_what_ended_while_no_server_was_there_is_told_once(own_server: Server) -> None:
+    own_server.start()
+    with Client(own_server.address) as client:
+        sandbox = Sandbox.create(server=client)
+        listener = Listener(own_server, sandbox.id, "process")
+        ended = [sandbox.spawn("true") for _ in range(3)]
+        waiting = [sandbox.spawn("read line < /tmp/go; exit 4") for _ in range(5)]
+        staying = sandbox.spawn("echo on; sleep 600")
+        sandbox.run("mkfifo /tmp/go")
+        staying.wait_for_output("on")
+        own_server.end(signal.SIGKILL)
+        # PID 1 of the sandbox gives each of them its line, with no server to hear of their ends
+        own_server.start()
+        sandbox.run("for i in 1 2 3 4 5; do echo > /tmp/go & done; wait", timeout=30)
+        own_server.end(signal.SIGKILL)
+        own_server.start()
+        for process in waiting:
+            assert process.wait(30).exit_code in (0, 1, 4)
+        wait_until(lambda: len(listener.seen) >= 2 * 10 + 1, "all to be told")
+        told = told_of(client, sandbox)
+        assert len(set(told)) == len(told), "nothing twice"
+        for process in (*ended, *waiting):
+            assert ("process.started", process.id) in told
+            assert ("process.ended", process.id) in told
+        assert ("process.ended", staying.id) not in told
+        seqs = [event.seq for event in listener.seen]
+        assert seqs == sorted(set(seqs))
+        assert [(e.type, e.process.id) for e in listener.seen if e.process] == told
+        sandbox.delete()
+        assert told_of(client, sandbox)[-1] == ("process.ended", staying.id), "it ended with its sandbox"
+        assert types(client, sandbox.id)[-1] == "sandbox.deleted"
+
+
+@pytest.mark.parametrize("how", ["stop", "delete", "fail"])
+def test_what_ends_with_its_sandbox_is_told_before_the_sandboxs_own_end(
+    server: Server, client: Client, how: str
+) -> None:
+    sandbox = Sandbox.create(server=client)
+    process = sandbox.spawn("trap '' TERM; echo on; while :; do sleep 1; done")
+    gentle = sandbox.spawn("trap 'exit 6' TERM; echo on; while :; do sleep 0.05; done")
+    for one in (process, gentle):
+        one.wait_for_output("on")
+    if how == "fail":
+        ((pid,),) = server.sql("SELECT pid FROM sandboxes WHERE id = ?", sandbox.id)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: types(client, sandbox.id)[-1] == "sandbox.failed", "its failure")
+    else:
+        getattr(sandbox, how)()
+    events = list(client.events(sandbox=sandbox.id))
+    last = {
+        event.process.id: (event, n)
+        for n, event in enumerate(events)
+        if event.type == "process.ended" and event.process
+    }
+    assert set(last) == {process.id, gentle.id}
+    end = next(n for n, event in enumerate(events) if event.type.endswith((".stopped", ".deleted", ".failed")))
+    assert all(n < end for _, n in last.values())
+    ended = last[gentle.id][0].process
+    assert ended is not None
+    if how == "stop":
+        assert ended.exit_code == 6, "it told its own end"
+    if how != "delete":
+        sandbox.delete()
+
+
+def test_a_pause_neither_loses_nor_repeats_anything(server: Server, client: Client) -> None:
+    with Sandbox(server=client) as sandbox:
+        process = sandbox.spawn("echo on; sleep 0.3")
+        process.wait_for_output("on")
+        sandbox.pause()
+        assert sandbox.info().state == "paused"
+        sandbox.resume()
+        process.wait(30)
+        sandbox.run("true")
+        listener = Listener(server, sandbox.id, "process")
+        wait_until(lambda: len(listener.seen) == 4, "both to be told")
+        told = told_of(client, sandbox)
+        assert told[:2] == [("process.started", process.id), ("process.ended", process.id)]
+        assert len(set(told)) == 4
+
+
+def test_a_sandbox_found_paused_is_listened_to_once_it_wakes(own_server: Server) -> None:
+    own_server.start()
+    with Client(own_server.address) as client:
+        sandbox = Sandbox.create(server=client)
+        process = sandbox.spawn("echo on; cat; exit 5")
+        process.wait_for_output("on")
+        sandbox.pause()
+        own_server.end(signal.SIGKILL)
+        own_server.start()
+        assert sandbox.info().state == "paused"
+        process.stdin.close()
+        assert process.wait(30).exit_code == 5
+        wait_until(lambda: ("process.ended", process.id) in told_of(client, sandbox), "its end to be told")
+        assert len(told_of(client, sandbox)) == 2
+
+
+def test_more_than_a_keeper_remembers_is_told_as_lost_and_ends_are_found_out(own_server: Server) -> None:
+    own_server.start()
+    with Client(own_server.address) as client:
+        sandbox = Sandbox.create(server=client)
+        process = sandbox.spawn("echo on; read line; exit 5")
+        process.wait_for_output("on")
+        wait_until(lambda: told_of(client, sandbox), "its start to be told")
+        own_server.end(signal.SIGKILL)
+        own_server.sql("UPDATE heard SET seq = 0")
+        own_server.start()
+        process.stdin.write("\n")
+        assert process.wait(30).exit_code == 5
+        wait_until(lambda: ("process.ended", process.id) in told_of(client, sandbox), "its end to be told")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from serving import Server, wait_until
 
-from skerry import Lifecycle, Sandbox
+from skerry import Client, Lifecycle, Sandbox
 from skerry.errors import NotFound, QuotaExceeded, SandboxUnavailable
 
 
@@ -158,3 +158,31 @@ def test_fifty_creates_at_once_give_fifty_distinct_first_outputs(server: Server)
 
     with ThreadPoolExecutor(50) as pool:
         assert len(set(pool.map(one, range(50)))) == 50
+
+
+def test_a_process_that_nobody_watches_keeps_its_sandbox_from_being_idle_also_after_a_restart(
+    own_server: Server,
+) -> None:
+    brief = Lifecycle(idle="1s", on_idle="stop")
+    own_server.start()
+    busy = Sandbox.create(lifecycle=brief, server=own_server.address)
+    process = busy.spawn("read line")
+    for how in (None, signal.SIGKILL):
+        if how is not None:
+            own_server.end(how)
+            own_server.start()
+        for _ in range(2):  # each takes as long to become idle as the busy one would
+            idle = Sandbox.create(lifecycle=brief, server=own_server.address)
+            wait_until(lambda: idle.info().state == "stopped", "the idle one to be stopped")  # noqa: B023
+            assert busy.info().state == "running"
+    process.stdin.close()
+    with Client(own_server.address) as client:
+
+        def told() -> list[float]:
+            ends = ("process.ended", "sandbox.stopped")
+            return [event.at for event in client.events(sandbox=busy.id) if event.type in ends]
+
+        wait_until(lambda: len(told()) == 2, "the end of the process to leave it idle")
+        ended, stopped = told()
+    assert stopped - ended >= 1, "idleness counts from the end"
+    assert busy.info().reason == "idle"

@@ -308,6 +308,13 @@ def test_a_large_write_to_a_program_that_closes_its_stdin_is_refused_not_swallow
     process.kill()
 
 
+def test_a_program_that_leaves_once_it_has_read_all_does_not_fail_its_writer(box: Sandbox) -> None:
+    for _ in range(20):
+        process = box.spawn("read line; exit 5")
+        process.stdin.write("go\n")
+        assert process.wait(30).exit_code == 5
+
+
 def test_one_spawned_without_stdin_has_none(box: Sandbox) -> None:
     process = box.spawn("cat; echo end", stdin=False)
     assert process.wait(30).stdout == "end\n"
@@ -388,6 +395,14 @@ def test_a_server_that_stops_keeps_nobody_waiting(shaky: Server, shaken: Sandbox
     for thread in threads:
         thread.join(60)
     assert results == ["on\noff\n"] * 2
+
+
+def test_processes_and_their_output_outlast_a_stop_of_the_sandbox(shaken: Sandbox) -> None:
+    process = shaken.spawn("echo kept; exit 2")
+    process.wait(30)
+    shaken.stop()
+    (listed,) = shaken.processes.list()
+    assert (listed.id, listed.known.exit_code, listed.output().data) == (process.id, 2, b"kept\n")
 
 
 # -- bounds -----------------------------------------------------------------------------------------------------------

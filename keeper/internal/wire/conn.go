@@ -61,15 +61,19 @@ func (c *Conn) Left() <-chan struct{} {
 	return left
 }
 
-// Unhurried lets the rest of this request's body take any time, but no longer than until the channel is closed. The caller
-// calls what it returns when the body has been read.
+// endGrace is how long the end of a body may still be on its way when its reader is gone.
+const endGrace = 200 * time.Millisecond
+
+// Unhurried lets the rest of this request's body take any time, but not much longer than until the channel is closed: a
+// program that leaves once it has read all must not make its writer fail. The caller calls what it returns when the body
+// has been read.
 func (c *Conn) Unhurried(until <-chan struct{}) func() {
 	c.setBusy(false)
 	done, over := make(chan struct{}), make(chan struct{})
 	go func() {
 		select {
 		case <-until:
-			_ = c.File.SetReadDeadline(time.Unix(1, 0))
+			_ = c.File.SetReadDeadline(time.Now().Add(endGrace))
 		case <-done:
 		}
 		close(over)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from skerry.types import Result
 
 if TYPE_CHECKING:
     from skerry.client._sync.process import Process
+    from skerry.client._sync.sandbox import Sandbox
     from skerry.client.outcome import Output
 
 _COMMAND = {"allow_interspersed_args": False}
@@ -73,6 +74,7 @@ def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: A
 @click.option("--timeout", metavar="TIME", help="End it after this long, like 90s or 5m. No limit if left out.")
 @click.option("--user", metavar="NAME", help="Who runs it; the image's user if left out.")
 @click.option("--cwd", metavar="DIR", help="Where it runs; the image's directory if left out.")
+@click.option("--session", "shell", metavar="NAME", help="In that session, made if there is none; one word is a line.")
 @click.option("-d", "--detach", is_flag=True, help="Leave it to itself; its id is what is printed.")
 @click.option("-i", "--interactive", is_flag=True, help="With -d: keep its stdin open, to write to later.")
 @click.option("--journal", metavar="SIZE", help="With -d: how much of its output is kept, like 64M.")
@@ -90,14 +92,29 @@ def exec_(session: Session, /, sandbox: str, command: tuple[str, ...], as_json: 
         "user": given["user"],
         "timeout": talk.seconds(given["timeout"], "--timeout"),
     }
-    if given["detach"]:
+    target = session.sandbox(sandbox)
+    run: Callable[..., Result] = target.run
+    if given["shell"]:
+        run = _in_session(target, given, options.pop("user"))
+    elif given["detach"]:
         options |= {"stdin": given["interactive"], "journal": given["journal"]}
-        return _leave(session.sandbox(sandbox).spawn(list(command), **options), as_json)
-    if given["interactive"] or given["journal"]:
+        return _leave(target.spawn(list(command), **options), as_json)
+    elif given["interactive"] or given["journal"]:
         raise click.UsageError("-i and --journal go with -d")
-    on_output = None if as_json else _pass_on
-    result = session.sandbox(sandbox).run(list(command), stdin=_stdin(), on_output=on_output, **options)
+    result = run(list(command), stdin=_stdin(), on_output=None if as_json else _pass_on, **options)
     return _finish(result, command, as_json, session)
+
+
+def _in_session(sandbox: Sandbox, given: dict[str, Any], user: str | None) -> Callable[..., Result]:
+    """One word is a shell line, since that is what a session is for; several are an argv."""
+    if given["detach"] or given["interactive"] or given["journal"]:
+        raise click.UsageError("--session goes without -d: a command of a session is waited for")
+    shell = sandbox.session(given["shell"], user=user)
+
+    def run(command: list[str], **options: Any) -> Result:
+        return shell.run(command[0] if len(command) == 1 else command, **options)
+
+    return run
 
 
 def _leave(process: Process, as_json: bool) -> int:
@@ -163,7 +180,7 @@ def _finish(result: Result, command: tuple[str, ...], as_json: bool, session: Se
     if as_json:
         talk.give_json(talk.result_as_data(result))
     hint = result.hint
-    if result.exit_code == 127 and len(command) == 1 and " " in command[0]:
+    if result.exit_code == 127 and len(command) == 1 and " " in command[0] and result.cwd is None:
         hint = "that is one word; a shell line goes like: -- bash -lc '…'"
     if hint and not session.quiet:
         sys.stderr.flush()

@@ -86,6 +86,7 @@ class Gathered:
             truncated=end.truncated or bool(stdout.omitted or stderr.omitted),
             usage=end.usage,
             hint=end.hint or hint_for(end),
+            cwd=end.cwd,
         )
 
 
@@ -159,6 +160,13 @@ def never_came(process: ProcessInfo, search: Search[AnyStr], timeout: float | No
     return CommandTimeout(
         f"{search} did not come from {shortened(process.cmd)!r} within {timeout or 0:g} s; {_saw(search)}",
         hint="the process goes on: wait longer with timeout=, or look at .output()",
+    )
+
+
+def never_opened(port: int, timeout: float | None, last: str) -> CommandTimeout:
+    return CommandTimeout(
+        f"port {port} was not open within {timeout or 0:g} s; last seen: {last or 'nothing'}",
+        hint="does the program listen, and on that port? wait longer with timeout=",
     )
 
 

@@ -21,7 +21,10 @@ from skerry.types import (
     Network,
     Pty,
     RunRequest,
+    SessionRequest,
     UpdateRequest,
+    check_http_path,
+    check_port,
     check_text,
 )
 
@@ -132,7 +135,8 @@ def usage(ref: str) -> Request:
 
 def run(ref: str, value: RunRequest) -> Request:
     # The server ends the command at its time-out: silence for much longer means that there is no server any more.
-    patience = value.timeout + ANSWER_WITHIN if value.timeout is not None else None
+    # In a session it may first have to wait for its turn, however long that takes.
+    patience = value.timeout + ANSWER_WITHIN if value.timeout is not None and value.session is None else None
     request = _json("POST", sandbox_path(ref, "processes"), value)
     return replace(request, params=(("wait", "true"),), accept=MEDIA_TYPE, read_timeout=patience)
 
@@ -180,6 +184,14 @@ def wait(ref: str, process: str, timeout: float) -> Request:
     return Request("GET", path, _query(timeout=_text(timeout)), read_timeout=ANSWER_WITHIN + timeout)
 
 
+def wait_for_port(ref: str, port: int, timeout: float, http_path: str | None) -> Request:
+    check_port(port)
+    check_http_path(http_path)
+    path = sandbox_path(ref, "ports", str(port), "wait")
+    query = _query(timeout=_text(timeout), http_path=http_path)
+    return Request("GET", path, query, read_timeout=ANSWER_WITHIN + timeout)
+
+
 def resize(ref: str, process: str, cols: int, rows: int) -> Request:
     Pty(cols=cols, rows=rows)  # refuses what is out of range
     return _json("POST", process_path(ref, process, "resize"), {"cols": cols, "rows": rows})
@@ -188,6 +200,24 @@ def resize(ref: str, process: str, cols: int, rows: int) -> Request:
 def terminal(ref: str, process: str, *, replay: int, since: int | None) -> Request:
     where = _query(replay=str(replay)) if since is None else _query(since=str(since))
     return Request("GET", process_path(ref, process, "terminal"), where)
+
+
+def open_session(ref: str, value: SessionRequest) -> Request:
+    return _json("POST", sandbox_path(ref, "sessions"), value)
+
+
+def sessions(ref: str) -> Request:
+    return Request("GET", sandbox_path(ref, "sessions"))
+
+
+def session(ref: str, name: str, method: str = "GET") -> Request:
+    if not NAME.fullmatch(name):
+        raise NotFound(f"there is no session {name[:80]!r}")
+    return Request(method, sandbox_path(ref, "sessions", name))
+
+
+def close_session(ref: str, name: str) -> Request:
+    return session(ref, name, "DELETE")
 
 
 def _path(path: InsidePath) -> str:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from skerry.errors import SkerryError, error_for_code
-from skerry.types import FileInfo, ImageInfo, ProcessInfo, Progress, SandboxInfo, TokenInfo, Value
+from skerry.types import FileInfo, ImageInfo, ProcessInfo, Progress, SandboxInfo, SessionInfo, TokenInfo, Value
 
 T = TypeVar("T")
 _BY_STATUS = {400: "invalid_request", 401: "denied", 403: "denied", 404: "not_found", 409: "conflict",
@@ -20,6 +20,10 @@ class SandboxList(Value, frozen=True):
 
 class ProcessList(Value, frozen=True):
     processes: list[ProcessInfo]
+
+
+class SessionList(Value, frozen=True):
+    sessions: list[SessionInfo]
 
 
 class EntryList(Value, frozen=True):

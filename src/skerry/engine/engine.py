@@ -22,11 +22,14 @@ from skerry.engine.events import Events
 from skerry.engine.files import Files
 from skerry.engine.images import Images
 from skerry.engine.live import Live
+from skerry.engine.ports import Ports
 from skerry.engine.processes import Processes
 from skerry.engine.reaper import Ends, Reaper
 from skerry.engine.rows import HALF_ENDED, Row, Rows
+from skerry.engine.sessions import Sessions
 from skerry.engine.terminals import Terminals
 from skerry.engine.tokens import Tokens
+from skerry.engine.watcher import Watcher
 from skerry.errors import (
     Conflict,
     HostUnsupported,
@@ -64,7 +67,9 @@ class Engine:
         self._closing = False
         self._maxima = plan.host_maxima()
         self._opened_at = time.time()
+        self.ports = Ports(self._use)
         self.processes = Processes(self._find, self._use, self._fail, self._spawn)
+        self.sessions = Sessions(self._use, self.processes, self._spawn)
         self.terminals = Terminals(self._use)
 
     # -- opening and closing ------------------------------------------------------------------------------------------
@@ -85,7 +90,8 @@ class Engine:
         driver = await asyncio.to_thread(pick_driver, state, self.settings["storage.driver"], **sizes)
         await asyncio.to_thread(driver.prepare)
         rows = Rows(self.database, self.events)
-        self.host = lifecycle.Host(self.settings, rows, layers, driver, self._first_process_ended)
+        watcher = Watcher(self.events, self._spawn, self._fail)
+        self.host = lifecycle.Host(self.settings, rows, layers, driver, self._first_process_ended, watcher.watch)
         self._lives = await recovery.recover(self.host)
         ends = Ends(self._end_life, self._end_idle, self._finish, self._fail)
         self._spawn(Reaper(self._lives, ends, self._spawn).watch())
@@ -333,6 +339,7 @@ class Engine:
                 live.row = self.host.rows.update(row, state="running", reason=None)
                 live.touch()
                 await self._configure(live)  # what was changed meanwhile
+                self.host.watch(live)
             else:
                 await self._start(live)
 
@@ -424,10 +431,11 @@ class Engine:
     def _layers_in_use(self) -> set[str]:
         return {digest for live in self._lives.values() for digest in live.row.spec.layers}
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
+        return task
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -125,6 +125,7 @@ class Events:
 
     def heard(self, sandbox: str) -> int:
         """The last of the keeper's own numbers that is written here, in this life of the sandbox."""
+        self.flush()
         found = self._database.read("SELECT seq FROM heard WHERE sandbox = ?", sandbox)
         return int(found[0][0]) if found else 0
 

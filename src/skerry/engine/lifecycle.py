@@ -39,6 +39,7 @@ class Host:
     layers: LayerStore
     driver: Driver
     ended: Callable[[Live], None]  # called when a sandbox's first process is gone
+    watch: Callable[[Live], None]  # called when a sandbox has come to run
 
     def __post_init__(self) -> None:
         self.instance = instance_of(self.settings.state_dir)
@@ -130,6 +131,7 @@ async def start(host: Host, live: Live) -> None:
             row, state="running", reason=None, init=init, uid_base=base, started_at=now, ends_at=ends_at,
             isolation=host.isolation(runtime, wall),
         )  # fmt: skip
+        host.watch(live)
         passed("start.row")
     except BaseException:
         await _undo_start(host, live, runtime, base)

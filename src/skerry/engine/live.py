@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from skerry.engine.rows import Row
+from skerry.engine.turns import Shells
 from skerry.engine.work import Work
 from skerry.keeper import Keeper
 from skerry.runtimes import Runtime
@@ -29,6 +30,7 @@ class Live:
         self._calls = 0
         self._used_at = time.monotonic()
         self._ended = asyncio.Event()
+        self.sessions = Shells()
         self.starting = False  # on its way from stopped to running: its row does not tell yet
         self.deleted = False
         self.work = Work()
@@ -74,8 +76,7 @@ class Live:
         task.cancel()
         await asyncio.wait((task,))
 
-    @property
-    def oom_kills(self) -> int | None:
+    def count_oom_kills(self) -> int | None:
         return self.runtime.oom_kills(self.row.id) if self.runtime is not None else None
 
     def touch(self) -> None:

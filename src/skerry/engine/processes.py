@@ -15,7 +15,7 @@ from skerry.engine.live import Live
 from skerry.engine.outputs import Reading, View
 from skerry.engine.runs import Run
 from skerry.errors import InvalidRequest, SandboxUnavailable, SkerryError
-from skerry.keeper import Keeper, Process, ProcessSpec
+from skerry.keeper import Keeper, ProcessSpec
 from skerry.types import Caller, OutputPage, ProcessInfo, RunRequest, RunResult, parse_size
 
 Find = Callable[[Caller, str], Live]
@@ -26,7 +26,7 @@ Fail = Callable[[Live, Keeper, SandboxUnavailable], Awaitable[None]]
 class Processes:
     """`use` gives a running sandbox for one call, `fail` ends one whose keeper lied, `spawn` does work beside."""
 
-    def __init__(self, find: Find, use: Use, fail: Fail, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    def __init__(self, find: Find, use: Use, fail: Fail, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
         self._find = find
         self._use = use
         self._fail = fail
@@ -34,12 +34,13 @@ class Processes:
 
     # -- starting -----------------------------------------------------------------------------------------------------
 
-    async def run(self, caller: Caller, ref: str, request: RunRequest) -> Run:
-        """A command with a reader: it is slowed to the reader's speed, and ends when the reader leaves."""
+    async def run(self, caller: Caller, ref: str, request: RunRequest, show: str | None = None) -> Run:
+        """A command with a reader: it is slowed to the reader's speed, and ends when the reader leaves. `show`: what
+        lists show in its place."""
         async with self._use(caller, ref) as (live, keeper):
             process, stdin = plan.new_id("p-"), _input(request)
             with _at_work(live, process):
-                stream = await keeper.start(_spec(process, request))
+                stream = await keeper.start(_spec(process, request, show))
             run = Run(live, process, stream, partial(self._fail, live, keeper))
             if stdin is not None:
                 self._spawn(_feed(run, stdin))
@@ -47,6 +48,10 @@ class Processes:
 
     async def spawn(self, caller: Caller, ref: str, request: RunRequest) -> ProcessInfo:
         """A command that goes on by itself."""
+        if request.session is not None:
+            raise InvalidRequest(
+                "session: a command of a session is waited for", hint="start it there with `&`, or outside of a session"
+            )
         async with self._use(caller, ref) as (live, keeper):
             process, stdin = plan.new_id("p-"), _input(request)
             with _at_work(live, process):
@@ -79,21 +84,11 @@ class Processes:
                 return None
             async with self._use(caller, ref) as (_, keeper):
                 known = await keeper.process(process)
-                if known.state == "running" and not await self._drained(caller, ref, known, within):
+                if known.state == "running" and not await _came(end, within):
                     return None
         finally:
             end.cancel()
         return await outputs.ending(await self.output(caller, ref, process, View(follow=True)))
-
-    async def _drained(self, caller: Caller, ref: str, process: Process, within: float) -> bool:
-        view = View(process.offset, follow=True, within=within)
-        reading = await self.output(caller, ref, process.id, view)
-        try:
-            async for _ in reading:
-                pass
-        finally:
-            await reading.aclose()
-        return reading.result is not None
 
     async def list(self, caller: Caller, ref: str) -> builtins.list[ProcessInfo]:
         async with self._use(caller, ref) as (_, keeper):
@@ -120,16 +115,16 @@ class Processes:
             await keeper.remove(process)
 
 
-def _spec(process: str, request: RunRequest) -> ProcessSpec:
-    for name in ("pty", "session"):
-        if getattr(request, name) is not None:
-            raise InvalidRequest(f"{name}: this version does not have it yet")
+def _spec(process: str, request: RunRequest, show: str | None = None) -> ProcessSpec:
+    if request.pty is not None:
+        raise InvalidRequest("pty: this version does not have it yet")
     return ProcessSpec(
         id=process, env=request.env, cwd=request.cwd, user=request.user, timeout_s=request.timeout,
         shell=request.cmd if isinstance(request.cmd, str) else None,
         argv=request.cmd if not isinstance(request.cmd, str) else None,
         stdin="pipe" if request.stdin_stream or _input(request) is not None else "none",
         journal=parse_size(request.journal) if request.journal is not None else 0,
+        show=show, session=request.session,
     )  # fmt: skip
 
 
@@ -141,11 +136,11 @@ def _input(request: RunRequest) -> bytes | None:
 @contextlib.contextmanager
 def _at_work(live: Live, process: str) -> Iterator[None]:
     """It counts among those at work before it can be killed; not if it was never started."""
-    live.work.begin(process, live.oom_kills)
+    live.work.begin(process, live.count_oom_kills())
     try:
         yield
     except BaseException:
-        live.work.end(process, live.oom_kills)
+        live.work.end(process, live.count_oom_kills)
         raise
 
 

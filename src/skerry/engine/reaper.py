@@ -33,7 +33,9 @@ class Ends:
 class Reaper:
     """Each sandbox is looked at by a task of its own, so that one whose keeper is silent keeps nobody waiting."""
 
-    def __init__(self, lives: dict[str, Live], ends: Ends, spawn: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    def __init__(
+        self, lives: dict[str, Live], ends: Ends, spawn: Callable[[Coroutine[Any, Any, None]], object]
+    ) -> None:
         self._lives = lives
         self._ends = ends
         self._spawn = spawn

@@ -75,6 +75,7 @@ async def _adopt(host: Host, live: Live) -> str | None:
         lifecycle.attach(host, live, runtime, keeper, row.init)
         live.work.left_behind = any(process.children for process in processes)
         live.work.found(process.id for process in processes if process.state == "running")
+        host.watch(live)
     except (SkerryError, TimeoutError, OSError) as error:
         log.warning("not adopted", extra={"sandbox": row.id, "error": str(error)})
         with contextlib.suppress(SkerryError):  # one of another build can still be asked to end well

@@ -37,15 +37,30 @@ class Run:
         self._stdin = asyncio.Lock()  # a connection has room for one who waits until it can write
         self._in_use = contextlib.ExitStack()
         self._in_use.enter_context(live.in_use())
+        self._then: Callable[[RunResult], Awaitable[RunResult]] | None = None
 
     async def __aiter__(self) -> AsyncIterator[tuple[Stream, bytes]]:
         try:
             async for name, data in self._stream:
                 yield name, data
+            self._finish()
+            if self._then is not None:
+                self._result = await self._then(self.result())
         except SandboxUnavailable as error:
             await self._failed(error)
             raise
-        self._finish()
+
+    def then(self, work: Callable[[RunResult], Awaitable[RunResult]]) -> None:
+        """To be done when the command has ended, before its result is told."""
+        self._then = work
+
+    def at_end(self, work: Callable[[], None]) -> None:
+        """To be done when this is closed, in any case."""
+        self._in_use.callback(work)
+
+    @property
+    def ended(self) -> bool:
+        return self._result is not None
 
     async def send_stdin(self, data: bytes) -> None:
         async with self._stdin:
@@ -64,7 +79,7 @@ class Run:
         """Idempotent. An unfinished command is killed."""
         if self._open:
             self._open = False
-            self._live.work.end(self.id, self._live.oom_kills)
+            self._live.work.end(self.id, self._live.count_oom_kills)
             self._in_use.close()
             with contextlib.suppress(SkerryError, OSError):
                 await self._stream.aclose()
@@ -77,7 +92,7 @@ class Run:
 def result_of(live: Live, process: str, status: ExitStatus) -> RunResult:
     """How it ended, without its output."""
     live.work.left_behind |= bool(status.left)
-    oom = live.work.end(process, live.oom_kills)
+    oom = live.work.end(process, live.count_oom_kills)
     return RunResult(
         id=process, exit_code=status.exit_code, signal=status.signal, duration_s=status.duration_s,
         timed_out=status.timed_out, oom_killed=oom,

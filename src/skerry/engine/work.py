@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 VERDICTS_MOST = 4096  # as many processes as a keeper lists
 
@@ -67,10 +67,14 @@ class Work:
             self._crowded.update(self._at_work, (process,))
         self._at_work[process] = kills
 
-    def end(self, process: str, kills: int | None) -> bool | None:
-        """Was it killed for want of memory? None: something was, and nobody can tell what."""
+    def end(self, process: str, count: Callable[[], int | None]) -> bool | None:
+        """Was it killed for want of memory? None: something was, and nobody can tell what. The first answer stands; an
+        earlier server's is not known, unless nothing was ever killed here."""
+        if process in self._verdicts:
+            return self._verdicts[process]
+        kills = count()
         if process not in self._at_work:
-            return self.verdict(process, kills)
+            return False if kills == 0 else None
         before, crowded = self._at_work.pop(process), process in self._crowded
         self._crowded.discard(process)
         verdict: bool | None = None
@@ -80,7 +84,3 @@ class Work:
         while len(self._verdicts) > VERDICTS_MOST:
             del self._verdicts[next(iter(self._verdicts))]
         return verdict
-
-    def verdict(self, process: str, kills: int | None) -> bool | None:
-        """Of one that has ended. An earlier server's is not known, unless nothing was ever killed here."""
-        return self._verdicts.get(process, False if kills == 0 else None)

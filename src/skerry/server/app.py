@@ -7,7 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from skerry.server import events, files, host, images, outputs, processes, sandboxes, terminals, tokens, trees
+from skerry.server import (
+    events,
+    files,
+    host,
+    images,
+    outputs,
+    ports,
+    processes,
+    sandboxes,
+    sessions,
+    terminals,
+    tokens,
+    trees,
+)
 from skerry.server.answers import BYTES, FRAMES, JSON, NDJSON, TAR
 from skerry.server.control import Control
 from skerry.server.endpoint import Application
@@ -21,6 +34,7 @@ if TYPE_CHECKING:
 
 ONE = "/v1/sandboxes/{ref}"
 PROCESS = f"{ONE}/processes/{{process}}"
+SESSIONS = f"{ONE}/sessions"
 FILES = f"{ONE}/files"
 WAKES = (404, 409, 429, 503)  # what a call may meet that has to find a sandbox, and wake it
 
@@ -38,6 +52,14 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", f"{PROCESS}/stdin", processes.stdin, "use", "Send input", 204, WAKES, takes=BYTES),
     Route("GET", f"{PROCESS}/terminal", terminals.attach, "use", "Watch and use its terminal (WebSocket)", 101,
           (*WAKES, 426)),
+
+    Route("POST", SESSIONS, sessions.open_, "use", "The session of a name, made if there is none",
+          errors=(*WAKES, 413, 415)),
+    Route("GET", SESSIONS, sessions.list_, "use", "List sessions", errors=WAKES),
+    Route("GET", f"{SESSIONS}/{{session}}", sessions.get, "use", "One session", errors=WAKES),
+    Route("DELETE", f"{SESSIONS}/{{session}}", sessions.remove, "use", "Forget a session's state", 204, WAKES),
+    Route("GET", f"{ONE}/ports/{{port}}/wait", ports.wait, "use", "Wait until something listens on a port",
+          errors=WAKES),
 
     Route("GET", FILES, files.read, "use", "Read a file", errors=(*WAKES, 416), gives=(BYTES,), headers=("Range",)),
     Route("PUT", FILES, files.write, "use", "Write a file, whole or not at all", errors=WAKES, takes=BYTES),

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from skerry.errors import InvalidRequest, SkerryError
+from skerry.server import sessions
 from skerry.server.answers import FRAMES, JSON, NDJSON, Answered, Stream, error_body
 from skerry.server.call import Call, Nothing
 from skerry.server.frames import Frames, Lines
@@ -62,7 +63,10 @@ async def run(call: Call[RunQuery, RunRequest]) -> RunResult | Answered | Stream
     if not call.query.wait:
         return await _spawn(call)
     wish = call.accepts(JSON, FRAMES, NDJSON)
-    run = await call.engine.processes.run(call.caller, call.ref, call.body)
+    if call.body.session is None:
+        run = await call.engine.processes.run(call.caller, call.ref, call.body)
+    else:
+        run = await sessions.begin(call)
     call.log["process_id"] = run.id
     if wish != JSON:
         return Stream(wish, _stream(run, Frames() if wish == FRAMES else Lines()), close=run.aclose)

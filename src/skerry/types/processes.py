@@ -27,6 +27,13 @@ class Pty(Value, frozen=True, kw_only=True):
                 raise InvalidRequest(f"{name}: {value} is out of range", hint=f"between 1 and {PTY_MOST:,}")
 
 
+def check_cwd(cwd: str | None) -> None:
+    if cwd is not None:
+        check_path("cwd", cwd)
+        if not cwd.startswith("/"):
+            raise InvalidRequest(f"cwd: {cwd[:80]!r} is not absolute", hint="start it with /")
+
+
 class RunRequest(Value, frozen=True, kw_only=True):
     """POST /v1/sandboxes/{id}/processes. `cmd`: a string is a shell line, a list is an argv.
 
@@ -57,10 +64,7 @@ class RunRequest(Value, frozen=True, kw_only=True):
         check_text("cmd", *words)
         check_user(self.user)
         check_env(self.env)
-        if self.cwd is not None:
-            check_path("cwd", self.cwd)
-            if not self.cwd.startswith("/"):
-                raise InvalidRequest(f"cwd: {self.cwd[:80]!r} is not absolute", hint="start it with /")
+        check_cwd(self.cwd)
         if self.timeout is not None and not (math.isfinite(self.timeout) and 0 < self.timeout <= 1e8):
             raise InvalidRequest(f"timeout: {self.timeout!r} is out of range", hint="seconds above 0, or none")
         if sum((self.stdin is not None, self.stdin_base64 is not None, self.stdin_stream)) > 1:
@@ -101,14 +105,40 @@ class OutputPage(Answer, frozen=True, kw_only=True):
     state: Literal["running", "exited"] = "running"
 
 
+class SessionRequest(Value, frozen=True, kw_only=True):
+    """POST …/sessions: the session of that name, made if there is none. What else is given is for a new one: its user,
+    its first directory, and variables over the sandbox's; null unsets one."""
+
+    name: str
+    user: str | None = None
+    cwd: str | None = None
+    env: dict[str, str | None] = {}
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_user(self.user)
+        check_env(self.env)
+        check_cwd(self.cwd)
+
+
+class PortState(Answer, frozen=True, kw_only=True):
+    """Whether something inside listens on a port; if not, what was seen last. `status`: of its HTTP answer, if it was
+    asked for one."""
+
+    open: bool
+    status: int | None = None
+    last: str = ""
+
+
 class SessionInfo(Answer, frozen=True, kw_only=True):
-    """A shell whose state lasts between commands. `busy`: a command of it runs now."""
+    """A shell whose state lasts between commands. `busy`: a command of it runs now; `waiting`: so many stand behind."""
 
     name: str
     cwd: str
     user: str
     created_at: float
     busy: bool = False
+    waiting: int = 0
 
 
 class Event(Answer, frozen=True, kw_only=True):
@@ -128,7 +158,8 @@ class Event(Answer, frozen=True, kw_only=True):
 
 
 class RunResult(Answer, frozen=True, kw_only=True):
-    """How a run ended, on the wire. A stream that is not UTF-8 comes as base64 beside a lossy text."""
+    """How a run ended, on the wire. A stream that is not UTF-8 comes as base64 beside a lossy text. `cwd`: where its
+    session stands now."""
 
     id: str
     exit_code: int | None
@@ -143,10 +174,12 @@ class RunResult(Answer, frozen=True, kw_only=True):
     truncated: bool = False
     usage: Usage = Usage()
     hint: str | None = None
+    cwd: str | None = None
 
 
 class Result(Value, frozen=True, kw_only=True):
-    """How a command ended: `ok` is exit code 0. `denied`, `files` and `cost` are filled by later parts."""
+    """How a command ended: `ok` is exit code 0. `cwd`: where its session stands now. `denied`, `files` and `cost` are
+    filled by later parts."""
 
     id: str
     exit_code: int | None
@@ -162,6 +195,7 @@ class Result(Value, frozen=True, kw_only=True):
     files: tuple[FileInfo, ...] = ()
     cost: float | None = None
     hint: str | None = None
+    cwd: str | None = None
 
     @property
     def ok(self) -> bool:

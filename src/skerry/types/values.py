@@ -12,6 +12,7 @@ from skerry.errors import InvalidRequest
 ENV_MOST = 128 << 10  # bytes of a sandbox's or a command's variables; Linux takes no more in any single one
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
 SANDBOX_ID = re.compile(r"sb-[a-z2-7]{10}")
+_HTTP_PATH = re.compile(r"/[!-~]{0,1023}")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(?:I?B)?", re.IGNORECASE)
 _SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -121,6 +122,16 @@ def check_env(env: dict[str, str] | dict[str, str | None]) -> None:
         size += len(name.encode()) + len((value or "").encode()) + 2
         if size > ENV_MOST:
             raise InvalidRequest(f"env: more than {ENV_MOST >> 10} KiB", hint="put what is large into a file")
+
+
+def check_port(port: int) -> None:
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 1 << 16:
+        raise InvalidRequest(f"port: {port!r} is none", hint="1 to 65535")
+
+
+def check_http_path(path: str | None) -> None:
+    if path is not None and not _HTTP_PATH.fullmatch(path):
+        raise InvalidRequest(f"http_path: {path[:80]!r} is not a path", hint="like /health; no spaces, at most 1,024")
 
 
 def check_labels(labels: dict[str, str]) -> None:

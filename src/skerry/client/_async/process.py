@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, AnyStr, Literal
 
@@ -13,15 +12,13 @@ from skerry.client._async.following import AsyncFollowing
 from skerry.client.content import check_source, whole
 from skerry.client.description import seconds
 from skerry.client.outcome import Output, ended_too_early, joined, never_came, result_of, still_runs
-from skerry.client.patience import Patience
+from skerry.client.patience import Rounds
 from skerry.client.search import Search
 from skerry.errors import Conflict, ServerUnreachable
 from skerry.types import ProcessInfo, Result, RunResult
 
 if TYPE_CHECKING:
     from skerry.client._async.sandbox import AsyncSandbox
-
-ASK_AGAIN_AFTER = 30.0  # seconds that one question for the end may stay open
 
 
 class AsyncStdin:
@@ -85,25 +82,17 @@ class AsyncProcess:
     async def wait(self, timeout: float | None = None) -> Result:
         """Its end, with the head and the tail of its output. CommandTimeout if it still runs after `timeout` seconds:
         it goes on. A connection or server that goes away meanwhile is waited for."""
-        seconds(timeout)
-        until = None if timeout is None else time.monotonic() + timeout
-        patience = Patience()
-        while True:
-            left = ASK_AGAIN_AFTER if until is None else max(0.0, until - time.monotonic())
+        sandbox, rounds = self._sandbox, Rounds(seconds(timeout))
+        for left in rounds:
             try:
-                end = await self._ask_for_end(min(left, ASK_AGAIN_AFTER))
-                patience.renew()
+                end = await sandbox.client.value_if_any(requests.wait(sandbox.id, self.id, left), RunResult)
+                rounds.renew()
             except ServerUnreachable as error:
-                await backend.sleep(patience.pause(error))
+                await backend.sleep(rounds.pause(error))
                 continue
             if end is not None:
                 return result_of(end)
-            if until is not None and time.monotonic() >= until:
-                raise still_runs(self._info, timeout)
-
-    async def _ask_for_end(self, within: float) -> RunResult | None:
-        sandbox = self._sandbox
-        return await sandbox.client.value_if_any(requests.wait(sandbox.id, self.id, within), RunResult)
+        raise rounds.error or still_runs(self._info, timeout)
 
     async def signal(self, name: str) -> None:
         """Send a signal, like "TERM" or "INT", to the process and its group. One that has ended is a Conflict."""

@@ -16,11 +16,13 @@ from skerry.client._async.files import AsyncFiles
 from skerry.client._async.process import AsyncProcess
 from skerry.client._async.processes import AsyncProcesses
 from skerry.client._async.running import AsyncRunning, prepare
+from skerry.client._async.sessions import AsyncSession, AsyncSessions
 from skerry.client.created import CreatedEitherWay
-from skerry.client.description import Creation, Words, described, run_request, spawn_request
-from skerry.client.outcome import Output, checked
+from skerry.client.description import Creation, Words, described, run_request, seconds, spawn_request, texts
+from skerry.client.outcome import Output, checked, never_opened
+from skerry.client.patience import Rounds
 from skerry.client.responses import SandboxList
-from skerry.errors import Conflict, InvalidRequest, NotFound, SkerryError
+from skerry.errors import Conflict, InvalidRequest, NotFound, ServerUnreachable, SkerryError
 from skerry.types import (
     CreateRequest,
     Isolation,
@@ -28,10 +30,13 @@ from skerry.types import (
     Limits,
     Network,
     Options,
+    PortState,
     ProcessInfo,
     Pty,
     Result,
     SandboxInfo,
+    SessionInfo,
+    SessionRequest,
     State,
     Usage,
 )
@@ -73,6 +78,7 @@ class AsyncSandbox:
         self.client = server if isinstance(server, AsyncClient) else AsyncClient(server)
         self.files = AsyncFiles(self)
         self.processes = AsyncProcesses(self)
+        self.sessions = AsyncSessions(self)
 
     @classmethod
     def _of(cls, info: SandboxInfo, client: AsyncClient, *, shared: bool) -> AsyncSandbox:
@@ -294,3 +300,28 @@ class AsyncSandbox:
         request = spawn_request(run_request(cmd, env, cwd, user, timeout), pty, stdin, journal)
         info = await self.client.value(requests.spawn(self.id, request), ProcessInfo)
         return AsyncProcess(self, info)
+
+    async def session(
+        self, name: str, *, user: str | None = None, cwd: str | None = None, env: Mapping[str, str | None] = {}
+    ) -> AsyncSession:
+        """The session of that name, made if there is none; `user`, `cwd` and `env` (None unsets) are for a new one."""
+        request = SessionRequest(name=name, user=user, cwd=cwd, env=texts(env, "env"))
+        info = await self.client.value(requests.open_session(self.id, request), SessionInfo)
+        return AsyncSession(self, info)
+
+    async def wait_for_port(self, port: int, timeout: float = 30, *, http_path: str | None = None) -> None:
+        """Wait until something inside listens on a port; with `http_path`, until that path answers below 500.
+        CommandTimeout if it does not come in time, with what was seen last."""
+        rounds, last = Rounds(seconds(timeout)), ""
+        for left in rounds:
+            try:
+                request = requests.wait_for_port(self.id, port, left, http_path)
+                state = await self.client.value(request, PortState)
+                rounds.renew()
+            except ServerUnreachable as error:
+                await backend.sleep(rounds.pause(error))
+                continue
+            if state.open:
+                return
+            last = state.last
+        raise rounds.error or never_opened(port, timeout, last)

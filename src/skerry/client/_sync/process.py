@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, AnyStr, Literal
 
@@ -14,15 +13,13 @@ from skerry.client._sync.following import Following
 from skerry.client.content import check_source, whole
 from skerry.client.description import seconds
 from skerry.client.outcome import Output, ended_too_early, joined, never_came, result_of, still_runs
-from skerry.client.patience import Patience
+from skerry.client.patience import Rounds
 from skerry.client.search import Search
 from skerry.errors import Conflict, ServerUnreachable
 from skerry.types import ProcessInfo, Result, RunResult
 
 if TYPE_CHECKING:
     from skerry.client._sync.sandbox import Sandbox
-
-ASK_AGAIN_AFTER = 30.0  # seconds that one question for the end may stay open
 
 
 class Stdin:
@@ -86,25 +83,17 @@ class Process:
     def wait(self, timeout: float | None = None) -> Result:
         """Its end, with the head and the tail of its output. CommandTimeout if it still runs after `timeout` seconds:
         it goes on. A connection or server that goes away meanwhile is waited for."""
-        seconds(timeout)
-        until = None if timeout is None else time.monotonic() + timeout
-        patience = Patience()
-        while True:
-            left = ASK_AGAIN_AFTER if until is None else max(0.0, until - time.monotonic())
+        sandbox, rounds = self._sandbox, Rounds(seconds(timeout))
+        for left in rounds:
             try:
-                end = self._ask_for_end(min(left, ASK_AGAIN_AFTER))
-                patience.renew()
+                end = sandbox.client.value_if_any(requests.wait(sandbox.id, self.id, left), RunResult)
+                rounds.renew()
             except ServerUnreachable as error:
-                backend.sleep(patience.pause(error))
+                backend.sleep(rounds.pause(error))
                 continue
             if end is not None:
                 return result_of(end)
-            if until is not None and time.monotonic() >= until:
-                raise still_runs(self._info, timeout)
-
-    def _ask_for_end(self, within: float) -> RunResult | None:
-        sandbox = self._sandbox
-        return sandbox.client.value_if_any(requests.wait(sandbox.id, self.id, within), RunResult)
+        raise rounds.error or still_runs(self._info, timeout)
 
     def signal(self, name: str) -> None:
         """Send a signal, like "TERM" or "INT", to the process and its group. One that has ended is a Conflict."""

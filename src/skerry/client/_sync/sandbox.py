@@ -17,11 +17,13 @@ from skerry.client._sync.files import Files
 from skerry.client._sync.process import Process
 from skerry.client._sync.processes import Processes
 from skerry.client._sync.running import Running, prepare
+from skerry.client._sync.sessions import Session, Sessions
 from skerry.client.created import CreatedEitherWay
-from skerry.client.description import Creation, Words, described, run_request, spawn_request
-from skerry.client.outcome import Output, checked
+from skerry.client.description import Creation, Words, described, run_request, seconds, spawn_request, texts
+from skerry.client.outcome import Output, checked, never_opened
+from skerry.client.patience import Rounds
 from skerry.client.responses import SandboxList
-from skerry.errors import Conflict, InvalidRequest, NotFound, SkerryError
+from skerry.errors import Conflict, InvalidRequest, NotFound, ServerUnreachable, SkerryError
 from skerry.types import (
     CreateRequest,
     Isolation,
@@ -29,10 +31,13 @@ from skerry.types import (
     Limits,
     Network,
     Options,
+    PortState,
     ProcessInfo,
     Pty,
     Result,
     SandboxInfo,
+    SessionInfo,
+    SessionRequest,
     State,
     Usage,
 )
@@ -74,6 +79,7 @@ class Sandbox:
         self.client = server if isinstance(server, Client) else Client(server)
         self.files = Files(self)
         self.processes = Processes(self)
+        self.sessions = Sessions(self)
 
     @classmethod
     def _of(cls, info: SandboxInfo, client: Client, *, shared: bool) -> Sandbox:
@@ -295,3 +301,28 @@ class Sandbox:
         request = spawn_request(run_request(cmd, env, cwd, user, timeout), pty, stdin, journal)
         info = self.client.value(requests.spawn(self.id, request), ProcessInfo)
         return Process(self, info)
+
+    def session(
+        self, name: str, *, user: str | None = None, cwd: str | None = None, env: Mapping[str, str | None] = {}
+    ) -> Session:
+        """The session of that name, made if there is none; `user`, `cwd` and `env` (None unsets) are for a new one."""
+        request = SessionRequest(name=name, user=user, cwd=cwd, env=texts(env, "env"))
+        info = self.client.value(requests.open_session(self.id, request), SessionInfo)
+        return Session(self, info)
+
+    def wait_for_port(self, port: int, timeout: float = 30, *, http_path: str | None = None) -> None:
+        """Wait until something inside listens on a port; with `http_path`, until that path answers below 500.
+        CommandTimeout if it does not come in time, with what was seen last."""
+        rounds, last = Rounds(seconds(timeout)), ""
+        for left in rounds:
+            try:
+                request = requests.wait_for_port(self.id, port, left, http_path)
+                state = self.client.value(request, PortState)
+                rounds.renew()
+            except ServerUnreachable as error:
+                backend.sleep(rounds.pause(error))
+                continue
+            if state.open:
+                return
+            last = state.last
+        raise rounds.error or never_opened(port, timeout, last)

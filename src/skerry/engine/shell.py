@@ -1,0 +1,116 @@
+"""A session's shell, as text: what it is started with, what its first state is, what it leaves. No effects.
+
+`session.bash` is the other half, inside."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Final, NamedTuple
+
+from skerry.errors import InvalidRequest
+
+IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+LAST_MOST: Final = 8 << 10
+_ARGUMENT_MOST: Final = 100_000  # Linux takes 128 KiB in one argument
+_PREFIX: Final = "SKERRY_SESSION_"
+
+
+@cache
+def script() -> bytes:
+    return (resources.files("skerry.engine") / "session.bash").read_bytes()
+
+
+def check_names(env: Mapping[str, str | None]) -> None:
+    """A variable of a session has to be one that a shell can hold."""
+    for name in env:
+        if not IDENTIFIER.fullmatch(name) or name.startswith(("__skerry", _PREFIX)):
+            raise InvalidRequest(f"env: {name[:80]!r} can't be a shell's variable", hint="letters, digits and _")
+
+
+def first_state(cwd: str, env: Mapping[str, str | None]) -> bytes:
+    lines = ["# skerry-session 1 0 new", f"__skerry_cwd={shlex.quote(cwd)}"]
+    for name, value in env.items():
+        lines.append(f"__skerry_gone+=({name})" if value is None else f"export -- {name}={shlex.quote(value)}")
+    return "\n".join([*lines, "__skerry_whole=0", ""]).encode()
+
+
+def is_long(cmd: str) -> bool:
+    return len(cmd.encode()) > _ARGUMENT_MOST
+
+
+def argv(bash: str, cmd: str | list[str]) -> list[str]:
+    """`--`, because a line may begin with a dash. A list is looked up as a line's words are: it may name a function."""
+    if isinstance(cmd, str):
+        return [bash, "--norc", "-c", "--", cmd]
+    return [bash, "--norc", "-c", "--", '"$@"', "bash", *cmd]
+
+
+def environment(
+    place: str, run: str, home: str, start: str | None, given: Mapping[str, str | None], sandbox: Mapping[str, str]
+) -> dict[str, str | None]:
+    """The variables of the process. Those given for this command go in under other names, so that the shell still sees
+    what the sandbox has; a name that no shell can hold goes in as it is, past the shell."""
+    env: dict[str, str | None] = {"BASH_ENV": f"{place}/shell"}
+    names: list[str] = []
+
+    def give(name: str, value: str | None) -> None:
+        if value is not None:
+            env[f"{_PREFIX}{len(names)}"] = value
+        names.append(name if value is not None else f"!{name}")
+
+    for name, value in given.items():
+        if not IDENTIFIER.fullmatch(name):
+            env[name] = value
+        elif name != "BASH_ENV":
+            give(name, value)
+    if "POSIXLY_CORRECT" in sandbox:  # with it, bash would not read our file
+        env["POSIXLY_CORRECT"] = None
+        if "POSIXLY_CORRECT" not in given:
+            give("POSIXLY_CORRECT", sandbox["POSIXLY_CORRECT"])
+    bash_env = given["BASH_ENV"] if "BASH_ENV" in given else sandbox.get("BASH_ENV")
+    if bash_env is not None:
+        env[f"{_PREFIX}BASH_ENV"] = bash_env
+    facts = {"RUN": run, "HOME": home, "START": start or "", "GIVEN": " ".join(names)}
+    return env | {f"{_PREFIX}{name}": value for name, value in facts.items()}
+
+
+class Left(NamedTuple):
+    """What a shell left in `last`: which command it was, what there is to tell, and where the session stands."""
+
+    run: str
+    words: frozenset[str]
+    cwd: str
+
+
+def decode_last(data: bytes) -> Left | None:
+    """None if it is not what a shell of ours writes: what is inside may say anything."""
+    parts = data.split(b"\n", 2)
+    if len(parts) != 3 or not parts[2].startswith(b"/"):
+        return None
+    run, words, cwd = (part.decode("utf-8", "backslashreplace") for part in parts)
+    return Left(run[:64], frozenset(words[:200].split()), cwd[:4096])
+
+
+def encode_last(cwd: str) -> bytes:
+    """Before the first command."""
+    return f"-\nkept\n{cwd}".encode()
+
+
+def hint(run: str, killed: bool, left: Left | None) -> str | None:
+    """What a caller has to know of the session after a command."""
+    if left is None or left.run != run:
+        if killed:
+            return "the session is as it was before this command"
+        return "its shell ended without saving (exec, or a trap of its own on EXIT): the session is as it was before"
+    told = []
+    if "kept" not in left.words:
+        told.append("the session is as it was before: its state is more than 4 MiB, or the disk is full")
+    if "moved" in left.words:
+        told.append("the session's directory was gone: it began in the sandbox's own")
+    if "damaged" in left.words:
+        told.append("the session's state was damaged: variables and functions may be missing")
+    return "; ".join(told) or None
