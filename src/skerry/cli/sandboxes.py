@@ -104,7 +104,7 @@ def _pairs_of(info: SandboxInfo) -> list[tuple[str, str]]:
         rows.insert(3, ("reason", info.reason))
     if info.ends_at:
         rows.append(("ends", _moment(info.ends_at)))
-    rows += [("env", f"{name}={value}") for name, value in info.env.items()]
+    rows += [("env", f"{name} (unset)" if value is None else f"{name}={value}") for name, value in info.env.items()]
     rows += [("label", f"{name}={value}") for name, value in info.labels.items()]
     if info.isolation:
         rows.append(("runtime", f"{info.isolation.runtime} {info.isolation.runtime_version}"))

@@ -22,7 +22,7 @@ class Create(Protocol[R_co]):
         *,
         name: str | None = ...,
         repo: object = ...,
-        env: Mapping[str, str] = ...,
+        env: Mapping[str, str | None] = ...,
         labels: Mapping[str, str] = ...,
         limits: Limits = ...,
         network: Network = ...,

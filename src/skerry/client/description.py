@@ -20,7 +20,7 @@ class Creation(TypedDict, total=False):
 
     image: str
     repo: object
-    env: Mapping[str, str]
+    env: Mapping[str, str | None]
     labels: Mapping[str, str]
     limits: Limits
     network: Network
@@ -33,7 +33,7 @@ class Creation(TypedDict, total=False):
 def described(
     image: str,
     name: str | None,
-    env: Mapping[str, str],
+    env: Mapping[str, str | None],
     labels: Mapping[str, str],
     limits: Limits,
     network: Network,

@@ -160,7 +160,7 @@ def end_of_life(spec: Spec, started_at: float) -> float | None:
 async def configure(keeper: Keeper, spec: Spec, ends_at: float | None) -> None:
     """Tell the keeper what it works for. Sent again whenever one of these changes."""
     await keeper.configure(
-        user=spec.user, cwd=spec.cwd, env={**spec.image_env, **spec.env}, sudo=spec.options.sudo,
+        user=spec.user, cwd=spec.cwd, env=spec.environment, sudo=spec.options.sudo,
         life_s=max(ends_at - time.time(), 0) + LIFE_GRACE_S if ends_at is not None else None,
         open_files=spec.limits.open_files or 0, pids=spec.limits.pids,
     )  # fmt: skip

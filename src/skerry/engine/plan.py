@@ -108,7 +108,7 @@ def resolve(request: CreateRequest, image: ImageInfo, settings: Settings, host: 
     spec = Spec(
         image=request.image, image_digest=image.digest, layers=image.layers,
         user=image.user, cwd=image.cwd, image_env=image.env,
-        env=request.env, labels=request.labels,
+        env=_needed(request.env, image.env), labels=request.labels,
         limits=resolve_limits(request.limits, settings, host),
         lifecycle=resolve_lifecycle(request.lifecycle, settings.lifecycle, settings, request.name),
         network=request.network, options=request.options,
@@ -118,14 +118,18 @@ def resolve(request: CreateRequest, image: ImageInfo, settings: Settings, host: 
 
 def changed(spec: Spec, request: UpdateRequest, settings: Settings, name: str | None) -> Spec:
     """A sandbox's spec after an update."""
-    env = {**spec.env, **(request.env or {})}
-    spec = replace(spec, env={name: value for name, value in env.items() if value is not None})
+    spec = replace(spec, env=_needed({**spec.env, **(request.env or {})}, spec.image_env))
     check_env(spec.env)
     if request.labels is not None:
         spec = replace(spec, labels=request.labels)
     if request.lifecycle is not None:
         spec = replace(spec, lifecycle=resolve_lifecycle(request.lifecycle, spec.lifecycle, settings, name))
     return _bounded(spec)
+
+
+def _needed(env: dict[str, str | None], image: dict[str, str]) -> dict[str, str | None]:
+    """Without what unsets a variable that nobody has set."""
+    return {name: value for name, value in env.items() if value is not None or name in image}
 
 
 def _bounded(spec: Spec) -> Spec:

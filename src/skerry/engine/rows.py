@@ -51,12 +51,18 @@ class Spec(Value, frozen=True, kw_only=True):
     user: str
     cwd: str
     image_env: dict[str, str]
-    env: dict[str, str]
+    env: dict[str, str | None]
     labels: dict[str, str]
     limits: Limits
     lifecycle: Lifecycle
     network: Network
     options: Options
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The image's variables under the sandbox's own, of which None unsets."""
+        merged = {**self.image_env, **self.env}
+        return {name: value for name, value in merged.items() if value is not None}
 
 
 @dataclass(frozen=True)

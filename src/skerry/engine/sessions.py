@@ -162,7 +162,7 @@ async def _inner(live: Live, keeper: Keeper, held: Shell, request: RunRequest, m
     if isinstance(cmd, str) and shell.is_long(cmd):
         await _put(keeper, f"{place}/command", cmd.encode(), held.user)
         cmd = f". {place}/command"
-    env = shell.environment(place, mark, spec.cwd, request.cwd, request.env, {**spec.image_env, **spec.env})
+    env = shell.environment(place, mark, spec.cwd, request.cwd, request.env, spec.environment)
     return replace(request, cmd=shell.argv(held.bash, cmd), env=env, cwd=request.cwd or "/", user=held.user)
 
 

@@ -103,11 +103,11 @@ class Options(Value, frozen=True, kw_only=True):
 
 
 class CreateRequest(Value, frozen=True, kw_only=True):
-    """POST /v1/sandboxes."""
+    """POST /v1/sandboxes. In `env`, null unsets a variable of the image's."""
 
     image: str = "base"
     name: str | None = None
-    env: dict[str, str] = {}
+    env: dict[str, str | None] = {}
     labels: dict[str, str] = {}
     limits: Limits = Limits()
     network: Network = Network()
@@ -122,7 +122,7 @@ class CreateRequest(Value, frozen=True, kw_only=True):
 
 class UpdateRequest(Value, frozen=True, kw_only=True):
     """PATCH /v1/sandboxes/{id}: what is given replaces what was, in `env` and `lifecycle` one by one; in `env`,
-    null unsets a variable."""
+    null unsets a variable, also the image's."""
 
     env: dict[str, str | None] | None = None
     labels: dict[str, str] | None = None
@@ -155,7 +155,7 @@ class SandboxInfo(Answer, frozen=True, kw_only=True):
     name: str | None = None
     reason: str | None = None
     owner: str = "local"
-    env: dict[str, str] = {}
+    env: dict[str, str | None] = {}
     labels: dict[str, str] = {}
     network: Network = Network()
     options: Options = Options()

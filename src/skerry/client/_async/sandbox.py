@@ -58,7 +58,7 @@ class AsyncSandbox:
         *,
         name: str | None = None,
         repo: object = None,
-        env: Mapping[str, str] = {},
+        env: Mapping[str, str | None] = {},
         labels: Mapping[str, str] = {},
         limits: Limits = Limits(),
         network: Network = Network(),
@@ -238,7 +238,9 @@ class AsyncSandbox:
         lifecycle: Lifecycle | None = None,
     ) -> None:
         """Change it: what `env` and `lifecycle` name, and all of `labels`. In `env`, None unsets one variable."""
-        self._info = await self.client.value(requests.update(self.id, env, labels, lifecycle), SandboxInfo)
+        variables = texts(env, "env") if env is not None else None
+        names = texts(labels, "labels") if labels is not None else None
+        self._info = await self.client.value(requests.update(self.id, variables, names, lifecycle), SandboxInfo)
 
     async def usage(self) -> Usage:
         return await self.client.value(requests.usage(self.id), Usage)

@@ -59,7 +59,7 @@ class Sandbox:
         *,
         name: str | None = None,
         repo: object = None,
-        env: Mapping[str, str] = {},
+        env: Mapping[str, str | None] = {},
         labels: Mapping[str, str] = {},
         limits: Limits = Limits(),
         network: Network = Network(),
@@ -239,7 +239,9 @@ class Sandbox:
         lifecycle: Lifecycle | None = None,
     ) -> None:
         """Change it: what `env` and `lifecycle` name, and all of `labels`. In `env`, None unsets one variable."""
-        self._info = self.client.value(requests.update(self.id, env, labels, lifecycle), SandboxInfo)
+        variables = texts(env, "env") if env is not None else None
+        names = texts(labels, "labels") if labels is not None else None
+        self._info = self.client.value(requests.update(self.id, variables, names, lifecycle), SandboxInfo)
 
     def usage(self) -> Usage:
         return self.client.value(requests.usage(self.id), Usage)
