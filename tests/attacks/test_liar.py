@@ -14,9 +14,9 @@ from threading import Thread
 from typing import TypeVar
 
 import pytest
-from serving import Server
+from serving import Server, wait_until
 
-from skerry import Limits, Sandbox, run
+from skerry import Client, Limits, Sandbox, run
 from skerry.errors import SandboxUnavailable, SkerryError
 from skerry.keeper import binary, build_id
 
@@ -92,9 +92,9 @@ def at_once(work: Callable[[str], T], items: list[str], meanwhile: Callable[[], 
     return dict(done)
 
 
-def lies(table: str) -> list[str]:
+def lies(table: str, file: str = "lies.go") -> list[str]:
     """Read off the liar's source: what it can do and this file forgets would be tested by nobody."""
-    text = (LIAR / "lies.go").read_text().partition(f"var {table} = ")[2].partition("\n}\n")[0]
+    text = (LIAR / file).read_text().partition(f"var {table} = ")[2].partition("\n}\n")[0]
     return re.findall(r'^\t"([^"]+)":', text, re.MULTILINE)
 
 
@@ -205,6 +205,38 @@ def test_an_error_from_inside_carries_no_more_than_was_allowed(tried: dict[str, 
         error = tried[lie].error
         assert error is not None
         assert len(str(error)) < 20_000
+
+
+FLOODS = ("a flood", "lost for ever")
+
+
+@pytest.mark.parametrize("lie", [lie for lie in lies("eventLies", "events.go") if lie not in FLOODS])
+def test_who_lies_about_what_happened_is_failed(court: Court, lie: str) -> None:
+    sandbox = court.witness(lie)
+    with contextlib.closing(Ended(sandbox)):
+        wait_until(lambda: sandbox.info().state == "failed", "the lie to be noticed")
+        assert court.is_well()
+
+
+@pytest.mark.parametrize("lie", FLOODS)
+def test_a_flood_of_news_washes_nobody_elses_away(court: Court, lie: str) -> None:
+    def times() -> float:
+        assert court.server.process is not None
+        fields = Path(f"/proc/{court.server.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    with Client(court.server.address) as client:
+        since = max(event.seq for event in client.events())
+        before, began = times(), time.monotonic()
+        sandbox = court.witness(lie)
+        with contextlib.closing(Ended(sandbox)):
+            while time.monotonic() < began + 3:
+                assert court.is_well()
+            spent = (times() - before) / (time.monotonic() - began)
+            assert sandbox.info().state in ("running", "failed")
+            told = sum(event.sandbox == sandbox.id for event in client.events(since=since))
+    assert told < 10_000
+    assert spent < 0.9, "the server has time left for others"
 
 
 def test_sockets_that_linger_do_not_stop_the_server(court: Court) -> None:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from skerry.engine.events import Events, News
 from skerry.engine.live import Live
 from skerry.engine.runs import process_info
-from skerry.errors import SandboxUnavailable
+from skerry.errors import SandboxUnavailable, SkerryError
 from skerry.keeper import EventsHello, Keeper, KeeperLied, Process, ProcessEvent
 from skerry.types import ProcessInfo
 
@@ -52,13 +52,19 @@ class Watcher:
             before = ears.heard
             try:
                 await ears.listen()
-            except SandboxUnavailable as error:
+            except SkerryError as error:
                 failures = failures + 1 if ears.heard == before else 1
                 if failures >= TRIES and live.keeper is keeper and live.row.state == "running":
                     with suppress(SandboxUnavailable):  # somebody else has ended it just now
-                        await self._fail(live, keeper, error)
+                        await self._fail(live, keeper, _lie(error))
                     return
             await asyncio.sleep(PAUSE_S)
+
+
+def _lie(error: SkerryError) -> SandboxUnavailable:
+    if isinstance(error, SandboxUnavailable):
+        return error
+    return KeeperLied(f"the keeper does not tell what happens: {error.message}")
 
 
 class _Ears:

@@ -84,6 +84,9 @@ func answer(p *peer, q *http.Request) bool {
 	mu.Lock()
 	how := lie
 	mu.Unlock()
+	if q.URL.Path == "/v1/events" {
+		return told(p, how)
+	}
 	if act, ok := lies[how]; ok {
 		return act(p, q)
 	}
