@@ -29,6 +29,7 @@ if [ -n "$G" ]; then echo $$ > "$G/cgroup.procs"; fi
 %s
 if [ -n "$P" ]; then mkdir -p "$W/r/var/lib/skerry" && mount --bind "$P" "$W/r/var/lib/skerry"; fi
 mount -t proc proc "$W/r/proc" && mount --rbind /dev "$W/r/dev"
+mount -t devpts -o newinstance,ptmxmode=0666,mode=0620,gid=5,max=256 devpts "$W/r/dev/pts"
 mkdir -p "$W/r/run/skerry/bin" && cp "$K" "$W/r/run/skerry/bin/skerry-keeper"
 exec 3<&"$L" 4<&"$C" && eval "exec $L<&- $C<&-"
 exec env -i PATH="$PATH" SKERRY_CGROUP_FD="$F" GOMAXPROCS=2 "$0" "$W/r" /run/skerry/bin/skerry-keeper init \\

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from runtimes.walls import limits
 
-from skerry.keeper import Keeper, ProcessSpec, binary, build_id
+from skerry.keeper import Keeper, ProcessSpec, Size, binary, build_id
 from skerry.runtimes import Init, Wall
 from skerry.runtimes.oci import OciRuntime
 
@@ -75,3 +75,11 @@ async def test_a_port_is_waited_for_from_inside(kept: tuple[Init, Keeper]) -> No
     assert (closed.open, closed.last) == (False, "nothing listens on port 80")
     await keeper.spawn(ProcessSpec(id="p-server", argv=["/bin/probe", "listen", "80"], timeout_s=30.0))
     assert (await keeper.wait_for_port(80, 20.0)).open
+
+
+async def test_a_terminal_is_of_the_sandboxs_own(kept: tuple[Init, Keeper]) -> None:
+    _, keeper = kept
+    spec = ProcessSpec(id="p-terminal", argv=["/bin/probe", "terminal"], user="1000:1000", pty=Size(cols=99, rows=33))
+    stream = await keeper.start(spec)
+    shown = b"".join([data async for _, data in stream]).decode().splitlines()
+    assert shown == ["/dev/pts/0 1000:5 620 33x99", "controlling", "ioctl TIOCSTI function not implemented"]

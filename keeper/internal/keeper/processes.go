@@ -115,6 +115,8 @@ func (k *keeper) one(c *wire.Conn, q *wire.Request, rest string) {
 		stdin(c, q, p)
 	case "POST signal":
 		sendSignal(c, q, p)
+	case "POST resize":
+		resize(c, q, p)
 	default:
 		c.Fail(405, "no_route", "no such call")
 	}
@@ -185,6 +187,25 @@ func pour(c *wire.Conn, body io.Reader, p *process.Process) error {
 		case err != nil:
 			return err
 		}
+	}
+}
+
+func resize(c *wire.Conn, q *wire.Request, p *process.Process) {
+	var size process.Size
+	if !decode(c, q, &size) {
+		return
+	}
+	if !size.Valid() {
+		c.Fail(400, "bad_request", "a terminal has 1 to 10000 columns and rows")
+		return
+	}
+	switch p.Resize(size) {
+	case nil:
+		c.JSON(200, struct{}{})
+	case process.ErrTerminal:
+		c.Fail(409, "no_terminal", process.ErrTerminal.Error())
+	default:
+		c.Fail(409, "not_running", "the process has ended")
 	}
 }
 

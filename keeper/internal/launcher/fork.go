@@ -22,6 +22,7 @@ func fork(r *spawn.Request, fds []int) (int, syscall.Errno) {
 		Files: []uintptr{uintptr(fds[0]), uintptr(fds[1]), uintptr(fds[2])},
 		Sys: &syscall.SysProcAttr{
 			Setsid:     true,
+			Setctty:    r.Terminal == 1, // Ctty is 0: stdin
 			Credential: &syscall.Credential{Uid: r.UID, Gid: r.GID, Groups: r.Groups},
 		},
 	}

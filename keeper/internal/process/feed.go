@@ -5,6 +5,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"skerry/keeper/internal/linux"
 )
 
 // Errors of writing to a command's stdin.
@@ -18,6 +20,7 @@ var (
 // host waits once the pipe and the queue are full.
 type feed struct {
 	pipe  *os.File
+	tty   bool // its end is a character, and more may follow
 	queue chan input
 	ended chan struct{} // the process is over
 	still chan struct{} // nothing is written any more
@@ -35,8 +38,8 @@ const (
 	feedCheck = 100 * time.Millisecond
 )
 
-func newFeed(pipe *os.File) *feed {
-	f := &feed{pipe: pipe, queue: make(chan input, feedSlots), ended: make(chan struct{}), still: make(chan struct{})}
+func newFeed(pipe *os.File, tty bool) *feed {
+	f := &feed{pipe: pipe, tty: tty, queue: make(chan input, feedSlots), ended: make(chan struct{}), still: make(chan struct{})}
 	go f.run()
 	return f
 }
@@ -56,10 +59,14 @@ func (f *feed) run() {
 
 // write hands one input on; err is what stopped an earlier one: the rest goes nowhere then.
 func (f *feed) write(in input, err error) error {
-	if err == nil && in.data == nil {
-		_ = f.pipe.Close()
-	} else if err == nil {
+	switch {
+	case err != nil:
+	case in.data != nil:
 		_, err = f.pipe.Write(in.data)
+	case f.tty:
+		err = f.writeEOF()
+	default:
+		_ = f.pipe.Close()
 	}
 	if in.done != nil {
 		if err != nil {
@@ -67,8 +74,23 @@ func (f *feed) write(in input, err error) error {
 		}
 		close(in.done)
 	}
-	if in.data == nil {
+	if in.data == nil && !f.tty {
 		return ErrStdin
+	}
+	return err
+}
+
+// writeEOF types what ends the input at a terminal.
+func (f *feed) writeEOF() error {
+	raw, err := f.pipe.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var character byte
+	some := false
+	err = raw.Control(func(fd uintptr) { character, some = linux.EOFCharacter(int(fd)) })
+	if err == nil && some {
+		_, err = f.pipe.Write([]byte{character})
 	}
 	return err
 }

@@ -34,12 +34,13 @@ type Process struct {
 	failure  syscall.Errno
 	stdin    *os.File // nil: none
 	feed     *feed
-	out, err *os.File
+	out, err *os.File // of a terminal, stdin and out are one, and there is no err
 	journal  *journal.Journal
 	own      *journal.Reader // of a run: it waits for this one
 	timer    *time.Timer
 	timedOut atomic.Bool
 	killed   atomic.Bool
+	late     atomic.Bool // the pumps take what there is, and no more
 	ended    chan struct{}
 	endedAt  time.Time // valid, as is status, once ended is closed
 	status   Status
@@ -65,7 +66,7 @@ func (t *Table) Start(q *Request, d Defaults) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{table: t, Request: q, User: user, Began: time.Now(), ended: make(chan struct{})}
+	p := &Process{table: t, Request: q, User: user, Pty: q.Pty != nil, Began: time.Now(), ended: make(chan struct{})}
 	if err := t.add(p); err != nil {
 		return nil, err
 	}
@@ -86,7 +87,7 @@ func (t *Table) Start(q *Request, d Defaults) (*Process, error) {
 		return p, nil
 	}
 	if p.stdin != nil {
-		p.feed = newFeed(p.stdin)
+		p.feed = newFeed(p.stdin, p.Pty)
 	}
 	if q.Timeout != nil {
 		p.timer = time.AfterFunc(time.Duration(*q.Timeout*float64(time.Second)), p.expire)
@@ -132,66 +133,6 @@ func (t *Table) launch(p *Process, request *spawn.Request) error {
 		return p.failure
 	}
 	return checkDir(request.Dir, p.User)
-}
-
-func (t *Table) try(p *Process, request *spawn.Request) error {
-	launcher, err := t.Pool.Take()
-	if err != nil {
-		return err
-	}
-	files, inside, err := t.stdio(p.Request.Stdin == "pipe")
-	if err != nil {
-		launcher.Release()
-		return err
-	}
-	p.stdin, p.out, p.err = files[0], files[1], files[2]
-	p.job, err = launcher.Start(request, inside)
-	for _, fd := range inside {
-		if fd != t.Null {
-			_ = syscall.Close(fd)
-		}
-	}
-	if err != nil {
-		p.closeFiles()
-	}
-	return err
-}
-
-// stdio makes the pipes: our ends are in the poller, the inside's block as programs expect.
-func (t *Table) stdio(stdin bool) (ours [3]*os.File, inside [3]int, err error) {
-	inside = [3]int{t.Null, t.Null, t.Null}
-	for i := range 3 {
-		if i == 0 && !stdin {
-			continue
-		}
-		var pipe [2]int
-		if err = syscall.Pipe2(pipe[:], syscall.O_CLOEXEC); err != nil {
-			break
-		}
-		mine, theirs := pipe[0], pipe[1]
-		if i == 0 {
-			mine, theirs = theirs, mine
-		}
-		_ = syscall.SetNonblock(mine, true)
-		ours[i], inside[i] = os.NewFile(uintptr(mine), "pipe"), theirs
-	}
-	if err != nil {
-		for i := range 3 {
-			if ours[i] != nil {
-				_ = ours[i].Close()
-				_ = syscall.Close(inside[i])
-			}
-		}
-	}
-	return ours, inside, err
-}
-
-func (p *Process) closeFiles() {
-	for _, f := range []*os.File{p.stdin, p.out, p.err} {
-		if f != nil {
-			_ = f.Close()
-		}
-	}
 }
 
 func (p *Process) expire() {

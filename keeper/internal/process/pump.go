@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	drainTime  = 200 * time.Millisecond
-	outputSize = 64 << 10 // what a pipe holds
+	drainTime    = 200 * time.Millisecond
+	outputSize   = 64 << 10 // what a pipe holds
+	terminalSize = 64 << 10 // more than a terminal does
 )
 
 var frames = sync.Pool{New: func() any { return new([wire.FrameHead + outputSize]byte) }}
@@ -23,13 +24,18 @@ var frames = sync.Pool{New: func() any { return new([wire.FrameHead + outputSize
 func (p *Process) attend() {
 	var pumps sync.WaitGroup
 	for kind, pipe := range map[byte]*os.File{wire.Stdout: p.out, wire.Stderr: p.err} {
-		pumps.Add(1)
-		go p.pump(kind, pipe, &pumps)
+		if pipe != nil {
+			pumps.Add(1)
+			go p.pump(kind, pipe, &pumps)
+		}
 	}
 	<-p.job.Exited()
 	ended := time.Now()
 	if p.timer != nil {
 		p.timer.Stop()
+	}
+	if p.Pty { // its pump may have met the end already, and did not believe it
+		_ = p.out.SetReadDeadline(ended)
 	}
 	p.drain(&pumps, ended)
 	p.finish(p.conclude(ended))
@@ -48,8 +54,11 @@ func (p *Process) drain(pumps *sync.WaitGroup, ended time.Time) {
 	select {
 	case <-drained:
 	case <-late.C:
+		p.late.Store(true)
 		_ = p.out.SetReadDeadline(ended)
-		_ = p.err.SetReadDeadline(ended)
+		if p.err != nil {
+			_ = p.err.SetReadDeadline(ended)
+		}
 		<-drained
 	}
 }
@@ -68,41 +77,54 @@ func (p *Process) pump(kind byte, pipe *os.File, done *sync.WaitGroup) {
 func (p *Process) keep(kind byte, pipe *os.File) error {
 	raw, err := pipe.SyscallConn()
 	for err == nil {
-		_, err = p.move(kind, raw, outputSize)
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		_ = pipe.SetReadDeadline(time.Time{})
-		return p.rest(kind, raw)
+		_, err = p.move(kind, raw.Read, outputSize)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = pipe.SetReadDeadline(time.Time{})
+			if p.late.Load() {
+				return p.rest(kind, raw)
+			}
+		}
 	}
 	return err
 }
 
-// rest takes what the pipe holds at this moment and no more.
+// rest takes what there is at this moment and no more.
 func (p *Process) rest(kind byte, raw syscall.RawConn) error {
-	left := 0
-	err := raw.Control(func(fd uintptr) { left = linux.Pending(int(fd)) })
-	for left > 0 && err == nil {
-		n := 0
-		n, err = p.move(kind, raw, left)
+	left := terminalSize // how much a terminal holds nobody says
+	if !p.Pty {
+		_ = raw.Control(func(fd uintptr) { left = linux.Pending(int(fd)) })
+	}
+	now := func(f func(uintptr) bool) error {
+		some := true
+		if err := raw.Control(func(fd uintptr) { some = f(fd) }); err != nil {
+			return err
+		}
+		if !some {
+			return os.ErrDeadlineExceeded
+		}
+		return nil
+	}
+	for left > 0 {
+		n, err := p.move(kind, now, left)
+		if err != nil {
+			return err
+		}
 		left -= n
 	}
-	if err == nil {
-		err = os.ErrDeadlineExceeded
-	}
-	return err
+	return os.ErrDeadlineExceeded
 }
 
-// move waits for bytes and keeps one frame of them. It takes a buffer only once there are some: a command that is silent
-// costs none.
-func (p *Process) move(kind byte, raw syscall.RawConn, most int) (n int, err error) {
+// move takes bytes, as read gets at them, and keeps one frame of them. It takes a buffer only once there are some: a
+// command that is silent costs none.
+func (p *Process) move(kind byte, read func(func(uintptr) bool) error, most int) (n int, err error) {
 	p.journal.Await()
 	most = min(most, outputSize, p.journal.Most())
 	var buffer *[wire.FrameHead + outputSize]byte
 	var readErr error
-	err = raw.Read(func(fd uintptr) bool {
+	err = read(func(fd uintptr) bool {
 		buffer = frames.Get().(*[wire.FrameHead + outputSize]byte)
 		n, readErr = syscall.Read(int(fd), buffer[wire.FrameHead:wire.FrameHead+most])
-		if readErr == syscall.EAGAIN {
+		if readErr == syscall.EAGAIN || readErr == syscall.EIO && p.unfinished() {
 			frames.Put(buffer)
 			return false
 		}
@@ -115,6 +137,8 @@ func (p *Process) move(kind byte, raw syscall.RawConn, most int) (n int, err err
 	switch {
 	case readErr == syscall.EINTR:
 		return 0, nil
+	case readErr == syscall.EIO && p.Pty:
+		return 0, io.EOF
 	case readErr != nil:
 		return 0, readErr
 	case n == 0:
@@ -122,6 +146,16 @@ func (p *Process) move(kind byte, raw syscall.RawConn, most int) (n int, err err
 	}
 	p.journal.Append(kind, buffer[:wire.FrameHead+n])
 	return n, nil
+}
+
+// unfinished: nobody has a terminal open just now, but its owner lives and may open it again.
+func (p *Process) unfinished() bool {
+	select {
+	case <-p.job.Exited():
+		return false
+	default:
+		return p.Pty
+	}
 }
 
 func discard(pipe *os.File) {

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"skerry/keeper/internal/accounts"
+	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/rights"
 	"skerry/keeper/internal/spawn"
 )
@@ -26,7 +27,23 @@ type Request struct {
 	Journal int64              `json:"journal"` // bytes of output kept; 0: as configured
 	Show    *string            `json:"show"`    // what lists show instead of the command
 	Session *string            `json:"session"`
+	Pty     *Size              `json:"pty"` // nil: no terminal
 }
+
+// Size is a terminal's, in characters.
+type Size struct {
+	Cols int `json:"cols"`
+	Rows int `json:"rows"`
+}
+
+const maxSize = 10_000
+
+// Valid says whether a terminal can be so large.
+func (s Size) Valid() bool {
+	return s.Cols >= 1 && s.Cols <= maxSize && s.Rows >= 1 && s.Rows <= maxSize
+}
+
+func (s Size) window() linux.Window { return linux.Window{Rows: uint16(s.Rows), Cols: uint16(s.Cols)} }
 
 // Defaults is what the configuration gives to every command.
 type Defaults struct {
@@ -76,6 +93,9 @@ func (q *Request) check() error {
 	}
 	if q.Journal < 0 {
 		return refuse("bad_request", "journal: out of range")
+	}
+	if q.Pty != nil && !q.Pty.Valid() {
+		return refuse("bad_request", "pty: 1 to 10000 columns and rows")
 	}
 	if q.Session != nil && len(*q.Session) > maxSession {
 		return refuse("bad_request", "session: too long a name")
@@ -134,10 +154,14 @@ func (q *Request) resolve(d Defaults) (*spawn.Request, *accounts.User, error) {
 		return nil, nil, refuse("bad_cwd", "cwd: a NUL byte is not allowed")
 	}
 	env, search := q.environment(d, user)
-	return &spawn.Request{
+	r := &spawn.Request{
 		UID: user.UID, GID: user.GID, Groups: user.Groups, OpenFiles: d.OpenFiles, Processes: d.Processes, Dir: dir,
 		Path: search, Argv: argv, Env: env,
-	}, user, nil
+	}
+	if q.Pty != nil {
+		r.Terminal = 1
+	}
+	return r, user, nil
 }
 
 func shellLine(line string) ([]string, error) {
@@ -165,6 +189,9 @@ func checkDir(dir string, user *accounts.User) error {
 
 func (q *Request) environment(d Defaults, user *accounts.User) (env []string, search string) {
 	all := user.Environment()
+	if q.Pty != nil {
+		all["TERM"] = "xterm-256color"
+	}
 	for name, value := range d.Env {
 		all[name] = value
 	}

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"encoding/json"
 	"math"
 	"sync"
 
@@ -148,6 +149,11 @@ func (s *stream) obey(kind byte, body []byte) error {
 	case wire.StdinEOF:
 		if s.feed != nil && s.feed.put(input{}, s.conn.HungUp) == errLeft {
 			return errLeft
+		}
+	case wire.Resize:
+		var size Size
+		if json.Unmarshal(body, &size) == nil && size.Valid() {
+			_ = s.Resize(size)
 		}
 	case wire.Signal:
 		if signal, ok := linux.Signal(string(body)); ok {

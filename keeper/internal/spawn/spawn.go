@@ -26,6 +26,7 @@ type Request struct {
 	UID, GID  uint32
 	OpenFiles uint32 // 0: as inherited
 	Processes uint32 // of one user; 0: as inherited
+	Terminal  uint32 // 1: stdin is one, and becomes the controlling terminal
 	Groups    []uint32
 	Dir       string
 	Path      string // where bare program names are looked for
@@ -71,7 +72,7 @@ var errShort = errors.New("spawn: short message")
 func (r *Request) Encode() []byte {
 	b := make([]byte, 4, 512)
 	b = append(b, r.Kind)
-	for _, n := range []uint32{r.Job, r.Signal, r.UID, r.GID, r.OpenFiles, r.Processes, uint32(len(r.Groups))} {
+	for _, n := range []uint32{r.Job, r.Signal, r.UID, r.GID, r.OpenFiles, r.Processes, r.Terminal, uint32(len(r.Groups))} {
 		b = binary.BigEndian.AppendUint32(b, n)
 	}
 	for _, g := range r.Groups {
@@ -97,7 +98,7 @@ func appendStrings(b []byte, list []string) []byte {
 func Decode(b []byte) (*Request, error) {
 	d := decoder{b: b}
 	r := &Request{Kind: d.byte()}
-	for _, field := range []*uint32{&r.Job, &r.Signal, &r.UID, &r.GID, &r.OpenFiles, &r.Processes} {
+	for _, field := range []*uint32{&r.Job, &r.Signal, &r.UID, &r.GID, &r.OpenFiles, &r.Processes, &r.Terminal} {
 		*field = d.uint32()
 	}
 	for n := d.count(); n > 0; n-- {

@@ -8,7 +8,7 @@ import (
 
 func TestARequestSurvivesTheWire(t *testing.T) {
 	want := &Request{
-		Kind: Start, Job: 7, Signal: 9, UID: 1000, GID: 1001, OpenFiles: 64, Groups: []uint32{1, 2}, Dir: "/w", Path: "/bin",
+		Kind: Start, Job: 7, Signal: 9, UID: 1000, GID: 1001, OpenFiles: 64, Terminal: 1, Groups: []uint32{1, 2}, Dir: "/w", Path: "/bin",
 		User: "ann", Argv: []string{"a", "", "\xff\xfe"}, Env: []string{"A=b"},
 	}
 	got, err := Read(bytes.NewReader(want.Encode()), MaxRequest)

@@ -24,6 +24,7 @@ from skerry.keeper.values import (
     Process,
     ProcessEvent,
     ProcessSpec,
+    Size,
 )
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "ProcessEvent",
     "ProcessSpec",
     "ProcessStream",
+    "Size",
     "binary",
     "build_id",
 ]

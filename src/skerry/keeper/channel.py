@@ -43,6 +43,7 @@ _CLASSES: dict[str, type[SkerryError]] = {
     "no_process": NotFound,
     "no_room": QuotaExceeded,
     "no_shell": InvalidRequest,
+    "no_terminal": Conflict,
     "not_running": Conflict,
     "running": Conflict,
     "stdin_closed": Conflict,

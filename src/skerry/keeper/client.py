@@ -169,6 +169,10 @@ class Keeper:
         """To a process's group; KILL takes the whole tree, also what a finished one left behind."""
         await self._channel.call(_nothing, "POST", _path(process_id) + "/signal", body={"signal": name})
 
+    async def resize(self, process_id: str, cols: int, rows: int) -> None:
+        """Of its terminal."""
+        await self._channel.call(_nothing, "POST", _path(process_id) + "/resize", body={"cols": cols, "rows": rows})
+
     async def remove(self, process_id: str) -> None:
         """Forgets a finished process."""
         await self._channel.call(_nothing, "DELETE", _path(process_id))

@@ -160,9 +160,17 @@ class Failed(_Said, frozen=True, kw_only=True):
     error: Failure
 
 
+class Size(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a terminal, in characters."""
+
+    cols: int
+    rows: int
+
+
 class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A command to start: `argv` or a `shell` line. In `env`, None unsets. `journal`: bytes of output to keep, 0 as
-    configured. `show`: what lists show instead of the command. `detach` is for the keeper's client to say."""
+    configured. `show`: what lists show instead of the command. `pty`: stdin, stdout and stderr are a terminal. `detach`
+    is for the keeper's client to say."""
 
     id: str
     argv: list[str] | None = None
@@ -176,6 +184,7 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     journal: int = 0
     show: str | None = None
     session: str | None = None
+    pty: Size | None = None
 
 
 class File(_Said, frozen=True, kw_only=True):

@@ -26,6 +26,8 @@ func task(name string, args []string) {
 		serveOnce(args[0])
 	case "listen":
 		listen(args[0])
+	case "terminal":
+		terminal()
 	case "cores":
 		cores()
 	case "trace":

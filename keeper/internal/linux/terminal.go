@@ -1,0 +1,109 @@
+package linux
+
+import (
+	"strconv"
+	"syscall"
+	"unsafe"
+)
+
+const (
+	ptmx              = "/dev/pts/ptmx"
+	ptmxDevice        = 5<<8 | 2
+	devptsMagic       = 0x1cd1
+	tiocsptlck        = 0x40045431
+	tiocgptpeer       = 0x5441
+	terminalMode      = 0o620 // its group, which the mount gives it, may write to it
+	vEOF              = 4
+	vDisabled    byte = 0
+)
+
+// Window is a terminal's size in characters.
+type Window struct{ Rows, Cols, width, height uint16 }
+
+func ioctl(fd int, request uintptr, argument unsafe.Pointer) error {
+	if _, _, e := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), request, uintptr(argument)); e != 0 {
+		return e
+	}
+	return nil
+}
+
+// OpenTerminal makes a terminal that belongs to a user. The outer end does not block, the inner one is what a program
+// gets. No path leads to the inner end: whatever root inside has put in /dev/pts, it is this terminal's own.
+func OpenTerminal(uid uint32, size Window) (outer, inner int, err error) {
+	if outer, err = openMultiplexer(); err != nil {
+		return -1, -1, err
+	}
+	defer func() {
+		if err != nil {
+			_ = syscall.Close(outer)
+		}
+	}()
+	var unlocked int32
+	if err = ioctl(outer, tiocsptlck, unsafe.Pointer(&unlocked)); err != nil {
+		return -1, -1, err
+	}
+	if err = prepare(outer, size); err != nil {
+		return -1, -1, err
+	}
+	fd, _, e := syscall.Syscall(syscall.SYS_IOCTL, uintptr(outer), tiocgptpeer,
+		syscall.O_RDWR|syscall.O_NOCTTY|syscall.O_CLOEXEC)
+	if e != 0 {
+		return -1, -1, e
+	}
+	inner = int(fd)
+	if err = syscall.Fchown(inner, int(uid), -1); err == nil {
+		err = syscall.Fchmod(inner, terminalMode)
+	}
+	if err != nil {
+		_ = syscall.Close(inner)
+		return -1, -1, err
+	}
+	return outer, inner, nil
+}
+
+// prepare sets the size, and that what is typed is UTF-8: else its line editing would rub out bytes and not characters.
+func prepare(fd int, size Window) error {
+	var settings syscall.Termios
+	if err := ioctl(fd, syscall.TCGETS, unsafe.Pointer(&settings)); err != nil {
+		return err
+	}
+	settings.Iflag |= syscall.IUTF8
+	if err := ioctl(fd, syscall.TCSETS, unsafe.Pointer(&settings)); err != nil {
+		return err
+	}
+	return Resize(fd, size)
+}
+
+// openMultiplexer looks at the thing before it opens it: root inside may have put something else there.
+func openMultiplexer() (int, error) {
+	path, err := openat2(atFdCwd, ptmx, oPath|syscall.O_NOFOLLOW, 0, resolveNoLinks)
+	if err != nil {
+		return -1, err
+	}
+	defer func() { _ = syscall.Close(path) }()
+	var st syscall.Stat_t
+	var fs syscall.Statfs_t
+	if err = syscall.Fstat(path, &st); err == nil {
+		err = syscall.Fstatfs(path, &fs)
+	}
+	switch {
+	case err != nil:
+		return -1, err
+	case st.Mode&syscall.S_IFMT != syscall.S_IFCHR || st.Rdev != ptmxDevice || fs.Type != devptsMagic:
+		return -1, syscall.ENODEV
+	}
+	const flags = syscall.O_RDWR | syscall.O_NOCTTY | syscall.O_NONBLOCK | syscall.O_CLOEXEC
+	return syscall.Open("/proc/self/fd/"+strconv.Itoa(path), flags, 0)
+}
+
+// Resize changes a terminal's size; the kernel tells its programs.
+func Resize(fd int, size Window) error { return ioctl(fd, syscall.TIOCSWINSZ, unsafe.Pointer(&size)) }
+
+// EOFCharacter is what ends the input at a terminal, if anything does.
+func EOFCharacter(fd int) (byte, bool) {
+	var settings syscall.Termios
+	if ioctl(fd, syscall.TCGETS, unsafe.Pointer(&settings)) != nil {
+		return 0, false
+	}
+	return settings.Cc[vEOF], settings.Cc[vEOF] != vDisabled
+}

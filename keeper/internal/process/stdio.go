@@ -1,0 +1,115 @@
+package process
+
+import (
+	"errors"
+	"os"
+	"syscall"
+
+	"skerry/keeper/internal/linux"
+	"skerry/keeper/internal/spawn"
+)
+
+// ErrTerminal means that the process has no terminal to resize.
+var ErrTerminal = errors.New("the process has no terminal")
+
+// ends are a command's stdin, stdout and stderr: ours are in the poller, the inside's block as programs expect.
+type ends struct {
+	ours   [3]*os.File
+	inside [3]int
+}
+
+func (t *Table) try(p *Process, request *spawn.Request) error {
+	launcher, err := t.Pool.Take()
+	if err != nil {
+		return err
+	}
+	made, err := t.stdio(p)
+	if err != nil {
+		launcher.Release()
+		return err
+	}
+	p.stdin, p.out, p.err = made.ours[0], made.ours[1], made.ours[2]
+	p.job, err = launcher.Start(request, made.inside)
+	t.closeInside(made)
+	if err != nil {
+		p.closeFiles()
+	}
+	return err
+}
+
+func (t *Table) stdio(p *Process) (ends, error) {
+	if p.Request.Pty != nil {
+		return terminal(p)
+	}
+	made := ends{inside: [3]int{t.Null, t.Null, t.Null}}
+	for i := range 3 {
+		if i == 0 && p.Request.Stdin != "pipe" {
+			continue
+		}
+		var pipe [2]int
+		if err := syscall.Pipe2(pipe[:], syscall.O_CLOEXEC); err != nil {
+			for _, f := range made.ours {
+				_ = f.Close()
+			}
+			t.closeInside(made)
+			return ends{}, err
+		}
+		mine, theirs := pipe[0], pipe[1]
+		if i == 0 {
+			mine, theirs = theirs, mine
+		}
+		_ = syscall.SetNonblock(mine, true)
+		made.ours[i], made.inside[i] = os.NewFile(uintptr(mine), "pipe"), theirs
+	}
+	return made, nil
+}
+
+// terminal makes one, which is all three.
+func terminal(p *Process) (ends, error) {
+	outer, inner, err := linux.OpenTerminal(p.User.UID, p.Request.Pty.window())
+	switch err {
+	case nil:
+	case syscall.ENOENT, syscall.ENODEV, syscall.ENOTDIR, syscall.ELOOP, syscall.EACCES, syscall.EPERM, syscall.ENXIO:
+		return ends{}, refuse("no_terminal", "there are no terminals in this sandbox: %v", err)
+	case syscall.EINVAL:
+		return ends{}, refuse("unknown_user", "user %s can't have a terminal: %v", p.User.Name, err)
+	default:
+		return ends{}, errors.New("no terminal: " + err.Error())
+	}
+	master := os.NewFile(uintptr(outer), "terminal")
+	return ends{[3]*os.File{master, master, nil}, [3]int{inner, inner, inner}}, nil
+}
+
+func (t *Table) closeInside(made ends) {
+	for i, fd := range made.inside {
+		if fd != t.Null && (i == 0 || fd != made.inside[i-1]) {
+			_ = syscall.Close(fd)
+		}
+	}
+}
+
+func (p *Process) closeFiles() {
+	for _, f := range []*os.File{p.stdin, p.out, p.err} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// Resize changes the size of the process's terminal.
+func (p *Process) Resize(size Size) error {
+	if !p.Pty {
+		return ErrTerminal
+	}
+	if !p.Running() || p.job == nil {
+		return ErrEnded
+	}
+	raw, err := p.out.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { _ = linux.Resize(int(fd), size.window()) })
+	}
+	if err != nil {
+		return ErrEnded
+	}
+	return nil
+}
