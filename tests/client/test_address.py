@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skerry.client import requests
+from skerry.client import file_requests, requests
 from skerry.client.address import parse_address, resolve
 from skerry.client.connection import http_request, transport_options
 from skerry.config import load, socket_path
@@ -68,8 +68,25 @@ def test_no_proxy_of_the_environment_gets_in_between() -> None:
 
 
 def test_a_query_says_what_was_meant() -> None:
-    request = http_request(parse_address("http://h:1"), requests.stat_file("dev", "/a b&c=d/é+%2f?#", "u"))
+    request = http_request(parse_address("http://h:1"), file_requests.look("dev", "stat", "/a b&c=d/é+%2f?#", "u"))
     assert request.url.params["path"] == "/a b&c=d/é+%2f?#"
     assert request.url.params["user"] == "u"
     assert request.url.path == "/v1/sandboxes/dev/files/stat"
     assert request.headers["host"] == "h:1"
+
+
+def test_bytes_that_are_no_text_are_in_a_query_as_they_are() -> None:
+    request = http_request(parse_address("http://h:1"), file_requests.look("dev", "stat", "/a\udcff\udc80ü", None))
+    assert request.url.raw_path.endswith(b"?path=%2Fa%FF%80%C3%BC")
+
+
+def test_a_large_body_is_sent_in_pieces_with_the_headers_of_a_small_one() -> None:
+    address = parse_address("http://h:1")
+    small, large = (
+        http_request(address, file_requests.write_file("dev", "/f", b"x" * size)) for size in (1000, 1_000_000)
+    )
+    assert set(small.headers) == set(large.headers)
+    assert (large.headers["host"], large.headers["content-length"]) == ("h:1", "1000000")
+    pieces = list(large.stream)  # type: ignore[call-overload]
+    assert len(pieces) > 1
+    assert b"".join(pieces) == b"x" * 1_000_000

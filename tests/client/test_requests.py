@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from skerry.client import requests
+from skerry.client import file_requests, requests
 from skerry.client.content import check_contents, pieces
 from skerry.client.description import run_request, words
 from skerry.errors import InvalidRequest, NotFound
@@ -52,14 +52,14 @@ def test_only_what_is_given_is_sent() -> None:
 
 
 def test_a_mode_goes_in_octal() -> None:
-    request = requests.write_file("dev", "a b&c", b"", mode=0o640, user=None, parents=True)
+    request = file_requests.write_file("dev", "a b&c", b"", mode=0o640, user=None, parents=True)
     assert dict(request.params) == {"path": "a b&c", "mode": "0640", "parents": "true"}
 
 
-@pytest.mark.parametrize("path", ["", "a\0b"])
+@pytest.mark.parametrize("path", ["", "a\0b", "a" * 4097, "ü" * 2049, "\ud800", b"bytes"])
 def test_a_path_that_can_be_none_is_refused(path: str) -> None:
     with pytest.raises(InvalidRequest):
-        requests.stat_file("dev", path, None)
+        file_requests.look("dev", "stat", path, None)
 
 
 def test_patience_with_a_run_outlasts_its_time_out() -> None:
@@ -116,7 +116,7 @@ def test_wrong_types_are_refused_by_name_before_anything_is_sent() -> None:
 
 def test_paths_are_welcome_where_texts_are() -> None:
     assert words(["cat", PurePosixPath("/a/b")]) == ["cat", "/a/b"]
-    assert dict(requests.stat_file("dev", PurePosixPath("/a"), None).params) == {"path": "/a"}
+    assert dict(file_requests.look("dev", "stat", PurePosixPath("/a"), None).params) == {"path": "/a"}
 
 
 def test_a_file_of_this_host_that_is_none_is_refused_at_once(tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import io
 import os
 from collections.abc import Iterator
 
 import pytest
 from serving import Server
 
-from skerry import Sandbox
+from skerry import Limits, Sandbox
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +106,133 @@ def test_a_file_of_several_gibibytes_streams_with_flat_memory(server: Server, bo
     assert resident() - before < 64 * 1024
     box.files.remove("/workspace/huge")
     box.files.remove("/workspace/back")
+
+
+def test_parts_of_a_file_are_read_as_python_reads(box: Sandbox) -> None:
+    box.files.write("/workspace/ten", "0123456789")
+    for offset, length, part in (
+        (0, None, b"0123456789"), (3, None, b"3456789"), (3, 2, b"34"), (0, 0, b""), (8, 100, b"89"), (10, None, b""),
+        (500, 5, b""),
+    ):  # fmt: skip
+        assert box.files.read_bytes("/workspace/ten", offset=offset, length=length) == part
+        assert b"".join(box.files.stream("/workspace/ten", offset=offset, length=length)) == part
+    whole = box.files.read_bytes("/proc/version")
+    assert box.files.read_bytes("/proc/version", offset=2, length=7) == whole[2:9]
+    assert box.files.read_bytes("/proc/version", offset=100_000) == b""
+    box.files.write("/workspace/empty", "")
+    assert box.files.read_bytes("/workspace/empty", offset=1, length=1) == b""
+    with pytest.raises(ValueError, match="negative"):
+        box.files.read_bytes("/workspace/ten", offset=-1)
+    with pytest.raises(FileNotFoundError):
+        box.files.read_bytes("/workspace/none", offset=1)
+
+
+def test_names_and_contents_that_are_no_text_survive(box: Sandbox) -> None:
+    name = os.fsdecode(b"/workspace/odd/b\xff\x80ad")
+    content = bytes(range(256))
+    written = box.files.write(name, content)
+    assert (written.path, written.name) == (name, os.fsdecode(b"b\xff\x80ad"))
+    listed = box.files.list("/workspace/odd")
+    assert [entry.path for entry in listed] == [name]
+    assert box.files.read_bytes(listed[0].path) == content
+    assert box.files.read_text(name, encoding="latin-1") == content.decode("latin-1")
+    with pytest.raises(UnicodeDecodeError):
+        box.files.read_text(name)
+    assert box.run("ls odd | od -An -tx1").stdout == " 62 ff 80 61 64 0a\n"
+    box.files.move(name, os.fsdecode(b"/workspace/odd/\xfe"))
+    assert box.files.link(os.fsdecode(b"\xfe"), "/workspace/odd/l").target == os.fsdecode(b"\xfe")
+    assert box.files.exists(os.fsdecode(b"/workspace/odd/\xfe"))
+    with pytest.raises(FileNotFoundError) as missing:
+        box.files.read_bytes(name)
+    assert missing.value.errno == errno.ENOENT
+    box.files.remove("/workspace/odd", recursive=True)
+
+
+def test_a_list_says_that_there_is_more(box: Sandbox) -> None:
+    box.run("mkdir -p tree/a/b .hid && touch tree/a/b/c tree/.x", check=True)
+    listed = box.files.list("tree", depth=3)
+    assert [entry.path for entry in listed] == ["tree/.x", "tree/a", "tree/a/b", "tree/a/b/c"]
+    assert (listed.more, listed.skipped) == (False, 0)
+    assert [entry.name for entry in box.files.list("tree", hidden=False)] == ["a"]
+    box.run("mkdir -p /tmp/many/{1..9} && touch /tmp/many/{1..9}/99{1..9}", check=True)
+    found = box.files.glob("/tmp/many/*/99*", limit=5)
+    assert (len(found), found.more) == (5, True)
+    assert not box.files.glob("/tmp/many/*/99*", limit=81).more
+    assert [entry.path for entry in box.files.glob("tree/**/c")] == ["tree/a/b/c"]
+    with pytest.raises(ValueError, match="pattern"):
+        box.files.glob("../x")
+    box.files.remove("/tmp/many", recursive=True)
+
+
+def test_files_are_moved_copied_and_linked(box: Sandbox) -> None:
+    box.files.write("/workspace/one/a", "x", mode=0o750)
+    assert box.files.copy("/workspace/one", "/workspace/two", recursive=True).type == "directory"
+    assert box.files.stat("/workspace/two/a").mode == 0o750
+    with pytest.raises(IsADirectoryError):
+        box.files.copy("/workspace/one", "/workspace/three")
+    with pytest.raises(FileExistsError) as there:
+        box.files.move("/workspace/one/a", "/workspace/two/a")
+    assert there.value.filename == "/workspace/two/a"
+    box.files.move("/workspace/one/a", "/workspace/two/a", overwrite=True)
+    assert not box.files.exists("/workspace/one/a")
+    box.files.link("a", "/workspace/two/l")
+    assert box.files.stat("/workspace/two/l", follow=True).type == "file"
+    box.files.link("/workspace/two/a", "/workspace/two/h", hard=True)
+    box.files.append("/workspace/two/h", "y")
+    box.files.append("/workspace/two/h", io.BytesIO(b"z"))
+    assert box.files.read_text("/workspace/two/l") == "xyz"
+    assert box.files.checksum("/workspace/two/a") == hashlib.sha256(b"xyz").hexdigest()
+    assert box.files.checksum("/workspace/two/a", "md5") == hashlib.md5(b"xyz").hexdigest()
+    with pytest.raises(ValueError, match="algorithm"):
+        box.files.checksum("/workspace/two/a", "crc32")  # type: ignore[arg-type]
+
+
+def test_a_directory_of_the_image_is_moved(box: Sandbox) -> None:
+    """An overlay can't rename it: it is copied and removed."""
+    box.files.move("/usr/share/doc", "/usr/share/documents", user="root")
+    assert box.run("ls /usr/share/documents | wc -l").stdout != "0\n"
+    assert not box.files.exists("/usr/share/doc")
+
+
+def test_modes_and_owners(box: Sandbox) -> None:
+    box.files.write("/workspace/own/f", "x")
+    box.files.chmod("/workspace/own", 0o700, recursive=True)
+    assert box.files.stat("/workspace/own/f").mode == 0o700
+    for owner in ("root", 0, ":root", "user:root"):
+        with pytest.raises(PermissionError):
+            box.files.chown("/workspace/own/f", owner)
+        with pytest.raises(PermissionError):
+            box.files.write("/workspace/own/g", "x", owner=owner)
+    box.files.chown("/workspace/own", "root", recursive=True, user="root")
+    assert (box.files.stat("/workspace/own").uid, box.files.stat("/workspace/own").gid) == (0, 0)
+    assert box.files.write("/workspace/mine", "x", owner="user", user="root").uid == 1000
+    with pytest.raises(PermissionError):
+        box.files.chmod("/workspace/own", 0o777)
+    with pytest.raises(ValueError, match="user or group"):
+        box.files.chown("/workspace/mine", "nosuch", user="root")
+    with pytest.raises(ValueError, match="out of range"):
+        box.files.chmod("/workspace/mine", 0o10000)
+
+
+def test_not_a_directory_is_said(box: Sandbox) -> None:
+    box.files.write("/workspace/plain", "x")
+    with pytest.raises(NotADirectoryError):
+        box.files.list("/workspace/plain")
+    with pytest.raises(NotADirectoryError):
+        box.files.read_bytes("/workspace/plain/x")
+    with pytest.raises(FileExistsError):
+        box.files.mkdir("/workspace/plain", parents=False)
+
+
+def test_a_full_disk_in_mid_write_leaves_the_old_content(server: Server) -> None:
+    with Sandbox(server=server.address, limits=Limits(disk="64M")) as small:
+        small.files.write("/workspace/f", "old")
+        for content in (b"x" * (200 << 20), (b"y" * (1 << 20) for _ in range(200))):
+            with pytest.raises(OSError, match="/workspace/f") as full:
+                small.files.write("/workspace/f", content)
+            assert full.value.errno in (errno.ENOSPC, errno.EDQUOT)
+            assert small.files.read_text("/workspace/f") == "old"
+            assert [entry.name for entry in small.files.list("/workspace")] == ["f"]
+        with pytest.raises(OSError, match="f"):
+            small.files.append("/workspace/f", (b"y" * (1 << 20) for _ in range(200)))
+        assert small.files.read_bytes("/workspace/f", length=4) == b"oldy"

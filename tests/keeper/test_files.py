@@ -31,7 +31,7 @@ async def content(
 
 
 async def names(room: Room, path: str) -> list[str]:
-    return [entry.name for entry in (await room.keeper.files.list(path))[0]]
+    return [entry.name for entry in (await room.keeper.files.list(path)).entries]
 
 
 async def test_what_is_written_is_read(room: Room) -> None:
@@ -256,8 +256,8 @@ async def test_directories_are_made_listed_and_removed(room: Room) -> None:
     with pytest.raises(FileMissing):
         await room.keeper.files.mkdir("/workspace/x/y")
     await room.keeper.files.write("/workspace/a/b/deep/er/file", b"x", parents=True)
-    entries, more = await room.keeper.files.list("/workspace/a/b")
-    assert ([(entry.name, entry.path) for entry in entries], more) == (
+    listed = await room.keeper.files.list("/workspace/a/b")
+    assert ([(entry.name, entry.path) for entry in listed.entries], listed.more) == (
         [("c", "/workspace/a/b/c"), ("deep", "/workspace/a/b/deep")],
         False,
     )
@@ -290,8 +290,8 @@ async def test_names_that_are_not_utf8_are_listed_and_odd_ones_survive(room: Roo
 async def test_a_listing_has_an_end(room: Room) -> None:
     status, _, err = await room.run("mkdir /tmp/many && cd /tmp/many && seq 100005 | xargs touch", timeout_s=60)
     assert status.exit_code == 0, err
-    entries, more = await room.keeper.files.list("/tmp/many")
-    assert (len(entries), more) == (100_000, True)
+    listed = await room.keeper.files.list("/tmp/many")
+    assert (len(listed.entries), listed.more) == (100_000, True)
 
 
 async def test_files_of_proc_have_content_but_the_keepers_own_are_closed(room: Room) -> None:

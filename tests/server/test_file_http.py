@@ -105,7 +105,7 @@ def test_an_error_is_of_its_kind(
 
 
 def test_directories_are_made_listed_and_removed(http: httpx.Client, files: str) -> None:
-    made = http.post(f"{files}/mkdir", json={"path": "/workspace/d/e", "parents": True, "mode": 0o700})
+    made = http.post(f"{files}/mkdir", params={"path": "/workspace/d/e", "parents": "true", "mode": "0700"})
     assert (made.status_code, made.json()["type"]) == (200, "directory")
     listed = http.get(f"{files}/list", params={"path": "/workspace/d"}).json()
     assert [entry["name"] for entry in listed["entries"]] == ["e"]
@@ -170,3 +170,21 @@ def test_a_reader_that_leaves_in_the_middle_harms_nobody(http: httpx.Client, fil
         with http.stream("GET", files, params={"path": "/usr/bin/python3"}) as answer:
             next(answer.iter_raw())
     assert http.get("/healthz").status_code == 200
+
+
+def test_a_copy_whose_caller_leaves_is_broken_off(server: Server, http: httpx.Client, files: str) -> None:
+    run = files.removesuffix("files") + "processes?wait=true"
+    made = http.post(run, json={"cmd": "mkdir big && cd big && seq 30000 | xargs touch"})
+    assert made.json()["exit_code"] == 0
+
+    def temporary() -> bool:
+        listed = http.get(f"{files}/list", params={"path": "/workspace"}).json()["entries"]
+        return any(entry["name"].startswith(".skerry-") for entry in listed)
+
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(socket_path(server.state_dir)))
+        connection.sendall(f"POST {files}/copy?path=big&to=copy&recursive=true HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        wait_until(temporary, "the copy to begin")
+    wait_until(lambda: not temporary(), "it to be taken back")
+    assert http.get(f"{files}/stat", params={"path": "/workspace/copy"}).status_code == 404
+    assert http.delete(files, params={"path": "/workspace/big", "recursive": "true"}).status_code == 204

@@ -25,7 +25,14 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("DELETE", "/v1/sandboxes/{ref}/files"): {"params": {"path": "/workspace", "recursive": "true"}},
     ("GET", "/v1/sandboxes/{ref}/files/stat"): {"params": {"path": "/workspace"}},
     ("GET", "/v1/sandboxes/{ref}/files/list"): {"params": {"path": "/workspace"}},
-    ("POST", "/v1/sandboxes/{ref}/files/mkdir"): {"json": {"path": "/workspace/made"}},
+    ("GET", "/v1/sandboxes/{ref}/files/glob"): {"params": {"pattern": "*"}},
+    ("GET", "/v1/sandboxes/{ref}/files/checksum"): {"params": {"path": "/etc/hostname"}},
+    ("POST", "/v1/sandboxes/{ref}/files/mkdir"): {"params": {"path": "/workspace/made"}},
+    ("POST", "/v1/sandboxes/{ref}/files/move"): {"params": {"path": "/workspace", "to": "/tmp/stolen"}},
+    ("POST", "/v1/sandboxes/{ref}/files/copy"): {"params": {"path": "/etc/hostname", "to": "/tmp/stolen"}},
+    ("POST", "/v1/sandboxes/{ref}/files/chmod"): {"params": {"path": "/workspace", "mode": "0777"}},
+    ("POST", "/v1/sandboxes/{ref}/files/chown"): {"params": {"path": "/workspace", "owner": "root"}},
+    ("POST", "/v1/sandboxes/{ref}/files/link"): {"params": {"path": "/workspace/l", "target": "/"}},
     ("PATCH", "/v1/sandboxes/{ref}"): {"json": {"labels": {"a": "b"}}},
 }
 MINE = [route for route in ROUTES if "{ref}" in route.path]

@@ -50,6 +50,21 @@ func Write(fd int, b []byte) error {
 	return nil
 }
 
+// WriteAt writes all of b at an offset.
+func WriteAt(fd int, b []byte, offset int64) error {
+	for len(b) > 0 {
+		err := Do(func() error {
+			n, err := syscall.Pwrite(fd, b, offset)
+			b, offset = b[max(n, 0):], offset+int64(max(n, 0))
+			return err
+		})
+		if err != nil && err != syscall.EINTR {
+			return err
+		}
+	}
+	return nil
+}
+
 // File is an open regular file.
 type File int
 

@@ -1,7 +1,6 @@
 package files
 
 import (
-	"strconv"
 	"syscall"
 
 	"skerry/keeper/internal/disk"
@@ -41,7 +40,7 @@ func (a *Area) Open(path string) (file disk.File, size int64, err error) {
 			return syscall.EACCES
 		}
 		const flags = syscall.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC
-		fd, err := syscall.Openat(fdDir, strconv.Itoa(name), flags, 0)
+		fd, err := Reopen(name, flags)
 		if err != nil {
 			return err
 		}

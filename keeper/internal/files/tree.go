@@ -1,224 +1,134 @@
 package files
 
 import (
-	"errors"
-	"io"
-	"os"
-	"sort"
-	"strings"
 	"syscall"
 
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/rights"
 )
 
-const (
-	maxEntries = 100_000
-	maxDepth   = 1000 // of a recursive removal: each level holds an fd
-	batch      = 1024
-	parentMode = 0o755
-)
+// heldNames bounds what a tree keeps: the names of directories that it has seen and not yet entered.
+const heldNames = 16 << 20
 
-// Stat describes a path; a link is not followed.
-func (a *Area) Stat(path string) (info *Info, err error) {
-	err = rights.Do(a.User, func() error {
-		dir, name, err := a.parent(path)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = syscall.Close(dir) }()
-		info, err = describe(dir, name)
-		return err
-	})
-	return info, err
+// tree goes through a directory and all below it to change something: all entries of a directory first, some at a time,
+// then one after the other the directories among them. So none is too large and none too deep.
+type tree struct {
+	way   descent
+	rooms []treeRoom
+	held  int
+
+	entry  func(dir int, e *linux.Dirent) (verdict, error) // deeper: it is a directory
+	unlock func(dir int, name string) error                // nil, or what may open a directory that can't be entered
+	begun  func(name string) error                         // nil, or called before a directory is entered
+	ending func(fd int) error                              // nil, or called with a directory that is done
+	left   func(dir int, name string) error                // nil, or called from above a directory that is done
 }
 
-// List gives a directory's entries in order of their names to each, until it returns false. More says that there are
-// others.
-func (a *Area) List(path string, begin func(), each func(*Info) bool) (more bool, err error) {
-	dir, names, err := a.names(path)
-	if err != nil {
-		return false, err
-	}
-	defer dir.Close()
-	more = len(names) > maxEntries
-	names = names[:min(len(names), maxEntries)]
-	begin()
-	for len(names) > 0 {
-		some := names[:min(len(names), batch)]
-		names = names[len(some):]
-		for _, info := range a.describeAll(int(dir.Fd()), some) {
-			if !each(info) {
-				return true, nil
-			}
-		}
-	}
-	return more, nil
+type treeRoom struct {
+	entries *linux.Dirents // nil: all of them were seen
+	dirs    []string
 }
 
-func (a *Area) names(path string) (dir *os.File, names []string, err error) {
-	if path, err = a.absolute(path); err != nil {
-		return nil, nil, err
-	}
-	err = rights.Do(a.User, func() error {
-		fd, err := linux.OpenBelow(path, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
-		if err != nil {
-			return err
-		}
-		dir = os.NewFile(uintptr(fd), "directory")
-		names, err = dir.Readdirnames(maxEntries + 1)
-		if len(names) == 0 && err != io.EOF {
-			_ = dir.Close()
-			return errors.Unwrap(err)
-		}
-		return nil
-	})
-	sort.Strings(names)
-	return dir, names, err
-}
-
-// describeAll leaves out what vanished meanwhile.
-func (a *Area) describeAll(dir int, names []string) (all []*Info) {
-	_ = rights.Do(a.User, func() error {
-		for _, name := range names {
-			if info, err := describe(dir, name); err == nil {
-				all = append(all, info)
-			}
-		}
-		return nil
-	})
-	return all
-}
-
-// Mkdir makes a directory. With parents, missing ones above it are made too, and one that is there is fine.
-func (a *Area) Mkdir(path string, mode *uint32, parents bool) (info *Info, err error) {
-	err = rights.Do(a.User, func() error {
-		info, err = a.mkdir(path, mode, parents)
-		return err
-	})
-	return info, err
-}
-
-func (a *Area) mkdir(path string, mode *uint32, parents bool) (*Info, error) {
-	dir, name, err := a.parent(path)
-	if err == syscall.ENOENT && parents {
-		if err = a.makeParents(path); err == nil {
-			dir, name, err = a.parent(path)
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = syscall.Close(dir) }()
-	if name == "" {
-		name = "."
-	}
-	err = syscall.Mkdirat(dir, name, parentMode)
-	if err == nil && mode != nil {
-		err = syscall.Fchmodat(dir, name, *mode, 0)
-	}
-	if err == syscall.EEXIST && parents && isDirectory(dir, name) {
-		err = nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return describe(dir, name)
-}
-
-// isDirectory follows a link: `mkdir -p` is content with a link to a directory.
-func isDirectory(dir int, name string) bool {
-	fd, err := syscall.Openat(dir, name, linux.OPath|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		return false
-	}
-	_ = syscall.Close(fd)
-	return true
-}
-
-// makeParents makes every missing directory above a path.
-func (a *Area) makeParents(path string) error {
-	path, err := a.absolute(path)
-	if err != nil {
+// begin takes over the directory's fd.
+func (t *tree) begin(fd int) error {
+	if err := t.way.begin(fd); err != nil {
 		return err
 	}
-	trimmed := strings.TrimRight(path, "/")
-	for i := 1; i < len(trimmed); i++ {
-		if trimmed[i] != '/' || trimmed[i-1] == '/' {
-			continue
-		}
-		dir, name, err := a.parent(trimmed[:i])
-		if err != nil {
-			return err
-		}
-		if err = syscall.Mkdirat(dir, name, parentMode); err == syscall.EEXIST {
-			err = nil
-		}
-		if err != nil && isDirectory(dir, name) { // no right to make it, but it is there
-			err = nil
-		}
-		_ = syscall.Close(dir)
-		if err != nil {
-			return err
-		}
-	}
+	t.rooms = append(t.rooms, treeRoom{entries: linux.NewDirents(fd)})
 	return nil
 }
 
-// Remove removes a file, a link, an empty directory or, recursive, a whole tree. Links are removed, never followed.
-func (a *Area) Remove(path string, recursive bool) error {
-	return rights.Do(a.User, func() error {
-		dir, name, err := a.parent(path)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = syscall.Close(dir) }()
-		if special(name) {
-			return syscall.EINVAL
-		}
-		err = linux.Unlinkat(dir, name, 0)
-		if err != syscall.EISDIR {
-			return err
-		}
-		if err = linux.Rmdirat(dir, name); err != syscall.ENOTEMPTY || !recursive {
-			return err
-		}
-		return removeTree(dir, name, 0)
-	})
+func (t *tree) close() { t.way.close() }
+
+func (t *tree) step() (verdict, error) {
+	if len(t.rooms) == 0 {
+		return done, nil
+	}
+	r := &t.rooms[len(t.rooms)-1]
+	switch {
+	case r.entries != nil:
+		return t.next(r)
+	case len(r.dirs) > 0:
+		name := r.dirs[len(r.dirs)-1]
+		r.dirs = r.dirs[:len(r.dirs)-1]
+		t.held -= len(name)
+		return goOn, t.at(name, t.enter(name))
+	}
+	return goOn, t.leave()
 }
 
-func removeTree(parent int, name string, depth int) error {
-	if depth > maxDepth {
-		return syscall.ENAMETOOLONG
+func (t *tree) next(r *treeRoom) (verdict, error) {
+	e, err := r.entries.Next()
+	if e == nil {
+		if r.entries = nil; err == syscall.ENOENT { // removed meanwhile
+			err = nil
+		}
+		return goOn, t.at("", err)
 	}
-	const flags = syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
-	fd, err := syscall.Openat(parent, name, flags, 0)
+	v, err := t.entry(t.way.fd(), e)
 	if err != nil {
-		return err
+		return v, t.at(e.Name, err)
 	}
-	dir := os.NewFile(uintptr(fd), "directory")
-	defer dir.Close()
-	for {
-		names, _ := dir.Readdirnames(batch)
-		if len(names) == 0 {
-			return linux.Rmdirat(parent, name)
-		}
-		for _, child := range names {
-			if err := removeEntry(fd, child, depth); err != nil {
-				return err
-			}
-		}
-		_, _ = dir.Seek(0, 0) // entries move when others go
+	if v == deeper {
+		return goOn, t.later(r, e.Name)
 	}
+	return v, nil
 }
 
-func removeEntry(dir int, name string, depth int) error {
-	err := linux.Unlinkat(dir, name, 0)
-	if err == syscall.EISDIR {
-		err = removeTree(dir, name, depth+1)
+// later has a directory entered, once its turn comes.
+func (t *tree) later(r *treeRoom, name string) error {
+	if t.held += len(name); t.held > heldNames {
+		return t.at(name, syscall.E2BIG)
 	}
-	if err == syscall.ENOENT {
+	r.dirs = append(r.dirs, name)
+	return nil
+}
+
+func (t *tree) enter(name string) error {
+	if t.begun != nil {
+		if err := t.begun(name); err != nil {
+			return err
+		}
+	}
+	err := t.way.enter(name)
+	if err == syscall.EACCES && t.unlock != nil && t.unlock(t.way.fd(), name) == nil {
+		err = t.way.enter(name)
+	}
+	if err == errElsewhere || err == syscall.ENOENT {
+		return t.passed(name)
+	}
+	if err == nil {
+		t.rooms = append(t.rooms, treeRoom{entries: linux.NewDirents(t.way.fd())})
+	}
+	return err
+}
+
+func (t *tree) leave() error {
+	if t.ending != nil {
+		if err := t.ending(t.way.fd()); err != nil {
+			return t.at("", err)
+		}
+	}
+	t.rooms = t.rooms[:len(t.rooms)-1]
+	name, err := t.way.leave()
+	if err == nil && len(t.rooms) > 0 {
+		err = t.passed(name)
+	}
+	return t.at(name, err)
+}
+
+func (t *tree) passed(name string) error {
+	if t.left == nil {
 		return nil
+	}
+	return t.left(t.way.fd(), name)
+}
+
+func (t *tree) at(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if path := t.way.path() + name; path != "" {
+		return &At{path, err}
 	}
 	return err
 }

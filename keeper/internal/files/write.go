@@ -29,20 +29,30 @@ type writing struct {
 	old  *syscall.Stat_t // nil: there was none
 }
 
+// WriteOptions say how a file is to be written.
+type WriteOptions struct {
+	Mode    *uint32
+	Owner   *Owner
+	Parents bool // missing directories above are made
+}
+
+// Owner has the ids that a file is to get; -1: the writer's own.
+type Owner struct{ UID, GID int }
+
 // Write replaces a file by what the reader gives, all or nothing. An existing file keeps its owner, and its mode unless
 // one is given: to the inside it looks as if it had been written in place.
-func (a *Area) Write(path string, content io.Reader, mode *uint32, parents bool) (*Info, error) {
+func (a *Area) Write(path string, content io.Reader, o WriteOptions) (*Info, error) {
 	w := &writing{area: a, dir: -1, fd: -1}
 	defer w.close()
-	if err := rights.Do(a.User, func() error { return w.open(path, parents) }); err != nil {
+	if err := rights.Do(a.User, func() error { return w.open(path, o.Parents) }); err != nil {
 		return nil, err
 	}
 	err := buffers.With(func(b []byte) error { return w.copy(content, b) })
 	if err == nil {
-		err = w.settle(mode)
+		err = w.settle(o)
 	}
 	var info *Info
-	err = rights.Do(a.User, func() error { return w.end(err, &info) })
+	err = rights.Do(a.User, func() error { return w.end(err, 0, &info) })
 	return info, err
 }
 
@@ -119,15 +129,8 @@ func (w *writing) locate(path string, parents bool) error {
 }
 
 func (w *writing) enter(path string, parents bool) (err error) {
-	if w.dir >= 0 {
-		_ = syscall.Close(w.dir)
-	}
-	w.dir, w.name, err = w.area.parent(path)
-	if err == syscall.ENOENT && parents {
-		if err = w.area.makeParents(path); err == nil {
-			w.dir, w.name, err = w.area.parent(path)
-		}
-	}
+	closeAll(w.dir)
+	w.dir, w.name, err = w.area.place(path, parents)
 	if err == nil && special(w.name) {
 		return syscall.EISDIR
 	}
@@ -150,25 +153,37 @@ func (w *writing) copy(content io.Reader, buffer []byte) error {
 }
 
 // settle gives the new file the old one's owner, with the keeper's own rights: the user was allowed to write to the old
-// one, and in place it would have kept its owner. Set-id bits don't survive a write either.
-func (w *writing) settle(mode *uint32) error {
-	final := uint32(newMode)
+// one, and in place it would have kept its owner. Another owner is given with the user's rights, which the kernel
+// refuses to all but root. Set-id bits don't survive a write either, nor can one who is not the owner give them.
+func (w *writing) settle(o WriteOptions) error {
+	final, uid := uint32(newMode), w.area.User.UID
+	var err error
+	switch {
+	case o.Owner != nil:
+		err = rights.Do(w.area.User, func() error { return syscall.Fchown(w.fd, o.Owner.UID, o.Owner.GID) })
+	case w.old != nil:
+		uid = w.old.Uid
+		err = syscall.Fchown(w.fd, int(w.old.Uid), int(w.old.Gid))
+	}
+	if err != nil {
+		return err
+	}
 	if w.old != nil {
 		final = w.old.Mode & 0o1777
-		if err := syscall.Fchown(w.fd, int(w.old.Uid), int(w.old.Gid)); err != nil {
-			return err
-		}
 	}
-	if mode != nil {
-		final = *mode
+	if o.Mode != nil {
+		final = *o.Mode
+	}
+	if final&0o6000 != 0 && w.area.User.UID != 0 && w.area.User.UID != uid {
+		return syscall.EPERM
 	}
 	return syscall.Fchmod(w.fd, final)
 }
 
 // end puts the file in place, or takes it away again if anything failed.
-func (w *writing) end(err error, info **Info) error {
+func (w *writing) end(err error, flags int, info **Info) error {
 	if err == nil {
-		err = syscall.Renameat(w.dir, w.temp, w.dir, w.name)
+		err = linux.Rename(w.dir, w.temp, w.dir, w.name, flags)
 	}
 	if err != nil {
 		_ = linux.Unlinkat(w.dir, w.temp, 0)
@@ -178,10 +193,4 @@ func (w *writing) end(err error, info **Info) error {
 	return err
 }
 
-func (w *writing) close() {
-	for _, fd := range []int{w.fd, w.dir} {
-		if fd >= 0 {
-			_ = syscall.Close(fd)
-		}
-	}
-}
+func (w *writing) close() { closeAll(w.fd, w.dir) }

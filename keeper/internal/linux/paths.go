@@ -68,7 +68,7 @@ func Lstatat(dir int, name string, st *syscall.Stat_t) error {
 	if err != nil {
 		return err
 	}
-	_, _, e := syscall.Syscall6(syscall.SYS_NEWFSTATAT, uintptr(dir), uintptr(unsafe.Pointer(p)),
+	_, _, e := syscall.Syscall6(sysFstatat, uintptr(dir), uintptr(unsafe.Pointer(p)),
 		uintptr(unsafe.Pointer(st)), atSymlinkNoFollow, 0, 0)
 	if e != 0 {
 		return e

@@ -13,42 +13,47 @@ const (
 	sizeLine  = 10 // eight hexadecimal digits and the line's end
 )
 
-type chunkedWriter struct {
+// Chunks is a body of unknown length. Closing it ends the body.
+type Chunks struct {
 	c      *Conn
 	buffer []byte
 	err    error
 }
 
-// Chunked answers with a body of unknown length. Closing it ends the body.
-func (c *Conn) Chunked(status int) io.WriteCloser {
-	w := &chunkedWriter{c: c, buffer: make([]byte, 0, chunkSize)}
+// Chunked answers with a body of unknown length.
+func (c *Conn) Chunked(status int) *Chunks {
+	w := &Chunks{c: c, buffer: make([]byte, 0, chunkSize)}
 	w.err = c.Head(status, "Transfer-Encoding: chunked")
 	return w
 }
 
-func (w *chunkedWriter) Write(p []byte) (int, error) {
+// Write takes some more of the body.
+func (w *Chunks) Write(p []byte) (int, error) {
 	total := len(p)
 	for len(p) > 0 && w.err == nil {
 		n := min(len(p), cap(w.buffer)-len(w.buffer))
 		w.buffer = append(w.buffer, p[:n]...)
 		p = p[n:]
 		if len(w.buffer) == cap(w.buffer) {
-			w.flush()
+			_ = w.Flush()
 		}
 	}
 	return total - len(p), w.err
 }
 
-func (w *chunkedWriter) flush() {
+// Flush sends what has been written so far.
+func (w *Chunks) Flush() error {
 	if len(w.buffer) == 0 || w.err != nil {
-		return
+		return w.err
 	}
 	w.err = w.c.WriteChunk(w.buffer)
 	w.buffer = w.buffer[:0]
+	return w.err
 }
 
-func (w *chunkedWriter) Close() error {
-	w.flush()
+// Close sends what is left, and the end.
+func (w *Chunks) Close() error {
+	_ = w.Flush()
 	if w.err == nil {
 		w.err = w.c.write([]byte("0\r\n\r\n"), nil)
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	maxHead = 16 << 10
+	maxHead = 32 << 10 // two paths of 4 KiB, every byte of them escaped
 	maxJSON = 4 << 20
 )
 

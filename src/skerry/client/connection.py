@@ -6,7 +6,7 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -17,6 +17,7 @@ import httpx
 
 from skerry._version import __version__
 from skerry.client.address import Address
+from skerry.client.content import PIECE, pieces
 from skerry.client.requests import Request
 from skerry.errors import ServerUnreachable
 
@@ -45,18 +46,31 @@ def transport_options(address: Address) -> dict[str, Any]:
 
 
 def http_request(address: Address, request: Request) -> httpx.Request:
-    query = f"?{urlencode(request.params, quote_via=quote)}" if request.params else ""
+    query = f"?{urlencode(request.params, quote_via=quote, errors='surrogateescape')}" if request.params else ""
     headers = {"user-agent": f"skerry/{__version__}", **request.headers()}
     if address.token:
         headers["authorization"] = f"Bearer {address.token}"
     patience = {"connect": CONNECT_WITHIN, "read": request.read_timeout, "write": request.read_timeout, "pool": None}
-    return httpx.Request(
-        request.method,
-        f"{address.url}{request.path}{query}",
-        headers=headers,
-        content=request.content,
-        extensions={"timeout": patience},
-    )
+    url, content, more = f"{address.url}{request.path}{query}", request.content, {"timeout": patience}
+    if isinstance(content, bytes) and len(content) > PIECE:
+        headers |= {"host": address.url.partition("//")[2], "content-length": str(len(content))}
+        return httpx.Request(request.method, url, headers=headers, stream=Pieces(content), extensions=more)
+    return httpx.Request(request.method, url, headers=headers, content=content, extensions=more)
+
+
+class Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A large body, piece by piece: httpcore copies what is left of one that it is given whole after each call to the
+    kernel, which takes minutes for some hundred MiB."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def __iter__(self) -> Iterator[bytes]:
+        return pieces(self._content)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in pieces(self._content):
+            yield piece
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any, BinaryIO, cast
 
 from skerry.errors import InvalidRequest
@@ -39,6 +39,19 @@ def _read(source: Any) -> Iterator[Any]:
     read = getattr(source, "read1", source.read)
     while piece := read(PIECE):
         yield piece
+
+
+def cut(offset: int, length: int | None) -> Callable[[bytes], bytes]:
+    """Cuts a part out of pieces that come one after the other."""
+    at = 0
+
+    def part(piece: bytes) -> bytes:
+        nonlocal at
+        start, at = at, at + len(piece)
+        end = at if length is None else min(at, offset + length)
+        return piece[max(0, offset - start) : max(0, end - start)]
+
+    return part
 
 
 def check_source(source: object) -> None:

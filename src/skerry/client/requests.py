@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
@@ -35,7 +34,6 @@ ANSWER_WITHIN = 120.0  # seconds of silence after which a server counts as gone
 CLEAN_UP_WITHIN = 10.0
 STDIN_INLINE = 256 << 10
 _encode = msgspec.json.Encoder().encode
-InsidePath = str | os.PathLike[str]
 Body = bytes | Iterable[bytes] | AsyncIterable[bytes]
 
 
@@ -220,57 +218,11 @@ def close_session(ref: str, name: str) -> Request:
     return session(ref, name, "DELETE")
 
 
-def _path(path: InsidePath) -> str:
-    path = os.fspath(path)
-    if not path or not isinstance(path, str):
-        raise InvalidRequest(f"path: {path!r} is none")
-    check_text("path", path)
-    return path
-
-
-def read_file(ref: str, path: InsidePath, user: str | None) -> Request:
-    return Request("GET", sandbox_path(ref, "files"), _query(path=_path(path), user=user), accept="*/*")
-
-
-def write_file(
-    ref: str, path: InsidePath, content: Body, *, mode: int | None, user: str | None, parents: bool
-) -> Request:
-    if mode is not None and not 0 <= mode <= 0o7777:
-        raise InvalidRequest(f"mode: {mode!r} is out of range", hint="an int like 0o644")
-    octal = f"{mode:04o}" if mode is not None else None
-    query = _query(path=_path(path), mode=octal, user=user, parents=parents)
-    return Request("PUT", sandbox_path(ref, "files"), query, content, "application/octet-stream")
-
-
-def remove_file(ref: str, path: InsidePath, *, recursive: bool, user: str | None) -> Request:
-    query = _query(path=_path(path), recursive=recursive, user=user)
-    return Request("DELETE", sandbox_path(ref, "files"), query)
-
-
-def stat_file(ref: str, path: InsidePath, user: str | None) -> Request:
-    return Request("GET", sandbox_path(ref, "files", "stat"), _query(path=_path(path), user=user))
-
-
-def list_files(ref: str, path: InsidePath, user: str | None) -> Request:
-    return Request("GET", sandbox_path(ref, "files", "list"), _query(path=_path(path), user=user))
-
-
-def make_directory(ref: str, path: InsidePath, *, parents: bool, mode: int | None, user: str | None) -> Request:
-    value: dict[str, Any] = {"path": _path(path), "parents": parents}
-    if mode is not None:
-        value["mode"] = mode
-    if user is not None:
-        value["user"] = user
-    return _json("POST", sandbox_path(ref, "files", "mkdir"), value)
-
-
-def upload_tree(ref: str, path: InsidePath, archive: Body, user: str | None) -> Request:
-    return Request("PUT", sandbox_path(ref, "files", "tree"), _query(path=_path(path), user=user), archive, TAR)
-
-
-def download_tree(ref: str, path: InsidePath, exclude: Sequence[str], user: str | None) -> Request:
-    query = (*_query(path=_path(path), user=user), *(("exclude", pattern) for pattern in exclude))
-    return Request("GET", sandbox_path(ref, "files", "tree"), query, accept=MEDIA_TYPE)
+def _name(name: str) -> str:
+    if not name or not isinstance(name, str):
+        raise InvalidRequest(f"name: {name!r} is none")
+    check_text("name", name)
+    return name
 
 
 def images() -> Request:
@@ -278,7 +230,7 @@ def images() -> Request:
 
 
 def image(name: str, method: str = "GET") -> Request:
-    return Request(method, f"/v1/images/{quote(_path(name), safe='')}")
+    return Request(method, f"/v1/images/{quote(_name(name), safe='')}")
 
 
 def build_image(name: str, rebuild: bool) -> Request:
@@ -296,7 +248,7 @@ def tokens() -> Request:
 
 
 def remove_token(token: str) -> Request:
-    return Request("DELETE", f"/v1/tokens/{quote(_path(token), safe='')}")
+    return Request("DELETE", f"/v1/tokens/{quote(_name(token), safe='')}")
 
 
 @dataclass(frozen=True)

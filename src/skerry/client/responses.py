@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from skerry.errors import SkerryError, error_for_code
-from skerry.types import FileInfo, ImageInfo, ProcessInfo, Progress, SandboxInfo, SessionInfo, TokenInfo, Value
+from skerry.types import Answer, ImageInfo, ProcessInfo, Progress, SandboxInfo, SessionInfo, TokenInfo, Value
 
 T = TypeVar("T")
 _BY_STATUS = {400: "invalid_request", 401: "denied", 403: "denied", 404: "not_found", 409: "conflict",
@@ -26,9 +26,8 @@ class SessionList(Value, frozen=True):
     sessions: list[SessionInfo]
 
 
-class EntryList(Value, frozen=True):
-    entries: list[FileInfo]
-    more: bool = False
+class Checksum(Answer, frozen=True):
+    checksum: str
 
 
 class ImageList(Value, frozen=True):

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from typing import TypeVar
 
 from skerry.engine.trees import Trees
 from skerry.keeper.files import FileContent
-from skerry.types import FileInfo
+from skerry.keeper.files import Files as KeeperFiles
+
+T = TypeVar("T")
 
 
 class Reading:
-    """An open file: iterate for its bytes. `size` is what will come, `total` the whole file's."""
+    """An open file: iterate for its bytes. `total` is the whole file's size, `size` what will come; `part`: that is
+    only a part of it, from `start` on; `beyond`: there is nothing at the place that was asked for."""
 
     def __init__(self, content: FileContent, stack: AsyncExitStack, start: int, end: int | None) -> None:
         self.total = content.size
-        self.size = max(0, min(self.total, self.total if end is None else end) - start)
+        self.start = start
+        self.part = content.part
+        self.beyond = content.beyond
+        self.size = max(0, min(self.total, self.total if end is None else end) - start) if self.part else self.total
         self._content = content
         self._stack = stack
         self._read = False
@@ -33,6 +40,8 @@ class Reading:
 
 
 class Files(Trees):
+    """One sandbox's; each operation is a call of its own."""
+
     async def read(
         self, path: str, start: int | None = None, end: int | None = None, user: str | None = None
     ) -> Reading:
@@ -43,24 +52,7 @@ class Files(Trees):
             content = await keeper.files.read(path, start=start, end=beyond, user=user)
             return Reading(content, stack.pop_all(), start or 0, beyond)
 
-    async def write(
-        self, path: str, chunks: AsyncIterator[bytes], mode: int | None, user: str | None, parents: bool
-    ) -> FileInfo:
+    async def do(self, work: Callable[[KeeperFiles], Awaitable[T]]) -> T:
+        """Anything that is over when it returns."""
         async with self._use() as (_, keeper):
-            return await keeper.files.write(path, chunks, mode=mode, user=user, parents=parents)
-
-    async def stat(self, path: str, user: str | None = None) -> FileInfo:
-        async with self._use() as (_, keeper):
-            return await keeper.files.stat(path, user=user)
-
-    async def list(self, path: str, user: str | None = None) -> tuple[list[FileInfo], bool]:
-        async with self._use() as (_, keeper):
-            return await keeper.files.list(path, user=user)
-
-    async def mkdir(self, path: str, parents: bool, mode: int | None, user: str | None) -> FileInfo:
-        async with self._use() as (_, keeper):
-            return await keeper.files.mkdir(path, parents=parents, mode=mode, user=user)
-
-    async def remove(self, path: str, recursive: bool, user: str | None) -> None:
-        async with self._use() as (_, keeper):
-            await keeper.files.remove(path, recursive=recursive, user=user)
+            return await work(keeper.files)

@@ -205,7 +205,7 @@ async def _info(live: Live, keeper: Keeper, name: str) -> SessionInfo:
 
 async def _names(keeper: Keeper) -> list[str]:
     try:
-        entries, _ = await keeper.files.list(ROOT, user=_SUPERUSER)
+        entries = (await keeper.files.list(ROOT, user=_SUPERUSER)).entries
     except FileMissing:
         return []
     return [entry.name for entry in entries if entry.type == "directory" and NAME.fullmatch(entry.name)]

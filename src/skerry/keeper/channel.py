@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
@@ -126,6 +126,37 @@ class Channel:
             raise failure(text)
         return decode(answer, text)
 
+    async def ask(
+        self,
+        answer: msgspec.json.Decoder[T],
+        method: str,
+        path: str,
+        query: messages.Query,
+        *,
+        limit: int = MAX_JSON,
+        headers: str = "",
+        body: bytes = b"",
+    ) -> T:
+        """A call that may take its time: as long as the keeper works, it sends a blank now and then. An error that it
+        meets after the first of them is in the body of an answer that began well."""
+        connection = await self.within(self.open())
+        text = bytearray()
+        try:
+            await self.within(connection.send(messages.request(method, path, query, headers=headers, body=body)))
+            head = await self.within(connection.head())
+            pieces = connection.body(head)
+            while (piece := await self.within(anext(pieces, None))) is not None:
+                text += piece
+                if len(text) > limit:
+                    raise KeeperLied(f"the keeper sent an answer of more than {limit} bytes")
+        except BaseException:
+            connection.close()
+            raise
+        self.keep(connection)
+        if head.status >= 300 or text.lstrip().startswith(b'{"error":'):
+            raise failure(bytes(text))
+        return decode(answer, bytes(text))
+
     async def upload(
         self, answer: msgspec.json.Decoder[T], path: str, query: messages.Query, content: bytes | AsyncIterable[bytes]
     ) -> T:
@@ -157,7 +188,7 @@ class Channel:
                 return  # an answer before the end is a refusal
         await self.within(connection.send(b"0\r\n\r\n"))
 
-    async def within(self, work: Coroutine[Any, Any, T]) -> T:
+    async def within(self, work: Awaitable[T]) -> T:
         """The keeper has to take, or give, each piece in time."""
         try:
             async with asyncio.timeout(self.time_limit):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import posixpath
 from collections.abc import AsyncIterable, AsyncIterator
-from typing import Final
 
 import msgspec
 
@@ -13,27 +11,26 @@ from skerry.errors import InvalidRequest
 from skerry.keeper import messages
 from skerry.keeper.channel import MAX_JSON, Channel, failure
 from skerry.keeper.connection import Connection
+from skerry.keeper.entries import Entries, file, info, octal, query
 from skerry.keeper.failures import KeeperLied, KeeperSilent
-from skerry.keeper.trees import Trees
-from skerry.keeper.values import File, Listing
+from skerry.keeper.values import Checksum
 from skerry.types import FileInfo
 
-MAX_LISTING: Final = 32 << 20
-
-_file = msgspec.json.Decoder(File)
-_listing = msgspec.json.Decoder(Listing)
-_nothing = msgspec.json.Decoder(dict[str, int])
+_checksum = msgspec.json.Decoder(Checksum)
 
 
 class FileContent:
-    """`async for piece in content`. `size` is the whole file's; a part may be shorter than asked for, never longer."""
+    """`async for piece in content`. `size` is the whole file's; a part may be shorter than asked for, never longer.
+    `beyond`: there is nothing at that place. A file that says that it is empty is given whole: those of /proc do so."""
 
     def __init__(self, channel: Channel, connection: Connection, head: messages.Head, most: int | None) -> None:
         self.size = head.total
+        self.part = head.status == 206
+        self.beyond = head.status == 416
         self._channel = channel
         self._connection = connection
         self._pieces = connection.body(head)
-        self._left = 0 if head.status == 416 else most
+        self._left = 0 if self.beyond else most
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -72,7 +69,7 @@ class FileContent:
         self._connection.close()
 
 
-class Files(Trees):
+class Files(Entries):
     """`keeper.files`. `user` None: the configured one. Relative paths begin at the configured cwd."""
 
     async def read(
@@ -81,7 +78,7 @@ class Files(Trees):
         """A regular file's content from `start` up to, not including, `end`."""
         headers, most = _range(start, end)
         async with self._channel.exchange() as connection:
-            await connection.send(messages.request("GET", "/v1/files", _query(path, user), headers=headers))
+            await connection.send(messages.request("GET", "/v1/files", query(path, user), headers=headers))
             head = await connection.head()
             if head.status in (200, 206, 416):
                 return FileContent(self._channel, connection, head, most if head.status == 206 else None)
@@ -96,33 +93,22 @@ class Files(Trees):
         mode: int | None = None,
         user: str | None = None,
         parents: bool = False,
+        owner: str | None = None,
     ) -> FileInfo:
-        """Replaces a file, all or nothing. One that is there keeps its owner, and its mode unless one is given."""
-        query = _query(path, user, mode="" if mode is None else f"{mode:o}", parents="1" if parents else "")
-        return _info(await self._channel.upload(_file, "/v1/files", query, content), path)
+        """Replaces a file, all or nothing. One that is there keeps its owner and its mode unless others are given."""
+        wish = query(path, user, mode=octal(mode), parents=parents, owner=owner)
+        return info(await self._channel.upload(file, "/v1/files", wish, content), path)
 
-    async def stat(self, path: str, user: str | None = None) -> FileInfo:
-        return _info(await self._channel.call(_file, "GET", "/v1/files/stat", _query(path, user)), path)
-
-    async def list(self, path: str, user: str | None = None) -> tuple[list[FileInfo], bool]:
-        """A directory's entries by name, and whether there are more than are listed."""
-        listing = await self._channel.call(_listing, "GET", "/v1/files/list", _query(path, user), limit=MAX_LISTING)
-        return [_info(entry, posixpath.join(path, entry.name)) for entry in listing.entries], listing.more
-
-    async def mkdir(
-        self, path: str, parents: bool = False, mode: int | None = None, user: str | None = None
+    async def append(
+        self, path: str, content: bytes | AsyncIterable[bytes], user: str | None = None, *, parents: bool = False
     ) -> FileInfo:
-        body = {"path": path, "parents": parents, "mode": mode, "user": user}
-        return _info(await self._channel.call(_file, "POST", "/v1/files/mkdir", body=body), path)
+        """Adds to a file as the content comes, and makes it if there is none."""
+        wish = query(path, user, append=True, parents=parents)
+        return info(await self._channel.upload(file, "/v1/files", wish, content), path)
 
-    async def remove(self, path: str, recursive: bool = False, user: str | None = None) -> None:
-        query = _query(path, user, recursive="1" if recursive else "")
-        await self._channel.call(_nothing, "DELETE", "/v1/files", query)
-
-
-def _query(path: str, user: str | None, **more: str) -> dict[str, str]:
-    query = {"path": path} | {name: value for name, value in more.items() if value}
-    return query if user is None else query | {"user": user}
+    async def checksum(self, path: str, algorithm: str, user: str | None = None) -> str:
+        wish = query(path, user, algorithm=algorithm)
+        return (await self._channel.ask(_checksum, "GET", "/v1/files/checksum", wish)).checksum
 
 
 def _range(start: int | None, end: int | None) -> tuple[str, int | None]:
@@ -134,17 +120,3 @@ def _range(start: int | None, end: int | None) -> tuple[str, int | None]:
     if end is None:
         return f"Range: bytes={first}-\r\n", None
     return f"Range: bytes={first}-{end - 1}\r\n", end - first
-
-
-def _info(file: File, path: str) -> FileInfo:
-    return FileInfo(
-        name=file.name,
-        path=path,
-        type=file.type,
-        size=file.size,
-        mode=file.mode,
-        uid=file.uid,
-        gid=file.gid,
-        mtime=file.mtime,
-        target=file.target,
-    )

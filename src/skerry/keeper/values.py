@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from skerry.types import FileType
+from skerry.types import FileType, real_path
 
 PROTOCOL = 1
 
@@ -188,7 +188,8 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class File(_Said, frozen=True, kw_only=True):
-    """A file as the keeper describes it; its path is the host's own knowledge."""
+    """A file as the keeper describes it; where it is, is the host's own knowledge. In a listing of several levels
+    `path` is the way from its top. `raw` has the bytes of the path, or else of the name, where they are not UTF-8."""
 
     name: Annotated[str, Meta(pattern=r"\A[^/\x00]+\Z", max_length=1024)]
     type: FileType
@@ -198,12 +199,30 @@ class File(_Said, frozen=True, kw_only=True):
     gid: Id
     mtime: Annotated[float, Meta(ge=-1e12, le=1e12)]
     target: Annotated[str, Meta(max_length=16384)] | None
+    path: Annotated[str, Meta(max_length=256 << 10)] | None = None
+    raw: Annotated[bytes, Meta(max_length=256 << 10)] | None = None
+    raw_target: Annotated[bytes, Meta(max_length=4096)] | None = None
+
+    @property
+    def below(self) -> str:
+        """Its way from the directory that was listed."""
+        return real_path(self.path or self.name, self.raw)
+
+    def check_below(self) -> None:
+        below = self.below
+        if "\0" in below or any(part in ("", ".", "..") for part in below.split("/")):
+            raise ValueError("an entry that is no entry")
 
 
 class Listing(_Said, frozen=True, kw_only=True):
     entries: Annotated[list[File], Meta(max_length=100_000)]
     more: bool
+    skipped: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
 
     def __post_init__(self) -> None:
-        if any(entry.name in (".", "..") for entry in self.entries):
-            raise ValueError("an entry that is no entry")
+        for entry in self.entries:
+            entry.check_below()
+
+
+class Checksum(_Said, frozen=True, kw_only=True):
+    checksum: Annotated[str, Meta(pattern="^[0-9a-f]{32,128}$")]

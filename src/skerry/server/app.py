@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from skerry.server import (
+    entries,
     events,
     files,
     host,
@@ -62,11 +63,19 @@ ROUTES: tuple[Route, ...] = (
           errors=WAKES),
 
     Route("GET", FILES, files.read, "use", "Read a file", errors=(*WAKES, 416), gives=(BYTES,), headers=("Range",)),
-    Route("PUT", FILES, files.write, "use", "Write a file, whole or not at all", errors=WAKES, takes=BYTES),
-    Route("DELETE", FILES, files.remove, "use", "Remove a file or directory", 204, WAKES),
-    Route("GET", f"{FILES}/stat", files.stat, "use", "What is at a path", errors=WAKES),
-    Route("GET", f"{FILES}/list", files.list_, "use", "List a directory", errors=WAKES),
-    Route("POST", f"{FILES}/mkdir", files.mkdir, "use", "Make a directory", errors=(*WAKES, 413, 415)),
+    Route("PUT", FILES, files.write, "use", "Write a file, whole or not at all; or add to one", errors=WAKES,
+          takes=BYTES),
+    Route("DELETE", FILES, entries.remove, "use", "Remove a file or directory", 204, WAKES),
+    Route("GET", f"{FILES}/stat", entries.stat, "use", "What is at a path", errors=WAKES),
+    Route("GET", f"{FILES}/list", entries.list_, "use", "List a directory", errors=WAKES),
+    Route("GET", f"{FILES}/glob", entries.glob, "use", "Find files by a pattern of their names", errors=WAKES),
+    Route("GET", f"{FILES}/checksum", files.checksum, "use", "A checksum of a file", errors=WAKES),
+    Route("POST", f"{FILES}/mkdir", entries.mkdir, "use", "Make a directory", errors=WAKES),
+    Route("POST", f"{FILES}/move", entries.move, "use", "Move a file or directory", errors=WAKES),
+    Route("POST", f"{FILES}/copy", entries.copy, "use", "Copy a file or directory", errors=WAKES),
+    Route("POST", f"{FILES}/chmod", entries.chmod, "use", "Change modes", 204, WAKES),
+    Route("POST", f"{FILES}/chown", entries.chown, "use", "Change owners", 204, WAKES),
+    Route("POST", f"{FILES}/link", entries.link, "use", "Make a link", errors=WAKES),
     Route("GET", f"{FILES}/tree", trees.download, "use", "A directory as a tar archive", errors=(*WAKES, 406),
           gives=(TAR, FRAMES)),
     Route("PUT", f"{FILES}/tree", trees.upload, "use", "Unpack a tar archive", errors=WAKES, takes=TAR),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -32,10 +32,14 @@ def decode_json(body: bytes | bytearray, kind: type[T]) -> T:
 
 
 def decode_query(raw: bytes, kind: type[T]) -> T:
-    """The query string as a value of `kind`. Unknown and doubled parameters are refused by name."""
+    """The query string as a value of `kind`. Unknown and doubled parameters are refused by name, and so is what is not
+    UTF-8, except in a path."""
     many: frozenset[str] = _cached(_many, kind)
+    paths: frozenset[str] = _cached(_paths, kind)
     values: dict[str, Any] = {}
     for name, value in _pairs(raw):
+        if not (name in paths or (value.isprintable() and name.isprintable())) and _escaped(name + value):
+            raise InvalidRequest("the query string can't be read: it is not UTF-8", hint="only paths may be otherwise")
         if name in many:
             values.setdefault(name, []).append(value)
         elif name in values:
@@ -72,7 +76,7 @@ def _pairs(raw: bytes) -> list[tuple[str, str]]:
             raw.decode("ascii"),
             keep_blank_values=True,
             strict_parsing=True,
-            errors="strict",
+            errors="surrogateescape",
             max_num_fields=MAX_PARAMETERS,
         )
     except ValueError as error:
@@ -103,6 +107,20 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 def _names(kind: Any) -> tuple[str, ...]:
     return tuple(getattr(kind, "__struct_fields__", ()))
+
+
+def _escaped(text: str) -> bool:
+    return any("\udc80" <= c <= "\udcff" for c in text)
+
+
+def _paths(kind: Any) -> frozenset[str]:
+    hints = get_type_hints(kind, include_extras=True)
+    return frozenset(name for name in _names(kind) if _is_path(hints[name]))
+
+
+def _is_path(hint: Any) -> bool:
+    metadata = getattr(hint, "__metadata__", ()) or [m for a in get_args(hint) for m in getattr(a, "__metadata__", ())]
+    return any((getattr(one, "extra", None) or {}).get("path") for one in metadata)
 
 
 def _many(kind: Any) -> frozenset[str]:

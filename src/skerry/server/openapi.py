@@ -14,6 +14,7 @@ from skerry.server.call import Nothing
 from skerry.server.route import Route
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
+_NOUNS = {"entries": "files", "edits": "files"}  # modules that share another's noun
 _REF = "#/components/schemas/{name}"
 _ALWAYS = {400: "The request makes no sense; the message names the place.",
            401: "No token, or one that is not known.",
@@ -62,7 +63,12 @@ def shown_path(route: Route) -> str:
 
 
 def operation_id(route: Route) -> str:
-    return f"{route.handler.__module__.rpartition('.')[2]}_{route.handler.__name__.strip('_')}"
+    return f"{_noun(route)}_{route.handler.__name__.strip('_')}"
+
+
+def _noun(route: Route) -> str:
+    module = route.handler.__module__.rpartition(".")[2]
+    return _NOUNS.get(module, module)
 
 
 def _schemas(routes: tuple[Route, ...]) -> tuple[dict[Any, Any], dict[str, Any]]:
@@ -77,7 +83,7 @@ def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": operation_id(route),
         "summary": route.summary,
-        "tags": [route.handler.__module__.rpartition(".")[2]],
+        "tags": [_noun(route)],
         "parameters": [*_path_parameters(route), *_query_parameters(route), *_header_parameters(route)],
         "responses": _responses(route, schemas),
         "security": [{"token": []}] if route.scope is not None else [],

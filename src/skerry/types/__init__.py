@@ -3,7 +3,7 @@
 A field that is None was not asked for: the operator's default applies, and what came of it is in `SandboxInfo`.
 """
 
-from skerry.types.files import FileEvent, FileInfo, FileType, Match, Matches, Skipped, Transfer
+from skerry.types.files import Entries, FileEvent, FileInfo, FileType, Match, Matches, Skipped, Transfer
 from skerry.types.host import Caller, Check, ImageInfo, Progress, Scope, TokenInfo
 from skerry.types.processes import (
     OUTPUT_KEPT,
@@ -38,8 +38,10 @@ from skerry.types.sandboxes import (
 from skerry.types.values import (
     ENV_MOST,
     NAME,
+    PATH_MOST,
     SANDBOX_ID,
     Answer,
+    PathText,
     Value,
     check_env,
     check_http_path,
@@ -53,6 +55,8 @@ from skerry.types.values import (
     is_text,
     parse_size,
     parse_span,
+    real_path,
+    told_path,
 )
 
 __all__ = [
@@ -60,6 +64,7 @@ __all__ = [
     "ENV_MOST",
     "NAME",
     "OUTPUT_KEPT",
+    "PATH_MOST",
     "PTY_MOST",
     "SANDBOX_ID",
     "SIZES",
@@ -69,6 +74,7 @@ __all__ = [
     "Caller",
     "Check",
     "CreateRequest",
+    "Entries",
     "Event",
     "FileEvent",
     "FileInfo",
@@ -82,6 +88,7 @@ __all__ = [
     "Network",
     "Options",
     "OutputPage",
+    "PathText",
     "PortState",
     "ProcessInfo",
     "Progress",
@@ -112,4 +119,6 @@ __all__ = [
     "is_text",
     "parse_size",
     "parse_span",
+    "real_path",
+    "told_path",
 ]

@@ -10,10 +10,11 @@ FileType = Literal["file", "directory", "link", "fifo", "socket", "device", "oth
 
 
 class FileInfo(Answer, frozen=True, kw_only=True):
-    """One entry of a directory, or one path's stat. Links are not followed; `target` says where one points.
+    """One entry of a directory, or one path's stat. Unless asked for, links are not followed; `target` says where one
+    points.
 
-    On the wire a path that is not UTF-8 is lossy, and `raw_path` has its bytes. The SDK puts them into `path` and
-    `name` as Python does (`os.fsdecode`), so that what was listed can be read."""
+    On the wire a path that is not UTF-8 is lossy, and `raw_path` has its bytes; the same for `target`. The SDK puts
+    them into `path`, `name` and `target` as Python does (`os.fsdecode`), so that what was listed can be read."""
 
     name: str
     path: str
@@ -25,6 +26,16 @@ class FileInfo(Answer, frozen=True, kw_only=True):
     mtime: float
     target: str | None = None
     raw_path: bytes | None = None
+    raw_target: bytes | None = None
+
+
+class Entries(Answer, frozen=True, kw_only=True):
+    """What lies below a directory. `more`: there are others beyond the bound; `skipped`: so many directories below
+    could not be read."""
+
+    entries: list[FileInfo]
+    more: bool
+    skipped: int = 0
 
 
 class Skipped(Answer, frozen=True, kw_only=True):

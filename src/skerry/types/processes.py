@@ -29,6 +29,7 @@ class Pty(Value, frozen=True, kw_only=True):
 
 def check_cwd(cwd: str | None) -> None:
     if cwd is not None:
+        check_text("cwd", cwd)
         check_path("cwd", cwd)
         if not cwd.startswith("/"):
             raise InvalidRequest(f"cwd: {cwd[:80]!r} is not absolute", hint="start it with /")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Annotated
 
 import msgspec
 
 from skerry.errors import InvalidRequest
 
+PATH_MOST = 4096  # bytes, as the kernel counts
 ENV_MOST = 128 << 10  # bytes of a sandbox's or a command's variables; Linux takes no more in any single one
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
 SANDBOX_ID = re.compile(r"sb-[a-z2-7]{10}")
@@ -87,10 +89,31 @@ def check_text(what: str, *values: str) -> None:
             raise InvalidRequest(f"{what}: not valid Unicode") from None
 
 
+PathText = Annotated[str, msgspec.Meta(extra={"path": True})]
+"""A path inside a sandbox: bytes that need not be UTF-8, as Python writes them (`os.fsdecode`)."""
+
+
 def check_path(what: str, path: str) -> None:
-    if not path or len(path) > 4096:
-        raise InvalidRequest(f"{what}: {'longer than 4,096 characters' if path else 'it is empty'}")
-    check_text(what, path)
+    try:
+        size = len(path.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{what}: not valid Unicode") from None
+    if not path or size > PATH_MOST:
+        raise InvalidRequest(f"{what}: {'longer than 4,096 bytes' if path else 'it is empty'}")
+    if "\0" in path:
+        raise InvalidRequest(f"{what}: a NUL byte is not allowed")
+
+
+def told_path(path: str) -> tuple[str, bytes | None]:
+    """A path as JSON can carry it, and its bytes where that is not the same."""
+    raw = path.encode("utf-8", "surrogateescape")
+    told = raw.decode("utf-8", "replace")
+    return told, None if told == path else raw
+
+
+def real_path(told: str, raw: bytes | None) -> str:
+    """The path that was told."""
+    return told if raw is None else raw.decode("utf-8", "surrogateescape")
 
 
 def check_user(user: str | None) -> None:

@@ -78,24 +78,24 @@ class AsyncClient:
 
     async def value(self, request: Request, kind: type[T]) -> T:
         """Send, and give the answer as a value of that kind."""
-        async with self._answer(request) as response:
+        async with self.answer(request) as response:
             return decode(await response.aread(), kind)
 
     async def value_if_any(self, request: Request, kind: type[T]) -> T | None:
         """The same, where the answer may be that there is nothing yet."""
-        async with self._answer(request) as response:
+        async with self.answer(request) as response:
             body = await response.aread()
             return None if response.status_code == 204 else decode(body, kind)
 
     async def done(self, request: Request) -> None:
         """Send; the answer says nothing but that it was done."""
-        async with self._answer(request) as response:
+        async with self.answer(request) as response:
             await response.aread()
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
         """Send, and give the answer's bytes as they come."""
-        async with self._answer(request) as response:
+        async with self.answer(request) as response:
             yield response.aiter_raw()
 
     async def upgraded(self, request: Request) -> httpx.Response:
@@ -110,7 +110,8 @@ class AsyncClient:
             await response.aclose()
 
     @asynccontextmanager
-    async def _answer(self, request: Request) -> AsyncIterator[httpx.Response]:
+    async def answer(self, request: Request) -> AsyncIterator[httpx.Response]:
+        """Send, and give the answer before its content."""
         response = await self._send(request)
         try:
             with speaking(self.address):

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from skerry.client import backend_async as backend
-from skerry.client import requests
+from skerry.client import file_requests as requests
 from skerry.client.content import open_host_file
+from skerry.client.file_requests import InsidePath
 from skerry.client.frames import ERROR, EXIT, STDOUT, FrameDecoder
 from skerry.client.landing import SingleFile
 from skerry.client.packing import Packer, is_file, readable
 from skerry.client.patterns import Patterns
-from skerry.client.requests import InsidePath
 from skerry.client.responses import decode, error_frame
 from skerry.client.unpacking import Unpacker
 from skerry.errors import FileNotDirectory, SandboxUnavailable
@@ -114,8 +114,8 @@ class AsyncTrees:
 
     async def _download_file(self, remote: InsidePath, local: HostPath, most: int | None, user: str | None) -> Transfer:
         sandbox = self._sandbox
-        info = await sandbox.client.value(requests.stat_file(sandbox.id, remote, user), FileInfo)
-        async with sandbox.client.stream(requests.read_file(sandbox.id, remote, user)) as chunks:
+        info = await sandbox.client.value(requests.look(sandbox.id, "stat", remote, user), FileInfo)
+        async with sandbox.client.stream(requests.read_file(sandbox.id, remote, user=user)) as chunks:
             with SingleFile(local, info.mode if info.type == "file" else 0o644, most) as file:
                 async for chunk in chunks:
                     file.write(chunk)

@@ -79,24 +79,24 @@ class Client:
 
     def value(self, request: Request, kind: type[T]) -> T:
         """Send, and give the answer as a value of that kind."""
-        with self._answer(request) as response:
+        with self.answer(request) as response:
             return decode(response.read(), kind)
 
     def value_if_any(self, request: Request, kind: type[T]) -> T | None:
         """The same, where the answer may be that there is nothing yet."""
-        with self._answer(request) as response:
+        with self.answer(request) as response:
             body = response.read()
             return None if response.status_code == 204 else decode(body, kind)
 
     def done(self, request: Request) -> None:
         """Send; the answer says nothing but that it was done."""
-        with self._answer(request) as response:
+        with self.answer(request) as response:
             response.read()
 
     @contextmanager
     def stream(self, request: Request) -> Iterator[Iterator[bytes]]:
         """Send, and give the answer's bytes as they come."""
-        with self._answer(request) as response:
+        with self.answer(request) as response:
             yield response.iter_raw()
 
     def upgraded(self, request: Request) -> httpx.Response:
@@ -111,7 +111,8 @@ class Client:
             response.close()
 
     @contextmanager
-    def _answer(self, request: Request) -> Iterator[httpx.Response]:
+    def answer(self, request: Request) -> Iterator[httpx.Response]:
+        """Send, and give the answer before its content."""
         response = self._send(request)
         try:
             with speaking(self.address):

@@ -3,79 +3,11 @@
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Iterator
-
-from skerry.client import backend_sync as backend
-from skerry.client import requests
+from skerry.client._sync.entries import FileEntries
 from skerry.client._sync.trees import Trees
-from skerry.client.content import check_source, whole
-from skerry.client.requests import InsidePath
-from skerry.client.responses import EntryList
-from skerry.errors import FileMissing, FileNotDirectory
-from skerry.types import FileInfo
 
 
-class Files(Trees):
+class Files(FileEntries, Trees):
     """Each call acts with the rights of `user` (the image's user unless named); errors are also the builtins they are:
-    FileNotFoundError, IsADirectoryError, PermissionError …"""
-
-    def read_bytes(self, path: InsidePath, *, user: str | None = None) -> bytes:
-        return b"".join([piece for piece in self.stream(path, user=user)])
-
-    def read_text(self, path: InsidePath, *, encoding: str = "utf-8", user: str | None = None) -> str:
-        return (self.read_bytes(path, user=user)).decode(encoding)
-
-    def stream(self, path: InsidePath, *, user: str | None = None) -> Iterator[bytes]:
-        """A file's bytes, piece by piece: for what does not fit into memory."""
-        sandbox = self._sandbox
-        with sandbox.client.stream(requests.read_file(sandbox.id, path, user)) as chunks:
-            for chunk in chunks:
-                yield chunk
-
-    def write(
-        self,
-        path: InsidePath,
-        content: backend.AnySource,
-        *,
-        mode: int | None = None,
-        user: str | None = None,
-        parents: bool = True,
-    ) -> FileInfo:
-        """Write a file in one step: readers see the old content or the new. File objects and iterables are streamed."""
-        check_source(content)
-        sandbox = self._sandbox
-        known = whole(content)
-        body = known if known is not None else backend.chunks(content)
-        request = requests.write_file(sandbox.id, path, body, mode=mode, user=user, parents=parents)
-        return sandbox.client.value(request, FileInfo)
-
-    def list(self, path: InsidePath = ".", *, user: str | None = None) -> builtins.list[FileInfo]:
-        """The entries of a directory, at most 100,000."""
-        sandbox = self._sandbox
-        return (sandbox.client.value(requests.list_files(sandbox.id, path, user), EntryList)).entries
-
-    def stat(self, path: InsidePath, *, user: str | None = None) -> FileInfo:
-        """One path; a link is not followed."""
-        sandbox = self._sandbox
-        return sandbox.client.value(requests.stat_file(sandbox.id, path, user), FileInfo)
-
-    def exists(self, path: InsidePath, *, user: str | None = None) -> bool:
-        try:
-            self.stat(path, user=user)
-        except (FileMissing, FileNotDirectory):
-            return False
-        return True
-
-    def mkdir(
-        self, path: InsidePath, *, parents: bool = True, mode: int | None = None, user: str | None = None
-    ) -> FileInfo:
-        """Make a directory; with `parents` also those above it, and one that is there already is fine."""
-        sandbox = self._sandbox
-        request = requests.make_directory(sandbox.id, path, parents=parents, mode=mode, user=user)
-        return sandbox.client.value(request, FileInfo)
-
-    def remove(self, path: InsidePath, *, recursive: bool = False, user: str | None = None) -> None:
-        """Remove a file or an empty directory; with `recursive`, a directory and all that is in it."""
-        sandbox = self._sandbox
-        sandbox.client.done(requests.remove_file(sandbox.id, path, recursive=recursive, user=user))
+    FileNotFoundError, IsADirectoryError, PermissionError … A name that is not UTF-8 is a str as `os.fsdecode` makes it.
+    """

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from skerry.client import backend_sync as backend
-from skerry.client import requests
+from skerry.client import file_requests as requests
 from skerry.client.content import open_host_file
+from skerry.client.file_requests import InsidePath
 from skerry.client.frames import ERROR, EXIT, STDOUT, FrameDecoder
 from skerry.client.landing import SingleFile
 from skerry.client.packing import Packer, is_file, readable
 from skerry.client.patterns import Patterns
-from skerry.client.requests import InsidePath
 from skerry.client.responses import decode, error_frame
 from skerry.client.unpacking import Unpacker
 from skerry.errors import FileNotDirectory, SandboxUnavailable
@@ -115,8 +115,8 @@ class Trees:
 
     def _download_file(self, remote: InsidePath, local: HostPath, most: int | None, user: str | None) -> Transfer:
         sandbox = self._sandbox
-        info = sandbox.client.value(requests.stat_file(sandbox.id, remote, user), FileInfo)
-        with sandbox.client.stream(requests.read_file(sandbox.id, remote, user)) as chunks:
+        info = sandbox.client.value(requests.look(sandbox.id, "stat", remote, user), FileInfo)
+        with sandbox.client.stream(requests.read_file(sandbox.id, remote, user=user)) as chunks:
             with SingleFile(local, info.mode if info.type == "file" else 0o644, most) as file:
                 for chunk in chunks:
                     file.write(chunk)

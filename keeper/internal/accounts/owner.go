@@ -1,0 +1,44 @@
+package accounts
+
+import "strings"
+
+// Owner reads "user", "user:group" or ":group", names or numbers. Without a group it is the user's own; -1 means that
+// the id stays as it is.
+func Owner(text string) (uid, gid int, err error) {
+	name, group, both := strings.Cut(text, ":")
+	uid, gid = -1, -1
+	if name != "" {
+		user, err := Find(name)
+		if err != nil {
+			return 0, 0, err
+		}
+		uid, gid = int(user.UID), int(user.GID)
+	}
+	if both {
+		number, ok := findGroup(group)
+		if !ok {
+			return 0, 0, ErrUnknown
+		}
+		gid = int(number)
+	}
+	if uid < 0 && gid < 0 {
+		return 0, 0, ErrUnknown
+	}
+	return uid, gid, nil
+}
+
+func findGroup(name string) (gid uint32, ok bool) {
+	if name == "" || len(name) > 256 {
+		return 0, false
+	}
+	eachLine("/etc/group", 4, func(f []string) bool {
+		if f[0] == name {
+			gid, ok = id(f[2])
+		}
+		return !ok
+	})
+	if !ok {
+		gid, ok = id(name)
+	}
+	return gid, ok
+}

@@ -1,0 +1,95 @@
+"""What is asked of a server about files. Pure. Arguments are in the query: a path's bytes need not be UTF-8."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from skerry.client.frames import MEDIA_TYPE
+from skerry.client.requests import TAR, Body, Request, sandbox_path
+from skerry.errors import InvalidRequest
+from skerry.types import check_path
+
+InsidePath = str | os.PathLike[str]
+Argument = str | int | bool | os.PathLike[str] | None
+BYTES = "application/octet-stream"
+
+
+def path_text(path: InsidePath, what: str = "path") -> str:
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise InvalidRequest(f"{what}: {text!r} is not a str", hint="os.fsdecode() makes one of bytes")
+    check_path(what, text)
+    return text
+
+
+def octal(mode: int | None) -> str | None:
+    if mode is not None and (isinstance(mode, bool) or not isinstance(mode, int) or not 0 <= mode <= 0o7777):
+        raise InvalidRequest(f"mode: {mode!r} is out of range", hint="an int like 0o644")
+    return None if mode is None else f"{mode:04o}"
+
+
+def owner_text(owner: str | int | None) -> str | None:
+    return None if owner is None else str(owner)
+
+
+def _query(**values: Argument) -> tuple[tuple[str, str], ...]:
+    given = ((name, value) for name, value in values.items() if value is not None)
+    return tuple((name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in given)
+
+
+def read_file(
+    ref: str, path: InsidePath, *, offset: int = 0, length: int | None = None, user: str | None = None
+) -> Request:
+    if offset < 0 or (length is not None and length < 0):
+        raise InvalidRequest(f"offset, length: {offset}, {length} is no part of a file", hint="neither is negative")
+    span = {}
+    if offset or length is not None:
+        span = {"range": f"bytes={offset}-" + ("" if length is None else str(offset + max(length, 1) - 1))}
+    query = _query(path=path_text(path), user=user)
+    return Request("GET", sandbox_path(ref, "files"), query, accept="*/*", more_headers=span)
+
+
+def write_file(
+    ref: str,
+    path: InsidePath,
+    content: Body,
+    *,
+    mode: int | None = None,
+    owner: str | int | None = None,
+    user: str | None = None,
+    parents: bool = True,
+) -> Request:
+    query = _query(path=path_text(path), mode=octal(mode), owner=owner_text(owner), user=user, parents=parents)
+    return Request("PUT", sandbox_path(ref, "files"), query, content, BYTES)
+
+
+def append_file(ref: str, path: InsidePath, content: Body, *, user: str | None, parents: bool) -> Request:
+    query = _query(path=path_text(path), append=True, user=user, parents=parents)
+    return Request("PUT", sandbox_path(ref, "files"), query, content, BYTES)
+
+
+def remove_file(ref: str, path: InsidePath, *, recursive: bool, user: str | None) -> Request:
+    query = _query(path=path_text(path), recursive=recursive, user=user)
+    return Request("DELETE", sandbox_path(ref, "files"), query, read_timeout=None)
+
+
+def look(ref: str, verb: str, path: InsidePath, user: str | None, **more: Argument) -> Request:
+    """stat, list, checksum …: what changes nothing."""
+    query = _query(path=path_text(path), user=user, **more)
+    return Request("GET", sandbox_path(ref, "files", verb), query, read_timeout=None)
+
+
+def change(ref: str, verb: str, path: InsidePath, user: str | None, **more: Argument) -> Request:
+    """mkdir, move, copy …"""
+    query = _query(path=path_text(path), user=user, **more)
+    return Request("POST", sandbox_path(ref, "files", verb), query, read_timeout=None)
+
+
+def upload_tree(ref: str, path: InsidePath, archive: Body, user: str | None) -> Request:
+    return Request("PUT", sandbox_path(ref, "files", "tree"), _query(path=path_text(path), user=user), archive, TAR)
+
+
+def download_tree(ref: str, path: InsidePath, exclude: Sequence[str], user: str | None) -> Request:
+    query = (*_query(path=path_text(path), user=user), *(("exclude", pattern) for pattern in exclude))
+    return Request("GET", sandbox_path(ref, "files", "tree"), query, accept=MEDIA_TYPE)
