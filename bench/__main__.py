@@ -22,6 +22,7 @@ MEBIBYTE = b"x" * (1 << 20)
 
 
 CREATE, RUN, TRUE = "create → first output, cold", "run(['/bin/true'])", "subprocess.run(['/bin/true'])"
+SPAWN_BYTE, RUN_BYTE = "spawn → first byte", "run → first byte"
 
 
 def create_and_peers(count: int) -> list[Row]:
@@ -50,6 +51,21 @@ def inside(count: int) -> list[Row]:
             repeat("files.write, 1 MiB", count, lambda: sandbox.files.write("/workspace/m", MEBIBYTE)),
             repeat("files.read_bytes, 1 MiB", count, lambda: sandbox.files.read_bytes("/workspace/m")),
         ]
+
+
+def first_bytes(count: int) -> list[Row]:
+    """To the first byte of a command's output: left to itself and followed, or waited for; in turns."""
+    times: dict[str, list[float]] = {SPAWN_BYTE: [], RUN_BYTE: []}
+    with Sandbox(options=COLD) as sandbox:
+        for _ in range(count + 2):
+            start = time.perf_counter()
+            next(iter(sandbox.spawn(["echo", "up"]).follow()))
+            times[SPAWN_BYTE].append((time.perf_counter() - start) * 1000)
+            came: list[float] = []
+            start = time.perf_counter()
+            sandbox.run(["echo", "up"], on_output=lambda _, came=came: came.append(time.perf_counter()))
+            times[RUN_BYTE].append((came[0] - start) * 1000)
+    return [row(name, spent[2:]) for name, spent in times.items()]
 
 
 def at_once(number: int) -> Row:
@@ -91,6 +107,7 @@ def ratios(rows: dict[str, Row], memory: int) -> list[dict[str, object]]:
     if docker is not None:
         add("docker run / create → first output", docker.p50 / create.p50, 5, at_most=False)
     add("run / subprocess.run", rows[RUN].p50 / rows[TRUE].p50, 5)
+    add("spawn → first byte / run → first byte", rows[SPAWN_BYTE].p50 / rows[RUN_BYTE].p50, 2)
     add("private memory of an idle sandbox, MB", memory / 1e6, 6)
     add("3,000 files, one call each / one upload", rows[WRITE].p50 * FILES / rows[UPLOAD].p50, 20, at_most=False)
     return found
@@ -115,7 +132,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--count", type=int, default=40, help="repetitions of the slow ones (default: 40)")
     args = parser.parse_args()
-    rows = [*create_and_peers(args.count), *inside(args.count), *trees(), at_once(10), at_once(50)]
+    rows = [
+        *create_and_peers(args.count),
+        *inside(args.count),
+        *first_bytes(args.count * 2),
+        *trees(),
+        at_once(10),
+        at_once(50),
+    ]
     figures = ratios({one.name: one for one in rows}, idle_memory())
     show(rows, figures)
     if args.json:
