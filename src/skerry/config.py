@@ -110,6 +110,8 @@ TABLE: tuple[Setting, ...] = (
     Setting("limits.open_files", DEFAULT_LIMITS.open_files, _count, "open files of a process", project=True),
     Setting("lifecycle.idle", "15m", _span, "how long a sandbox may be idle", project=True),
     Setting("lifecycle.life", "24h", _span, "how long a sandbox may run", project=True),
+    Setting("journal.process", "64M", _size, "output kept of a process; past that, the oldest is dropped"),
+    Setting("journal.sandbox", "512M", _size, "output kept of all of a sandbox's processes; at most half of its disk"),
     Setting("max.cpus", None, _cpus, "most CPUs that anyone may ask for; none: what the host has"),
     Setting("max.memory", None, _size, "most memory that anyone may ask for; none: what the host has"),
     Setting("max.disk", None, _size, "most disk that anyone may ask for"),

@@ -11,6 +11,7 @@ import (
 const (
 	tailMost     = 4 << 10 // what may wait in memory
 	tailTime     = 50 * time.Millisecond
+	parkedMost   = 256 << 10 // in memory of finished processes, when there is no disk for it
 	mostSegments = 64
 )
 
@@ -22,6 +23,7 @@ type Journal struct {
 	id    string
 	bound int64
 	piece int64 // a segment's size
+	small int64 // what it is for now, after the disk was full; 0: as usual
 
 	writing sync.Mutex // one writer at a time; taken before mu
 
@@ -36,6 +38,7 @@ type Journal struct {
 	closed    bool          // the process has ended
 	changed   chan struct{} // closed with the next change; nil: nobody waits
 	timed     bool          // Flush will be called
+	parked    bool          // the tail is counted in the store
 }
 
 // Kept says which bytes there are: from the first that has not been dropped up to the end.
@@ -177,6 +180,7 @@ func (j *Journal) Remove() {
 	j.writing.Lock()
 	defer j.writing.Unlock()
 	j.mu.Lock()
+	j.unpark()
 	j.closed, j.tail, j.pace = true, nil, nil
 	j.wake()
 	j.mu.Unlock()

@@ -255,6 +255,31 @@ func TestWithoutADiskTheLastBytesAreKept(t *testing.T) {
 	}
 }
 
+func TestWithoutADiskFinishedProcessesTakeLittleMemory(t *testing.T) {
+	s := NewStore("/proc/nowhere/skerry/processes")
+	var all []*Journal
+	for range 200 {
+		j := s.New("p-none", 0)
+		add(j, wire.Stdout, string(bytes.Repeat([]byte("x"), 4000)))
+		j.Close()
+		j.Flush()
+		all = append(all, j)
+	}
+	held := int64(0)
+	for _, j := range all {
+		held += int64(len(j.tail))
+	}
+	if held != s.parked.Load() || held > parkedMost || held < parkedMost/2 {
+		t.Errorf("%d bytes in memory, %d counted", held, s.parked.Load())
+	}
+	for _, j := range all {
+		j.Remove()
+	}
+	if s.parked.Load() != 0 {
+		t.Errorf("%d bytes counted of nothing", s.parked.Load())
+	}
+}
+
 func TestTheBoundOfTheSandboxIsPaidByTheFinished(t *testing.T) {
 	s := store(t)
 	s.SetBounds(0, 1<<20)

@@ -17,6 +17,7 @@ type Reader struct {
 	j      *Journal
 	offset int64 // of the next byte; the journal's mu guards it
 	seg    *segment
+	holds  bool  // seg's fd
 	at     int64 // in seg: where the frame begins that offset lies in, or an earlier one
 	skip   int64 // bytes of output between the two
 }
@@ -71,12 +72,12 @@ func (r *Reader) Close() {
 }
 
 func (r *Reader) leave() {
-	if r.seg != nil {
+	if r.holds {
 		if r.j.pace == r {
 			r.seg.unpin()
 		}
 		r.seg.release()
-		r.seg = nil
+		r.holds = false
 	}
 }
 
@@ -86,11 +87,13 @@ func (r *Reader) Wait(stop <-chan struct{}) (more, ended bool) {
 	for {
 		r.j.mu.Lock()
 		more, ended = r.offset < r.j.end, r.j.closed
-		changed := r.j.change()
-		r.j.mu.Unlock()
 		if more || ended {
+			r.j.mu.Unlock()
 			return more, ended && !more
 		}
+		r.leave() // a file that is dropped meanwhile is to be gone from the disk
+		changed := r.j.change()
+		r.j.mu.Unlock()
 		select {
 		case <-changed:
 		case <-stop:
@@ -166,13 +169,15 @@ func (j *Journal) segmentAt(offset int64) *segment {
 
 // enter makes a segment the reader's own. mu is held, but not while a file is opened.
 func (r *Reader) enter(g *segment) error {
-	if r.seg == g {
+	if r.seg == g && r.holds {
 		return nil
 	}
 	r.leave()
-	r.at, r.skip = 0, r.offset-g.first
+	if r.seg != g {
+		r.seg, r.at, r.skip = g, 0, r.offset-g.first
+	}
 	if g.fd >= 0 {
-		r.seg = g
+		r.holds = true
 		g.users++
 		g.unpin()
 		return nil
@@ -193,7 +198,7 @@ func (r *Reader) enter(g *segment) error {
 		_ = syscall.Close(fd)
 	}
 	g.users++
-	r.seg = g
+	r.holds = true
 	return nil
 }
 

@@ -25,9 +25,10 @@ const (
 
 // Store is all journals of a sandbox.
 type Store struct {
-	path  string
-	dir   atomic.Int32 // fd; -1: not open
-	bytes atomic.Int64 // in files
+	path   string
+	dir    atomic.Int32 // fd; -1: not open
+	bytes  atomic.Int64 // in files
+	parked atomic.Int64 // in memory, of finished processes
 
 	mu       sync.Mutex // taken before a journal's
 	process  int64
@@ -108,18 +109,21 @@ func (s *Store) victim() *Journal {
 	return worst
 }
 
-// MakeRoom is called when the disk is full: something of a finished process goes.
-func (s *Store) MakeRoom() bool {
+// MakeRoom is called when the disk is full: the oldest of a finished process goes, or of the one that needs the room (nil:
+// none), whichever has more.
+func (s *Store) MakeRoom(own *Journal) bool {
+	victim, most := own, int64(0)
+	if own != nil {
+		most, _ = own.droppable()
+	}
 	s.mu.Lock()
-	victim := s.victim()
+	for _, j := range s.journals {
+		if size, finished := j.droppable(); finished && size > most {
+			victim, most = j, size
+		}
+	}
 	s.mu.Unlock()
-	if victim == nil {
-		return false
-	}
-	if _, finished := victim.droppable(); !finished {
-		return false
-	}
-	return victim.dropOldest()
+	return victim != nil && victim.dropOldest()
 }
 
 // create makes a new file, whatever has its name.

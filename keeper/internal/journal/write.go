@@ -50,6 +50,25 @@ func (j *Journal) Flush() {
 	j.timed = false
 	if j.closed {
 		j.seal()
+		j.park()
+	}
+}
+
+// park keeps the tail of a finished process in memory, as long as there are few of them. mu is held.
+func (j *Journal) park() {
+	if n := int64(len(j.tail)); n > 0 && !j.parked {
+		if j.parked = j.store.parked.Add(n) <= parkedMost; !j.parked {
+			j.store.parked.Add(-n)
+			j.tail = nil
+		}
+	}
+}
+
+// unpark is called before the tail goes. mu is held.
+func (j *Journal) unpark() {
+	if j.parked {
+		j.parked = false
+		j.store.parked.Add(-int64(len(j.tail)))
 	}
 }
 
@@ -66,7 +85,7 @@ func (j *Journal) flush() bool {
 	return len(j.tail) == 0 || j.put(j.tail, j.tailFirst, j.end)
 }
 
-// put writes frames to a file. On a full disk the oldest goes: of this journal, then of those of finished processes.
+// put writes frames to a file. On a full disk something else goes.
 func (j *Journal) put(frames []byte, first, end int64) bool {
 	const tries = 4
 	if !j.within(int64(len(frames))) {
@@ -78,8 +97,9 @@ func (j *Journal) put(frames []byte, first, end int64) bool {
 		}
 		j.mu.Lock()
 		j.seal()
+		j.small = max(j.bytes/16, leastSegment) // so that what is dropped next is not all there is
 		j.mu.Unlock()
-		if !j.dropOldest() && !j.store.MakeRoom() {
+		if !j.store.MakeRoom(j) {
 			break
 		}
 	}
@@ -113,6 +133,7 @@ func (j *Journal) write(frames []byte, first, end int64) error {
 		j.unmake(g)
 		return err
 	}
+	j.unpark()
 	j.end, j.tail = end, nil
 	j.wake()
 	if g.gone {
@@ -137,8 +158,9 @@ func (j *Journal) unmake(g *segment) {
 func (j *Journal) room(first, n int64) (*segment, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if g := j.active; g != nil && g.size+n > j.piece && g.size > 0 {
+	if g := j.active; g != nil && g.size+n > j.size() && g.size > 0 {
 		j.seal()
+		j.small *= 2
 	}
 	if g := j.active; g != nil {
 		g.users++
@@ -156,24 +178,38 @@ func (j *Journal) room(first, n int64) (*segment, error) {
 	return g, nil
 }
 
+// size is that of the active segment. mu is held.
+func (j *Journal) size() int64 {
+	if j.small >= j.piece {
+		j.small = 0
+	}
+	if j.small > 0 {
+		return j.small
+	}
+	return j.piece
+}
+
 // homeless takes a frame for which there is no room: a paced reader gets it from memory, for others the oldest is lost.
 func (j *Journal) homeless(frame []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.pace == nil {
-		j.tail = nil
-	}
-	if len(j.tail) == 0 {
-		j.tailFirst = j.end
-	}
-	if j.pace != nil || len(frame) <= tailMost {
-		j.tail = append(j.tail, frame...)
-	}
+	start := j.end
 	j.end += payload(frame)
-	j.wake()
 	if j.pace == nil {
+		if cut := len(frame) - tailMost; cut > 0 {
+			frame[cut] = frame[0]
+			frame = frame[cut:]
+			wire.PutHead(frame, frame[0])
+		}
+		j.tail, j.tailFirst = append([]byte{}, frame...), j.end-payload(frame)
+		j.wake()
 		return
 	}
+	if len(j.tail) == 0 {
+		j.tailFirst = start
+	}
+	j.tail = append(j.tail, frame...)
+	j.wake()
 	for j.pace != nil && j.pace.offset < j.end {
 		j.wait()
 	}

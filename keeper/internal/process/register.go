@@ -120,7 +120,7 @@ func (r *register) write(lines []byte) error {
 		return r.renew()
 	}
 	err := r.log.Append(lines)
-	if err != nil && r.table.Journals.MakeRoom() {
+	if err != nil && r.table.Journals.MakeRoom(nil) {
 		err = r.log.Append(lines)
 	}
 	return err

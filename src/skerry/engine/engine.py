@@ -364,7 +364,7 @@ class Engine:
         """The sandbox's lock is held."""
         if live.keeper is not None:
             try:
-                await lifecycle.configure(live.keeper, live.row.spec, live.row.ends_at)
+                await lifecycle.configure(self.host, live.keeper, live.row.spec, live.row.ends_at)
             except SandboxUnavailable as error:
                 await lifecycle.stop(self.host, live, "failed", error.message)
                 raise

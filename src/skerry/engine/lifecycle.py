@@ -22,7 +22,7 @@ from skerry.errors import HostUnsupported, SkerryError
 from skerry.keeper import Keeper, binary, build_id
 from skerry.runtimes import Init, Runtime, Wall, pick_runtime, ranges
 from skerry.storage import Driver, LayerStore
-from skerry.types import CreateRequest, Isolation, parse_span
+from skerry.types import CreateRequest, Isolation, parse_size, parse_span
 
 log = logging.getLogger("skerry.engine")
 STOP_GRACE_S = 2.0
@@ -79,7 +79,14 @@ class Host:
             runtime.close()
 
     def keeper(self, runtime: Runtime, sandbox: str) -> Keeper:
-        return Keeper(lambda: runtime.connect(sandbox), build_id())
+        kept = parse_size(self.settings["journal.process"])
+        return Keeper(lambda: runtime.connect(sandbox), build_id(), kept=kept)
+
+    def journal(self, spec: Spec) -> tuple[int, int]:
+        """How much output is kept of a process and of a sandbox: never more than half of its disk."""
+        most = spec.limits.disk_bytes // 2
+        process, sandbox = (parse_size(self.settings[f"journal.{name}"]) for name in ("process", "sandbox"))
+        return min(process, sandbox, most), min(sandbox, most)
 
     def check_disk_limit(self, row: Row) -> None:
         if not self.driver.enforces_limit and "disk_limit" not in row.spec.options.waive:
@@ -124,7 +131,7 @@ async def start(host: Host, live: Live) -> None:
         now = time.time()
         ends_at = end_of_life(row.spec, now)
         keeper = host.keeper(runtime, row.id)
-        await configure(keeper, row.spec, ends_at)
+        await configure(host, keeper, row.spec, ends_at)
         passed("start.keeper")
         attach(host, live, runtime, keeper, init)  # before the row: a PID 1 that is gone already is no running sandbox
         live.row = host.rows.update(
@@ -157,12 +164,12 @@ def end_of_life(spec: Spec, started_at: float) -> float | None:
     return started_at + parse_span(spec.lifecycle.life) if spec.lifecycle.life is not None else None
 
 
-async def configure(keeper: Keeper, spec: Spec, ends_at: float | None) -> None:
+async def configure(host: Host, keeper: Keeper, spec: Spec, ends_at: float | None) -> None:
     """Tell the keeper what it works for. Sent again whenever one of these changes."""
     await keeper.configure(
         user=spec.user, cwd=spec.cwd, env=spec.environment, sudo=spec.options.sudo,
         life_s=max(ends_at - time.time(), 0) + LIFE_GRACE_S if ends_at is not None else None,
-        open_files=spec.limits.open_files or 0, pids=spec.limits.pids,
+        open_files=spec.limits.open_files or 0, pids=spec.limits.pids, journal=host.journal(spec),
     )  # fmt: skip
 
 

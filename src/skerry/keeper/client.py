@@ -34,11 +34,13 @@ _nothing = msgspec.json.Decoder(dict[str, int])
 class Keeper:
     """What one sandbox's keeper can do. `connect` gives a connected socket; `build` is what the keeper has to be."""
 
-    def __init__(self, connect: Connect, build: str | None, *, time_limit: float = TIME_LIMIT) -> None:
+    def __init__(
+        self, connect: Connect, build: str | None, *, time_limit: float = TIME_LIMIT, kept: int = KEPT
+    ) -> None:
         self._channel = Channel(connect, time_limit)
         self.files = Files(self._channel)
         self._build = build
-        self._kept = KEPT
+        self._kept = kept
 
     async def configure(
         self,
@@ -69,7 +71,7 @@ class Keeper:
             "hostname": hostname,
             "journal": {"process": journal[0], "sandbox": journal[1]},
         }
-        self._kept = journal[0] or KEPT
+        self._kept = max(self._kept, journal[0])
         return self._check(await self._channel.call(_hello, "PUT", "/v1/config", body=body))
 
     async def hello(self) -> Hello:
