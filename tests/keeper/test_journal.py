@@ -264,7 +264,7 @@ async def test_removing_a_process_removes_its_files(room: Room) -> None:
     await ended(room, command.id)
 
     async def names() -> list[str]:
-        return [entry.name for entry in (await room.keeper.files.list("/var/lib/skerry/processes"))[0]]
+        return [entry.name for entry in (await room.keeper.files.list("/var/lib/skerry/processes")).entries]
 
     assert f"{command.id}.{0:016x}" in await names()
     await room.keeper.remove(command.id)
@@ -275,7 +275,7 @@ async def test_a_silent_command_costs_no_file_of_its_own(room: Room) -> None:
     for _ in range(20):
         await room.run("/bin/true")
     await wait_for_file(room, "/var/lib/skerry/processes/list")
-    names = [entry.name for entry in (await room.keeper.files.list("/var/lib/skerry/processes"))[0]]
+    names = [entry.name for entry in (await room.keeper.files.list("/var/lib/skerry/processes")).entries]
     assert names == ["list"]
 
 

@@ -131,7 +131,7 @@ async def test_the_sandbox_has_a_bound_over_all_processes(room: Room) -> None:
         await ended(room, command.id)
     assert sum(process.offset - process.kept_from for process in await room.keeper.processes()) <= 2 * MIB
     listed = await room.keeper.files.list(DIR)
-    assert sum(entry.size for entry in listed[0] if "." in entry.name) <= 2 * MIB
+    assert sum(entry.size for entry in listed.entries if "." in entry.name) <= 2 * MIB
 
 
 RUINS = {
@@ -174,7 +174,7 @@ async def test_root_inside_ruins_the_journals_while_they_are_written(room: Room,
     await room.keeper.signal(vandal.id, "KILL")
     assert (await room.keeper.hello()).build == build_id()
     assert await (await room.keeper.files.read("/etc/passwd")).read(MIB) == passwd
-    entries = (await room.keeper.files.list("/etc"))[0]
+    entries = (await room.keeper.files.list("/etc")).entries
     assert [entry.name for entry in entries if entry.name.startswith("p-")] == []
 
 
