@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skerry.errors import InvalidRequest
-from skerry.types import DEFAULT_LIMITS, Lifecycle, Limits, parse_size, parse_span
+from skerry.types import DEFAULT_LIMITS, Lifecycle, Limits, check_line, parse_size, parse_span
 
 RUN_BASE = Path("/run/skerry")
 OPERATOR_FILE = Path("/etc/skerry/config.toml")
@@ -31,6 +31,11 @@ def _text(value: Any, name: str) -> str:
     if not isinstance(value, str) or "\0" in value:
         raise InvalidRequest(f"{name}: {value!r} is not text")
     return value
+
+
+def _line(value: Any, name: str) -> str:
+    check_line(name, _text(value, name))
+    return value  # type: ignore[no-any-return]
 
 
 def _path(value: Any, name: str) -> str:
@@ -112,6 +117,8 @@ TABLE: tuple[Setting, ...] = (
     Setting("lifecycle.life", "24h", _span, "how long a sandbox may run", project=True),
     Setting("journal.process", "64M", _size, "output kept of a process; past that, the oldest is dropped"),
     Setting("journal.sandbox", "512M", _size, "output kept of all of a sandbox's processes; at most half of its disk"),
+    Setting("git.name", None, _line, "the name on commits made inside; none: the image's", project=True),
+    Setting("git.email", None, _line, "the address on commits made inside; none: the image's", project=True),
     Setting("max.cpus", None, _cpus, "most CPUs that anyone may ask for; none: what the host has"),
     Setting("max.memory", None, _size, "most memory that anyone may ask for; none: what the host has"),
     Setting("max.disk", None, _size, "most disk that anyone may ask for"),

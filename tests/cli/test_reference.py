@@ -42,5 +42,12 @@ def test_the_page_of_the_sdk_names_every_public_name() -> None:
 def test_the_page_of_the_sdk_names_every_method() -> None:
     page = (REFERENCE / "sdk.md").read_text()
     sandbox = skerry.Sandbox()
-    for thing in (skerry.Sandbox, type(sandbox.files), type(sandbox.processes), type(sandbox.sessions), skerry.Session):
+    for thing in (
+        skerry.Sandbox,
+        type(sandbox.files),
+        type(sandbox.processes),
+        type(sandbox.sessions),
+        type(sandbox.git),
+        skerry.Session,
+    ):
         assert [name for name in vars(thing) if not name.startswith("_") and name not in page] == []

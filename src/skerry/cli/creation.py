@@ -47,7 +47,11 @@ def creation(given: dict[str, Any], *, project: Path | None = None) -> dict[str,
         "limits": _limits(given, settings),
         "lifecycle": _lifecycle(given, settings),
         "options": Options(
-            runtime=given.pop("runtime"), sudo=not given.pop("no_sudo"), waive=tuple(given.pop("waive"))
+            runtime=given.pop("runtime"),
+            sudo=not given.pop("no_sudo"),
+            waive=tuple(given.pop("waive")),
+            git_name=_wished(settings, "git.name"),
+            git_email=_wished(settings, "git.email"),
         ),
     }
 

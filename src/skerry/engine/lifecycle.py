@@ -15,6 +15,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from skerry.config import Settings, instance_of, run_dir
+from skerry.engine import identity
 from skerry.engine.faults import passed
 from skerry.engine.live import Live
 from skerry.engine.rows import Row, Rows, Spec
@@ -132,6 +133,7 @@ async def start(host: Host, live: Live) -> None:
         ends_at = end_of_life(row.spec, now)
         keeper = host.keeper(runtime, row.id)
         await configure(host, keeper, row.spec, ends_at)
+        await identity.write(keeper, row.spec.options)
         passed("start.keeper")
         attach(host, live, runtime, keeper, init)  # before the row: a PID 1 that is gone already is no running sandbox
         live.row = host.rows.update(

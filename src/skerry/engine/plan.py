@@ -19,6 +19,7 @@ from skerry.types import (
     ImageInfo,
     Lifecycle,
     Limits,
+    Options,
     UpdateRequest,
     check_env,
     format_size,
@@ -111,9 +112,15 @@ def resolve(request: CreateRequest, image: ImageInfo, settings: Settings, host: 
         env=_needed(request.env, image.env), labels=request.labels,
         limits=resolve_limits(request.limits, settings, host),
         lifecycle=resolve_lifecycle(request.lifecycle, settings.lifecycle, settings, request.name),
-        network=request.network, options=request.options,
+        network=request.network, options=_signed(request.options, settings),
     )  # fmt: skip
     return _bounded(spec)
+
+
+def _signed(options: Options, settings: Settings) -> Options:
+    """With the operator's identity for git where the caller gave none."""
+    name, email = options.git_name or settings["git.name"], options.git_email or settings["git.email"]
+    return replace(options, git_name=name, git_email=email)
 
 
 def changed(spec: Spec, request: UpdateRequest, settings: Settings, name: str | None) -> Spec:

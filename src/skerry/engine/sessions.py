@@ -20,13 +20,13 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from skerry.engine import plan, shell
+from skerry.engine import shell
 from skerry.engine.live import Live
 from skerry.engine.processes import Processes, Use
 from skerry.engine.runs import Run
 from skerry.engine.turns import Shell
 from skerry.errors import Conflict, FileFailure, FileMissing, InvalidRequest, NotFound, QuotaExceeded, SkerryError
-from skerry.keeper import Keeper, ProcessSpec
+from skerry.keeper import Keeper
 from skerry.types import NAME, Caller, RunRequest, RunResult, SessionInfo, SessionRequest
 
 log = logging.getLogger("skerry.engine")
@@ -125,7 +125,7 @@ async def _make(live: Live, keeper: Keeper, request: SessionRequest) -> None:
         await keeper.files.remove(home, recursive=True, user=_SUPERUSER)
     await keeper.files.mkdir(home, parents=True, mode=0o755, user=_SUPERUSER)
     await keeper.files.mkdir(f"{home}/state", mode=0o700, user=_SUPERUSER)
-    await _give(keeper, f"{home}/state", user)
+    await keeper.files.chown(f"{home}/state", user, user=_SUPERUSER)
     for name, content in (("0", shell.first_state(cwd, request.env)), ("1", b""), ("last", shell.encode_last(cwd))):
         await keeper.files.write(f"{home}/state/{name}", content, mode=0o600, user=user)
     meta = msgspec.json.encode(_Meta(user, time.time()))
@@ -249,13 +249,3 @@ def _home(name: str) -> str:
     if not NAME.fullmatch(name):
         raise NotFound(f"there is no session {name[:80]!r}")
     return f"{ROOT}/{name}"
-
-
-async def _give(keeper: Keeper, path: str, user: str) -> None:
-    process = plan.new_id("p-")
-    stream = await keeper.start(ProcessSpec(id=process, argv=["chown", "--", user, path], user=_SUPERUSER))
-    async for _ in stream:
-        pass
-    await keeper.remove(process)
-    if stream.exit.exit_code != 0:
-        raise InvalidRequest(f"user: {user[:80]!r} is no user of the sandbox")

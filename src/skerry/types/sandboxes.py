@@ -6,7 +6,16 @@ import math
 from typing import Any, Literal, get_args
 
 from skerry.errors import InvalidRequest
-from skerry.types.values import Answer, Value, check_env, check_labels, check_name, parse_size, parse_span
+from skerry.types.values import (
+    Answer,
+    Value,
+    check_env,
+    check_labels,
+    check_line,
+    check_name,
+    parse_size,
+    parse_span,
+)
 
 State = Literal["creating", "running", "paused", "stopped", "failed"]
 STATES: tuple[str, ...] = get_args(State)
@@ -92,7 +101,8 @@ class Network(Value, frozen=True, kw_only=True):
 
 
 class Options(Value, frozen=True, kw_only=True):
-    """Rarely needed switches. `waive` names guarantees that this host may lack; `isolation` then shows them."""
+    """Rarely needed switches. `waive` names guarantees that this host may lack; `isolation` then shows them.
+    `git_name`, `git_email`: whose name is on commits made inside; what a user inside configures stands above it."""
 
     runtime: str | None = None
     pool: bool = True
@@ -100,6 +110,13 @@ class Options(Value, frozen=True, kw_only=True):
     auto_snapshot: bool = False
     sudo: bool = True
     waive: tuple[str, ...] = ()
+    git_name: str | None = None
+    git_email: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("options.git_name", self.git_name), ("options.git_email", self.git_email)):
+            if value is not None:
+                check_line(name, value)
 
 
 class CreateRequest(Value, frozen=True, kw_only=True):

@@ -89,6 +89,13 @@ def check_text(what: str, *values: str) -> None:
             raise InvalidRequest(f"{what}: not valid Unicode") from None
 
 
+def check_line(what: str, value: str) -> None:
+    """Something that a person is called: a line, not empty, not long."""
+    check_text(what, value)
+    if not value.strip() or len(value) > 256 or not value.isprintable():
+        raise InvalidRequest(f"{what}: {value[:80]!r} can't be used", hint="up to 256 characters on one line")
+
+
 PathText = Annotated[str, msgspec.Meta(extra={"path": True})]
 """A path inside a sandbox: bytes that need not be UTF-8, as Python writes them (`os.fsdecode`)."""
 

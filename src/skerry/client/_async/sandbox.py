@@ -13,6 +13,7 @@ from skerry.client import backend_async as backend
 from skerry.client import requests
 from skerry.client._async.client import AsyncClient
 from skerry.client._async.files import AsyncFiles
+from skerry.client._async.git import AsyncGit
 from skerry.client._async.process import AsyncProcess
 from skerry.client._async.processes import AsyncProcesses
 from skerry.client._async.running import AsyncRunning, prepare
@@ -77,6 +78,7 @@ class AsyncSandbox:
         self._shares_client = isinstance(server, AsyncClient)
         self.client = server if isinstance(server, AsyncClient) else AsyncClient(server)
         self.files = AsyncFiles(self)
+        self.git = AsyncGit(self)
         self.processes = AsyncProcesses(self)
         self.sessions = AsyncSessions(self)
 

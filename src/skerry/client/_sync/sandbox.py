@@ -14,6 +14,7 @@ from skerry.client import backend_sync as backend
 from skerry.client import requests
 from skerry.client._sync.client import Client
 from skerry.client._sync.files import Files
+from skerry.client._sync.git import Git
 from skerry.client._sync.process import Process
 from skerry.client._sync.processes import Processes
 from skerry.client._sync.running import Running, prepare
@@ -78,6 +79,7 @@ class Sandbox:
         self._shares_client = isinstance(server, Client)
         self.client = server if isinstance(server, Client) else Client(server)
         self.files = Files(self)
+        self.git = Git(self)
         self.processes = Processes(self)
         self.sessions = Sessions(self)
 
