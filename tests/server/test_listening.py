@@ -176,3 +176,15 @@ def test_an_input_is_read_at_the_pace_of_the_engine(tmp_path: Path) -> None:
     assert sum(map(int, listening.engine.calls)) == 65536 * 1000
     assert max(map(int, listening.engine.calls)) < 2 << 20
     listening.stop()
+
+
+def test_a_peer_whose_machine_is_gone_is_noticed_though_nobody_speaks() -> None:
+    with bind_tcp("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            idle, every, times = (
+                accepted.getsockopt(socket.IPPROTO_TCP, option)
+                for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            )
+    assert idle + every * times <= 120

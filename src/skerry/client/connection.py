@@ -24,6 +24,11 @@ from skerry.errors import ServerUnreachable
 CONNECT_WITHIN = 10.0
 # Below the server's own keep-alive (75 s): a connection that it is just closing must not be picked for a request.
 KEEP_IDLE = 30.0
+# What is followed may be silent for hours: a server whose machine is gone is noticed within two minutes.
+_KEEP_ALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15), (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+)  # fmt: skip
 _SETUP = "`sudo skerry setup` makes the server a service that your user can reach"
 
 
@@ -41,7 +46,7 @@ def transport_options(address: Address) -> dict[str, Any]:
         "verify": ssl.create_default_context() if address.url.startswith("https:") else _unused_context(),
         "trust_env": False,
         "limits": httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=KEEP_IDLE),
-        "socket_options": [] if address.local else [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)],
+        "socket_options": [] if address.local else list(_KEEP_ALIVE),
     }
 
 

@@ -16,6 +16,11 @@ from pathlib import Path
 from skerry.errors import Conflict, InvalidRequest, NotFound
 
 BACKLOG = 2048
+# A listener of a stream may say nothing for hours: one whose machine is gone is noticed within two minutes.
+KEEP_ALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15), (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+)  # fmt: skip
 _LISTEN = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]*)):([0-9]{1,5})")
 
 
@@ -80,6 +85,8 @@ def bind_tcp(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for level, option, value in KEEP_ALIVE:  # what is accepted has the same
+            listener.setsockopt(level, option, value)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind((host, port))
