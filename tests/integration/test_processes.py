@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from serving import Server, wait_until
 
-from skerry import AsyncSandbox, Client, Output, Process, Sandbox
+from skerry import AsyncSandbox, Client, Output, Process, Pty, Sandbox
 from skerry.errors import CommandFailed, CommandTimeout, Conflict, InvalidRequest, NotFound, SandboxUnavailable
 
 MIB = 1 << 20
@@ -329,6 +329,43 @@ def test_input_may_come_with_the_spawn(box: Sandbox) -> None:
     assert box.spawn(["cat"], stdin=b"\xff" * 3 * MIB).wait(30).stdout_bytes[:2] == b"\xff\xff"
     with pytest.raises(InvalidRequest, match="stdin"):
         box.spawn(["cat"], stdin=object())  # type: ignore[arg-type]
+
+
+# -- a terminal -------------------------------------------------------------------------------------------------------
+
+
+def test_a_terminal_has_the_size_that_it_was_given_and_is_told_a_new_one(box: Sandbox) -> None:
+    process = box.spawn("stty size; read line; stty size", pty=Pty(cols=100, rows=30))
+    assert process.known.pty
+    process.wait_for_output("30 100")
+    process.resize(132, 43)
+    process.stdin.write("\n")
+    process.wait_for_output("43 132")
+    assert process.wait(30).ok
+    usual = box.spawn("stty size; tty", pty=True)
+    assert usual.wait(30).stdout.startswith("24 80\r\n/dev/pts/")
+
+
+@pytest.mark.parametrize(("cols", "rows"), [(0, 0), (0, 24), (80, 0), (100_000, 100_000), (-1, 24)])
+def test_a_size_that_no_terminal_has_is_refused(server: Server, box: Sandbox, cols: int, rows: int) -> None:
+    process = box.spawn("sleep 600", pty=True)
+    with pytest.raises(InvalidRequest, match="out of range"):
+        process.resize(cols, rows)
+    with server.http() as http:
+        path = f"/v1/sandboxes/{box.id}/processes"
+        assert http.post(f"{path}/{process.id}/resize", json={"cols": cols, "rows": rows}).status_code == 400
+        assert http.post(path, json={"cmd": "true", "pty": {"cols": cols, "rows": rows}}).status_code == 400
+    process.kill()
+
+
+def test_a_process_without_a_terminal_has_no_size(box: Sandbox) -> None:
+    process = box.spawn("sleep 600")
+    with pytest.raises(Conflict, match="terminal"):
+        process.resize(80, 24)
+    process.kill()
+    process.wait(30)
+    with pytest.raises(Conflict):
+        process.resize(80, 24)
 
 
 # -- the server goes away ---------------------------------------------------------------------------------------------

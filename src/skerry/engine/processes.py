@@ -15,8 +15,8 @@ from skerry.engine.live import Live
 from skerry.engine.outputs import Reading, View
 from skerry.engine.runs import Run
 from skerry.errors import InvalidRequest, SandboxUnavailable, SkerryError
-from skerry.keeper import Keeper, ProcessSpec
-from skerry.types import Caller, OutputPage, ProcessInfo, RunRequest, RunResult, parse_size
+from skerry.keeper import Keeper, ProcessSpec, Size
+from skerry.types import Caller, OutputPage, ProcessInfo, Pty, RunRequest, RunResult, parse_size
 
 Find = Callable[[Caller, str], Live]
 Use = Callable[[Caller, str], AbstractAsyncContextManager[tuple[Live, Keeper]]]
@@ -110,14 +110,16 @@ class Processes:
         async with self._use(caller, ref) as (_, keeper):
             await keeper.signal(process, name)
 
+    async def resize(self, caller: Caller, ref: str, process: str, size: Pty) -> None:
+        async with self._use(caller, ref) as (_, keeper):
+            await keeper.resize(process, size.cols, size.rows)
+
     async def remove(self, caller: Caller, ref: str, process: str) -> None:
         async with self._use(caller, ref) as (_, keeper):
             await keeper.remove(process)
 
 
 def _spec(process: str, request: RunRequest, show: str | None = None) -> ProcessSpec:
-    if request.pty is not None:
-        raise InvalidRequest("pty: this version does not have it yet")
     return ProcessSpec(
         id=process, env=request.env, cwd=request.cwd, user=request.user, timeout_s=request.timeout,
         shell=request.cmd if isinstance(request.cmd, str) else None,
@@ -125,6 +127,7 @@ def _spec(process: str, request: RunRequest, show: str | None = None) -> Process
         stdin="pipe" if request.stdin_stream or _input(request) is not None else "none",
         journal=parse_size(request.journal) if request.journal is not None else 0,
         show=show, session=request.session,
+        pty=Size(cols=request.pty.cols, rows=request.pty.rows) if request.pty is not None else None,
     )  # fmt: skip
 
 

@@ -51,6 +51,8 @@ ROUTES: tuple[Route, ...] = (
           also={204: None}),
     Route("POST", f"{PROCESS}/signal", processes.signal, "use", "Send a signal", 204, (*WAKES, 413, 415)),
     Route("POST", f"{PROCESS}/stdin", processes.stdin, "use", "Send input", 204, WAKES, takes=BYTES),
+    Route("POST", f"{PROCESS}/resize", processes.resize, "use", "Tell its terminal a new size", 204,
+          (*WAKES, 413, 415)),
     Route("GET", f"{PROCESS}/terminal", terminals.attach, "use", "Watch and use its terminal (WebSocket)", 101,
           (*WAKES, 426)),
 

@@ -12,7 +12,7 @@ from skerry.server import sessions
 from skerry.server.answers import FRAMES, JSON, NDJSON, Answered, Stream, error_body
 from skerry.server.call import Call, Nothing
 from skerry.server.frames import Frames, Lines
-from skerry.types import Answer, ProcessInfo, RunRequest, RunResult, Value
+from skerry.types import Answer, ProcessInfo, Pty, RunRequest, RunResult, Value
 
 if TYPE_CHECKING:
     from skerry.engine.runs import Run
@@ -52,6 +52,17 @@ class SignalRequest(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not _SIGNAL.fullmatch(self.signal):
             raise InvalidRequest(f"signal: {self.signal[:40]!r} is not a signal's name", hint="like TERM or KILL")
+
+
+class ResizeRequest(Value, frozen=True, kw_only=True):
+    """A terminal's new size, in characters."""
+
+    cols: int
+    rows: int
+
+    @property
+    def size(self) -> Pty:
+        return Pty(cols=self.cols, rows=self.rows)
 
 
 class Processes(Answer, frozen=True, kw_only=True):
@@ -116,6 +127,10 @@ async def get(call: Call[Nothing, Nothing]) -> ProcessInfo:
 
 async def signal(call: Call[Nothing, SignalRequest]) -> None:
     await call.engine.processes.signal(call.caller, call.ref, call.process, call.body.signal)
+
+
+async def resize(call: Call[Nothing, ResizeRequest]) -> None:
+    await call.engine.processes.resize(call.caller, call.ref, call.process, call.body.size)
 
 
 async def remove(call: Call[Nothing, Nothing]) -> None:
