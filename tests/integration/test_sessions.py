@@ -337,6 +337,37 @@ def test_no_user_makes_a_session_anothers(server: Server) -> None:
         assert session.info().cwd.startswith("/")
 
 
+def test_what_a_session_of_roots_knows_is_closed_to_others(server: Server) -> None:
+    with Sandbox(server=server.address, options=Options(sudo=False)) as sandbox:
+        sandbox.session("roots", user="root").run("PASSWORD=secret")
+        assert sandbox.run("ls /var/lib/skerry/sessions/roots").ok
+        assert not sandbox.run("cat /var/lib/skerry/sessions/roots/state/*").ok
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "echo nonsense > /var/lib/skerry/sessions/hurt/session.json",
+        "head -c 100M /dev/zero > /var/lib/skerry/sessions/hurt/session.json",
+        "cd /var/lib/skerry/sessions/hurt; rm session.json; mkfifo session.json",
+        "cd /var/lib/skerry/sessions/hurt; rm session.json; ln -s /dev/zero session.json",
+        "cd /var/lib/skerry/sessions/hurt/state; rm -rf last; mkdir last; rm -f shell; mkfifo shell",
+        "cd /var/lib/skerry/sessions/hurt/state; head -c 100M /dev/zero | tee 0 1 > last",
+    ],
+)
+def test_harm_done_by_root_inside_costs_its_own_session_only(box: Sandbox, harm: str) -> None:
+    session, other = box.session("hurt"), box.session("unhurt")
+    other.run("A=1")
+    box.run(harm, user="root", check=True)
+    with contextlib.suppress(SkerryError):
+        session.run("true", timeout=2)
+        session.run("true", timeout=2)
+    assert [found.name for found in box.sessions.list() if found.name == "unhurt"] == ["unhurt"]
+    assert other.run("echo $A").stdout == "1\n"
+    session.close()
+    assert box.session("hurt").run("echo whole").stdout == "whole\n"
+
+
 def test_a_session_whose_files_were_cleared_away_mends_itself(box: Sandbox) -> None:
     session = box.session("cleared")
     session.run("A=1; rm -rf /var/lib/skerry/sessions/cleared/state/*")

@@ -204,11 +204,12 @@ async def _info(live: Live, keeper: Keeper, name: str) -> SessionInfo:
 
 
 async def _names(keeper: Keeper) -> list[str]:
+    """Root inside can make any number of them; no more than there may be are looked at."""
     try:
         entries = (await keeper.files.list(ROOT, user=_SUPERUSER)).entries
     except FileMissing:
         return []
-    return [entry.name for entry in entries if entry.type == "directory" and NAME.fullmatch(entry.name)]
+    return [entry.name for entry in entries if entry.type == "directory" and NAME.fullmatch(entry.name)][:MOST]
 
 
 async def _must_be_there(keeper: Keeper, name: str) -> None:
