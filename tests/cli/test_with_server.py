@@ -262,6 +262,15 @@ def test_events_can_be_followed(server: Server) -> None:
     assert process.returncode == 130
 
 
+def test_whoever_reads_events_may_leave(server: Server) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {' '.join(SKERRY)} events --follow --since 0 | head -1"],
+        capture_output=True, timeout=60, check=False, env=environment(SKERRY_SERVER=server.address),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (141, b"")
+    assert len(done.stdout.splitlines()) == 1
+
+
 def test_a_detached_command_is_listed_read_and_waited_for(server: Server, box: Sandbox) -> None:
     words = ["exec", "-d", "-e", "A=1", box.id, "--", "sh", "-c", "echo out $A; sleep 0.2; echo err >&2; exit 3"]
     made = skerry(*words, server=server.address)

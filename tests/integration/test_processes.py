@@ -12,7 +12,15 @@ import pytest
 from serving import Server, wait_until
 
 from skerry import AsyncSandbox, Client, Output, Process, Pty, Sandbox
-from skerry.errors import CommandFailed, CommandTimeout, Conflict, InvalidRequest, NotFound, SandboxUnavailable
+from skerry.errors import (
+    CommandFailed,
+    CommandTimeout,
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    SandboxUnavailable,
+    ServerUnreachable,
+)
 
 MIB = 1 << 20
 COUNT = "import sys,time\nfor n in range({}):\n print(n, flush=True, file=(sys.stdout, sys.stderr)[n % 2])"
@@ -432,6 +440,43 @@ def test_a_server_that_stops_keeps_nobody_waiting(shaky: Server, shaken: Sandbox
     for thread in threads:
         thread.join(60)
     assert results == ["on\noff\n"] * 2
+
+
+def test_a_server_killed_in_the_middle_of_a_write_tells_the_writer(shaky: Server, shaken: Sandbox) -> None:
+    process = shaken.spawn("sleep 600")
+    broken: list[Exception] = []
+
+    def write() -> None:
+        try:
+            process.stdin.write(b"x" * (32 * MIB))
+        except Exception as error:
+            broken.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    wait_until(lambda: thread.is_alive(), "the write to begin")
+    restart(shaky)
+    thread.join(30)
+    assert isinstance(broken[0], ServerUnreachable)
+    process.kill()
+
+
+def test_a_client_of_this_hosts_own_server_starts_it_again_and_goes_on(
+    own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_server.start()
+    monkeypatch.delenv("SKERRY_SERVER", raising=False)
+    monkeypatch.setenv("SKERRY_STATE_DIR", str(own_server.state_dir))
+    with Client() as client:
+        process = Sandbox.create(server=client).spawn("echo one; sleep 2; echo two")
+        pieces = process.follow()
+        assert next(pieces).data == b"one\n"
+        own_server.end(signal.SIGKILL)
+        assert b"".join(piece.data for piece in pieces) == b"two\n"
+        assert process.wait().stdout == "one\ntwo\n"
+        pid = client.info()["pid"]
+        client.stop()
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the server that it started to leave")
 
 
 def test_processes_and_their_output_outlast_a_stop_of_the_sandbox(shaken: Sandbox) -> None:

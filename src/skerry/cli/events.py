@@ -9,7 +9,6 @@ import click
 
 from skerry.cli import talk
 from skerry.cli.session import SandboxName, Session, pass_session
-from skerry.client.harmless import harmless
 from skerry.types import Event
 
 
@@ -29,7 +28,7 @@ def events(session: Session, /, follow: bool, kind: str | None, as_json: bool, *
             elif event.type == "lost":
                 talk.say("some events are gone: there were too many since then")
             else:
-                click.echo(harmless(_shown(event)))
+                talk.give_text(_shown(event))
 
 
 def _shown(event: Event) -> str:

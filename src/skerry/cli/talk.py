@@ -94,7 +94,12 @@ def give_json(value: Any) -> None:
 
 def give_line(value: Any) -> None:
     """The same on one line, for what has no end."""
-    click.echo(json.dumps(plain(value), ensure_ascii=True))
+    give_text(json.dumps(plain(value), ensure_ascii=True))
+
+
+def give_text(line: str) -> None:
+    """A line of data, at once; whoever read it may have left."""
+    pass_on("stdout", f"{harmless(line)}\n".encode())
 
 
 def give_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-VERDICTS_MOST = 4096  # as many processes as a keeper lists
+VERDICTS_MOST = 256
 
 
 class Work:
@@ -68,13 +68,11 @@ class Work:
         self._at_work[process] = kills
 
     def end(self, process: str, count: Callable[[], int | None]) -> bool | None:
-        """Was it killed for want of memory? None: something was, and nobody can tell what. The first answer stands; an
-        earlier server's is not known, unless nothing was ever killed here."""
-        if process in self._verdicts:
-            return self._verdicts[process]
-        kills = count()
+        """Was it killed for want of memory? None: something was, and nobody can tell what. The first answer stands.
+        What an earlier server saw, and what is long ago, is not known either."""
         if process not in self._at_work:
-            return False if kills == 0 else None
+            return self._verdicts.get(process)
+        kills = count()
         before, crowded = self._at_work.pop(process), process in self._crowded
         self._crowded.discard(process)
         verdict: bool | None = None
