@@ -44,6 +44,7 @@ def test_the_page_of_the_sdk_names_every_method() -> None:
     sandbox = skerry.Sandbox()
     for thing in (
         skerry.Sandbox,
+        skerry.Process,
         type(sandbox.files),
         type(sandbox.processes),
         type(sandbox.sessions),

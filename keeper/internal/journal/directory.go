@@ -37,16 +37,19 @@ func makeDirectory(whole string) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	for _, name := range []string{middle, last} {
-		next, err := enter(fd, name)
+	for _, one := range []struct {
+		name string
+		mode uint32
+	}{{middle, 0o711}, {last, 0o700}} { // beside the journals, a session's state is its user's
+		next, err := enter(fd, one.name)
 		_ = syscall.Close(fd)
 		if err != nil {
 			return -1, err
 		}
 		fd = next
+		_ = syscall.Fchown(fd, 0, 0)
+		_ = syscall.Fchmod(fd, one.mode)
 	}
-	_ = syscall.Fchown(fd, 0, 0)
-	_ = syscall.Fchmod(fd, 0o700)
 	return fd, nil
 }
 
