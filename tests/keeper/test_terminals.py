@@ -16,7 +16,7 @@ from keeper.test_crowd import crowd, retired
 from keeper.test_processes import pids_with
 
 from skerry.errors import Conflict, InvalidRequest, QuotaExceeded
-from skerry.keeper import ExitStatus, OutputStream, ProcessStream, Size
+from skerry.keeper import ExitStatus, OutputStream, ProcessSpec, ProcessStream, Size
 
 PTY = Size(cols=100, rows=40)
 FLAT = "stty raw -echo; "  # what is typed comes as it is, and is not shown
@@ -137,17 +137,28 @@ async def test_large_output_comes_whole(room: Room) -> None:
     assert out == b"".join(b"%d\r\n" % n for n in range(1, 200001))
 
 
-RESIZED = "trap 'stty size' WINCH; echo ready; while :; do sleep 0.01; done"
+# No shell: one that is told of a size while it still prints the last one forgets it.
+RESIZED = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])
+print("ready", flush=True)
+while signal.sigwait([signal.SIGWINCH]):
+    print(*os.get_terminal_size(0), flush=True)
+"""
+
+
+def resized() -> ProcessSpec:
+    return spec("/usr/bin/env", "python3", "-c", RESIZED, pty=PTY)
 
 
 async def test_a_new_size_is_told_to_the_program(room: Room) -> None:
-    command = spec("/bin/bash", "-c", RESIZED, pty=PTY)
+    command = resized()
     stream = await room.keeper.start(command)
     await until(stream, b"ready\r\n")
     await stream.resize(33, 22)
-    await until(stream, b"22 33\r\n")
+    await until(stream, b"33 22\r\n")
     await room.keeper.resize(command.id, 10_000, 1)
-    await until(stream, b"1 10000\r\n")
+    await until(stream, b"10000 1\r\n")
     await stream.aclose()
 
 
@@ -180,7 +191,7 @@ async def test_only_a_living_terminal_can_be_resized(room: Room) -> None:
 
 async def test_what_is_left_behind_does_not_keep_the_exit(room: Room) -> None:
     mark = f"1000.{secrets.randbelow(10**9)}"
-    hangs_up = f"(trap '' HUP; sleep {mark}) & echo main; exit 3"
+    hangs_up = f"trap '' HUP; sleep {mark} & echo main; exit 3"
     out, end = await show(room, "/bin/bash", "-c", hangs_up)
     assert (out, end.exit_code) == (b"main\r\n", 3)
     assert len(end.left) >= 1
@@ -253,16 +264,15 @@ async def test_stdin_can_be_sent_by_a_call_of_its_own(room: Room) -> None:
 
 
 async def test_a_retired_command_keeps_its_terminal(room: Room) -> None:
-    command = spec("/bin/bash", "-c", RESIZED, pty=PTY)
-    stream = await room.keeper.start(command)
+    stream = await room.keeper.start(resized())
     await until(stream, b"ready\r\n")
     async with crowd(room):
-        await retired(room, "trap 'stty size' WINCH")
+        await retired(room, "get_terminal_size")
         await stream.resize(44, 11)
-        await until(stream, b"11 44\r\n")
-        await stream.send_stdin(b"\x03")
+        await until(stream, b"44 11\r\n")
+        await stream.send_stdin(b"\x1c")
         _, end = await drain(stream)
-        assert end.signal == "INT"
+        assert end.signal == "QUIT"
 
 
 async def test_a_hundred_terminals_at_once(room: Room) -> None:
