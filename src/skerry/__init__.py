@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from skerry.client._sync.process import Process
     from skerry.client._sync.sandbox import Sandbox
     from skerry.client._sync.sessions import Session
+    from skerry.client.listing import FileList
     from skerry.client.outcome import Output
     from skerry.errors import (
         CommandFailed,
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
         Isolation,
         Lifecycle,
         Limits,
+        Lines,
+        Match,
+        Matches,
         Network,
         Options,
         ProcessInfo,
@@ -71,12 +75,16 @@ __all__ = [
     "Event",
     "FileFailure",
     "FileInfo",
+    "FileList",
     "HostUnsupported",
     "ImageInfo",
     "InvalidRequest",
     "Isolation",
     "Lifecycle",
     "Limits",
+    "Lines",
+    "Match",
+    "Matches",
     "Network",
     "NotFound",
     "Options",
@@ -106,6 +114,7 @@ _ELSEWHERE = {
     "AsyncSandbox": ("skerry.client._async.sandbox", "AsyncSandbox"),
     "AsyncSession": ("skerry.client._async.sessions", "AsyncSession"),
     "Client": ("skerry.client._sync.client", "Client"),
+    "FileList": ("skerry.client.listing", "FileList"),
     "Output": ("skerry.client.outcome", "Output"),
     "Process": ("skerry.client._sync.process", "Process"),
     "Sandbox": ("skerry.client._sync.sandbox", "Sandbox"),

@@ -236,3 +236,31 @@ def test_a_full_disk_in_mid_write_leaves_the_old_content(server: Server) -> None
         with pytest.raises(OSError, match="f"):
             small.files.append("/workspace/f", (b"y" * (1 << 20) for _ in range(200)))
         assert small.files.read_bytes("/workspace/f", length=4) == b"oldy"
+
+
+def test_lines_are_read_by_their_numbers(box: Sandbox) -> None:
+    box.files.write("/workspace/lines", "one\ntwo\nthree\n")
+    read = box.files.read_lines("/workspace/lines", 2, 2)
+    assert (read.lines, read.end, read.more, read.text) == (["two"], 2, True, "two\n")
+    assert box.files.read_lines("/workspace/lines", 2).lines == ["two", "three"]
+    with pytest.raises(ValueError, match="before"):
+        box.files.read_lines("/workspace/lines", 3, 2)
+    with pytest.raises(FileNotFoundError):
+        box.files.read_lines("/workspace/none")
+
+
+def test_lines_are_found_by_a_pattern(box: Sandbox) -> None:
+    name = os.fsdecode(b"/workspace/code/\xff.py")
+    box.files.write(name, "import os\n\ndef main():\n    pass\n")
+    box.files.write("/workspace/code/b.txt", "def other")
+    found = box.files.search(r"^def \w+", "/workspace/code", glob="*.py", context=1)
+    assert [(match.path, match.line, match.text) for match in found.matches] == [(name, 3, "def main():")]
+    assert (found.matches[0].before, found.matches[0].after) == (("",), ("    pass",))
+    found = box.files.search("DEF", "code", ignore_case=True, limit=1)
+    assert (found.matches[0].path, found.more) == ("code/b.txt", True)
+    with pytest.raises(ValueError, match="pattern"):
+        box.files.search("(", "/workspace/code")
+    with pytest.raises(ValueError, match="limit"):
+        box.files.search("x", limit=0)
+    with pytest.raises(ValueError, match="Unicode"):
+        box.files.search("\ud800")

@@ -26,6 +26,8 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("GET", "/v1/sandboxes/{ref}/files/stat"): {"params": {"path": "/workspace"}},
     ("GET", "/v1/sandboxes/{ref}/files/list"): {"params": {"path": "/workspace"}},
     ("GET", "/v1/sandboxes/{ref}/files/glob"): {"params": {"pattern": "*"}},
+    ("GET", "/v1/sandboxes/{ref}/files/search"): {"params": {"pattern": "root", "path": "/etc"}},
+    ("GET", "/v1/sandboxes/{ref}/files/lines"): {"params": {"path": "/etc/hostname"}},
     ("GET", "/v1/sandboxes/{ref}/files/checksum"): {"params": {"path": "/etc/hostname"}},
     ("POST", "/v1/sandboxes/{ref}/files/mkdir"): {"params": {"path": "/workspace/made"}},
     ("POST", "/v1/sandboxes/{ref}/files/move"): {"params": {"path": "/workspace", "to": "/tmp/stolen"}},

@@ -9,6 +9,7 @@ import (
 	"skerry/keeper/internal/accounts"
 	"skerry/keeper/internal/files"
 	"skerry/keeper/internal/glob"
+	"skerry/keeper/internal/grep"
 	"skerry/keeper/internal/rights"
 	"skerry/keeper/internal/wire"
 )
@@ -28,6 +29,8 @@ var fileRoutes = map[string]func(*fileCall) error{
 	"GET /v1/files/stat":     (*fileCall).stat,
 	"GET /v1/files/list":     (*fileCall).list,
 	"GET /v1/files/checksum": (*fileCall).checksum,
+	"GET /v1/files/lines":    (*fileCall).lines,
+	"GET /v1/files/search":   (*fileCall).search,
 	"POST /v1/files/mkdir":   (*fileCall).mkdir,
 	"POST /v1/files/move":    (*fileCall).move,
 	"POST /v1/files/copy":    (*fileCall).copy,
@@ -107,6 +110,7 @@ var statuses = map[syscall.Errno]int{
 // failed answers with the error that a call met.
 func (f *fileCall) failed(err error) {
 	var bad badArgument
+	var pattern *grep.Bad
 	switch {
 	case errors.Is(err, files.ErrGone):
 		f.c.End()
@@ -114,7 +118,8 @@ func (f *fileCall) failed(err error) {
 		f.fail(400, wire.Failure{Code: "unknown_user", Message: err.Error()})
 	case errors.Is(err, accounts.ErrUnknown):
 		f.fail(400, wire.Failure{Code: "unknown_user", Message: "there is no such user or group in the sandbox"})
-	case errors.As(err, &bad), errors.Is(err, files.ErrAlgorithm), errors.Is(err, glob.ErrPattern):
+	case errors.As(err, &bad), errors.As(err, &pattern), errors.Is(err, files.ErrAlgorithm),
+		errors.Is(err, glob.ErrPattern):
 		f.fail(400, wire.Failure{Code: "bad_request", Message: err.Error()})
 	default:
 		f.failedAt(err)

@@ -35,7 +35,16 @@ def owner_text(owner: str | int | None) -> str | None:
 
 def _query(**values: Argument) -> tuple[tuple[str, str], ...]:
     given = ((name, value) for name, value in values.items() if value is not None)
-    return tuple((name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in given)
+    return tuple((name, str(value).lower() if isinstance(value, bool) else _text(name, value)) for name, value in given)
+
+
+def _text(name: str, value: Argument) -> str:
+    text = str(value)
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{name}: not valid Unicode") from None
+    return text
 
 
 def read_file(

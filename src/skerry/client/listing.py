@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from skerry.types import Entries, FileInfo, real_path
+from skerry.types import Entries, FileInfo, Matches, real_path
 
 
 class FileList(list[FileInfo]):
@@ -30,3 +30,8 @@ def real(info: FileInfo) -> FileInfo:
 
 def file_list(told: Entries) -> FileList:
     return FileList(map(real, told.entries), more=told.more, skipped=told.skipped)
+
+
+def real_matches(told: Matches) -> Matches:
+    matches = [replace(one, path=real_path(one.path, one.raw_path)) for one in told.matches]
+    return replace(told, matches=matches)

@@ -187,6 +187,12 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     pty: Size | None = None
 
 
+def check_below(path: str) -> None:
+    """A path that stays below the directory that it begins at."""
+    if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+        raise ValueError("an entry that is no entry")
+
+
 class File(_Said, frozen=True, kw_only=True):
     """A file as the keeper describes it; where it is, is the host's own knowledge. In a listing of several levels
     `path` is the way from its top. `raw` has the bytes of the path, or else of the name, where they are not UTF-8."""
@@ -208,11 +214,6 @@ class File(_Said, frozen=True, kw_only=True):
         """Its way from the directory that was listed."""
         return real_path(self.path or self.name, self.raw)
 
-    def check_below(self) -> None:
-        below = self.below
-        if "\0" in below or any(part in ("", ".", "..") for part in below.split("/")):
-            raise ValueError("an entry that is no entry")
-
 
 class Listing(_Said, frozen=True, kw_only=True):
     entries: Annotated[list[File], Meta(max_length=100_000)]
@@ -221,7 +222,49 @@ class Listing(_Said, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for entry in self.entries:
-            entry.check_below()
+            check_below(entry.below)
+
+
+class Lines(_Said, frozen=True, kw_only=True):
+    """Lines of a file as one text; `raw` are its bytes where they are not UTF-8."""
+
+    text: Annotated[str, Meta(max_length=2 << 20)]
+    start: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
+    count: Annotated[int, Meta(ge=0, le=2 << 20)]
+    more: bool
+    cut: bool
+    raw: Annotated[bytes, Meta(max_length=2 << 20)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.count and self.text.count("\n") != self.count - 1:
+            raise ValueError("another number of lines")
+
+
+class Found(_Said, frozen=True, kw_only=True):
+    """A line that was found; `path` is empty for a file that was named itself."""
+
+    path: Annotated[str, Meta(max_length=256 << 10)]
+    line: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
+    text: Text
+    cut: bool
+    before: Annotated[tuple[Text, ...], Meta(max_length=100)]
+    after: Annotated[tuple[Text, ...], Meta(max_length=100)]
+    raw: Annotated[bytes, Meta(max_length=256 << 10)] | None = None
+
+    @property
+    def below(self) -> str:
+        return real_path(self.path, self.raw)
+
+    def __post_init__(self) -> None:
+        if self.below:
+            check_below(self.below)
+
+
+class Search(_Said, frozen=True, kw_only=True):
+    matches: Annotated[list[Found], Meta(max_length=10_000)]
+    more: bool
+    searched: Annotated[int, Meta(ge=0, le=1 << 53)]
+    skipped: Annotated[int, Meta(ge=0, le=1 << 53)]
 
 
 class Checksum(_Said, frozen=True, kw_only=True):

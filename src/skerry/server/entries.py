@@ -9,7 +9,7 @@ from msgspec import Meta
 from skerry.errors import InvalidRequest
 from skerry.server.call import Call, Nothing
 from skerry.server.files import PathQuery, check_mode, check_owner, inside
-from skerry.types import Entries, FileInfo, PathText, Value, check_path, check_user
+from skerry.types import Entries, FileInfo, Matches, PathText, SearchRequest, Value, check_path, check_user
 
 _GLOB_MOST = 1024
 
@@ -129,6 +129,10 @@ async def glob(call: Call[GlobQuery, Nothing]) -> Entries:
     return await inside(
         call, lambda files: files.glob(query.pattern, query.path, query.user, hidden=query.hidden, limit=query.limit)
     )
+
+
+async def search(call: Call[SearchRequest, Nothing]) -> Matches:
+    return await inside(call, lambda files: files.search(call.query))
 
 
 async def mkdir(call: Call[DirectoryQuery, Nothing]) -> FileInfo:

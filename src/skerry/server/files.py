@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Coroutine
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+from msgspec import Meta
 
 from skerry.engine.files import Files, Reading
 from skerry.errors import InvalidRequest
 from skerry.keeper.files import Files as KeeperFiles
 from skerry.server.answers import BYTES, Stream, WrongRange
 from skerry.server.call import Call, Nothing
-from skerry.types import Answer, FileInfo, PathText, Value, check_path, check_text, check_user
+from skerry.types import Answer, FileInfo, Lines, PathText, Value, check_path, check_text, check_user
 
 T = TypeVar("T")
 _RANGES = {"Accept-Ranges": "bytes"}
@@ -64,6 +66,18 @@ class WriteQuery(PathQuery, frozen=True, kw_only=True):
 
 class ChecksumQuery(PathQuery, frozen=True, kw_only=True):
     algorithm: Literal["sha256", "sha512", "sha1", "md5"] = "sha256"
+
+
+class LinesQuery(PathQuery, frozen=True, kw_only=True):
+    """From line `start` to line `end`, both included and counted from 1."""
+
+    start: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)] = 1
+    end: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)] | None = None
+
+    def __post_init__(self) -> None:
+        PathQuery.__post_init__(self)
+        if self.end is not None and self.end < self.start:
+            raise InvalidRequest(f"end: line {self.end} is before line {self.start}")
 
 
 class Checksum(Answer, frozen=True, kw_only=True):
@@ -134,6 +148,11 @@ async def write(call: Call[WriteQuery, Nothing]) -> FileInfo:
     return await files.do(
         lambda keeper: keeper.write(query.path, content, mode, query.user, query.parents, query.owner)
     )
+
+
+async def lines(call: Call[LinesQuery, Nothing]) -> Lines:
+    query = call.query
+    return await inside(call, lambda files: files.lines(query.path, query.start, query.end, query.user))
 
 
 async def checksum(call: Call[ChecksumQuery, Nothing]) -> Checksum:

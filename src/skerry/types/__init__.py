@@ -3,7 +3,18 @@
 A field that is None was not asked for: the operator's default applies, and what came of it is in `SandboxInfo`.
 """
 
-from skerry.types.files import Entries, FileEvent, FileInfo, FileType, Match, Matches, Skipped, Transfer
+from skerry.types.files import (
+    Entries,
+    FileEvent,
+    FileInfo,
+    FileType,
+    Lines,
+    Match,
+    Matches,
+    SearchRequest,
+    Skipped,
+    Transfer,
+)
 from skerry.types.host import Caller, Check, ImageInfo, Progress, Scope, TokenInfo
 from skerry.types.processes import (
     OUTPUT_KEPT,
@@ -84,6 +95,7 @@ __all__ = [
     "Isolation",
     "Lifecycle",
     "Limits",
+    "Lines",
     "Match",
     "Matches",
     "Network",
@@ -99,6 +111,7 @@ __all__ = [
     "RunResult",
     "SandboxInfo",
     "Scope",
+    "SearchRequest",
     "SessionInfo",
     "SessionRequest",
     "Skipped",

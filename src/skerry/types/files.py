@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from skerry.types.values import Answer
+from msgspec import Meta
+
+from skerry.errors import InvalidRequest
+from skerry.types.values import Answer, PathText, Value, check_path, check_text, check_user
+
+PATTERN_MOST = 1024  # bytes
 
 FileType = Literal["file", "directory", "link", "fifo", "socket", "device", "other"]
 
@@ -71,22 +76,65 @@ class FileEvent(Answer, frozen=True, kw_only=True):
     raw_to: bytes | None = None
 
 
+class Lines(Answer, frozen=True, kw_only=True):
+    """Lines of a file, without their line breaks, from `start` to `end` (both included, counted from 1; none: `end` is
+    before `start`). `more`: the file goes on after them, with line `end + 1`. `cut`: there is one line only, and this
+    is the beginning of it. What is not UTF-8 is replaced, and `raw` has the bytes of them all."""
+
+    lines: list[str]
+    start: int
+    end: int
+    more: bool
+    cut: bool = False
+    raw: bytes | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(f"{line}\n" for line in self.lines)
+
+
 class Match(Answer, frozen=True, kw_only=True):
-    """A line that a search found, with the lines around it. `line` counts from 1."""
+    """A line that a search found, with the lines around it. `line` counts from 1; `cut`: it is longer than `text`,
+    which is the part with the match. What is not UTF-8 is replaced."""
 
     path: str
     line: int
     text: str
+    cut: bool = False
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     raw_path: bytes | None = None
 
 
 class Matches(Answer, frozen=True, kw_only=True):
-    """What a search found. `more`: there are others beyond the bound; `skipped`: files that could not be searched
-    (unreadable, binary or too large), so that nothing found is not taken for nothing there."""
+    """What a search found. `more`: there are others beyond the bound; `skipped`: so many files and directories could
+    not be searched (unreadable, binary, lines too long), so that nothing found is not taken for nothing there."""
 
     matches: list[Match]
     more: bool
     searched: int
     skipped: int = 0
+
+
+class SearchRequest(Value, frozen=True, kw_only=True):
+    """What a search looks for. `pattern` is a regular expression (RE2: linear time, no look-around), or with `literal`
+    a text; `glob` chooses files, by their names or, with a slash in it, by their paths from `path` on."""
+
+    pattern: str
+    path: PathText = "."
+    glob: PathText | None = None
+    context: Annotated[int, Meta(ge=0, le=100)] = 0
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
+    ignore_case: bool = False
+    literal: bool = False
+    hidden: bool = False
+    user: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.pattern or len(self.pattern.encode("utf-8", "replace")) > PATTERN_MOST:
+            raise InvalidRequest(f"pattern: it is empty, or longer than {PATTERN_MOST} bytes")
+        check_text("pattern", self.pattern)
+        check_path("path", self.path)
+        if self.glob is not None:
+            check_path("glob", self.glob)
+        check_user(self.user)

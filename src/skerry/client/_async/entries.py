@@ -22,23 +22,6 @@ class AsyncFileEntries(AsyncFileWriting):
         request = requests.look(sandbox.id, "list", path, user, depth=depth, hidden=hidden)
         return file_list(await sandbox.client.value(request, Entries))
 
-    async def glob(
-        self,
-        pattern: str,
-        path: InsidePath = ".",
-        *,
-        hidden: bool = False,
-        limit: int = 10_000,
-        user: str | None = None,
-    ) -> FileList:
-        """What matches a pattern like `src/**/*.{ts,tsx}`, relative to `path` or absolute, at most `limit` of it.
-
-        Names that begin with a dot are matched by a pattern that does so too, or with `hidden`."""
-        sandbox = self._sandbox
-        given = path_text(pattern, "pattern")
-        request = requests.look(sandbox.id, "glob", path, user, pattern=given, hidden=hidden, limit=limit)
-        return file_list(await sandbox.client.value(request, Entries))
-
     async def stat(self, path: InsidePath, *, follow: bool = False, user: str | None = None) -> FileInfo:
         """One path; a link is described itself, unless it is to be followed."""
         sandbox = self._sandbox

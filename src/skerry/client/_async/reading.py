@@ -10,6 +10,7 @@ from skerry.client.content import cut
 from skerry.client.file_requests import InsidePath
 from skerry.client.responses import Checksum
 from skerry.errors import InvalidRequest
+from skerry.types import Lines
 
 if TYPE_CHECKING:
     from skerry.client._async.sandbox import AsyncSandbox
@@ -47,6 +48,15 @@ class AsyncFileReading:
             if not request.more_headers or "size" not in error.details:
                 raise
             # Beyond the end there is nothing, as everywhere in Python.
+
+    async def read_lines(
+        self, path: InsidePath, start: int = 1, end: int | None = None, *, user: str | None = None
+    ) -> Lines:
+        """Lines `start` to `end`, both included and counted from 1; at most 1 MiB of them: `.more` says that the file
+        goes on, and then `.end + 1` is the next line to ask for."""
+        sandbox = self._sandbox
+        request = requests.look(sandbox.id, "lines", path, user, start=start, end=end)
+        return await sandbox.client.value(request, Lines)
 
     async def checksum(
         self,

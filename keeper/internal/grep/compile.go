@@ -1,0 +1,143 @@
+// Package grep finds the lines of a text that match a pattern, in time linear in the text whatever the pattern is.
+package grep
+
+import (
+	"bytes"
+	"errors"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strings"
+)
+
+const (
+	maxPattern = 1024
+	maxWeight  = 2000 // parts of a pattern, its repetitions written out: each costs time at each byte
+)
+
+// Bad is the error for a pattern that can't be used.
+type Bad struct{ reason string }
+
+func (b *Bad) Error() string { return "pattern: " + b.reason }
+
+// Matcher is a pattern, made ready.
+type Matcher struct {
+	re    *regexp.Regexp
+	plain []byte // not nil: the pattern is just this
+}
+
+// Compile reads a regular expression (RE2), or with literal a text that stands for itself.
+func Compile(pattern string, literal, ignoreCase bool) (*Matcher, error) {
+	if pattern == "" || len(pattern) > maxPattern {
+		return nil, &Bad{"it is empty, or longer than 1,024 bytes"}
+	}
+	if strings.Contains(pattern, "\n") {
+		return nil, &Bad{"it has a line break, and is matched with one line at a time"}
+	}
+	if literal && !ignoreCase {
+		return &Matcher{plain: []byte(pattern)}, nil
+	}
+	if literal {
+		pattern = regexp.QuoteMeta(pattern)
+	}
+	flags := syntax.Perl &^ (syntax.OneLine | syntax.ClassNL) // a line is all that a pattern ever sees
+	if ignoreCase {
+		flags |= syntax.FoldCase
+	}
+	parsed, err := syntax.Parse(pattern, flags)
+	if err != nil {
+		var at *syntax.Error
+		if errors.As(err, &at) {
+			return nil, &Bad{string(at.Code) + ": " + at.Expr}
+		}
+		return nil, &Bad{err.Error()}
+	}
+	if weight(parsed) > maxWeight {
+		return nil, &Bad{"it repeats too much"}
+	}
+	perLine(parsed)
+	re, err := regexp.Compile(parsed.String())
+	if err != nil {
+		return nil, &Bad{err.Error()}
+	}
+	if prefix, whole := re.LiteralPrefix(); whole && prefix != "" {
+		return &Matcher{plain: []byte(prefix)}, nil
+	}
+	return &Matcher{re: re}, nil
+}
+
+// weight is the size of the program that a pattern becomes, without making it.
+func weight(re *syntax.Regexp) int {
+	sum := 1 + len(re.Rune)/2
+	if re.Op == syntax.OpLiteral {
+		sum = len(re.Rune)
+	}
+	for _, sub := range re.Sub {
+		if sum += weight(sub); sum > maxWeight {
+			return sum
+		}
+	}
+	if re.Op == syntax.OpRepeat {
+		sum *= max(re.Min, re.Max, 1)
+	}
+	return sum
+}
+
+// perLine has a pattern see one line at a time: the ends of a text are those of a line, and nothing matches a line break.
+// So a match never goes over several lines, and text can be searched many lines at once.
+func perLine(re *syntax.Regexp) {
+	switch re.Op {
+	case syntax.OpBeginText:
+		re.Op = syntax.OpBeginLine
+	case syntax.OpEndText:
+		re.Op = syntax.OpEndLine
+	case syntax.OpAnyChar:
+		re.Op = syntax.OpAnyCharNotNL
+	case syntax.OpLiteral:
+		if slices.Contains(re.Rune, '\n') {
+			re.Op, re.Rune = syntax.OpNoMatch, nil
+		}
+	case syntax.OpCharClass:
+		re.Rune = without(re.Rune, '\n')
+	}
+	for _, sub := range re.Sub {
+		perLine(sub)
+	}
+}
+
+// without takes one character out of pairs of first and last ones.
+func without(pairs []rune, r rune) (kept []rune) {
+	for i := 0; i < len(pairs); i += 2 {
+		low, high := pairs[i], pairs[i+1]
+		if r < low || r > high {
+			kept = append(kept, low, high)
+			continue
+		}
+		if low < r {
+			kept = append(kept, low, r-1)
+		}
+		if r < high {
+			kept = append(kept, r+1, high)
+		}
+	}
+	return kept
+}
+
+// find gives where the first match begins; -1: nowhere.
+func (m *Matcher) find(lines []byte) int {
+	if m.plain != nil {
+		return bytes.Index(lines, m.plain)
+	}
+	if found := m.re.FindIndex(lines); found != nil {
+		return found[0]
+	}
+	return -1
+}
+
+// end is the length of the line that a text begins with.
+func end(text []byte) int {
+	if i := bytes.IndexByte(text, '\n'); i >= 0 {
+		return i
+	}
+	return len(text)
+}
