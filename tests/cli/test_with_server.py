@@ -232,6 +232,12 @@ def test_tokens_and_tcp(own_server: Server) -> None:
     assert skerry("ls", server=address, SKERRY_TOKEN=made["secret"]).returncode == 2
 
 
+def test_an_image_that_is_there_is_built_without_a_word(server: Server) -> None:
+    done = skerry("image", "build", "base", server=server.address)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"base sha256:")
+
+
 def test_images_and_the_server_show_themselves(server: Server) -> None:
     assert b"base" in skerry("image", "ls", server=server.address).stdout
     assert json.loads(skerry("image", "show", "base", "--json", server=server.address).stdout)["user"] == "user"

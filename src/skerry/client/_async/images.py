@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from skerry.client import progress, requests
@@ -32,7 +33,8 @@ class AsyncImages:
         """Make an image, with its progress on stderr. One that is there already is given as it is, unless this version
         of Skerry makes it otherwise."""
         lines = LineDecoder()
-        with progress.shown(f"building image {name}") as shown:
+        with ExitStack() as stack:
+            shown: progress.Shown | None = None
             async with self._client.stream(requests.build_image(name, rebuild)) as chunks:
                 async for chunk in chunks:
                     for line in lines.feed(chunk):
@@ -42,5 +44,6 @@ class AsyncImages:
                         if told.error is not None:
                             raise raised(told.error)
                         if told.progress is not None:
+                            shown = shown or stack.enter_context(progress.shown(f"building image {name}"))
                             shown.update(told.progress)
         raise SkerryError(f"the building of image {name!r} ended without a word", hint="`skerry server logs`")

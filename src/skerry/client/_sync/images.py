@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import builtins
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from skerry.client import progress, requests
@@ -33,7 +34,8 @@ class Images:
         """Make an image, with its progress on stderr. One that is there already is given as it is, unless this version
         of Skerry makes it otherwise."""
         lines = LineDecoder()
-        with progress.shown(f"building image {name}") as shown:
+        with ExitStack() as stack:
+            shown: progress.Shown | None = None
             with self._client.stream(requests.build_image(name, rebuild)) as chunks:
                 for chunk in chunks:
                     for line in lines.feed(chunk):
@@ -43,5 +45,6 @@ class Images:
                         if told.error is not None:
                             raise raised(told.error)
                         if told.progress is not None:
+                            shown = shown or stack.enter_context(progress.shown(f"building image {name}"))
                             shown.update(told.progress)
         raise SkerryError(f"the building of image {name!r} ended without a word", hint="`skerry server logs`")
