@@ -34,12 +34,14 @@ def test_directory_variables_functions_and_options_last(box: Sandbox) -> None:
     assert session.cwd == result.cwd == "/workspace/src"
 
 
-def test_a_session_can_begin_after_other_commands(server: Server) -> None:
-    """Their journals and its state lie beside each other: the ones are root's, the other is its user's."""
-    with Sandbox(server=server.address) as sandbox:
-        assert sandbox.run("echo first").ok
-        assert sandbox.session("later").run("echo second", check=True).stdout == "second\n"
-        assert not sandbox.run("ls /var/lib/skerry/processes").ok
+def test_a_session_and_the_journals_of_processes_share_a_directory_in_either_order(server: Server) -> None:
+    with Sandbox(server=server.address) as one, Sandbox(server=server.address) as two:
+        one.spawn("echo x").wait()
+        assert one.session("after").run("echo x").stdout == "x\n"
+        assert two.session("before").run("echo x").stdout == "x\n"
+        assert two.spawn("echo x").wait().stdout == "x\n"
+        for sandbox in (one, two):
+            assert not sandbox.run("ls /var/lib/skerry/processes").ok
 
 
 async def test_the_async_twin_does_the_same(server: Server) -> None:
