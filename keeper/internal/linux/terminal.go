@@ -13,7 +13,6 @@ const (
 	tiocsptlck        = 0x40045431
 	tiocgptpeer       = 0x5441
 	terminalMode      = 0o620 // its group, which the mount gives it, may write to it
-	vEOF              = 4
 	vDisabled    byte = 0
 )
 
@@ -63,12 +62,12 @@ func OpenTerminal(uid uint32, size Window) (outer, inner int, err error) {
 
 // prepare sets the size, and that what is typed is UTF-8: else its line editing would rub out bytes and not characters.
 func prepare(fd int, size Window) error {
-	var settings syscall.Termios
-	if err := ioctl(fd, syscall.TCGETS, unsafe.Pointer(&settings)); err != nil {
+	settings, err := Settings(fd)
+	if err != nil {
 		return err
 	}
 	settings.Iflag |= syscall.IUTF8
-	if err := ioctl(fd, syscall.TCSETS, unsafe.Pointer(&settings)); err != nil {
+	if err := Set(fd, settings); err != nil {
 		return err
 	}
 	return Resize(fd, size)
@@ -96,14 +95,55 @@ func openMultiplexer() (int, error) {
 	return syscall.Open("/proc/self/fd/"+strconv.Itoa(path), flags, 0)
 }
 
+// GiveTerminal makes a user the owner of a terminal's inner end that somebody handed over, if it was that one's own.
+func GiveTerminal(inner int, from, to uint32) {
+	var st syscall.Stat_t
+	var fs syscall.Statfs_t
+	if syscall.Fstat(inner, &st) == nil && syscall.Fstatfs(inner, &fs) == nil && fs.Type == devptsMagic &&
+		st.Rdev != ptmxDevice && st.Uid == from {
+		_ = syscall.Fchown(inner, int(to), -1)
+	}
+}
+
 // Resize changes a terminal's size; the kernel tells its programs.
 func Resize(fd int, size Window) error { return ioctl(fd, syscall.TIOCSWINSZ, unsafe.Pointer(&size)) }
 
+// SizeOf is a terminal's size.
+func SizeOf(fd int) (size Window, err error) {
+	err = ioctl(fd, syscall.TIOCGWINSZ, unsafe.Pointer(&size))
+	return size, err
+}
+
+// Settings of a terminal; an error for what is none.
+func Settings(fd int) (settings syscall.Termios, err error) {
+	err = ioctl(fd, syscall.TCGETS, unsafe.Pointer(&settings))
+	return settings, err
+}
+
+// Set changes a terminal's settings.
+func Set(fd int, settings syscall.Termios) error {
+	return ioctl(fd, syscall.TCSETS, unsafe.Pointer(&settings))
+}
+
+// Raw are the settings under which every byte passes as it is.
+func Raw(settings syscall.Termios) syscall.Termios {
+	settings.Iflag &^= syscall.IGNBRK | syscall.BRKINT | syscall.PARMRK | syscall.ISTRIP | syscall.INLCR | syscall.IGNCR |
+		syscall.ICRNL | syscall.IXON
+	settings.Oflag &^= syscall.OPOST
+	settings.Lflag &^= syscall.ECHO | syscall.ECHONL | syscall.ICANON | syscall.ISIG | syscall.IEXTEN
+	settings.Cflag = settings.Cflag&^(syscall.CSIZE|syscall.PARENB) | syscall.CS8
+	settings.Cc[syscall.VMIN], settings.Cc[syscall.VTIME] = 1, 0
+	return settings
+}
+
+// InForeground says whether this process may read its terminal and change it without being stopped for it.
+func InForeground(fd int) bool {
+	var group int32
+	return ioctl(fd, syscall.TIOCGPGRP, unsafe.Pointer(&group)) == nil && int(group) == syscall.Getpgrp()
+}
+
 // EOFCharacter is what ends the input at a terminal, if anything does.
 func EOFCharacter(fd int) (byte, bool) {
-	var settings syscall.Termios
-	if ioctl(fd, syscall.TCGETS, unsafe.Pointer(&settings)) != nil {
-		return 0, false
-	}
-	return settings.Cc[vEOF], settings.Cc[vEOF] != vDisabled
+	settings, err := Settings(fd)
+	return settings.Cc[syscall.VEOF], err == nil && settings.Cc[syscall.VEOF] != vDisabled
 }

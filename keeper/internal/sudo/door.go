@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"skerry/keeper/internal/accounts"
+	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/pool"
 	"skerry/keeper/internal/rights"
 	"skerry/keeper/internal/spawn"
@@ -101,7 +102,7 @@ func sound(r *spawn.Request) bool {
 			}
 		}
 	}
-	return len(r.Argv) > 0 && strings.HasPrefix(r.Dir, "/")
+	return len(r.Argv) > 0 && strings.HasPrefix(r.Dir, "/") && r.Terminal <= 1
 }
 
 func refused(why uint32) (*pool.Job, spawn.Event) {
@@ -120,10 +121,13 @@ func (d *Door) start(fd int, r *spawn.Request, stdio [3]int) (*pool.Job, spawn.E
 	if err != nil {
 		return refused(spawn.UnknownUser)
 	}
+	if r.Terminal == 1 {
+		linux.GiveTerminal(stdio[0], peer.Uid, user.UID)
+	}
 	env, search := environmentOf(user, rules, r, peer)
 	job, err := d.Pool.Join(int(peer.Pid), &spawn.Request{
 		UID: user.UID, GID: user.GID, Groups: user.Groups, OpenFiles: rules.OpenFiles, Processes: rules.Processes, Dir: r.Dir,
-		Path: search, Argv: r.Argv, Env: env,
+		Path: search, Argv: r.Argv, Env: env, Terminal: r.Terminal,
 	}, stdio)
 	var errno syscall.Errno
 	switch {

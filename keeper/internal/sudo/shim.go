@@ -2,7 +2,6 @@ package sudo
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"path"
@@ -48,28 +47,36 @@ func Run(args []string) int {
 func ask(o *options) int {
 	fd, err := dial()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "sudo: not available in this sandbox: "+err.Error())
-		return 1
+		return complain("not available in this sandbox: " + err.Error())
 	}
 	request, shell, err := prepare(o)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "sudo: "+err.Error())
-		return 1
+		return complain(err.Error())
 	}
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, forwarded...) // before the command can run: none may be lost
+	passed := stdio()
+	terminal := newRelay()
+	if terminal != nil {
+		request.Terminal, passed = 1, terminal.stdio()
+	}
 	message := request.Encode()
-	sent, err := syscall.SendmsgN(fd, message, syscall.UnixRights(stdio()...), nil, syscall.MSG_NOSIGNAL)
+	sent, err := syscall.SendmsgN(fd, message, syscall.UnixRights(passed...), nil, syscall.MSG_NOSIGNAL)
 	conn := os.NewFile(uintptr(fd), "keeper")
 	if err == nil && sent < len(message) {
 		_, err = conn.Write(message[sent:])
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "sudo: the keeper does not answer: "+err.Error())
-		return 1
+		return complain("the keeper does not answer: " + err.Error())
 	}
 	go forward(conn, signals)
-	return await(conn, o, shell)
+	if terminal == nil {
+		return await(conn, o, shell)()
+	}
+	terminal.begin()
+	finish := await(conn, o, shell)
+	terminal.end()
+	return finish()
 }
 
 func dial() (int, error) {
@@ -144,24 +151,27 @@ func forward(conn *os.File, signals <-chan os.Signal) {
 	}
 }
 
-// await waits for the command's end and ends alike.
-func await(conn *os.File, o *options, name string) int {
+// await waits for the command's end, and returns how to end alike.
+func await(conn *os.File, o *options, name string) func() int {
 	for {
 		e, err := spawn.ReadEvent(conn)
-		if err == io.EOF || err != nil {
-			fmt.Fprintln(os.Stderr, "sudo: the keeper went away")
-			return 1
+		if err != nil {
+			return func() int { return complain("the keeper went away") }
 		}
 		switch e.Kind {
 		case spawn.Exited:
-			return mirror(syscall.WaitStatus(e.Value))
+			return func() int { return mirror(syscall.WaitStatus(e.Value)) }
 		case spawn.Failed:
-			return cannot(name, syscall.Errno(e.Value))
+			return func() int { return cannot(name, syscall.Errno(e.Value)) }
 		case spawn.Refused:
-			fmt.Fprintln(os.Stderr, "sudo: "+reason(e.Value, o))
-			return 1
+			return func() int { return complain(reason(e.Value, o)) }
 		}
 	}
+}
+
+func complain(why string) int {
+	fmt.Fprintln(os.Stderr, "sudo: "+why)
+	return 1
 }
 
 func cannot(name string, errno syscall.Errno) int {
@@ -169,8 +179,7 @@ func cannot(name string, errno syscall.Errno) int {
 	if errno == syscall.ENOENT {
 		message = path.Clean(name) + ": command not found"
 	}
-	fmt.Fprintln(os.Stderr, "sudo: "+message)
-	return 1
+	return complain(message)
 }
 
 func reason(code uint32, o *options) string {
