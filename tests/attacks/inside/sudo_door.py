@@ -21,7 +21,7 @@ def strings(words: list[bytes]) -> bytes:
 
 def request(argv: list[bytes], kind: int = START, user: bytes = b"root", uid: int = 0) -> bytes:
     """As keeper/internal/spawn encodes it."""
-    head = struct.pack("!B6I", kind, 1, 9, uid, uid, 0, 1) + struct.pack("!I", 0)
+    head = struct.pack("!B7I", kind, 1, 9, uid, uid, 0, 1, 0) + struct.pack("!I", 0)
     body = head + strings([b"/", b"/usr/bin:/bin", user]) + strings(argv) + strings([b"PATH=/usr/bin:/bin"])
     return struct.pack("!I", len(body)) + body
 
