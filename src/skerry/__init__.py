@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from skerry.client._async.process import AsyncProcess
     from skerry.client._async.sandbox import AsyncSandbox
     from skerry.client._async.sessions import AsyncSession
+    from skerry.client._async.terminal import AsyncTerminal
     from skerry.client._sync.client import Client
     from skerry.client._sync.oneshot import run
     from skerry.client._sync.process import Process
     from skerry.client._sync.sandbox import Sandbox
     from skerry.client._sync.sessions import Session
+    from skerry.client._sync.terminal import Terminal
     from skerry.client.listing import FileList
     from skerry.client.outcome import Output
     from skerry.errors import (
@@ -67,6 +69,7 @@ __all__ = [
     "AsyncProcess",
     "AsyncSandbox",
     "AsyncSession",
+    "AsyncTerminal",
     "Client",
     "CommandFailed",
     "CommandTimeout",
@@ -101,6 +104,7 @@ __all__ = [
     "Session",
     "SessionInfo",
     "SkerryError",
+    "Terminal",
     "Transfer",
     "Usage",
     "__version__",
@@ -113,12 +117,14 @@ _ELSEWHERE = {
     "AsyncProcess": ("skerry.client._async.process", "AsyncProcess"),
     "AsyncSandbox": ("skerry.client._async.sandbox", "AsyncSandbox"),
     "AsyncSession": ("skerry.client._async.sessions", "AsyncSession"),
+    "AsyncTerminal": ("skerry.client._async.terminal", "AsyncTerminal"),
     "Client": ("skerry.client._sync.client", "Client"),
     "FileList": ("skerry.client.listing", "FileList"),
     "Output": ("skerry.client.outcome", "Output"),
     "Process": ("skerry.client._sync.process", "Process"),
     "Sandbox": ("skerry.client._sync.sandbox", "Sandbox"),
     "Session": ("skerry.client._sync.sessions", "Session"),
+    "Terminal": ("skerry.client._sync.terminal", "Terminal"),
     "async_run": ("skerry.client._async.oneshot", "run"),
     "run": ("skerry.client._sync.oneshot", "run"),
 }

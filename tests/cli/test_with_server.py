@@ -329,7 +329,7 @@ def test_logs_tell_what_is_gone(server: Server, box: Sandbox) -> None:
         (["logs", "BOX", "p-aaaaaaaaaa"], b"p-aaaaaaaaaa"),
         (["wait", "BOX", "../x"], b"no process"),
         (["kill", "-s", "NONSENSE", "BOX", "p-aaaaaaaaaa"], b"p-aaaaaaaaaa"),
-        (["exec", "-i", "BOX", "--", "true"], b"-d"),
+        (["exec", "--journal", "1M", "BOX", "--", "true"], b"-d"),
         (["exec", "-d", "--journal", "much", "BOX", "--", "true"], b"journal"),
     ],
 )

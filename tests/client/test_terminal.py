@@ -21,8 +21,8 @@ from serving import wait_until
 from websockets.frames import Frame, Opcode
 
 from skerry import AsyncClient, AsyncSandbox, Client, Sandbox
+from skerry.client import patience
 from skerry.client._async.terminal import AsyncTerminal
-from skerry.client._sync import terminal as sync_terminal
 from skerry.client._sync.terminal import Terminal
 from skerry.client.responses import decode
 from skerry.errors import CommandTimeout, Conflict, InvalidRequest, NotFound, SkerryError
@@ -286,7 +286,7 @@ def test_messages_that_make_no_sense_are_an_error_and_not_asked_for_again(tmp_pa
 
 
 def test_one_that_always_breaks_off_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_terminal, "AGAIN_WITHIN", 1.0)
+    monkeypatch.setattr(patience, "GIVE_UP_AFTER", 1.0)
     for last in (closing(1001), b"\x89\x00" + closing(1001)):
         answer = switched(text('{"type":"unheard-of"}'), last)
         with answering(tmp_path, answer) as at, Terminal(sandbox_at(at), ECHO) as terminal, pytest.raises(SkerryError):

@@ -36,11 +36,16 @@ class EchoTerminal:
     def result(self) -> RunResult:
         return RunResult(id=self.process.id, exit_code=5, duration_s=0.5)
 
-    async def write(self, data: bytes) -> None:
+    async def type(self, chunks: AsyncIterator[bytes]) -> None:
+        async for data in chunks:
+            await self._take(data)
+
+    async def _take(self, data: bytes) -> None:
         if self.process.id == DEAF:
             await asyncio.Event().wait()
         if self.process.id == BROKEN:
             raise ZeroDivisionError("a secret of the inside")
+        self._terminals.typed.append(data)
         self._said.put_nowait(data.removesuffix(b"exit"))
         if data.endswith(b"exit"):
             self._said.put_nowait(None)
@@ -64,6 +69,7 @@ class EchoTerminals:
         self.opened = 0
         self.open_now = 0
         self.flooded = 0
+        self.typed: list[bytes] = []
         self.waiting = asyncio.Event()
         self.go_on = asyncio.Event()
 

@@ -205,6 +205,12 @@ def test_frames_before_the_answer_are_refused(listening: Listening) -> None:
     wait_until(lambda: terminals.open_now == 0, "the terminal to be let go")
 
 
+def test_what_was_sent_before_the_close_is_heard(listening: Listening) -> None:
+    with RawViewer(listening, ECHO) as viewer:
+        viewer.send(frame(b"last words") + frame((1000).to_bytes(2, "big"), Opcode.CLOSE))
+        wait_until(lambda: b"last words" in listening.engine.terminals.typed, "them to be heard")
+
+
 @pytest.mark.usefixtures("impatient")
 def test_a_program_that_does_not_read_makes_its_viewer_wait(listening: Listening) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -25,6 +25,7 @@ from skerry.cli import (
     settings,
     setup,
     talk,
+    terminals,
     tokens,
 )
 from skerry.cli.session import Session
@@ -58,7 +59,7 @@ def skerry(ctx: click.Context, server: str | None, quiet: bool) -> None:
 
 
 for command in (
-    run.run, run.exec_,
+    run.run, run.exec_, terminals.shell, terminals.attach,
     sandboxes.create, sandboxes.ls, sandboxes.show, sandboxes.rm, sandboxes.prune,
     sandboxes.stop, sandboxes.resume, sandboxes.pause,
     files.cp, processes.ps, processes.logs, processes.wait, processes.kill, events.events,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import select
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from skerry.cli import talk
+from skerry.cli import here, talk
 from skerry.cli.creation import creation, creation_options, pairs, setup_lines
 from skerry.cli.session import Session, json_option, pass_session, sandbox_argument
+from skerry.cli.stdin import given_stdin
+from skerry.cli.terminals import open_terminal, with_terminal
 from skerry.client.harmless import harmless
 from skerry.errors import InvalidRequest
 from skerry.types import Result
@@ -59,7 +59,7 @@ def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: A
         timeout=talk.seconds(given.pop("timeout"), "--timeout"),
         user=given.pop("user"),
         cwd=given.pop("cwd"),
-        stdin=_stdin(),
+        stdin=given_stdin(),
         on_output=None if as_json else _pass_on,
         tell=talk.say,
         setup=setup_lines(),
@@ -77,6 +77,7 @@ def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: A
 @click.option("--session", "shell", metavar="NAME", help="In that session, made if there is none; one word is a line.")
 @click.option("-d", "--detach", is_flag=True, help="Leave it to itself; its id is what is printed.")
 @click.option("-i", "--interactive", is_flag=True, help="With -d: keep its stdin open, to write to later.")
+@click.option("-t", "--tty", is_flag=True, help="With a terminal, as `skerry shell`.")
 @click.option("--journal", metavar="SIZE", help="With -d: how much of its output is kept, like 64M.")
 @json_option
 @sandbox_argument
@@ -92,16 +93,23 @@ def exec_(session: Session, /, sandbox: str, command: tuple[str, ...], as_json: 
         "user": given["user"],
         "timeout": talk.seconds(given["timeout"], "--timeout"),
     }
+    if given["tty"] and not given["detach"]:
+        if as_json or given["shell"]:
+            raise click.UsageError("-t does not go with --json or --session")
+        here.require_terminal(f"skerry exec {sandbox} -- COMMAND")
     target = session.sandbox(sandbox)
     run: Callable[..., Result] = target.run
     if given["shell"]:
         run = _in_session(target, given, options.pop("user"))
     elif given["detach"]:
-        options |= {"stdin": given["interactive"], "journal": given["journal"]}
+        options |= {"stdin": given["interactive"] or given["tty"], "journal": given["journal"]}
+        options = with_terminal(options) if given["tty"] else options
         return _leave(target.spawn(list(command), **options), as_json)
-    elif given["interactive"] or given["journal"]:
-        raise click.UsageError("-i and --journal go with -d")
-    result = run(list(command), stdin=_stdin(), on_output=None if as_json else _pass_on, **options)
+    elif given["journal"]:
+        raise click.UsageError("--journal goes with -d")
+    elif given["tty"]:
+        return open_terminal(session, target, list(command), options)
+    result = run(list(command), stdin=given_stdin(), on_output=None if as_json else _pass_on, **options)
     return _finish(result, command, as_json, session)
 
 
@@ -153,27 +161,6 @@ def _named(command: tuple[str, ...]) -> dict[str, Path]:
         if ways and not any(way.is_symlink() for way in ways) and Path(word).is_file():
             found["/".join(parts)] = Path(word)
     return found
-
-
-def _stdin() -> Iterator[bytes] | None:
-    """Our stdin, if it is not a person's terminal and not closed."""
-    try:
-        if os.isatty(0):
-            return None
-        os.fstat(0)
-    except OSError:
-        return None
-    return _pieces_of(0)
-
-
-def _pieces_of(descriptor: int) -> Iterator[bytes]:
-    # No Python file object: one whose buffer a thread still holds when the interpreter leaves aborts the process.
-    while True:
-        select.select([descriptor], [], [])
-        piece = os.read(descriptor, 64 << 10)
-        if not piece:
-            return
-        yield piece
 
 
 def _finish(result: Result, command: tuple[str, ...], as_json: bool, session: Session) -> int:

@@ -71,10 +71,6 @@ async def take_at_once(lock: Lock) -> bool:
     return not lock.locked() and await lock.acquire()
 
 
-async def pause(seconds: float) -> None:
-    await asyncio.sleep(seconds)
-
-
 async def deliver(callback: Callback[A], value: A) -> None:
     answer = callback(value)
     if inspect.isawaitable(answer):

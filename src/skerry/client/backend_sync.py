@@ -37,10 +37,6 @@ def take_at_once(lock: threading.Lock) -> bool:
     return lock.acquire(blocking=False)
 
 
-def pause(seconds: float) -> None:
-    time.sleep(seconds)
-
-
 def deliver(callback: Callback[A], value: A) -> None:
     callback(value)
 

@@ -70,7 +70,7 @@ class Engine:
         self.ports = Ports(self._use)
         self.processes = Processes(self._find, self._use, self._fail, self._spawn)
         self.sessions = Sessions(self._use, self.processes, self._spawn)
-        self.terminals = Terminals(self._use)
+        self.terminals = Terminals(self.processes)
 
     # -- opening and closing ------------------------------------------------------------------------------------------
 

@@ -1,46 +1,66 @@
-"""A process's terminal, as one of its viewers has it."""
+"""A process's terminal, as one of its viewers has it: what it shows is the process's journal, read as it grows."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from functools import partial
 
-from skerry.engine.live import Live
-from skerry.errors import Conflict
-from skerry.keeper import Keeper
+from skerry.engine.outputs import Reading, View
+from skerry.engine.processes import Processes
+from skerry.errors import Conflict, SandboxUnavailable
+from skerry.keeper import Gap
 from skerry.types import Caller, ProcessInfo, Pty, RunResult
-
-Use = Callable[[Caller, str], AbstractAsyncContextManager[tuple[Live, Keeper]]]
 
 
 class Terminal:
-    """Iterate for what it shows: bytes, or how many of them are gone; then `result()`."""
+    """Iterate for what it shows: bytes, or how many of them are gone; then `result()`. The sandbox is in use, and not
+    idle, until it is closed."""
 
-    process: ProcessInfo
-    offset: int
+    def __init__(self, processes: Processes, caller: Caller, ref: str, process: ProcessInfo, reading: Reading) -> None:
+        self.process = process
+        self.offset = reading.start
+        self._reading = reading
+        self._type = partial(processes.send_stdin, caller, ref, process.id)
+        self._resize = partial(processes.resize, caller, ref, process.id)
+        self._signal = partial(processes.signal, caller, ref, process.id)
 
-    def __aiter__(self) -> AsyncIterator[bytes | int]:
-        raise NotImplementedError
+    async def __aiter__(self) -> AsyncIterator[bytes | int]:
+        async for piece in self._reading:
+            yield piece.missing if isinstance(piece, Gap) else piece[1]
 
     def result(self) -> RunResult:
-        raise NotImplementedError
+        if self._reading.result is None:
+            raise SandboxUnavailable("the process's end is not known")
+        return self._reading.result
 
-    async def write(self, data: bytes) -> None: ...
+    async def type(self, chunks: AsyncIterator[bytes]) -> None:
+        """To the program, at its speed; returns when it has all of it. One that has ended is a Conflict."""
+        await self._type(chunks, False)
 
-    async def resize(self, size: Pty) -> None: ...
+    async def resize(self, size: Pty) -> None:
+        """A call of its own, as a signal is: neither must wait behind input that nobody reads."""
+        await self._resize(size)
 
-    async def signal(self, name: str) -> None: ...
+    async def signal(self, name: str) -> None:
+        await self._signal(name)
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        await self._reading.aclose()
 
 
 class Terminals:
-    """`use` gives a running sandbox for one call."""
+    """Any number of them for one process."""
 
-    def __init__(self, use: Use) -> None:
-        self._use = use
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
 
     async def open(self, caller: Caller, ref: str, process: str, since: int) -> Terminal:
-        async with self._use(caller, ref) as (_, keeper):
-            await keeper.process(process)
-            raise Conflict(f"process {process} has no terminal", details={"process": process})
+        """`since` below 0 counts from the end."""
+        info = await self._processes.get(caller, ref, process)
+        if not info.pty:
+            raise Conflict(
+                f"process {process} has no terminal",
+                hint="…/output has what it prints; one that is started with `pty` has a terminal",
+            )
+        reading = await self._processes.output(caller, ref, process, View(since, follow=True))
+        return Terminal(self._processes, caller, ref, info, reading)

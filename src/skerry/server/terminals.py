@@ -8,13 +8,14 @@ stays.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from skerry.errors import InvalidRequest, SandboxUnavailable, SkerryError
+from skerry.errors import Conflict, InvalidRequest, SandboxUnavailable, SkerryError
 from skerry.server.call import Call, Nothing
 from skerry.server.decode import refusal
 from skerry.server.processes import SignalRequest
@@ -99,14 +100,19 @@ async def _hear(terminal: Terminal, socket: WebSocket, keys: Keys) -> None:
     while (message := await socket.receive()) is not None:
         if isinstance(message, bytes):
             await keys.put(message)
-            continue
-        try:
-            await _control(terminal, message)
-        except SandboxUnavailable:
-            raise
-        except SkerryError as error:
-            await socket.send(error_message(error))
-    await keys.pressed()
+        else:
+            await _obey(terminal, socket, message)
+    keys.end()
+    await asyncio.Event().wait()  # it is over when all of it was pressed
+
+
+async def _obey(terminal: Terminal, socket: WebSocket, message: str) -> None:
+    try:
+        await _control(terminal, message)
+    except SandboxUnavailable:
+        raise
+    except SkerryError as error:
+        await socket.send(error_message(error))
 
 
 async def _control(terminal: Terminal, message: str) -> None:
@@ -130,45 +136,48 @@ def _decode(message: str) -> Resize | Signal:
 
 async def _press(terminal: Terminal, keys: Keys) -> None:
     """To the program, at its speed. Controls don't wait behind it: they are calls of their own."""
-    while True:
-        await terminal.write(await keys.take())
-        keys.done()
+    if await keys.some():
+        with contextlib.suppress(Conflict):  # it has ended, which is shown; what is typed from now on goes nowhere
+            await terminal.type(keys.chunks())
+    async for _ in keys.chunks():
+        pass
 
 
 class Keys:
-    """What was typed and not yet read, within a bound."""
+    """What was typed and not yet taken, within a bound."""
 
     def __init__(self) -> None:
         self._held = bytearray()
-        self._some = asyncio.Event()
+        self._news = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
-        self._none = asyncio.Event()
-        self._none.set()
+        self._over = False
 
     async def put(self, data: bytes) -> None:
         await self._room.wait()
         self._held += data
-        self._some.set()
-        self._none.clear()
+        self._news.set()
         if len(self._held) >= INPUT_HELD:
             self._room.clear()
 
-    async def take(self) -> bytes:
-        await self._some.wait()
-        data = bytes(self._held)
-        self._held.clear()
-        self._some.clear()
-        self._room.set()
-        return data
+    def end(self) -> None:
+        self._over = True
+        self._news.set()
 
-    def done(self) -> None:
-        """What was taken has been written."""
-        if not self._held:
-            self._none.set()
+    async def some(self) -> bool:
+        """Waits for the first of them; False: there will be none."""
+        await self._news.wait()
+        return bool(self._held)
 
-    async def pressed(self) -> None:
-        await self._none.wait()
+    async def chunks(self) -> AsyncIterator[bytes]:
+        while self._held or not self._over:
+            await self._news.wait()
+            self._news.clear()
+            data = bytes(self._held)
+            self._held.clear()
+            self._room.set()
+            if data:
+                yield data
 
 
 def _text(kind: str, fields: dict[str, Any]) -> str:

@@ -52,6 +52,7 @@ class WebSocket(asyncio.Protocol):
         self._lost = asyncio.Event()
         self._paused = False
         self._due = False
+        self._deaf = False
         self._heard = self._loop.time()
         self._stalled: float | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -179,7 +180,7 @@ class WebSocket(asyncio.Protocol):
     def _complete(self) -> None:
         whole = b"".join(self._fragments)
         self._fragments.clear()
-        if self._protocol.state is not State.OPEN:
+        if self._deaf:  # not by the parser's state: a close that came in the same slice has set that already
             return
         message: bytes | str = whole
         if self._is_text:
@@ -195,6 +196,7 @@ class WebSocket(asyncio.Protocol):
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _fail(self, code: int, reason: str) -> None:
+        self._deaf = True
         if self._protocol.state is State.OPEN:
             self._protocol.fail(code, reason)
 
@@ -208,6 +210,7 @@ class WebSocket(asyncio.Protocol):
     def _wind_up(self) -> None:
         """Nobody sends any more. The peer's own close ends it; a peer that keeps silent or reads nothing is cut off."""
         if not self._end.is_set():
+            self._deaf = True
             self._end.set()
             self._news.set()
             self._writable.set()

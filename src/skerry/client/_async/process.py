@@ -13,12 +13,14 @@ from skerry.client.content import check_source, whole
 from skerry.client.description import seconds
 from skerry.client.outcome import Output, ended_too_early, joined, never_came, result_of, still_runs
 from skerry.client.patience import Rounds
+from skerry.client.screen import REPLAY
 from skerry.client.search import Search
 from skerry.errors import Conflict, ServerUnreachable
 from skerry.types import ProcessInfo, Result, RunResult
 
 if TYPE_CHECKING:
     from skerry.client._async.sandbox import AsyncSandbox
+    from skerry.client._async.terminal import AsyncTerminal
 
 
 class AsyncStdin:
@@ -110,6 +112,13 @@ class AsyncProcess:
         """Tell its terminal a new size. One without a terminal is a Conflict."""
         sandbox = self._sandbox
         await sandbox.client.done(requests.resize(sandbox.id, self.id, cols, rows))
+
+    def terminal(self, *, replay: int = REPLAY, since: int | None = None) -> AsyncTerminal:
+        """Its terminal, to watch and to type into: `async with process.terminal() as terminal:`. First comes a replay
+        of the last bytes that it showed; or all from byte `since` on. One without a terminal is a Conflict."""
+        from skerry.client._async.terminal import AsyncTerminal  # loads a WebSocket's parser
+
+        return AsyncTerminal(self._sandbox, self.id, replay=replay, since=since)
 
     async def output(self, since: int = 0, *, limit: int | None = None) -> Output:
         """What it has printed from byte `since` on, both streams as they came, at most `limit` bytes. Below 0, `since`

@@ -14,17 +14,17 @@ from skerry.client import requests, screen
 from skerry.client._sync.websocket import WebSocket
 from skerry.client.messages import NORMAL
 from skerry.client.outcome import Gathered
+from skerry.client.patience import Patience
 from skerry.client.responses import raised
 from skerry.client.screen import PIECE, REPLAY, Failed, Missing, Started
-from skerry.errors import CommandTimeout, Conflict, InvalidRequest, SandboxUnavailable, ServerUnreachable, SkerryError
+from skerry.errors import CommandTimeout, Conflict, InvalidRequest, ServerUnreachable, SkerryError
 from skerry.types import ProcessInfo, Pty, Result, RunResult
 
 if TYPE_CHECKING:
     from skerry.client._sync.sandbox import Sandbox
 
 SILENT = 90.0  # the server pings every 20 s
-AGAIN_WITHIN = 30.0
-AGAIN_AFTER = 0.1
+LIVED = 60.0  # a connection that held so long was a good one
 _BROKEN = frozenset((1001, 1006, 1012))  # closings after which it is worth to call again
 
 
@@ -51,7 +51,7 @@ class Terminal:
         self._failure: SkerryError | None = None
         self._reopening = backend.Lock()
         self._opened_at = 0.0
-        self._broken_at: float | None = None  # since when calling again has brought nothing
+        self._patience = Patience()
         self.result: Result | None = None
         self.missing = 0
 
@@ -100,7 +100,8 @@ class Terminal:
                 continue
             if isinstance(message, bytes):
                 self._since = self.offset + len(message)
-                self._failure = self._broken_at = None
+                self._failure = None
+                self._patience.renew()
                 if message:
                     return message
             elif message is not None:
@@ -131,6 +132,8 @@ class Terminal:
             lost = socket.messages.over
         except ServerUnreachable:
             lost = True
+        if lost and socket.messages.code == NORMAL:
+            raise self._ended()
         if lost:
             socket = self._again(socket, self._closed(socket))
         socket.send(message)
@@ -141,32 +144,27 @@ class Terminal:
         self._opened_at = time.monotonic()
         return socket
 
-    def _again(self, broken: WebSocket, error: SkerryError) -> WebSocket:
+    def _again(self, broken: WebSocket, error: ServerUnreachable) -> WebSocket:
         """A new connection where `broken` stood, unless somebody else has made one."""
         with self._reopening:
-            if self._socket is not broken:
-                return self._connected()
-            if self._failure is not None or broken.messages.code not in _BROKEN:
-                raise error
-            broken.close()
-            if self._broken_at is None or time.monotonic() - self._opened_at > AGAIN_WITHIN:
-                self._broken_at = time.monotonic()
-            while time.monotonic() < self._broken_at + AGAIN_WITHIN:
-                backend.pause(AGAIN_AFTER)
-                if self._socket is not broken:  # closed meanwhile
-                    break
+            if time.monotonic() - self._opened_at > LIVED:
+                self._patience.renew()
+            while self._socket is broken:
+                if self._failure is not None or broken.messages.code not in _BROKEN:
+                    raise self._failure or error
+                broken.close()
+                backend.sleep(self._patience.pause(error))
                 with contextlib.suppress(ServerUnreachable):
-                    self._socket = self._open()
-                    return self._socket
-            raise error
+                    socket = self._open()
+                    if self._socket is broken:
+                        self._socket = socket
+                    else:  # closed meanwhile
+                        socket.close()
+            return self._connected()
 
-    def _closed(self, socket: WebSocket) -> SkerryError:
-        if self._failure is not None:
-            return self._failure
-        if socket.messages.code == NORMAL:
-            return self._ended()
+    def _closed(self, socket: WebSocket) -> ServerUnreachable:
         reason = socket.messages.reason or f"code {socket.messages.code}"
-        return SandboxUnavailable(f"the terminal was closed: {reason}")
+        return ServerUnreachable(f"the terminal was closed: {reason}")
 
     def _ended(self) -> Conflict:
         return Conflict(f"process {self._name} has ended")
