@@ -178,6 +178,46 @@ async def test_root_inside_ruins_the_journals_while_they_are_written(room: Room,
     assert [entry.name for entry in entries if entry.name.startswith("p-")] == []
 
 
+@pytest.mark.parametrize("ruin", RUINS.values(), ids=RUINS)
+async def test_root_inside_ruins_journals_that_are_hot(room: Room, ruin: str) -> None:
+    """Those of programs that print much are mapped: a file that is cut short must not be a SIGBUS for PID 1."""
+    size = 100_000_000
+    line = f"touch /tmp/on; while [ -e /tmp/on ]; do {ruin}; done 2>/dev/null"
+    vandal = await room.keeper.spawn(spec(line))
+    noisy = f"head -c {size} /dev/zero"
+    spawned = spec("/bin/sh", "-c", noisy, journal=16 * MIB)
+    await room.keeper.spawn(spawned)
+    follower = asyncio.create_task(read(await room.keeper.output(spawned.id, follow=True)))
+    stream = await room.keeper.start(spec("/bin/sh", "-c", noisy, journal=16 * MIB))
+    total = 0
+    async for _, piece in stream:
+        total += len(piece)
+    assert (stream.exit.exit_code, total + stream.missing) == (0, size)
+    process = await ended(room, spawned.id)
+    assert (process.exit_code, process.offset) == (0, size)
+    data, missing = await follower
+    assert missing + len(data) == size
+    await room.keeper.signal(vandal.id, "KILL")
+    assert (await room.keeper.hello()).build == build_id()
+
+
+async def test_a_hot_journal_on_a_disk_that_is_too_small(small: Room) -> None:
+    size = 50_000_000
+    line = f"head -c {size} /dev/zero; printf end"
+    spawned = spec("/bin/sh", "-c", line)
+    await small.keeper.spawn(spawned)
+    stream = await small.keeper.start(spec("/bin/sh", "-c", line))
+    data = bytearray()
+    async for _, piece in stream:
+        data += piece
+    assert (stream.exit.exit_code, stream.missing, bytes(data[-5:])) == (0, 0, b"\0\0end")
+    assert len(data) == size + 3
+    process = await ended(small, spawned.id)
+    assert (process.exit_code, process.offset) == (0, size + 3)
+    rest, missing = await read(await small.keeper.output(spawned.id))
+    assert (missing + len(rest), rest[-3:]) == (size + 3, b"end")
+
+
 async def test_a_deleted_journal_does_not_harm_who_reads_it(room: Room) -> None:
     """The reader that follows has the file open; and a run keeps what its reader has not come to."""
     stream = await room.keeper.start(spec("/bin/sh", "-c", "seq 600000; sleep 1000", journal=8 * MIB))

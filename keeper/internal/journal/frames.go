@@ -88,12 +88,16 @@ func (r *Reader) whole(window []byte, most, size int64) Piece {
 
 // large returns a frame of which the window holds the beginning.
 func (r *Reader) large(window []byte, f frame) Piece {
+	if r.seg.base != 0 {
+		window = window[:wire.FrameHead]
+	}
 	got := int64(len(window))
-	p := Piece{
-		Frames: window, FD: r.seg.fd, At: r.at + got, Rest: wire.FrameHead + f.size - got, Data: f.size,
+	rest := wire.Rest{FD: r.seg.fd, At: r.at + got, Size: wire.FrameHead + f.size - got}
+	if r.seg.base != 0 {
+		rest.Base = r.seg.base + uintptr(rest.At)
 	}
 	r.at += wire.FrameHead + f.size
-	return p
+	return Piece{Frames: window, Rest: rest, Data: f.size}
 }
 
 // cut returns a part of a frame as a frame of its own.

@@ -23,6 +23,7 @@ type Journal struct {
 	id    string
 	bound int64
 	piece int64 // a segment's size
+	hot   bool  // its segments are mapped; writing guards it
 	small int64 // what it is for now, after the disk was full; 0: as usual
 
 	writing sync.Mutex // one writer at a time; taken before mu
@@ -140,7 +141,7 @@ func (j *Journal) droppable() (size int64, finished bool) {
 		if j.pace != nil && g.end > j.pace.offset {
 			break
 		}
-		size += g.size
+		size += g.held
 	}
 	return size, j.closed
 }
@@ -166,13 +167,21 @@ func (j *Journal) drop(g *segment) {
 		return
 	}
 	j.segments = slices.Delete(j.segments, i, i+1)
-	j.bytes -= g.size
+	j.bytes -= g.held
 	g.gone = true
 	if g == j.active {
 		j.active = nil
 		g.release()
 	}
 	g.unpin()
+	g.cool()
+}
+
+// account counts what a segment takes of the disk. mu is held.
+func (j *Journal) account(g *segment, n int64) {
+	j.bytes += n - g.held
+	j.store.bytes.Add(n - g.held)
+	g.held = n
 }
 
 // Remove forgets everything, files and all. The process has ended.

@@ -45,8 +45,8 @@ func text(t *testing.T, r *Reader, most int64) string {
 			continue
 		}
 		frames := append([]byte{}, p.Frames...)
-		rest := make([]byte, p.Rest)
-		if p.Rest > 0 && readAt(p.FD, rest, p.At) != len(rest) {
+		rest := make([]byte, p.Rest.Size)
+		if p.Rest.Size > 0 && readAt(p.Rest.FD, rest, p.Rest.At) != len(rest) {
 			t.Fatal("the file is short")
 		}
 		frames = append(frames, rest...)

@@ -22,13 +22,11 @@ type Reader struct {
 	skip   int64 // bytes of output between the two
 }
 
-// Piece is what comes next. Missing: so many bytes are gone. Else Frames, the last of which has Rest more bytes in a file.
+// Piece is what comes next. Missing: so many bytes are gone. Else Frames, the last of which may go on elsewhere.
 type Piece struct {
 	Missing int64
 	Frames  []byte
-	FD      int
-	At      int64
-	Rest    int64
+	Rest    wire.Rest
 	Data    int64 // bytes of output in it
 }
 
@@ -179,7 +177,9 @@ func (r *Reader) enter(g *segment) error {
 	if g.fd >= 0 {
 		r.holds = true
 		g.users++
-		g.unpin()
+		if r.j.pace == r {
+			g.unpin()
+		}
 		return nil
 	}
 	r.j.mu.Unlock()

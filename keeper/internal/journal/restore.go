@@ -94,8 +94,7 @@ func (p *Past) Journal(id string, end int64, spans []Span) *Journal {
 		}
 		j.segments = append(j.segments, g)
 		j.end = g.end
-		j.bytes += g.size
-		p.store.bytes.Add(g.size)
+		j.account(g, g.size)
 	}
 	j.end = max(j.end, min(end, maxOffset))
 	return j

@@ -3,6 +3,8 @@ package journal
 import (
 	"fmt"
 	"syscall"
+
+	"skerry/keeper/internal/linux"
 )
 
 const (
@@ -17,9 +19,13 @@ type segment struct {
 	size       int64 // of the whole frames in the file
 	id         fileID
 	fd         int  // -1: not open
-	users      int  // of fd: the writer, and readers
+	users      int  // of fd and mapping: the writer, readers, and those below
 	pinned     bool // in use by a paced reader that has not come to it yet
+	hot        bool // in use to be written over one day
 	gone       bool
+	held       int64   // bytes that the journal counts for it
+	base       uintptr // of the mapping, which lasts as long as anybody uses it; 0: none
+	span       int64   // its size
 }
 
 // fileID tells one file from every other that may get its name.
@@ -36,8 +42,10 @@ func identify(fd int) (fileID, error) {
 	return fileID{uint64(st.Dev), st.Ino}, nil
 }
 
+func segmentName(id string, first int64) string { return fmt.Sprintf("%s.%016x", id, first) }
+
 func newSegment(s *Store, id string, first int64) (*segment, error) {
-	g := &segment{name: fmt.Sprintf("%s.%016x", id, first), first: first, end: first, users: 1}
+	g := &segment{name: segmentName(id, first), first: first, end: first, users: 1}
 	fd, err := s.create(g.name)
 	if err != nil {
 		return nil, err
@@ -52,21 +60,11 @@ func newSegment(s *Store, id string, first int64) (*segment, error) {
 
 // writeAt writes all or, cutting off what there is of it, nothing.
 func writeAt(fd int, data []byte, at int64) error {
-	for done := 0; done < len(data); {
-		n, err := syscall.Pwrite(fd, data[done:], at+int64(done))
-		if err == syscall.EINTR {
-			continue
-		}
-		if err == nil && n == 0 {
-			err = syscall.EIO
-		}
-		if err != nil {
-			_ = syscall.Ftruncate(fd, at)
-			return err
-		}
-		done += n
+	err := linux.WriteAt(fd, data, at)
+	if err != nil {
+		_ = syscall.Ftruncate(fd, at)
 	}
-	return nil
+	return err
 }
 
 // readAt fills the buffer as far as the file goes.
@@ -85,11 +83,23 @@ func readAt(fd int, buffer []byte, at int64) int {
 	return done
 }
 
-// release gives up one use of the fd. The journal's mu is held.
+// release gives up one use. The journal's mu is held.
 func (g *segment) release() {
-	if g.users--; g.users == 0 {
-		_ = syscall.Close(g.fd)
-		g.fd = -1
+	if g.users--; g.users > 0 {
+		return
+	}
+	_ = syscall.Close(g.fd)
+	g.fd = -1
+	if g.base != 0 {
+		linux.Unmap(g.base, g.span)
+		g.base = 0
+	}
+}
+
+func (g *segment) cool() {
+	if g.hot {
+		g.hot = false
+		g.release()
 	}
 }
 

@@ -124,6 +124,12 @@ func (j *Journal) write(frames []byte, first, end int64) error {
 	if err == nil {
 		err = writeAt(g.fd, frames, g.size)
 	}
+	if err == nil && g.base != 0 {
+		err = g.conclude(g.size + int64(len(frames)))
+	}
+	if err == nil {
+		j.publish(g, int64(len(frames)), end)
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if g != nil {
@@ -131,19 +137,22 @@ func (j *Journal) write(frames []byte, first, end int64) error {
 	}
 	if err != nil {
 		j.unmake(g)
-		return err
 	}
+	return err
+}
+
+// publish says that there are so many more bytes of frames in a segment. If it was dropped meanwhile, they count as missing.
+func (j *Journal) publish(g *segment, n, end int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
 	j.unpark()
 	j.end, j.tail = end, nil
-	j.wake()
-	if g.gone {
-		return nil // dropped meanwhile: it counts as missing
+	if !g.gone {
+		g.end = end
+		g.size += n
+		j.account(g, max(g.held, g.size))
 	}
-	g.end = end
-	g.size += int64(len(frames))
-	j.bytes += int64(len(frames))
-	j.store.bytes.Add(int64(len(frames)))
-	return nil
+	j.wake()
 }
 
 // unmake takes back a segment that nothing could be written to. mu is held.
@@ -218,6 +227,6 @@ func (j *Journal) homeless(frame []byte) {
 
 // discard deletes the file of a segment that was dropped.
 func (s *Store) discard(g *segment) {
-	s.bytes.Add(-g.size)
+	s.bytes.Add(-g.held)
 	_ = disk.Do(func() error { return s.unlink(g.name) })
 }

@@ -8,17 +8,15 @@ import (
 	"syscall"
 	"time"
 
+	"skerry/keeper/internal/journal"
 	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/wire"
 )
 
 const (
 	drainTime    = 200 * time.Millisecond
-	outputSize   = 64 << 10 // what a pipe holds
 	terminalSize = 64 << 10 // more than a terminal does
 )
-
-var frames = sync.Pool{New: func() any { return new([wire.FrameHead + outputSize]byte) }}
 
 // attend moves a command's output to its journal, and waits for its end.
 func (p *Process) attend() {
@@ -26,7 +24,7 @@ func (p *Process) attend() {
 	for kind, pipe := range map[byte]*os.File{wire.Stdout: p.out, wire.Stderr: p.err} {
 		if pipe != nil {
 			pumps.Add(1)
-			go p.pump(kind, pipe, &pumps)
+			go (&pump{Process: p, kind: kind, pipe: pipe}).run(&pumps)
 		}
 	}
 	<-p.job.Exited()
@@ -63,25 +61,40 @@ func (p *Process) drain(pumps *sync.WaitGroup, ended time.Time) {
 	}
 }
 
-// pump writes a pipe's bytes to the journal. Whatever ends it early, it goes on reading and throwing away: a child left
-// behind must not die of SIGPIPE.
-func (p *Process) pump(kind byte, pipe *os.File, done *sync.WaitGroup) {
-	err := p.keep(kind, pipe)
-	done.Done()
-	if err != io.EOF {
-		discard(pipe)
-	}
-	_ = pipe.Close()
+// pump writes a pipe's bytes to the journal.
+type pump struct {
+	*Process
+	kind byte
+	pipe *os.File
+	size sizes
 }
 
-func (p *Process) keep(kind byte, pipe *os.File) error {
-	raw, err := pipe.SyscallConn()
+// run returns at the pipe's end. Whatever ends the work early, it goes on reading and throwing away: a child left behind must
+// not die of SIGPIPE.
+func (p *pump) run(done *sync.WaitGroup) {
+	err := p.keep()
+	if p.size.reset() {
+		p.journal.Cool()
+	}
+	done.Done()
+	if err != io.EOF {
+		discard(p.pipe)
+	}
+	_ = p.pipe.Close()
+}
+
+func (p *pump) keep() error {
+	raw, err := p.pipe.SyscallConn()
 	for err == nil {
-		_, err = p.move(kind, raw.Read, outputSize)
+		n := 0
+		n, err = p.move(raw.Read, p.size.most())
+		if n > 0 && !p.Pty && p.size.saw(n, raw) {
+			p.journal.Heat()
+		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			err = pipe.SetReadDeadline(time.Time{})
+			err = p.pipe.SetReadDeadline(time.Time{})
 			if p.late.Load() {
-				return p.rest(kind, raw)
+				return p.rest(raw)
 			}
 		}
 	}
@@ -89,7 +102,7 @@ func (p *Process) keep(kind byte, pipe *os.File) error {
 }
 
 // rest takes what there is at this moment and no more.
-func (p *Process) rest(kind byte, raw syscall.RawConn) error {
+func (p *pump) rest(raw syscall.RawConn) error {
 	left := terminalSize // how much a terminal holds nobody says
 	if !p.Pty {
 		_ = raw.Control(func(fd uintptr) { left = linux.Pending(int(fd)) })
@@ -105,7 +118,7 @@ func (p *Process) rest(kind byte, raw syscall.RawConn) error {
 		return nil
 	}
 	for left > 0 {
-		n, err := p.move(kind, now, left)
+		n, err := p.move(now, left)
 		if err != nil {
 			return err
 		}
@@ -116,16 +129,21 @@ func (p *Process) rest(kind byte, raw syscall.RawConn) error {
 
 // move takes bytes, as read gets at them, and keeps one frame of them. It takes a buffer only once there are some: a
 // command that is silent costs none.
-func (p *Process) move(kind byte, read func(func(uintptr) bool) error, most int) (n int, err error) {
+func (p *pump) move(read func(func(uintptr) bool) error, most int) (n int, err error) {
 	p.journal.Await()
-	most = min(most, outputSize, p.journal.Most())
-	var buffer *[wire.FrameHead + outputSize]byte
+	most = min(most, p.journal.Most())
+	var buffer lent
 	var readErr error
 	err = read(func(fd uintptr) bool {
-		buffer = frames.Get().(*[wire.FrameHead + outputSize]byte)
-		n, readErr = syscall.Read(int(fd), buffer[wire.FrameHead:wire.FrameHead+most])
+		if p.size.large {
+			if n, readErr = p.journal.Pull(p.kind, int(fd), most); readErr != journal.ErrCold {
+				return readErr != syscall.EAGAIN
+			}
+		}
+		buffer = lend(most)
+		n, readErr = syscall.Read(int(fd), buffer.frame[wire.FrameHead:])
 		if readErr == syscall.EAGAIN || readErr == syscall.EIO && p.unfinished() {
-			frames.Put(buffer)
+			buffer.back()
 			return false
 		}
 		return true
@@ -133,7 +151,7 @@ func (p *Process) move(kind byte, read func(func(uintptr) bool) error, most int)
 	if err != nil {
 		return 0, err
 	}
-	defer frames.Put(buffer)
+	defer buffer.back()
 	switch {
 	case readErr == syscall.EINTR:
 		return 0, nil
@@ -144,7 +162,9 @@ func (p *Process) move(kind byte, read func(func(uintptr) bool) error, most int)
 	case n == 0:
 		return 0, io.EOF
 	}
-	p.journal.Append(kind, buffer[:wire.FrameHead+n])
+	if buffer.frame != nil { // else it is there already
+		p.journal.Append(p.kind, buffer.frame[:wire.FrameHead+n])
+	}
 	return n, nil
 }
 

@@ -111,7 +111,7 @@ func (s *stream) piece() error {
 		return s.conn.WriteJSON(wire.Missing, map[string]int64{"missing": p.Missing})
 	}
 	s.left -= p.Data
-	return s.conn.WriteFrames(p.Frames, p.FD, p.At, p.Rest)
+	return s.conn.WriteFrames(p.Frames, p.Rest)
 }
 
 // lost is what happens when the host is gone: its run goes too.

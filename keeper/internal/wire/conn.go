@@ -7,11 +7,15 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
 // bodyIdle is how long a peer may leave a request half-sent.
 const bodyIdle = 60 * time.Second
+
+// sendBuffer is asked for; the kernel gives what its own bound allows. A large frame fits, and its reader is woken once.
+const sendBuffer = 1 << 20
 
 // Conn is one accepted connection.
 type Conn struct {
@@ -25,6 +29,7 @@ type Conn struct {
 
 // NewConn takes over an accepted, non-blocking socket.
 func NewConn(fd int) *Conn {
+	_ = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_SNDBUF, sendBuffer)
 	f := os.NewFile(uintptr(fd), "connection")
 	c := &Conn{File: f}
 	c.r = bufio.NewReaderSize(patient{c}, maxHead)

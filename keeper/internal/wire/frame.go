@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"syscall"
 
-	"skerry/keeper/internal/disk"
 	"skerry/keeper/internal/linux"
 )
 
@@ -75,42 +73,6 @@ func (c *Conn) WriteJSON(kind byte, value any) error {
 	return c.write(frame, nil)
 }
 
-// WriteFrames sends frames as they are, the last of which goes on in a file, for rest bytes from a place on. If the file
-// turns out to be shorter, zeros take their place: the frame's length has been said.
-func (c *Conn) WriteFrames(frames []byte, fd int, at, rest int64) error {
-	if err := c.write(frames, nil); err != nil || rest == 0 {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	raw, err := c.File.SyscallConn()
-	for err == nil && rest > 0 {
-		n := 0
-		if n, err = sendFile(raw, fd, at, rest); err == nil && n == 0 {
-			n, err = c.File.Write(make([]byte, min(rest, chunkSize)))
-		}
-		at, rest = at+int64(n), rest-int64(n)
-	}
-	if err != nil {
-		c.ended.Store(true)
-	}
-	return err
-}
-
-// sendFile waits until the socket takes some of a file.
-func sendFile(raw syscall.RawConn, fd int, at, most int64) (n int, err error) {
-	waitErr := raw.Write(func(socket uintptr) bool {
-		for n, err = 0, syscall.EINTR; err == syscall.EINTR; {
-			err = disk.Do(func() (err error) {
-				n, err = syscall.Sendfile(int(socket), fd, &at, int(most))
-				return err
-			})
-		}
-		return err != syscall.EAGAIN
-	})
-	return max(n, 0), errors.Join(waitErr, err)
-}
-
 func jsonFrame(kind byte, value any) ([]byte, error) {
 	body, err := json.Marshal(value)
 	if err != nil {
@@ -122,9 +84,12 @@ func jsonFrame(kind byte, value any) ([]byte, error) {
 }
 
 // PutHead makes a frame of a buffer whose first FrameHead bytes are room for it.
-func PutHead(buffer []byte, kind byte) {
+func PutHead(buffer []byte, kind byte) { PutHeadOf(buffer, kind, len(buffer)-FrameHead) }
+
+// PutHeadOf writes the head of a frame whose payload is elsewhere.
+func PutHeadOf(buffer []byte, kind byte, size int) {
 	buffer[0] = kind
-	binary.BigEndian.PutUint32(buffer[1:], uint32(len(buffer)-FrameHead))
+	binary.BigEndian.PutUint32(buffer[1:], uint32(size))
 }
 
 // ReadFrame reads the next frame from the host into a fresh buffer.

@@ -1,0 +1,174 @@
+package journal
+
+import (
+	"bytes"
+	"math"
+	"math/rand/v2"
+	"os"
+	"syscall"
+	"testing"
+
+	"skerry/keeper/internal/wire"
+)
+
+const hotBound = 16 * leastHot
+
+// pour writes to a pipe, in pieces of many sizes, and closes it.
+func pour(t *testing.T, data []byte) int {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for rest := data; len(rest) > 0; {
+			n := min(len(rest), 1+rand.IntN(200_000))
+			_, _ = w.Write(rest[:n])
+			rest = rest[n:]
+		}
+		_ = w.Close()
+	}()
+	fd, err := syscall.Dup(int(r.Fd())) // blocks, unlike the keeper's
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Close()
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	return fd
+}
+
+// pull reads a pipe to its end, and says how often it went straight into a file.
+func pull(t *testing.T, j *Journal, pipe int) (hot int) {
+	t.Helper()
+	buffer := make([]byte, wire.FrameHead+50_000)
+	for {
+		j.Await()
+		n, err := j.Pull(wire.Stdout, pipe, 100_000)
+		if err == ErrCold {
+			if n, err = syscall.Read(pipe, buffer[wire.FrameHead:]); n > 0 {
+				j.Append(wire.Stdout, buffer[:wire.FrameHead+n])
+			}
+		} else if n > 0 {
+			hot++
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n == 0 {
+			return hot
+		}
+	}
+}
+
+func random(n int) []byte {
+	data := make([]byte, n)
+	seed := rand.NewChaCha8([32]byte{})
+	_, _ = seed.Read(data)
+	return data
+}
+
+func TestAHotJournalIsWrittenOverAndTellsTheTruth(t *testing.T) {
+	s := store(t)
+	j := s.New("p-hot", hotBound)
+	j.Heat()
+	data := random(3*hotBound + 12345)
+	add(j, wire.Stderr, "first")
+	if hot := pull(t, j, pour(t, data)); hot < 100 {
+		t.Errorf("only %d pieces went straight to a file", hot)
+	}
+	if found := files(t, s); len(found) > 17 || s.bytes.Load() > hotBound {
+		t.Errorf("%d files, %d bytes", len(found), s.bytes.Load())
+	}
+	all := append([]byte("first"), data...)
+	kept, end := j.Kept()
+	if end != int64(len(all)) || end-kept < hotBound/2 {
+		t.Errorf("kept %d to %d", kept, end)
+	}
+	for _, since := range []int64{kept, kept + 1, kept + hotBound/3, end - 7, end} {
+		if got := from(t, j, since); got != string(all[since:]) {
+			t.Errorf("from %d: %d bytes, and others", since, len(got))
+		}
+	}
+	j.Cool()
+	j.Close()
+	if got := from(t, j, kept); got != string(all[kept:]) {
+		t.Error("cooled, it is another")
+	}
+	if open := openFiles(t, s); open != 0 {
+		t.Errorf("%d files are still open", open)
+	}
+	j.Remove()
+	if found := files(t, s); len(found) != 0 || s.bytes.Load() != 0 {
+		t.Errorf("left: %q, %d bytes", found, s.bytes.Load())
+	}
+}
+
+func TestAPacedReaderOfAHotJournalGetsEverything(t *testing.T) {
+	s := store(t)
+	j := s.New("p-hot", hotBound)
+	j.Heat()
+	r := j.Pace()
+	data := random(3 * hotBound)
+	pipe := pour(t, data)
+	go func() {
+		pull(t, j, pipe)
+		j.Cool()
+		j.Close()
+	}()
+	var got []byte
+	for {
+		more, ended := r.Wait(nil)
+		if ended {
+			break
+		}
+		if more {
+			got = append(got, text(t, r, 1+rand.Int64N(3_000_000))...)
+		}
+	}
+	r.Close()
+	if !bytes.Equal(got, data) {
+		t.Errorf("%d bytes came, and others", len(got))
+	}
+	if open := openFiles(t, s); open != 0 {
+		t.Errorf("%d files are still open", open)
+	}
+}
+
+func TestAFileThatIsCutShortCoolsTheJournal(t *testing.T) {
+	s := store(t)
+	j := s.New("p-hot", hotBound)
+	j.Heat()
+	data := random(leastHot)
+	pull(t, j, pour(t, data))
+	for _, name := range files(t, s) {
+		if err := os.Truncate(s.path+"/"+name, 100); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pull(t, j, pour(t, data))
+	got := from(t, j, 0)
+	kept, _ := j.Kept()
+	if end := int64(2 * leastHot); kept < leastHot/2 || !bytes.HasSuffix([]byte(got), data[kept-end+leastHot:]) {
+		t.Errorf("kept from %d, got %d bytes", kept, len(got))
+	}
+}
+
+func TestAfterAHardEndNothingOldIsTakenForOutput(t *testing.T) {
+	s := store(t)
+	j := s.New("p-hot", hotBound)
+	j.Heat()
+	whole := random(2*hotBound + 777_777)
+	pull(t, j, pour(t, whole))
+	add(j, wire.Stderr, "the end") // while it is hot
+	kept, end := j.Kept()
+	past := NewStore(s.path)
+	again := past.Open().Journal("p-hot", 0, nil)
+	if from, to := again.Kept(); from != kept || to != end {
+		t.Errorf("kept %d to %d, not %d to %d", from, to, kept, end)
+	}
+	r, _ := again.Read(kept)
+	defer r.Close()
+	if got := text(t, r, math.MaxInt64); got != string(whole[kept:])+"the end" {
+		t.Errorf("%d bytes, and others", len(got))
+	}
+}

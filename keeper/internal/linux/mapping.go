@@ -1,0 +1,69 @@
+package linux
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+// MapShared maps a file from its beginning on. What it returns is for system calls alone: see ReadInto and WriteFrom.
+func MapShared(fd int, size int64) (uintptr, error) {
+	base, _, e := syscall.Syscall6(syscall.SYS_MMAP, 0, uintptr(size), syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_SHARED, uintptr(fd), 0)
+	if e != 0 {
+		return 0, e
+	}
+	return base, nil
+}
+
+// Unmap undoes MapShared.
+func Unmap(base uintptr, size int64) {
+	_, _, _ = syscall.Syscall(syscall.SYS_MUNMAP, base, uintptr(size), 0)
+}
+
+// ReadInto reads into a mapping. A page that can't be had gives EFAULT, or less than there was.
+func ReadInto(fd int, to uintptr, most int) (int, error) {
+	for {
+		n, _, e := syscall.Syscall(syscall.SYS_READ, uintptr(fd), to, uintptr(most))
+		if e == syscall.EINTR {
+			continue
+		}
+		if e != 0 {
+			return 0, e
+		}
+		return int(n), nil
+	}
+}
+
+// WriteFrom writes a head of ours and then bytes of a mapping, as one.
+func WriteFrom(fd int, head []byte, from uintptr, most int64) (int, error) {
+	type part struct{ base, size uintptr }
+	parts := [2]part{{uintptr(unsafe.Pointer(unsafe.SliceData(head))), uintptr(len(head))}, {from, uintptr(most)}}
+	for {
+		n, _, e := syscall.Syscall(syscall.SYS_WRITEV, uintptr(fd), uintptr(unsafe.Pointer(&parts)), 2)
+		if e == syscall.EINTR {
+			continue
+		}
+		if e != 0 {
+			return 0, e
+		}
+		return int(n), nil
+	}
+}
+
+// WriteAt writes all of it, or fails.
+func WriteAt(fd int, data []byte, at int64) error {
+	for len(data) > 0 {
+		n, err := syscall.Pwrite(fd, data, at)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err == nil && n == 0 {
+			err = syscall.EIO
+		}
+		if err != nil {
+			return err
+		}
+		data, at = data[n:], at+int64(n)
+	}
+	return nil
+}
