@@ -22,6 +22,7 @@ TOKENS = [
     (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
     (r"\ba(close|read|iter_raw)\b", r"\1"),
     (r"\bhandle_async_request\b", "handle_request"),
+    (r"\banext\(", "next("),
 ]
 
 

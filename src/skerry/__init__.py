@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     )
     from skerry.types import (
         Event,
+        FileEvent,
         FileInfo,
         ImageInfo,
         Isolation,
@@ -76,6 +77,7 @@ __all__ = [
     "Conflict",
     "Denied",
     "Event",
+    "FileEvent",
     "FileFailure",
     "FileInfo",
     "FileList",

@@ -37,3 +37,6 @@ func Reopen(fd, flags int) (int, error) {
 
 // Kind names a type of file.
 func Kind(mode uint32) string { return kind(mode) }
+
+// Absolute is where a path leads that may be relative.
+func (a *Area) Absolute(path string) (string, error) { return a.absolute(path) }

@@ -11,6 +11,7 @@ import (
 	"skerry/keeper/internal/glob"
 	"skerry/keeper/internal/grep"
 	"skerry/keeper/internal/rights"
+	"skerry/keeper/internal/watch"
 	"skerry/keeper/internal/wire"
 )
 
@@ -20,6 +21,7 @@ type fileCall struct {
 	q    *wire.Request
 	area *files.Area
 	path string
+	all  *watch.Set
 }
 
 var fileRoutes = map[string]func(*fileCall) error{
@@ -39,6 +41,7 @@ var fileRoutes = map[string]func(*fileCall) error{
 	"POST /v1/files/link":    (*fileCall).link,
 	"GET /v1/files/tree":     func(f *fileCall) error { return pack(f.c, f.q, f.area, f.path) },
 	"PUT /v1/files/tree":     func(f *fileCall) error { return unpack(f.c, f.q, f.area, f.path) },
+	"GET /v1/files/watch":    func(f *fileCall) error { return watchChanges(f.c, f.q, f.area, f.path, f.all) },
 }
 
 // file serves /v1/files…
@@ -52,7 +55,7 @@ func (k *keeper) file(c *wire.Conn, q *wire.Request, conf *config, route string)
 	if area == nil {
 		return
 	}
-	f := &fileCall{pulse: newPulse(c), q: q, area: area, path: q.Query.Get("path")}
+	f := &fileCall{pulse: newPulse(c), q: q, area: area, path: q.Query.Get("path"), all: &k.watches}
 	area.Pulse = f.beat
 	if err := serve(f); err != nil {
 		f.failed(err)

@@ -18,6 +18,7 @@ import (
 	"skerry/keeper/internal/process"
 	"skerry/keeper/internal/rights"
 	"skerry/keeper/internal/sudo"
+	"skerry/keeper/internal/watch"
 	"skerry/keeper/internal/wire"
 )
 
@@ -43,6 +44,7 @@ type keeper struct {
 	quiet     *time.Timer
 	restore   sync.Once
 	portWaits chan struct{}
+	watches   watch.Set
 
 	mu     sync.Mutex
 	config *config // nil: not configured yet

@@ -14,6 +14,9 @@ const (
 	atSymlinkNoFollow = 0x100
 	oPath             = 0x200000
 	procMagic         = 0x9fa0
+	sysMagic          = 0x62656572
+	groupMagic        = 0x27e0eb
+	group2Magic       = 0x63677270
 	accessWrite       = 2
 	openatRetries     = 64
 )
@@ -95,4 +98,17 @@ func Readlinkat(dir int, name string) (string, error) {
 func OnProc(fd int) bool {
 	var st syscall.Statfs_t
 	return syscall.Fstatfs(fd, &st) == nil && st.Type == procMagic
+}
+
+// Virtual says whether an fd is of a file system whose files nobody wrote: /proc, /sys, control groups.
+func Virtual(fd int) bool {
+	var st syscall.Statfs_t
+	if syscall.Fstatfs(fd, &st) != nil {
+		return true
+	}
+	switch int64(st.Type) {
+	case procMagic, sysMagic, groupMagic, group2Magic:
+		return true
+	}
+	return false
 }

@@ -55,10 +55,13 @@ func (w *Chunks) Flush() error {
 func (w *Chunks) Close() error {
 	_ = w.Flush()
 	if w.err == nil {
-		w.err = w.c.write([]byte("0\r\n\r\n"), nil)
+		w.err = w.c.EndChunks()
 	}
 	return w.err
 }
+
+// EndChunks ends a chunked body.
+func (c *Conn) EndChunks() error { return c.write([]byte("0\r\n\r\n"), nil) }
 
 // WriteChunk sends one chunk of a body whose head said that it is chunked.
 func (c *Conn) WriteChunk(data []byte) error {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from skerry.client.frames import MEDIA_TYPE
-from skerry.client.requests import TAR, Body, Request, sandbox_path
+from skerry.client.requests import NDJSON, TAR, Body, Request, sandbox_path
 from skerry.errors import InvalidRequest
 from skerry.types import check_path
 
@@ -102,3 +103,19 @@ def upload_tree(ref: str, path: InsidePath, archive: Body, user: str | None) -> 
 def download_tree(ref: str, path: InsidePath, exclude: Sequence[str], user: str | None) -> Request:
     query = (*_query(path=path_text(path), user=user), *(("exclude", pattern) for pattern in exclude))
     return Request("GET", sandbox_path(ref, "files", "tree"), query, accept=MEDIA_TYPE)
+
+
+@dataclass(frozen=True)
+class WatchWish:
+    path: InsidePath
+    recursive: bool
+    include: tuple[str, ...]
+    exclude: tuple[str, ...]
+    user: str | None
+
+
+def watch(ref: str, wish: WatchWish, since: str | None) -> Request:
+    query = _query(path=path_text(wish.path), recursive=wish.recursive, since=since, user=wish.user)
+    patterns = (*(("include", one) for one in wish.include), *(("exclude", one) for one in wish.exclude))
+    path = sandbox_path(ref, "files", "watch")
+    return Request("GET", path, (*query, *patterns), accept=NDJSON, read_timeout=None)

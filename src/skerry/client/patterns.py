@@ -19,23 +19,23 @@ _TOKEN = re.compile(r"\*+|\?|\\.|\[(?P<not>[!^])?(?P<set>(?:\\.|[^\]\\])+)\]|[^\
 class Patterns:
     """`excludes(path, directory)` for a path whose directories were not excluded."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
+    def __init__(self, texts: Sequence[str], what: str = "exclude") -> None:
         if isinstance(texts, str):
-            raise InvalidRequest(f"exclude: {texts!r} is one text, not a list of patterns", hint="like ['*.pyc']")
+            raise InvalidRequest(f"{what}: {texts!r} is one text, not a list of patterns", hint="like ['*.pyc']")
         self.texts = tuple(texts)
         if len(self.texts) > MOST:
-            raise InvalidRequest(f"exclude: more than {MOST} patterns")
-        self._all = [_compiled(text) for text in self.texts]
+            raise InvalidRequest(f"{what}: more than {MOST} patterns")
+        self._all = [_compiled(text, what) for text in self.texts]
 
     def excludes(self, path: str, directory: bool) -> bool:
         return any((directory or not only) and pattern.fullmatch(path) for pattern, only in self._all)
 
 
-def _compiled(text: str) -> tuple[re.Pattern[str], bool]:
+def _compiled(text: str, what: str) -> tuple[re.Pattern[str], bool]:
     trimmed = text.removesuffix("/")
     parts = trimmed.removeprefix("/").split("/")
     if len(text) > _LONGEST or not all(parts):
-        raise InvalidRequest(f"exclude: {text[:80]!r} is not a pattern")
+        raise InvalidRequest(f"{what}: {text[:80]!r} is not a pattern")
     if "/" not in trimmed:
         parts.insert(0, "**")
     last = len(parts) - 1
@@ -44,19 +44,19 @@ def _compiled(text: str) -> tuple[re.Pattern[str], bool]:
         if part == "**":
             regex += ".+" if at == last else "(?:[^/]+/)*"
         else:
-            regex += _part(part, text) + ("/" if at < last else "")
+            regex += _part(part, text, what) + ("/" if at < last else "")
     try:
         return re.compile(regex, re.DOTALL), trimmed != text
     except re.error as error:
-        raise InvalidRequest(f"exclude: {text[:80]!r} is not a pattern: {error}") from error
+        raise InvalidRequest(f"{what}: {text[:80]!r} is not a pattern: {error}") from error
 
 
-def _part(part: str, text: str) -> str:
+def _part(part: str, text: str, what: str) -> str:
     regex, at = "", 0
     while at < len(part):
         match = _TOKEN.match(part, at)
         if match is None:
-            raise InvalidRequest(f"exclude: {text[:80]!r} is not a pattern", hint="a bracket or backslash alone")
+            raise InvalidRequest(f"{what}: {text[:80]!r} is not a pattern", hint="a bracket or backslash alone")
         regex += _token(match)
         at = match.end()
     return regex

@@ -70,6 +70,15 @@ class ErrorAnswer(msgspec.Struct, frozen=True):
     error: ErrorBody
 
 
+class WatchLine(msgspec.Struct, frozen=True):
+    """What a line of a watch begins with: a change, that the watch stands (`ready`), or the error that ended it."""
+
+    type: str = ""
+    path: str = ""
+    token: str = ""
+    error: ErrorBody | None = None
+
+
 class BuildLine(msgspec.Struct, frozen=True):
     """One line of an image's building: exactly one of these is set."""
 

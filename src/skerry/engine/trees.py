@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 
+from skerry.engine.watches import Watches
 from skerry.errors import SandboxUnavailable
-from skerry.keeper import Keeper
 from skerry.keeper.trees import Archive
 from skerry.types import Transfer
-
-Use = Callable[[], AbstractAsyncContextManager[tuple[Any, Keeper]]]
 
 
 class Packing:
@@ -37,10 +34,7 @@ class Packing:
         await self._stack.aclose()
 
 
-class Trees:
-    def __init__(self, use: Use) -> None:
-        self._use = use
-
+class Trees(Watches):
     async def pack(self, path: str, exclude: Sequence[str] = (), user: str | None = None) -> Packing:
         async with AsyncExitStack() as stack:
             _, keeper = await stack.enter_async_context(self._use())

@@ -14,6 +14,7 @@ from skerry.keeper.channel import MAX_JSON, Channel, decode, failure
 from skerry.keeper.connection import Connection
 from skerry.keeper.failures import KeeperLied
 from skerry.keeper.values import Failure
+from skerry.keeper.watches import Watches
 from skerry.types import Skipped, Transfer
 
 _UPGRADE: Final = "Connection: Upgrade\r\nUpgrade: skerry-frames\r\n"
@@ -105,10 +106,7 @@ def _told(said: Failure) -> SkerryError:
     return file_failure(said.errno, said.path or "", said.message)
 
 
-class Trees:
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-
+class Trees(Watches):
     async def pack(self, path: str, exclude: Sequence[str] = (), user: str | None = None) -> Archive:
         """A directory as an archive, without what the patterns exclude."""
         query = [("path", path), *(("exclude", one) for one in exclude)]

@@ -21,6 +21,7 @@ from skerry.server import (
     terminals,
     tokens,
     trees,
+    watches,
 )
 from skerry.server.answers import BYTES, FRAMES, JSON, NDJSON, TAR
 from skerry.server.control import Control
@@ -83,6 +84,8 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", f"{FILES}/tree", trees.download, "use", "A directory as a tar archive", errors=(*WAKES, 406),
           gives=(TAR, FRAMES)),
     Route("PUT", f"{FILES}/tree", trees.upload, "use", "Unpack a tar archive", errors=WAKES, takes=TAR),
+    Route("GET", f"{FILES}/watch", watches.watch, "use", "Changes below a directory, as they come",
+          errors=(*WAKES, 406), gives=(NDJSON,)),
 
     Route("POST", "/v1/sandboxes", sandboxes.create, "use", "Create a sandbox", 201, (404, 409, 413, 415, 429, 501),
           headers=("Idempotency-Key",)),

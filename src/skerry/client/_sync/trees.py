@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from skerry.client import backend_sync as backend
 from skerry.client import file_requests as requests
+from skerry.client._sync.watching import Watch
 from skerry.client.content import open_host_file
 from skerry.client.file_requests import InsidePath
 from skerry.client.frames import ERROR, EXIT, STDOUT, FrameDecoder
@@ -29,6 +30,24 @@ HostPath = str | os.PathLike[str]
 class Trees:
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
+
+    def watch(
+        self,
+        path: InsidePath = ".",
+        *,
+        recursive: bool = True,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        since: str | None = None,
+        user: str | None = None,
+    ) -> Watch:
+        """The changes below a directory, as they come: created, modified, moved, removed.
+
+        It stands once its `with` block is entered or its first event is asked for. `include` and `exclude` are
+        patterns like "*.py" or "node_modules". Each event has a `token`: with `since=token` a later watch first tells
+        what happened after that event. An `overflow` says that changes were missed: look at all again."""
+        wish = requests.WatchWish(path, recursive, Patterns(include, "include").texts, Patterns(exclude).texts, user)
+        return Watch(self._sandbox, wish, since)
 
     def upload(
         self,

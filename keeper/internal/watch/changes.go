@@ -1,0 +1,135 @@
+package watch
+
+import "strings"
+
+// ours begins the names of the keeper's own files on their way.
+const ours = ".skerry-"
+
+func (w *Watcher) created(here *node, n *notice) {
+	path := join(here.path(), n.name)
+	if here.told[n.name] {
+		delete(here.told, n.name)
+		return
+	}
+	if !n.directory() {
+		w.hold("created", path, createdHold)
+		return
+	}
+	w.tell("created", path, true)
+	w.follow(here, n.name, path)
+}
+
+// follow watches a directory that came, with all that is in it.
+func (w *Watcher) follow(here *node, name, path string) {
+	if w.recursive && !w.exclude.Match(path, true) {
+		w.explore(here, name, true)
+	}
+}
+
+func (w *Watcher) modified(path string, n *notice) {
+	if n.directory() {
+		w.tell("modified", path, true)
+		return
+	}
+	w.hold("modified", path, quiet)
+}
+
+func (w *Watcher) closed(path string) {
+	if !w.settle(path) { // what is written through a mapping shows in nothing else
+		w.tell("modified", path, false)
+	}
+}
+
+func (w *Watcher) removed(here *node, n *notice) {
+	path := w.leave(here, n)
+	if child := here.below[n.name]; child != nil && n.directory() {
+		w.forget(child)
+	}
+	w.tell("removed", path, n.directory())
+}
+
+func (w *Watcher) movedFrom(here *node, n *notice) {
+	w.holdMove(w.leave(here, n), n, here.below[n.name])
+}
+
+// leave lets what is kept back of a name go before that name does.
+func (w *Watcher) leave(here *node, n *notice) string {
+	path := join(here.path(), n.name)
+	delete(here.told, n.name)
+	if n.directory() {
+		w.settleAll()
+	} else {
+		w.settle(path)
+	}
+	return path
+}
+
+func (w *Watcher) movedTo(here *node, n *notice) {
+	path := join(here.path(), n.name)
+	w.settle(path)
+	told := here.told[n.name]
+	delete(here.told, n.name)
+	from := w.takeMove(n.cookie)
+	switch {
+	case from != nil && told: // a scan was quicker: all that is left to tell is that it is no longer there
+		from.state = ready
+	case from != nil:
+		w.join(from, path)
+		w.carry(from, here, n.name, path)
+	case told:
+	case n.directory():
+		w.tell("created", path, true)
+		w.follow(here, n.name, path)
+	default:
+		w.hold("created", path, createdHold) // whoever put it there may just be closing it
+	}
+}
+
+// join makes one event of the two halves of a move, or as much as is wanted of it.
+func (w *Watcher) join(from *held, to string) {
+	directory := from.Directory
+	old := w.wants(from.Event)
+	new := w.wants(Event{Type: "removed", Path: to, Directory: directory})
+	from.state = ready
+	switch {
+	case old && new:
+		from.Type, from.To = "moved", to
+	case new && directory:
+		from.Event = Event{Type: "created", Path: to, Directory: true}
+	case new:
+		from.state = void
+		w.hold("created", to, createdHold)
+	}
+}
+
+// carry keeps a moved directory and all below it watched, under its new name.
+func (w *Watcher) carry(from *held, here *node, name, path string) {
+	switch {
+	case !from.Directory:
+	case from.child != nil && !w.exclude.Match(path, true):
+		w.place(from.child, here, name)
+	case from.child != nil:
+		w.forget(from.child)
+	default: // it was not watched where it came from
+		w.follow(here, name, path)
+	}
+}
+
+func (w *Watcher) tell(kind, path string, directory bool) {
+	w.keep(&held{Event: Event{Type: kind, Path: path, Directory: directory}})
+}
+
+// put is where an event enters the ring, if it is wanted.
+func (w *Watcher) put(e Event) {
+	if e.Type == "moved" || w.wants(e) {
+		w.ring.add(e)
+	}
+}
+
+// wants says whether an event passes the patterns. That a directory went is always told: what was in it went too.
+func (w *Watcher) wants(e Event) bool {
+	if strings.HasPrefix(e.Path[strings.LastIndexByte(e.Path, '/')+1:], ours) || w.exclude.Match(e.Path, e.Directory) {
+		return false
+	}
+	return len(w.include) == 0 || e.Directory && e.Type == "removed" || w.include.Match(e.Path, e.Directory)
+}

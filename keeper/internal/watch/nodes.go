@@ -1,0 +1,228 @@
+package watch
+
+import (
+	"errors"
+	"syscall"
+
+	"skerry/keeper/internal/linux"
+	"skerry/keeper/internal/rights"
+)
+
+const (
+	maxWatches = 65_536
+	batch      = 1024 // names read with one change of rights
+)
+
+// Why a directory can't be watched.
+var (
+	ErrTooManyWatches = errors.New("there are more than 65,536 directories in it")
+	ErrNoWatches      = errors.New("the host's limit of watched directories is reached (fs.inotify.max_user_watches)")
+	ErrNoInstances    = errors.New("the host's limit of watchers is reached (fs.inotify.max_user_instances)")
+	errGone           = errors.New("the watched directory is gone")
+)
+
+// node is a watched directory.
+type node struct {
+	wd    int
+	name  string
+	above *node // nil: the root
+	below map[string]*node
+	told  map[string]bool // names that a scan has told and whose own notices may still come
+	round int             // in which it was last seen
+}
+
+func (n *node) path() string {
+	if n == nil || n.above == nil {
+		return ""
+	}
+	return join(n.above.path(), n.name)
+}
+
+func join(above, name string) string {
+	if above == "" {
+		return name
+	}
+	return above + "/" + name
+}
+
+// place makes a node known under a name, where it may have been moved to.
+func (w *Watcher) place(n *node, above *node, name string) {
+	if n.above != nil && n.above.below[n.name] == n {
+		delete(n.above.below, n.name)
+	}
+	if old := above.below[name]; old != nil && old != n {
+		w.forget(old)
+	}
+	n.above, n.name = above, name
+	if above.below == nil {
+		above.below = map[string]*node{}
+	}
+	above.below[name] = n
+}
+
+// forget stops watching a directory and all below it.
+func (w *Watcher) forget(n *node) {
+	for _, child := range n.below {
+		w.forget(child)
+	}
+	w.drop(n)
+}
+
+func (w *Watcher) drop(n *node) {
+	if n.above != nil && n.above.below[n.name] == n {
+		delete(n.above.below, n.name)
+	}
+	if w.nodes[n.wd] == n {
+		delete(w.nodes, n.wd)
+		_, _ = syscall.InotifyRmWatch(w.fd, uint32(n.wd))
+	}
+}
+
+// found is a directory that is to be looked into.
+type found struct {
+	above *node
+	name  string
+}
+
+// enter watches a directory and, if it is wanted, all below it. With tell, what is there already is told as created: the
+// watch comes first, so that nothing falls between the two.
+func (w *Watcher) enter(above *node, name string, tell bool) error {
+	pending := []found{{above, name}}
+	for len(pending) > 0 {
+		next := pending[len(pending)-1]
+		pending = pending[:len(pending)-1]
+		below, err := w.look(next, tell)
+		if err != nil {
+			return err
+		}
+		pending = append(pending, below...)
+	}
+	return nil
+}
+
+// look watches one directory and reads its names.
+func (w *Watcher) look(f found, tell bool) (below []found, err error) {
+	fd, here, err := -1, (*node)(nil), error(nil)
+	err = rights.Do(w.user, func() error {
+		fd, here, err = w.watch(f)
+		return err
+	})
+	if fd < 0 || err != nil {
+		return nil, err
+	}
+	defer func() { _ = syscall.Close(fd) }()
+	dirents := linux.NewDirents(fd)
+	for more := true; more; {
+		err = rights.Do(w.user, func() error {
+			below, more = w.names(dirents, here, below, tell)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return below, nil
+}
+
+// watch opens a directory and watches it. What vanished meanwhile, or is not the user's to see, is no error.
+func (w *Watcher) watch(f found) (int, *node, error) {
+	root, err := w.openRoot()
+	if err != nil {
+		return -1, nil, err
+	}
+	fd := root
+	if f.above == nil && linux.Virtual(root) {
+		_ = syscall.Close(root)
+		return -1, nil, syscall.EINVAL
+	}
+	if f.above != nil {
+		fd, err = linux.OpenIn(root, join(f.above.path(), f.name), syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK)
+		_ = syscall.Close(root)
+		if err == nil && linux.Virtual(fd) { // /proc and the like: nothing there is ever told
+			_ = syscall.Close(fd)
+			err = syscall.EINVAL
+		}
+		if err != nil {
+			return -1, nil, nil
+		}
+	}
+	wd, err := addWatch(w.fd, fd)
+	if err == nil && w.nodes[wd] == nil && len(w.nodes) >= maxWatches {
+		_, _ = syscall.InotifyRmWatch(w.fd, uint32(wd))
+		err = ErrTooManyWatches
+	}
+	if err != nil {
+		_ = syscall.Close(fd)
+		switch err {
+		case syscall.ENOSPC:
+			err = ErrNoWatches
+		case syscall.EACCES, syscall.ENOENT:
+			if f.above != nil {
+				err = nil
+			}
+		}
+		return -1, nil, err
+	}
+	n := w.nodes[wd]
+	if n == nil {
+		n = &node{wd: wd}
+		w.nodes[wd] = n
+	}
+	if f.above != nil {
+		w.place(n, f.above, f.name)
+	}
+	n.told, n.round = nil, w.round
+	return fd, n, nil
+}
+
+// openRoot opens the watched directory by its path, if it is still the same. It can't be kept open: the kernel tells of a
+// directory's end only once nobody holds it.
+func (w *Watcher) openRoot() (int, error) {
+	fd, err := linux.OpenBelow(w.path, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
+	var st syscall.Stat_t
+	if err == nil {
+		err = syscall.Fstat(fd, &st)
+	}
+	if err == nil && w.identity == (inode{}) {
+		w.identity = inode{st.Dev, st.Ino}
+	}
+	if err == nil && w.identity != (inode{st.Dev, st.Ino}) {
+		err = errGone
+	}
+	if err != nil && fd >= 0 {
+		_ = syscall.Close(fd)
+		fd = -1
+	}
+	if err != nil && w.started {
+		err = errGone
+	}
+	return fd, err
+}
+
+// names reads some of a directory's names.
+func (w *Watcher) names(dirents *linux.Dirents, here *node, below []found, tell bool) ([]found, bool) {
+	for range batch {
+		entry, err := dirents.Next()
+		if entry == nil || err != nil {
+			return below, false
+		}
+		path := join(here.path(), entry.Name)
+		directory := entry.Type == syscall.DT_DIR
+		if tell {
+			if here.told == nil {
+				here.told = map[string]bool{}
+				w.scanned = append(w.scanned, here)
+			}
+			here.told[entry.Name] = true
+			if directory {
+				w.tell("created", path, true)
+			} else {
+				w.hold("created", path, createdHold)
+			}
+		}
+		if w.recursive && (directory || entry.Type == syscall.DT_UNKNOWN) && !w.exclude.MatchLast(path, true) {
+			below = append(below, found{here, entry.Name})
+		}
+	}
+	return below, true
+}

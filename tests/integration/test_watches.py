@@ -1,0 +1,204 @@
+"""Changes inside reach the SDK as they come, through broken connections and restarts, and idle ones cost nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from serving import Server, wait_until
+
+from skerry import AsyncSandbox, FileEvent, Lifecycle, Sandbox
+from skerry.config import socket_path
+from skerry.errors import InvalidRequest, SandboxUnavailable
+
+
+@pytest.fixture(scope="module")
+def box(server: Server) -> Iterator[Sandbox]:
+    with Sandbox(server=server.address) as sandbox:
+        yield sandbox
+
+
+def told(event: FileEvent) -> tuple[str, ...]:
+    return (event.type, event.path, event.to) if event.to is not None else (event.type, event.path)
+
+
+def until(watch: Iterator[FileEvent], name: str) -> list[tuple[str, ...]]:
+    found = []
+    for event in watch:
+        if event.path.endswith(name):
+            return found
+        found.append(told(event))
+    raise AssertionError("it ended")
+
+
+def test_changes_come_as_they_happen(box: Sandbox) -> None:
+    box.run("mkdir w; echo 1 > w/old", check=True)
+    with box.files.watch("w", exclude=["*.tmp"]) as watch:
+        box.run("cd w; mkdir d; echo 1 > d/f; mv old new; touch x.tmp; rm new; sleep 0.2; touch end", check=True)
+        found = until(watch, "/end")
+    assert sorted(found) == [
+        ("created", "w/d"), ("created", "w/d/f"), ("moved", "w/old", "w/new"), ("removed", "w/new"),
+    ]  # fmt: skip
+
+
+async def test_the_async_client_does_the_same(server: Server) -> None:
+    async with AsyncSandbox(server=server.address) as sandbox:
+        async with sandbox.files.watch("/workspace", include=["*.py"]) as watch:
+            await sandbox.run("touch a.txt a.py", check=True)
+            async with asyncio.timeout(20):
+                event = await anext(watch)
+        assert told(event) == ("created", "/workspace/a.py")
+        task = asyncio.ensure_future(anext(sandbox.files.watch("/workspace")))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+def test_without_a_block_it_begins_with_the_first_event_asked_for(box: Sandbox) -> None:
+    box.run("mkdir -p lazy", check=True)
+    found: list[FileEvent] = []
+
+    def read() -> None:
+        for event in box.files.watch("lazy"):
+            found.append(event)
+            break
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    wait_until(lambda: box.run("touch lazy/$RANDOM").ok and not reader.is_alive(), "an event")
+    reader.join()
+    assert found[0].type == "created"
+
+
+def test_names_of_any_bytes_come_as_python_has_them(box: Sandbox) -> None:
+    box.run("mkdir odd", check=True)
+    with box.files.watch("odd") as watch:
+        box.run("cd odd; touch $'a\\xff' $'b\\nc' -- -d; sleep 0.1; mv $'a\\xff' 'ü'; touch end", check=True)
+        found = until(watch, "/end")
+    assert {one[1] for one in found} == {"odd/a\udcff", "odd/b\nc", "odd/-d"}
+    assert ("moved", "odd/a\udcff", "odd/ü") in found
+
+
+def test_the_end_of_the_directory_ends_the_watch(box: Sandbox) -> None:
+    box.run("mkdir gone", check=True)
+    with box.files.watch("gone") as watch:
+        box.run("rmdir gone", check=True)
+        assert [told(event) for event in watch] == [("removed", "gone")]
+
+
+def test_what_can_not_be_watched_is_the_builtin_that_it_is(box: Sandbox) -> None:
+    with pytest.raises(FileNotFoundError):
+        next(box.files.watch("none"))
+    with pytest.raises(NotADirectoryError), box.files.watch("/etc/hostname"):
+        pass
+    with pytest.raises(PermissionError), box.files.watch("/root"):
+        pass
+    with pytest.raises(InvalidRequest, match="token"), box.files.watch("/etc", since="x"):
+        pass
+    with pytest.raises(InvalidRequest, match="include"):
+        box.files.watch("/etc", include="*.py")
+    with box.files.watch("/root", user="root"):
+        pass
+
+
+def test_a_reader_that_was_away_asks_what_changed_since(box: Sandbox) -> None:
+    box.run("mkdir since", check=True)
+    with box.files.watch("since") as watch:
+        token = watch.token
+    assert token is not None
+    box.run("touch since/a; sleep 0.2; rm since/a; touch since/end", check=True)
+    with box.files.watch("since", since=token) as watch:
+        assert until(watch, "/end") == [("created", "since/a"), ("removed", "since/a")]
+    box.stop()
+    with box.files.watch("since", since=token) as watch:
+        box.run("touch since/b", check=True)
+        assert [told(next(watch)), told(next(watch))] == [("overflow", "since"), ("created", "since/b")]
+
+
+def test_a_server_killed_in_the_middle_costs_no_event(make_server: Callable[[], Server]) -> None:
+    own = make_server().start()
+    box = Sandbox.create(name="kept", server=own.address)
+    box.run("mkdir w", check=True)
+    with box.files.watch("w") as watch:
+        box.run("touch w/a", check=True)
+        assert told(next(watch)) == ("created", "w/a")
+        process = box.spawn("for i in $(seq 60); do touch w/f$i; sleep 0.1; done; touch w/end")
+        assert told(next(watch)) == ("created", "w/f1")
+        own.end(signal.SIGKILL)
+        threading.Timer(1.0, own.start).start()
+        found = until(watch, "/end")
+    assert found == [("created", f"w/f{n}") for n in range(2, 61)], "nothing lost, nothing twice"
+    process.wait()
+    own.end()
+    own.start()
+    box.delete()
+
+
+def test_an_open_watch_keeps_a_sandbox_from_idling(server: Server) -> None:
+    with Sandbox(lifecycle=Lifecycle(idle="1s", on_idle="stop"), server=server.address) as box:
+        with box.files.watch("/workspace") as watch:
+            reader = threading.Thread(target=lambda: next(watch, None))
+            reader.start()
+            for _ in range(30):
+                assert box.info().state == "running"
+                threading.Event().wait(0.1)
+            box.run("touch x")
+            reader.join()
+        wait_until(lambda: box.info().state == "stopped", "it to be idle")
+
+
+def test_a_stop_ends_a_watch_with_an_error_that_says_so(server: Server) -> None:
+    with Sandbox(server=server.address) as box, box.files.watch("/workspace") as watch:
+        stop = threading.Thread(target=Sandbox.get(box.id, server=server.address).stop)
+        stop.start()
+        with pytest.raises(SandboxUnavailable, match="ended"):
+            next(watch)
+        stop.join()
+
+
+def test_a_reader_that_does_not_read_grows_nothing(server: Server, box: Sandbox) -> None:
+    assert server.process is not None
+    status = Path(f"/proc/{server.process.pid}/status")
+
+    def memory() -> int:
+        return int(status.read_text().partition("VmRSS:")[2].split()[0])
+
+    box.run("mkdir -p slow", check=True)
+    before = memory()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(socket_path(server.state_dir)))
+        request = f"GET /v1/sandboxes/{box.id}/files/watch?path=slow HTTP/1.1\r\nHost: x\r\n\r\n"
+        connection.sendall(request.encode())
+        assert connection.recv(200).startswith(b"HTTP/1.1 200")
+        line = "cd slow; for i in $(seq 20); do seq -f '%040.0f' 3000 | xargs touch; ls | xargs rm; done"
+        box.run(line, check=True, timeout=100)
+        assert memory() - before < 32 << 10
+    assert box.run(["echo", "well"]).stdout == "well\n"
+
+
+def test_lines_of_json_over_http(server: Server, box: Sandbox) -> None:
+    url = f"/v1/sandboxes/{box.id}/files/watch"
+    box.run("mkdir -p http", check=True)
+    with server.http() as http:
+        with http.stream("GET", url, params={"path": "http", "recursive": "false"}) as answer:
+            lines = answer.iter_lines()
+            ready = json.loads(next(lines))
+            assert (ready["type"], ready["path"]) == ("ready", "http")
+            box.run("touch http/x", check=True)
+            event = json.loads(next(lines))
+        assert event == {
+            "type": "created", "path": "http/x", "token": event["token"], "to": None, "directory": False,
+            "raw_path": None, "raw_to": None,
+        }  # fmt: skip
+        assert event["token"] > ready["token"]
+        for params in ({"path": "http", "since": "junk"}, {"path": "http", "nonsense": "1"}):
+            assert http.get(url, params=params).status_code == 400
+        assert http.get(url, params={"path": "none"}).status_code == 404
+        assert http.get(url, params={"path": "http"}, headers={"Accept": "text/plain"}).status_code == 406

@@ -1,0 +1,386 @@
+"""Changes below a directory are told once, in order, without a gap; what can't be told is said to be missing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from keeper.room import Room, eventually, spec
+
+from skerry.errors import FileFailure, FileForbidden, FileMissing, FileNotDirectory, InvalidRequest, QuotaExceeded
+from skerry.keeper.watches import Changes
+from skerry.types import FileEvent
+
+Told = tuple[str, ...]
+
+
+@asynccontextmanager
+async def watching(room: Room, path: str = "/workspace", **how: object) -> AsyncIterator[Changes]:
+    changes = await room.keeper.files.watch(path, **how)  # type: ignore[arg-type]
+    try:
+        yield changes
+    finally:
+        await changes.aclose()
+
+
+def told(event: FileEvent) -> Told:
+    where = (event.path, event.to) if event.to is not None else (event.path,)
+    return (event.type, *(path.removeprefix("/workspace/") for path in where))
+
+
+async def until(changes: Changes, last: str = "end") -> list[FileEvent]:
+    """All events up to the one that tells of a file of that name."""
+    found: list[FileEvent] = []
+    async with asyncio.timeout(20):
+        async for event in changes:
+            if event.path.endswith(f"/{last}"):
+                return found
+            found.append(event)
+    raise AssertionError("it ended")
+
+
+async def shell(room: Room, line: str, **how: object) -> str:
+    status, out, err = await room.run("cd /workspace; " + line, **how)
+    assert status.exit_code == 0, err
+    return out.decode(errors="surrogateescape")
+
+
+async def events(room: Room, line: str, **how: object) -> list[Told]:
+    """What a shell line makes a watcher tell."""
+    async with watching(room, **how) as changes:
+        await shell(room, line)
+        await shell(room, "sleep 0.2; touch end")
+        return [told(event) for event in await until(changes)]
+
+
+async def test_each_kind_of_change_is_told_once(room: Room) -> None:
+    await shell(room, "echo 1 > old; echo 1 > gone; mkdir d; echo 1 > name")
+    found = await events(
+        room, "echo 1 > new; echo 2 >> old; rm gone; mv name renamed; chmod 600 old; ln -s x link; rmdir d"
+    )
+    assert sorted(found) == sorted([
+        ("created", "new"), ("modified", "old"), ("removed", "gone"), ("moved", "name", "renamed"), ("modified", "old"),
+        ("created", "link"), ("removed", "d"),
+    ])  # fmt: skip
+
+
+async def test_a_new_file_comes_with_its_first_content(room: Room) -> None:
+    assert await events(room, "for i in 1 2 3; do echo $i; done > f; cp f g") == [("created", "f"), ("created", "g")]
+
+
+async def test_a_long_write_is_few_events(room: Room) -> None:
+    await shell(room, "touch f")
+    line = "exec 3> f; for i in $(seq 3000); do echo $i >&3; done; sleep 0.3; echo more >&3; exec 3>&-"
+    found = await events(room, line)
+    assert set(found) == {("modified", "f")}
+    assert 2 <= len(found) <= 6
+
+
+async def test_new_directories_are_watched_with_no_gap(room: Room) -> None:
+    await room.keeper.files.mkdir("/workspace/w", mode=0o777)
+    async with watching(room, "/workspace/w") as changes:
+        await shell(room, "for i in $(seq 200); do mkdir -p w/d$i/e/f && touch w/d$i/a w/d$i/e/f/b; done; touch w/end")
+        found = await until(changes)
+    wanted = {f"/workspace/w/d{i}{rest}" for i in range(1, 201) for rest in ("", "/a", "/e", "/e/f", "/e/f/b")}
+    assert {event.path for event in found} == wanted
+    assert {event.type for event in found} == {"created"}
+    assert len(found) == len(wanted), "nothing twice"
+
+
+async def test_directories_that_come_and_go_quickly_are_followed(room: Room) -> None:
+    line = "for i in $(seq 100); do mkdir t && echo $i > t/f && mv t t$i && echo x > t$i/g && rm -r t$i; done"
+    found = await events(room, line)
+    assert "overflow" not in {kind for kind, *_ in found}
+    alive: set[str] = set()
+    for kind, path, *to in found:
+        if kind == "created":
+            alive.add(path)
+        elif kind == "removed":
+            alive = {p for p in alive if p != path and not p.startswith(path + "/")}
+        elif kind == "moved":
+            alive = {to[0] + p[len(path) :] if (p + "/").startswith(path + "/") else p for p in alive}
+    assert alive == set()
+
+
+async def test_a_moved_directory_keeps_its_children_right(room: Room) -> None:
+    await shell(room, "mkdir -p a/b/c; touch a/b/c/f")
+    found = await events(
+        room, "mv a z; sleep 0.1; echo 1 > z/b/c/f; mkdir z/b/new; sleep 0.1; echo 1 > z/b/new/g; mv z/b up"
+    )
+    assert found == [
+        ("moved", "a", "z"), ("modified", "z/b/c/f"), ("created", "z/b/new"), ("created", "z/b/new/g"),
+        ("moved", "z/b", "up"),
+    ]  # fmt: skip
+
+
+async def test_moves_across_the_border_are_a_coming_and_a_going(room: Room) -> None:
+    await shell(room, "mkdir -p d/e /outside/x/y; touch d/e/f /outside/x/y/g f")
+    found = await events(
+        room,
+        "cd /outside; mv /workspace/f .; mv /workspace/d .; mv x /workspace; sleep 0.2; touch d/e/unseen; "
+        "echo 1 > /workspace/x/y/seen; mv f /workspace/f2",
+    )
+    assert found == [
+        ("removed", "f"), ("removed", "d"), ("created", "x"), ("created", "x/y"), ("created", "x/y/g"),
+        ("created", "x/y/seen"), ("created", "f2"),
+    ]  # fmt: skip
+
+
+async def test_what_takes_a_name_over_is_told_after_what_had_it(room: Room) -> None:
+    await shell(room, "mkdir -p d /outside; touch f")
+    found = await events(room, "mv d /outside/1; mkdir d; touch d/x; mv f /outside/2; echo 1 > f; rm f; ln -s x f")
+    assert [one for one in found if one[1] != "d/x"] == [
+        ("removed", "d"), ("created", "d"), ("removed", "f"), ("created", "f"), ("removed", "f"), ("created", "f"),
+    ]  # fmt: skip
+    assert ("created", "d/x") in found
+
+
+async def test_only_the_directory_itself_if_asked(room: Room) -> None:
+    await shell(room, "mkdir d")
+    assert await events(room, "touch d/f; mkdir e; touch e/f; touch g", recursive=False) == [
+        ("created", "e"), ("created", "g"),
+    ]  # fmt: skip
+
+
+async def test_patterns_choose(room: Room) -> None:
+    await shell(room, "mkdir -p src node_modules/x; touch src/old.py src/x.tmp")
+    line = (
+        "touch src/a.py src/a.c node_modules/x/b.py; mkdir node_modules/y; touch node_modules/y/c.py; mkdir new; "
+        "touch new/d.py; mv src/old.py src/old.c; mv src/x.tmp src/x.py; mv src lib"
+    )
+    found = await events(room, line, include=["*.py", "end"], exclude=["node_modules"])
+    assert sorted(found) == sorted([
+        ("created", "src/a.py"), ("created", "new/d.py"), ("removed", "src/old.py"), ("created", "src/x.py"),
+        ("moved", "src", "lib"),
+    ])  # fmt: skip
+    with pytest.raises(InvalidRequest):
+        await room.keeper.files.watch("/workspace", include=["["])
+
+
+async def test_odd_names_survive(room: Room) -> None:
+    async with watching(room) as changes:
+        await shell(room, "touch -- $'a\\nb' 'q\"' -dash $'bad\\xff'; mv $'bad\\xff' $'worse\\xfe'; touch end")
+        found = await until(changes)
+    by_path = {os.fsdecode(event.raw_path) if event.raw_path else event.path for event in found}
+    assert {"/workspace/a\nb", '/workspace/q"', "/workspace/-dash", "/workspace/bad\udcff"} <= by_path
+    move = next(event for event in found if event.type == "moved")
+    assert (move.raw_path, move.raw_to, move.to) == (
+        b"/workspace/bad\xff",
+        b"/workspace/worse\xfe",
+        "/workspace/worse\ufffd",
+    )
+
+
+async def test_a_root_that_vanishes_ends_with_its_removal(room: Room) -> None:
+    for line in ("rm -r w", "mv w elsewhere", "rm -r w; mkdir w"):
+        await shell(room, "rm -rf w elsewhere; mkdir -p w/d; touch w/d/f")
+        async with watching(room, "/workspace/w") as changes:
+            start = changes.token
+            await shell(room, line)
+            async with asyncio.timeout(20):
+                found = [event async for event in changes]
+        assert (found[-1].type, found[-1].path, found[-1].directory) == ("removed", "/workspace/w", True)
+        with pytest.raises(StopAsyncIteration):
+            await anext(changes)
+        if line != "rm -r w; mkdir w":
+            with pytest.raises(FileMissing):
+                await room.keeper.files.watch("/workspace/w", since=found[-1].token)
+            async with watching(room, "/workspace/w", since=start) as changes:
+                assert [event async for event in changes] == found
+
+
+async def test_what_is_not_there_or_no_directory_is_said(room: Room) -> None:
+    with pytest.raises(FileMissing):
+        await room.keeper.files.watch("/workspace/none")
+    with pytest.raises(FileNotDirectory):
+        await room.keeper.files.watch("/etc/passwd")
+    with pytest.raises(FileFailure):
+        await room.keeper.files.watch("/proc")
+    with pytest.raises(InvalidRequest, match="no user"):
+        await room.keeper.files.watch("/workspace", user="nosuch")
+
+
+async def test_a_user_sees_only_what_he_may(room: Room) -> None:
+    await shell(room, "mkdir -p open closed/in && chmod 700 closed && chmod 777 open")
+    with pytest.raises(FileForbidden):
+        await room.keeper.files.watch("/workspace/closed", user="nobody")
+    found = await events(room, "touch closed/secret closed/in/secret open/f; mkdir closed/x open/g", user="nobody")
+    assert found == [("created", "open/g"), ("created", "open/f")] or sorted(found) == [
+        ("created", "open/f"), ("created", "open/g"),
+    ]  # fmt: skip
+
+
+async def test_a_token_tells_what_changed_meanwhile(room: Room) -> None:
+    async with watching(room) as changes:
+        await shell(room, "touch a end")
+        await until(changes)
+        token = changes.token
+    await shell(room, "touch b; rm a; mv b c; sleep 0.2; touch end2")
+    async with watching(room, since=token) as changes:
+        found = [told(event) for event in await until(changes, "end2")]
+    assert found == [("created", "b"), ("removed", "a"), ("moved", "b", "c")]
+    async with watching(room, since=token) as changes:
+        assert [told(event) for event in await until(changes, "end2")] == found, "as often as one asks"
+
+
+async def test_a_token_that_says_nothing_any_more_is_an_overflow_first(room: Room) -> None:
+    async with watching(room) as changes:
+        token = changes.token
+    for stale, how in (
+        ("0123456789abcdef.7", {}), (token, {"recursive": False}), (token, {"exclude": ["x"]}),
+        (token.partition(".")[0] + ".999", {}), ("nonsense", {}),
+    ):  # fmt: skip
+        async with watching(room, since=stale, **how) as changes:
+            await shell(room, "touch live end; rm live end")
+            found = await until(changes)
+        assert [event.type for event in found] == ["overflow", "created"]
+        assert found[0].path == "/workspace"
+
+
+async def test_a_reader_that_falls_behind_is_told_and_goes_on(room: Room) -> None:
+    """Nobody reads for a while: what does not fit into the keeper's bound and the buffers on the way is missing."""
+    await shell(room, "mkdir many")
+    async with watching(room) as changes:
+        await shell(room, "cd many; seq 40000 | xargs touch; sleep 0.3", timeout_s=60)
+        seen: list[FileEvent] = []
+        async with asyncio.timeout(30):
+            while not seen or seen[-1].type != "overflow":
+                seen.append(await anext(changes))
+        await shell(room, "touch end")
+        seen += await until(changes)
+    paths = [event.path for event in seen if event.type == "created"]
+    assert len(paths) == len(set(paths)) < 40_000, "nothing twice"
+
+
+async def test_a_reader_that_was_away_for_too_much_is_told(room: Room) -> None:
+    async with watching(room) as changes:
+        token = changes.token
+    await shell(room, "mkdir many; cd many; seq 12000 | xargs touch; sleep 0.5", timeout_s=60)
+    async with watching(room, since=token) as changes:
+        async with asyncio.timeout(10):
+            assert (await anext(changes)).type == "overflow"
+        await shell(room, "touch end")
+        assert {event.type for event in await until(changes)} <= {"created"}
+
+
+async def test_after_the_kernel_lost_notices_all_directories_are_watched_again(room: Room) -> None:
+    """More at once than the kernel's queue holds, while the keeper is stopped."""
+    await shell(room, "mkdir -p q/old q/gone")
+    line = "cd /workspace/q && seq 20000 | xargs touch && mkdir -p new/deep && rmdir gone && mv old new"
+    async with watching(room) as changes:
+        os.kill(room.pid, signal.SIGSTOP)
+        try:
+            command = ("nsenter", "-t", str(room.pid), "-m", f"-r/proc/{room.pid}/root", "bash", "-c", line)
+            maker = await asyncio.create_subprocess_exec(*command)
+            assert await maker.wait() == 0
+        finally:
+            os.kill(room.pid, signal.SIGCONT)
+        async with asyncio.timeout(30):
+            while (await anext(changes)).type != "overflow":
+                pass
+        await shell(room, "sleep 0.3; echo 1 > q/new/deep/f; echo 1 > q/new/old/g; touch end")
+        rest = [told(event) for event in await until(changes)]
+    assert rest[-2:] == [("created", "q/new/deep/f"), ("created", "q/new/old/g")]
+
+
+async def test_only_so_many_watchers_are_open(room: Room) -> None:
+    async with watching(room) as first:
+        token = first.token
+    held = [await room.keeper.files.watch("/workspace") for _ in range(16)]
+    with pytest.raises(QuotaExceeded, match="16 watchers"):
+        await room.keeper.files.watch("/workspace")
+    async with watching_none(room, token) as lost:
+        assert lost, "the one that nobody read had to go"
+    for changes in held:
+        await changes.aclose()
+
+
+@asynccontextmanager
+async def watching_none(room: Room, token: str) -> AsyncIterator[bool]:
+    try:
+        await (await room.keeper.files.watch("/workspace", since=token)).aclose()
+    except QuotaExceeded:
+        yield True
+    else:
+        yield False
+
+
+async def test_the_hosts_limits_are_named(room: Room) -> None:
+    limit = Path("/proc/sys/fs/inotify/max_user_watches")
+    old = limit.read_text()
+    await shell(room, "mkdir -p $(seq -f 'w/%.0f' 40)")
+    try:
+        limit.write_text("20")
+        with pytest.raises(QuotaExceeded, match="max_user_watches"):
+            await room.keeper.files.watch("/workspace")
+        async with watching(room, "/workspace", exclude=["w"]) as changes:
+            await shell(room, "mkdir -p $(seq -f 'x/%.0f' 40); touch end")
+            assert "overflow" in {event.type for event in await until(changes)}
+    finally:
+        limit.write_text(old)
+
+
+async def test_an_idle_watcher_costs_no_wake_ups(room: Room) -> None:
+    def switches() -> int:
+        lines = [
+            line
+            for task in Path(f"/proc/{room.pid}/task").iterdir()
+            for line in (task / "status").read_text().splitlines()
+        ]
+        return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+
+    async with watching(room) as changes:
+        await shell(room, "touch end")
+        await until(changes)
+        last = -1
+        async with asyncio.timeout(30):
+            while last != switches():  # a second without a single one
+                last = switches()
+                await asyncio.sleep(1)
+
+
+async def test_what_the_keeper_itself_writes_shows_no_traces(room: Room) -> None:
+    async with watching(room) as changes:
+        await room.keeper.files.write("/workspace/f", b"1")
+        await room.keeper.files.write("/workspace/f", b"2")
+        await shell(room, "sleep 0.2; touch end")
+        found = [told(event) for event in await until(changes)]
+    assert found == [("created", "f"), ("created", "f")]
+
+
+async def test_nothing_is_left_open(room: Room) -> None:
+    def held() -> int:
+        return len(list(Path(f"/proc/{room.pid}/fd").iterdir()))
+
+    before = held()
+    for _ in range(20):
+        async with watching(room):
+            pass
+    await eventually(lambda: held() <= before + 16 + 4)
+    for path in ("/workspace/none", "/etc/passwd"):
+        for _ in range(30):
+            with pytest.raises(FileFailure):
+                await room.keeper.files.watch(path)
+    await eventually(lambda: held() <= before + 16 + 4)
+
+
+async def test_a_writer_and_many_readers(room: Room) -> None:
+    """Every reader sees the same."""
+
+    async def read(changes: Changes) -> Sequence[Told]:
+        return [told(event) for event in await until(changes)]
+
+    held = [await room.keeper.files.watch("/workspace") for _ in range(5)]
+    stream = await room.keeper.start(spec("cd /workspace; for i in $(seq 300); do echo x > f$i; done; touch end"))
+    seen = await asyncio.gather(*(read(changes) for changes in held))
+    async for _ in stream:
+        pass
+    assert all(one == seen[0] for one in seen)
+    assert len(seen[0]) == 300
+    for changes in held:
+        await changes.aclose()
