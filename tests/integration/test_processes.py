@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from serving import Server, wait_until
 
-from skerry import AsyncSandbox, Client, Output, Process, Pty, Sandbox
+from skerry import AsyncSandbox, Client, Limits, Output, Process, Pty, Sandbox
 from skerry.errors import (
     CommandFailed,
     CommandTimeout,
@@ -170,6 +170,20 @@ def test_a_process_that_ends_with_its_sandbox_is_the_sandboxs_failure(server: Se
         thread.join(30)
     assert len(failed) == 2
     assert all(isinstance(error, (SandboxUnavailable, NotFound)) for error in failed), failed
+
+
+EAT = ["python3", "-c", "b = bytearray(1 << 30)"]
+
+
+def test_a_process_that_needed_too_much_memory_says_so_if_it_was_alone(server: Server) -> None:
+    with Sandbox(server=server.address, limits=Limits(memory="128M")) as sandbox:
+        result = sandbox.spawn(EAT).wait(60)
+        assert (result.ok, result.oom_killed) == (False, True)
+        assert "--memory" in (result.hint or "")
+        assert sandbox.spawn("true").wait(30).oom_killed is False
+        sandbox.spawn("sleep 600")
+        for result in (sandbox.spawn(EAT).wait(60), sandbox.run(EAT)):
+            assert (result.ok, result.oom_killed) == (False, None), "something else was at work"
 
 
 # -- output -----------------------------------------------------------------------------------------------------------

@@ -195,6 +195,7 @@ def test_output_comes_as_a_page_as_lines_or_as_frames(http: httpx.Client, box: s
     assert (page["data"], page["data_base64"], page["offset"], page["state"]) == ("\ufffdb", "/2I=", 3, "exited")
     part = http.get(output, params={"since": -3, "limit": 1}).json()
     assert (part["data"], part["offset"], part["more"], part["missing"]) == ("a", 1, True, 0)
+    assert part["state"] == "exited"
     frames = list(FrameDecoder().feed(http.get(output, headers={"Accept": MEDIA_TYPE}).content))
     assert [kind for kind, _ in frames] == [STARTED, STDOUT, STDERR, EXIT]
 

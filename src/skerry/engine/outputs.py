@@ -65,6 +65,11 @@ class Reading:
         return self._stream.more
 
     @property
+    def ended(self) -> bool:
+        """The process has, and all of it was read."""
+        return self._stream.ended
+
+    @property
     def result(self) -> RunResult | None:
         return result_of(self._live, self.id, self._stream.exit) if self._stream.ended else None
 
@@ -87,7 +92,7 @@ async def page(reading: Reading) -> OutputPage:
     whole = bytes(data)
     return OutputPage(
         data=whole.decode("utf-8", "replace"), data_base64=None if is_text(whole) else whole, offset=reading.offset,
-        missing=missing, more=reading.more, state="running" if reading.result is None else "exited",
+        missing=missing, more=reading.more, state="exited" if reading.ended else "running",
     )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from skerry.engine import outputs, plan, runs
 from skerry.engine.live import Live
 from skerry.engine.outputs import Reading, View
@@ -72,7 +74,10 @@ class Processes:
             return Reading(live, process, stream, view, stack.pop_all())
 
     async def page(self, caller: Caller, ref: str, process: str, view: View) -> OutputPage:
-        return await outputs.page(await self.output(caller, ref, process, view))
+        page = await outputs.page(await self.output(caller, ref, process, view))
+        if page.more:  # its end is not in sight; that says nothing of the process
+            page = replace(page, state=(await self.get(caller, ref, process)).state)
+        return page
 
     async def wait(self, caller: Caller, ref: str, process: str, within: float) -> RunResult | None:
         """How it ended, or None if it still runs after `within` seconds."""

@@ -42,23 +42,28 @@ class Work:
             self._at_work[process] = 0
             self._crowded.add(process)
 
-    def over(self) -> set[str]:
+    def over(self) -> None:
         """The sandbox ended, and with it what ran; nobody is told of an end here, those who wait see that it failed."""
-        running, self.running = self.running, set()
+        self.running.clear()
         waiting, self._waiting = self._waiting, {}
         for future in (one for many in waiting.values() for one in many):
             future.cancel()
         self.left_behind = False
         self._at_work.clear()
         self._crowded.clear()
-        return running
 
     def end_of(self, process: str) -> asyncio.Future[None]:
         """Settled when the keeper tells of its end. Ask for it first, then whether it has ended already."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(process, set()).add(future)
-        future.add_done_callback(lambda done: self._waiting.get(process, set()).discard(done))
+        future.add_done_callback(lambda done: self._not_waiting(process, done))
         return future
+
+    def _not_waiting(self, process: str, future: asyncio.Future[None]) -> None:
+        waiting = self._waiting.get(process, set())
+        waiting.discard(future)
+        if not waiting:
+            self._waiting.pop(process, None)
 
     # -- whose an out-of-memory kill was ------------------------------------------------------------------------------
 
