@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from serving import Server
 
-from skerry import Limits, Sandbox
+from skerry import Conflict, InvalidRequest, Limits, Sandbox
 
 
 @pytest.fixture(scope="module")
@@ -264,3 +264,40 @@ def test_lines_are_found_by_a_pattern(box: Sandbox) -> None:
         box.files.search("x", limit=0)
     with pytest.raises(ValueError, match="Unicode"):
         box.files.search("\ud800")
+
+
+def test_a_text_is_replaced(box: Sandbox) -> None:
+    box.files.write("/workspace/edit", "one\ntwo\none\n", mode=0o640)
+    with pytest.raises(Conflict, match="2 times, not 1: at lines 1, 3") as often:
+        box.files.replace("/workspace/edit", "one", "1")
+    assert (often.value.details["count"], often.value.details["lines"]) == (2, [1, 3])
+    assert box.files.replace("/workspace/edit", "one", "1", count=2).count == 2
+    assert box.files.replace("/workspace/edit", b"two", b"\xff", count=None).lines == (2,)
+    assert box.files.read_bytes("/workspace/edit") == b"1\n\xff\n1\n"
+    assert box.files.stat("/workspace/edit").mode == 0o640
+    with pytest.raises(Conflict, match="not in it"):
+        box.files.replace("/workspace/edit", "missing", "x", count=None)
+    for old, count in (("", 1), ("1", 0), ("1", -1), ("\ud800", 1)):
+        with pytest.raises(InvalidRequest):
+            box.files.replace("/workspace/edit", old, "x", count=count)
+    with pytest.raises(PermissionError):
+        box.files.replace("/etc/hostname", "a", "b", count=None)
+
+
+def test_a_diff_is_applied(box: Sandbox) -> None:
+    name = os.fsdecode(b"/workspace/proj/\xff")
+    box.files.write(name, "a\nb\nc\n")
+    done = box.files.patch(name, "--- x\n+++ x\n@@ -1,3 +1,3 @@\n a\n-b\n+B\n c\n")
+    assert [(one.path, one.action, one.added, one.removed) for one in done.files] == [(name, "changed", 1, 1)]
+    assert box.files.read_text(name) == "a\nB\nc\n"
+    with pytest.raises(Conflict, match='hunk 1: line 2 is "B", not "b"'):
+        box.files.patch(name, "@@ -1,3 +1,3 @@\n a\n-b\n+B\n c\n")
+    with pytest.raises(InvalidRequest, match="no hunk"):
+        box.files.patch(name, "hello")
+    with pytest.raises(InvalidRequest, match="empty"):
+        box.files.patch(name, "")
+    box.run(["bash", "-c", "cd proj && git init -q && git add -A && git commit -qm x && echo new > n && rm $'\\xff'"])
+    diff = box.run("cd proj && git add -A && git diff --cached && git reset -q --hard").stdout_bytes
+    done = box.files.patch("/workspace/proj", diff)
+    assert sorted((one.path, one.action) for one in done.files) == [("/workspace/proj/n", "created"), (name, "deleted")]
+    assert not box.files.exists(name)

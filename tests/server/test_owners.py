@@ -17,6 +17,7 @@ HANDSHAKE = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Ver
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v1/sandboxes/{ref}/processes"): {"json": {"cmd": ["true"]}, "params": {"wait": "true"}},
     ("POST", "/v1/sandboxes/{ref}/processes/{process}/signal"): {"json": {"signal": "KILL"}},
+    ("POST", "/v1/sandboxes/{ref}/processes/{process}/resize"): {"json": {"cols": 80, "rows": 24}},
     ("POST", "/v1/sandboxes/{ref}/processes/{process}/stdin"): {"content": b"x"},
     ("GET", "/v1/sandboxes/{ref}/processes/{process}/terminal"): {"headers": HANDSHAKE},
     ("POST", "/v1/sandboxes/{ref}/sessions"): {"json": {"name": "stolen"}},
@@ -34,6 +35,11 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v1/sandboxes/{ref}/files/copy"): {"params": {"path": "/etc/hostname", "to": "/tmp/stolen"}},
     ("POST", "/v1/sandboxes/{ref}/files/chmod"): {"params": {"path": "/workspace", "mode": "0777"}},
     ("POST", "/v1/sandboxes/{ref}/files/chown"): {"params": {"path": "/workspace", "owner": "root"}},
+    ("POST", "/v1/sandboxes/{ref}/files/replace"): {"params": {"path": "f"}, "json": {"old": "a", "new": "b"}},
+    ("POST", "/v1/sandboxes/{ref}/files/patch"): {"params": {"path": "f"}, "content": b"@@ -1 +1 @@\n-a\n+b\n"},
+    ("GET", "/v1/sandboxes/{ref}/files/tree"): {"params": {"path": "/workspace"}},
+    ("PUT", "/v1/sandboxes/{ref}/files/tree"): {"params": {"path": "/workspace"}, "content": b"x"},
+    ("GET", "/v1/sandboxes/{ref}/files/watch"): {"params": {"path": "/workspace"}},
     ("POST", "/v1/sandboxes/{ref}/files/link"): {"params": {"path": "/workspace/l", "target": "/"}},
     ("PATCH", "/v1/sandboxes/{ref}"): {"json": {"labels": {"a": "b"}}},
 }

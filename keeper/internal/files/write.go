@@ -58,17 +58,28 @@ func (a *Area) Write(path string, content io.Reader, o WriteOptions) (*Info, err
 
 // open finds the directory of what the path finally means, and makes the temporary file there.
 func (w *writing) open(path string, parents bool) error {
+	if err := w.find(path, parents); err != nil {
+		return err
+	}
+	return w.begin()
+}
+
+// find finds the directory of what the path finally means, and whether a file is there that may be written to.
+func (w *writing) find(path string, parents bool) error {
 	if err := w.locate(path, parents); err != nil {
 		return err
 	}
-	if w.old != nil {
-		if err := regular(w.old); err != nil {
-			return err
-		}
-		if err := linux.Writable(w.dir, w.name); err != nil {
-			return err
-		}
+	if w.old == nil {
+		return nil
 	}
+	if err := regular(w.old); err != nil {
+		return err
+	}
+	return linux.Writable(w.dir, w.name)
+}
+
+// begin makes the temporary file.
+func (w *writing) begin() error {
 	const flags = syscall.O_WRONLY | syscall.O_CREAT | syscall.O_EXCL | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
 	for {
 		w.temp = tempName()

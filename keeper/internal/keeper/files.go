@@ -39,6 +39,8 @@ var fileRoutes = map[string]func(*fileCall) error{
 	"POST /v1/files/chmod":   (*fileCall).chmod,
 	"POST /v1/files/chown":   (*fileCall).chown,
 	"POST /v1/files/link":    (*fileCall).link,
+	"POST /v1/files/replace": (*fileCall).replace,
+	"POST /v1/files/patch":   (*fileCall).patch,
 	"GET /v1/files/tree":     func(f *fileCall) error { return pack(f.c, f.q, f.area, f.path) },
 	"PUT /v1/files/tree":     func(f *fileCall) error { return unpack(f.c, f.q, f.area, f.path) },
 	"GET /v1/files/watch":    func(f *fileCall) error { return watchChanges(f.c, f.q, f.area, f.path, f.all) },
@@ -124,22 +126,32 @@ func (f *fileCall) failed(err error) {
 	case errors.As(err, &bad), errors.As(err, &pattern), errors.Is(err, files.ErrAlgorithm),
 		errors.Is(err, glob.ErrPattern):
 		f.fail(400, wire.Failure{Code: "bad_request", Message: err.Error()})
+	case f.misfit(err):
 	default:
 		f.failedAt(err)
 	}
 }
 
-func (f *fileCall) failedAt(err error) {
+// about is the path that an error has to do with, as it can be shown.
+func (f *fileCall) about(err error) string {
 	path := f.path
 	var below *files.At
 	var target *files.Target
 	switch {
 	case errors.As(err, &below):
-		path, err = strings.TrimRight(path, "/")+"/"+below.Path, below.Err
+		path = strings.TrimRight(path, "/") + "/" + below.Path
 	case errors.As(err, &target):
-		path, err = f.q.Query.Get("to"), target.Err
+		path = f.q.Query.Get("to")
 	}
-	path = strings.ToValidUTF8(path[:min(len(path), maxPathShown)], "\uFFFD")
+	return strings.ToValidUTF8(path[:min(len(path), maxPathShown)], "\uFFFD")
+}
+
+func (f *fileCall) failedAt(err error) {
+	path := f.about(err)
+	var below *files.At
+	if errors.As(err, &below) {
+		err = below.Err
+	}
 	said := wire.Failure{Code: "errno", Message: path + ": " + err.Error(), Errno: int(syscall.EIO), Path: &path}
 	status := 400
 	var errno syscall.Errno

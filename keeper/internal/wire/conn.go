@@ -162,6 +162,7 @@ type Failure struct {
 	Message string  `json:"message"`
 	Errno   int     `json:"errno,omitempty"`
 	Path    *string `json:"path,omitempty"`
+	Details any     `json:"details,omitempty"`
 }
 
 // Fail answers with an error.

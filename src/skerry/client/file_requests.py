@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from skerry.client.frames import MEDIA_TYPE
-from skerry.client.requests import NDJSON, TAR, Body, Request, sandbox_path
+from skerry.client.requests import JSON, NDJSON, TAR, Body, Request, sandbox_path
 from skerry.errors import InvalidRequest
-from skerry.types import check_path
+from skerry.types import ReplaceRequest, check_path
 
 InsidePath = str | os.PathLike[str]
 Argument = str | int | bool | os.PathLike[str] | None
 BYTES = "application/octet-stream"
+DIFF = "text/x-diff"
 
 
 def path_text(path: InsidePath, what: str = "path") -> str:
@@ -119,3 +123,20 @@ def watch(ref: str, wish: WatchWish, since: str | None) -> Request:
     patterns = (*(("include", one) for one in wish.include), *(("exclude", one) for one in wish.exclude))
     path = sandbox_path(ref, "files", "watch")
     return Request("GET", path, (*query, *patterns), accept=NDJSON, read_timeout=None)
+
+
+def replace(
+    ref: str, path: InsidePath, old: str | bytes, new: str | bytes, count: int | None, user: str | None
+) -> Request:
+    given: dict[str, Any] = {"count": count}
+    for name, value in (("old", old), ("new", new)):
+        given[name if isinstance(value, str) else f"{name}_base64"] = value
+    body = msgspec.json.encode(ReplaceRequest(**given))
+    query = _query(path=path_text(path), user=user)
+    return Request("POST", sandbox_path(ref, "files", "replace"), query, body, JSON, read_timeout=None)
+
+
+def patch(ref: str, path: InsidePath, diff: str | bytes, user: str | None) -> Request:
+    body = _text("diff", diff).encode("utf-8", "surrogateescape") if isinstance(diff, str) else bytes(diff)
+    query = _query(path=path_text(path), user=user)
+    return Request("POST", sandbox_path(ref, "files", "patch"), query, body, DIFF, read_timeout=None)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from skerry.types import Entries, FileInfo, Matches, real_path
+from skerry.types import Entries, FileInfo, Matches, Patched, real_path
 
 
 class FileList(list[FileInfo]):
@@ -35,3 +35,7 @@ def file_list(told: Entries) -> FileList:
 def real_matches(told: Matches) -> Matches:
     matches = [replace(one, path=real_path(one.path, one.raw_path)) for one in told.matches]
     return replace(told, matches=matches)
+
+
+def real_patched(told: Patched) -> Patched:
+    return Patched(files=[replace(one, path=real_path(one.path, one.raw_path)) for one in told.files])

@@ -38,8 +38,10 @@ _CLASSES: dict[str, type[SkerryError]] = {
     "bad_range": InvalidRequest,
     "bad_request": InvalidRequest,
     "bad_signal": InvalidRequest,
+    "changed": Conflict,
     "conflict": Conflict,
     "interrupted": Conflict,
+    "no_match": Conflict,
     "no_process": NotFound,
     "no_room": QuotaExceeded,
     "no_shell": InvalidRequest,
@@ -209,4 +211,5 @@ def failure(text: bytes) -> SkerryError:
     said = decode(_failed, text).error
     if said.code == "errno":
         return file_failure(said.errno, said.path or "", said.message)
-    return _CLASSES.get(said.code, SandboxUnavailable)(said.message)
+    details: dict[str, Any] = {**(said.details or {}), **({} if said.path is None else {"path": said.path})}
+    return _CLASSES.get(said.code, SandboxUnavailable)(said.message, details=details)

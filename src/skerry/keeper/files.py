@@ -11,9 +11,9 @@ from skerry.errors import InvalidRequest
 from skerry.keeper import messages
 from skerry.keeper.channel import MAX_JSON, Channel, failure
 from skerry.keeper.connection import Connection
+from skerry.keeper.editing import Editing
 from skerry.keeper.entries import file, info, octal, query
 from skerry.keeper.failures import KeeperLied, KeeperSilent
-from skerry.keeper.finding import Finding
 from skerry.keeper.values import Checksum
 from skerry.types import FileInfo
 
@@ -70,7 +70,7 @@ class FileContent:
         self._connection.close()
 
 
-class Files(Finding):
+class Files(Editing):
     """`keeper.files`. `user` None: the configured one. Relative paths begin at the configured cwd."""
 
     async def read(

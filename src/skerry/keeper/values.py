@@ -154,6 +154,7 @@ class Failure(_Said, frozen=True, kw_only=True):
     message: Annotated[str, Meta(max_length=16384)]
     errno: Annotated[int, Meta(ge=0, le=4095)] = 0
     path: Annotated[str, Meta(max_length=16384)] | None = None
+    details: dict[Annotated[str, Meta(max_length=40)], int | Annotated[list[int], Meta(max_length=100)]] | None = None
 
 
 class Failed(_Said, frozen=True, kw_only=True):
@@ -265,6 +266,34 @@ class Search(_Said, frozen=True, kw_only=True):
     more: bool
     searched: Annotated[int, Meta(ge=0, le=1 << 53)]
     skipped: Annotated[int, Meta(ge=0, le=1 << 53)]
+
+
+class Replaced(_Said, frozen=True, kw_only=True):
+    count: Annotated[int, Meta(ge=1, le=1 << 53)]
+    lines: Annotated[tuple[int, ...], Meta(max_length=20)]
+
+
+class PatchedFile(_Said, frozen=True, kw_only=True):
+    """`path` is empty for a file that was named itself."""
+
+    path: Annotated[str, Meta(max_length=16384)]
+    action: Literal["created", "changed", "deleted"]
+    added: Annotated[int, Meta(ge=0, le=1 << 31)]
+    removed: Annotated[int, Meta(ge=0, le=1 << 31)]
+    offsets: Annotated[tuple[int, ...], Meta(max_length=100_000)]
+    raw: Annotated[bytes, Meta(max_length=16384)] | None = None
+
+    @property
+    def below(self) -> str:
+        return real_path(self.path, self.raw)
+
+    def __post_init__(self) -> None:
+        if self.below:
+            check_below(self.below)
+
+
+class Patched(_Said, frozen=True, kw_only=True):
+    files: Annotated[list[PatchedFile], Meta(max_length=1000)]
 
 
 class Checksum(_Said, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ JSON = "application/json"
 NDJSON = "application/x-ndjson"
 FRAMES = "application/vnd.skerry.frames"
 BYTES = "application/octet-stream"
+DIFF = "text/x-diff"
 TAR = "application/x-tar"
 
 STATUSES: Mapping[str, int] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from skerry.server import (
+    edits,
     entries,
     events,
     files,
@@ -23,8 +24,9 @@ from skerry.server import (
     trees,
     watches,
 )
-from skerry.server.answers import BYTES, FRAMES, JSON, NDJSON, TAR
+from skerry.server.answers import BYTES, DIFF, FRAMES, JSON, NDJSON, TAR
 from skerry.server.control import Control
+from skerry.server.edits import REPLACE_LIMIT
 from skerry.server.endpoint import Application
 from skerry.server.openapi import document
 from skerry.server.processes import RUN_LIMIT
@@ -81,6 +83,9 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", f"{FILES}/chmod", entries.chmod, "use", "Change modes", 204, WAKES),
     Route("POST", f"{FILES}/chown", entries.chown, "use", "Change owners", 204, WAKES),
     Route("POST", f"{FILES}/link", entries.link, "use", "Make a link", errors=WAKES),
+    Route("POST", f"{FILES}/replace", edits.replace, "use", "Replace a text in a file", errors=(*WAKES, 413, 415),
+          limit=REPLACE_LIMIT),
+    Route("POST", f"{FILES}/patch", edits.patch, "use", "Apply a unified diff", errors=(*WAKES, 413), takes=DIFF),
     Route("GET", f"{FILES}/tree", trees.download, "use", "A directory as a tar archive", errors=(*WAKES, 406),
           gives=(TAR, FRAMES)),
     Route("PUT", f"{FILES}/tree", trees.upload, "use", "Unpack a tar archive", errors=WAKES, takes=TAR),

@@ -4,6 +4,7 @@ A field that is None was not asked for: the operator's default applies, and what
 """
 
 from skerry.types.files import (
+    EDIT_MOST,
     Entries,
     FileEvent,
     FileInfo,
@@ -11,6 +12,10 @@ from skerry.types.files import (
     Lines,
     Match,
     Matches,
+    Patched,
+    PatchedFile,
+    Replaced,
+    ReplaceRequest,
     SearchRequest,
     Skipped,
     Transfer,
@@ -73,6 +78,7 @@ from skerry.types.values import (
 
 __all__ = [
     "DEFAULT_LIMITS",
+    "EDIT_MOST",
     "ENV_MOST",
     "NAME",
     "OUTPUT_KEPT",
@@ -101,11 +107,15 @@ __all__ = [
     "Network",
     "Options",
     "OutputPage",
+    "Patched",
+    "PatchedFile",
     "PathText",
     "PortState",
     "ProcessInfo",
     "Progress",
     "Pty",
+    "ReplaceRequest",
+    "Replaced",
     "Result",
     "RunRequest",
     "RunResult",

@@ -10,6 +10,8 @@ from skerry.errors import InvalidRequest
 from skerry.types.values import Answer, PathText, Value, check_path, check_text, check_user
 
 PATTERN_MOST = 1024  # bytes
+REPLACED_MOST = 128 << 10
+EDIT_MOST = 4 << 20  # bytes of a diff, or of two texts
 
 FileType = Literal["file", "directory", "link", "fifo", "socket", "device", "other"]
 
@@ -138,3 +140,56 @@ class SearchRequest(Value, frozen=True, kw_only=True):
         if self.glob is not None:
             check_path("glob", self.glob)
         check_user(self.user)
+
+
+class Replaced(Answer, frozen=True, kw_only=True):
+    """A text was replaced `count` times; `lines` are where the first twenty of them were."""
+
+    count: int
+    lines: tuple[int, ...] = ()
+
+
+class ReplaceRequest(Value, frozen=True, kw_only=True):
+    """`old` is replaced by `new`, and has to be there exactly `count` times (None: at least once). Either may be given
+    as bytes instead."""
+
+    old: str | None = None
+    new: str | None = None
+    old_base64: bytes | None = None
+    new_base64: bytes | None = None
+    count: Annotated[int, Meta(ge=1, le=(1 << 31) - 1)] | None = 1
+
+    def __post_init__(self) -> None:
+        for name, text, raw in (("old", self.old, self.old_base64), ("new", self.new, self.new_base64)):
+            if (text is None) == (raw is None):
+                raise InvalidRequest(f"{name}: give it as a text or as base64", hint=f"{name} or {name}_base64")
+            if text is not None:
+                try:
+                    text.encode()
+                except UnicodeEncodeError:
+                    raise InvalidRequest(f"{name}: not valid Unicode") from None
+        if not 0 < len(self.before) <= REPLACED_MOST:
+            raise InvalidRequest(f"old: it is empty, or longer than {REPLACED_MOST >> 10} KiB")
+
+    @property
+    def before(self) -> bytes:
+        return (self.old or "").encode() if self.old_base64 is None else self.old_base64
+
+    @property
+    def after(self) -> bytes:
+        return (self.new or "").encode() if self.new_base64 is None else self.new_base64
+
+
+class PatchedFile(Answer, frozen=True, kw_only=True):
+    """What a diff did to one file. `offsets`: how many lines each hunk was from where it said."""
+
+    path: str
+    action: Literal["created", "changed", "deleted"]
+    added: int
+    removed: int
+    offsets: tuple[int, ...] = ()
+    raw_path: bytes | None = None
+
+
+class Patched(Answer, frozen=True, kw_only=True):
+    files: list[PatchedFile]

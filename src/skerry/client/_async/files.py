@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from skerry.client._async.finding import AsyncFinding
+from skerry.client._async.editing import AsyncEditing
 from skerry.client._async.trees import AsyncTrees
 
 
-class AsyncFiles(AsyncFinding, AsyncTrees):
+class AsyncFiles(AsyncEditing, AsyncTrees):
     """Each call acts with the rights of `user` (the image's user unless named); errors are also the builtins they are:
     FileNotFoundError, IsADirectoryError, PermissionError … A name that is not UTF-8 is a str as `os.fsdecode` makes it.
     """

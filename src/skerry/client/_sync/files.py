@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from skerry.client._sync.finding import Finding
+from skerry.client._sync.editing import Editing
 from skerry.client._sync.trees import Trees
 
 
-class Files(Finding, Trees):
+class Files(Editing, Trees):
     """Each call acts with the rights of `user` (the image's user unless named); errors are also the builtins they are:
     FileNotFoundError, IsADirectoryError, PermissionError … A name that is not UTF-8 is a str as `os.fsdecode` makes it.
     """
