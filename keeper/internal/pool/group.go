@@ -24,7 +24,17 @@ type Group struct {
 	gone    atomic.Bool // the directory has been removed
 }
 
+// turns bounds how many goroutines stand in the kernel's one lock for all cgroups, each with a thread: 200 kills at once
+// must not make 200 threads.
+var turns = make(chan struct{}, 2)
+
+func inTurn() func() {
+	turns <- struct{}{}
+	return func() { <-turns }
+}
+
 func newGroup(parent int, n int) (*Group, error) {
+	defer inTurn()()
 	g := &Group{parent: parent, name: "c" + strconv.Itoa(n)}
 	if err := syscall.Mkdirat(parent, g.name, 0o755); err != nil && err != syscall.EEXIST {
 		return nil, err
@@ -56,6 +66,7 @@ func (g *Group) count(jobs int) {
 
 // remove takes the directory away once nobody needs it and no process is in it; zombies don't count.
 func (g *Group) remove() bool {
+	defer inTurn()() // before the lock, as kill has it
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.holders > 0 || g.jobs > 0 {
@@ -95,6 +106,7 @@ func (g *Group) open(file string, flags int) (*os.File, error) {
 
 // kill ends every process in the group at once; a fork in flight dies too.
 func (g *Group) kill() error {
+	defer inTurn()()
 	f, err := g.open("cgroup.kill", syscall.O_WRONLY)
 	if err == syscall.ENOENT && g.removed() {
 		return nil
@@ -109,6 +121,10 @@ func (g *Group) kill() error {
 
 // pids lists at most limit processes of the group, in our pid namespace.
 func (g *Group) pids(limit int) []int {
+	if g.gone.Load() {
+		return nil
+	}
+	defer inTurn()()
 	f, err := g.open("cgroup.procs", syscall.O_RDONLY)
 	if err != nil {
 		return nil

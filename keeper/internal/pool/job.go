@@ -31,6 +31,8 @@ type Job struct {
 // killed is the wait status of a process that SIGKILL ended.
 const killed = syscall.WaitStatus(syscall.SIGKILL)
 
+const killAgain = 50 * time.Millisecond
+
 // orphanWait is how long a command's own status may take to arrive after its launcher died with it.
 const orphanWait = 2 * time.Second
 
@@ -65,10 +67,13 @@ func (j *Job) Kill() {
 	l := j.launcher
 	l.mu.Lock() // the launcher can't become another command's meanwhile
 	defer l.mu.Unlock()
-	if !j.has() || l.grouped && l.group.kill() == nil || l.jobs == nil {
-		return
+	switch {
+	case !j.has() || l.grouped && l.group.kill() == nil:
+	case l.jobs != nil:
+		killTree(l.pid)
+	default: // retired, and we are out of fds or memory: nobody else can do it
+		time.AfterFunc(killAgain, j.Kill)
 	}
-	killTree(l.pid)
 }
 
 // has says whether anything of the command may still live. launcher.mu is held.
