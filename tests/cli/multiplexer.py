@@ -76,6 +76,12 @@ class Window:
         """The host's own prompt is the last thing on the screen."""
         self._until(lambda: self.lines()[-1:] == [PROMPT], "the host's prompt at the end")
 
+    def clear(self) -> None:
+        """Nothing but the host's own prompt, so that what is seen next is new."""
+        self.is_back()
+        self.enter("clear")
+        self._until(lambda: self.lines() == [PROMPT], "an empty screen")
+
     def _until(self, condition: object, what: str) -> None:
         try:
             wait_until(condition, what)  # type: ignore[arg-type]

@@ -56,7 +56,7 @@ def test_a_guides_commands_print_what_it_says(server: Server, guide: str) -> Non
         assert missing == [], f"$ {command}\n{said}"
 
 
-@pytest.mark.parametrize("guide", ["processes.md", "sessions.md"])
+@pytest.mark.parametrize("guide", ["processes.md", "sessions.md", "terminals.md"])
 def test_a_guides_programs_run(server: Server, guide: str) -> None:
     programs = blocks(guide, "python")
     assert programs

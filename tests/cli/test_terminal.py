@@ -51,6 +51,7 @@ def modes(window: Window, name: str) -> str:
     file = window.skerry.parent / name
     window.enter(f"stty -a >{name}.part; mv {name}.part {name}")
     wait_until(file.exists, "stty")
+    window.is_back()
     return file.read_text()
 
 
@@ -177,6 +178,7 @@ def test_leaving_lets_the_shell_live_and_attach_comes_back(window: Window, box: 
     window.shows_line("code 0")
     assert modes(window, "after") == before
     (process,) = running(box)
+    assert box.processes.get(process).known.cmd == ["/bin/bash", "-l"]
     window.enter(f"clear; skerry attach {NAME} {process}")
     window.shows_line("on the screen")
     window.enter("echo $A, $(stty size)")

@@ -37,6 +37,7 @@ class EchoTerminal:
         return RunResult(id=self.process.id, exit_code=5, duration_s=0.5)
 
     async def type(self, chunks: AsyncIterator[bytes]) -> None:
+        await asyncio.sleep(0.01)  # as long as a call to a keeper takes
         async for data in chunks:
             await self._take(data)
 

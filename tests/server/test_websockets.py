@@ -205,10 +205,15 @@ def test_frames_before_the_answer_are_refused(listening: Listening) -> None:
     wait_until(lambda: terminals.open_now == 0, "the terminal to be let go")
 
 
-def test_what_was_sent_before_the_close_is_heard(listening: Listening) -> None:
-    with RawViewer(listening, ECHO) as viewer:
-        viewer.send(frame(b"last words") + frame((1000).to_bytes(2, "big"), Opcode.CLOSE))
-        wait_until(lambda: b"last words" in listening.engine.terminals.typed, "them to be heard")
+@pytest.mark.parametrize("process", [ECHO, FLOOD])
+def test_what_was_sent_before_the_close_is_heard(listening: Listening, process: str) -> None:
+    """Also if all of it came before the first message to the viewer could be sent."""
+    terminals = listening.engine.terminals
+    for number in range(50):
+        words = b"last words %d" % number
+        with RawViewer(listening, process) as viewer:
+            viewer.send(frame(words) + frame((1000).to_bytes(2, "big"), Opcode.CLOSE))
+        wait_until(lambda words=words: words in terminals.typed, "them to be heard")  # type: ignore[misc]
 
 
 @pytest.mark.usefixtures("impatient")

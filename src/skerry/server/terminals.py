@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from skerry.errors import Conflict, InvalidRequest, SandboxUnavailable, SkerryError
+from skerry.server.answers import Gone
 from skerry.server.call import Call, Nothing
 from skerry.server.decode import refusal
 from skerry.server.processes import SignalRequest
@@ -69,9 +70,8 @@ async def attach(call: Call[TerminalQuery, Nothing]) -> Upgrade:
 
 
 async def _serve(terminal: Terminal, socket: WebSocket) -> None:
-    await socket.send(_text("started", {"process": terminal.process, "offset": terminal.offset}))
     keys = Keys()
-    await _until_one_ends(_show(terminal, socket), _hear(terminal, socket, keys), _press(terminal, keys))
+    await _until_one_ends(_look_on(terminal, socket), _hear(terminal, socket, keys), _press(terminal, keys))
 
 
 async def _until_one_ends(*parts: Coroutine[Any, Any, None]) -> None:
@@ -86,7 +86,15 @@ async def _until_one_ends(*parts: Coroutine[Any, Any, None]) -> None:
         task.result()
 
 
+async def _look_on(terminal: Terminal, socket: WebSocket) -> None:
+    try:
+        await _show(terminal, socket)
+    except Gone:  # to whom it could be shown; but what was typed last is still on its way
+        await asyncio.Event().wait()
+
+
 async def _show(terminal: Terminal, socket: WebSocket) -> None:
+    await socket.send(_text("started", {"process": terminal.process, "offset": terminal.offset}))
     async for output in terminal:
         if isinstance(output, int):
             await socket.send(_text("missing", {"missing": output}))
