@@ -10,20 +10,33 @@ from skerry.client.frames import EXIT, LARGEST, STDERR, STDOUT, FrameDecoder, en
 from skerry.client.lines import LONGEST, LineDecoder
 from skerry.errors import SkerryError
 
-SENT = [(STDOUT, b"a"), (STDERR, b""), (STDOUT, bytes(range(256)) * 50), (EXIT, b"{}")]
+SENT = [(STDOUT, b"a"), (STDERR, b"bc"), (STDERR, b""), (STDOUT, bytes(range(256)) * 50), (EXIT, b"{}"), (EXIT, b"")]
 
 
 def test_any_cut_of_the_bytes_gives_the_same_frames() -> None:
     wire = b"".join(encode(kind, payload) for kind, payload in SENT)
     chance = random.Random(7)
     for _ in range(50):
-        decoder, got, at = FrameDecoder(), [], 0
+        decoder, at = FrameDecoder(), 0
+        got: list[tuple[int, bytes]] = []
         while at < len(wire):
             step = chance.choice((1, 2, 5, 100, 5000))
-            got += list(decoder.feed(wire[at : at + step]))
+            for kind, payload in decoder.feed(wire[at : at + step]):
+                if got and got[-1][0] == kind != EXIT:  # output may come in parts
+                    got[-1] = kind, got[-1][1] + payload
+                else:
+                    got.append((kind, payload))
             at += step
-        assert got == SENT
+        assert got == [frame for frame in SENT if frame != (STDERR, b"")]
         assert not decoder.unfinished
+
+
+def test_output_does_not_wait_for_the_rest_of_its_frame() -> None:
+    decoder = FrameDecoder()
+    assert list(decoder.feed(encode(STDOUT, b"abc")[:6])) == [(STDOUT, b"a")]
+    assert decoder.unfinished
+    assert list(decoder.feed(b"bc")) == [(STDOUT, b"bc")]
+    assert not decoder.unfinished
 
 
 def test_a_frame_of_the_largest_size_passes() -> None:
@@ -40,7 +53,7 @@ def test_what_is_no_frame_is_refused_before_its_payload_comes(wire: bytes) -> No
 
 def test_half_a_frame_is_known_to_be_unfinished() -> None:
     decoder = FrameDecoder()
-    assert list(decoder.feed(encode(STDOUT, b"abc")[:6])) == []
+    assert list(decoder.feed(encode(EXIT, b"abc")[:6])) == []
     assert decoder.unfinished
 
 

@@ -15,34 +15,51 @@ _KINDS = frozenset((STDOUT, STDERR, EXIT, STARTED, ERROR, MISSING, PAUSE))
 
 
 class FrameDecoder:
-    """Bytes in as they come, whole frames out. Holds at most one unfinished frame."""
+    """Bytes in as they come, frames out. Output comes as it does, a frame perhaps in parts, so that nothing waits and
+    little is copied; all else comes whole. Holds at most one unfinished frame that is not output."""
 
     def __init__(self) -> None:
         self._held = bytearray()
+        self._kind = 0
+        self._left = 0  # of an output frame
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        at, size = 0, len(data)
+        while at < size:
+            if self._left:
+                part = data[at : at + self._left]
+                self._left -= len(part)
+                at += len(part)
+                yield self._kind, part
+                continue
+            held = self._held
+            need = _HEADER if len(held) < _HEADER else _HEADER + int.from_bytes(held[1:_HEADER])
+            held += data[at : (at := at + need - len(held))]
+            if len(held) >= _HEADER and (frame := self._frame()) is not None:
+                yield frame
+
+    def _frame(self) -> tuple[int, bytes] | None:
+        """What is held, if it is a whole frame; an output frame's head is only noted."""
         held = self._held
-        held += data
-        at = 0
-        try:
-            while len(held) - at >= _HEADER:
-                kind, length = held[at], int.from_bytes(held[at + 1 : at + _HEADER])
-                if kind not in _KINDS or length > LARGEST:
-                    raise SkerryError(
-                        f"the server sent a frame of kind {kind} and {length} bytes, which is none",
-                        hint="is the server of the same version? `skerry server status` shows it",
-                    )
-                if len(held) - at < _HEADER + length:
-                    return
-                payload = bytes(held[at + _HEADER : at + _HEADER + length])
-                at += _HEADER + length
-                yield kind, payload
-        finally:
-            del held[:at]
+        kind, length = held[0], int.from_bytes(held[1:_HEADER])
+        if kind not in _KINDS or length > LARGEST:
+            raise SkerryError(
+                f"the server sent a frame of kind {kind} and {length} bytes, which is none",
+                hint="is the server of the same version? `skerry server status` shows it",
+            )
+        if kind in OUTPUT:
+            self._kind, self._left = kind, length
+            held.clear()
+            return None
+        if len(held) < _HEADER + length:
+            return None
+        payload = bytes(held[_HEADER:])
+        held.clear()
+        return kind, payload
 
     @property
     def unfinished(self) -> bool:
-        return bool(self._held)
+        return bool(self._held or self._left)
 
 
 def encode(kind: int, payload: bytes) -> bytes:

@@ -38,7 +38,7 @@ class Kept:
         self._head = bytearray()
         self._tail: deque[bytes] = deque()
         self._tail_size = 0
-        self.omitted = 0
+        self._dropped = 0
 
     def add(self, data: bytes) -> None:
         if self._head_room:
@@ -47,20 +47,17 @@ class Kept:
         if data:
             self._tail.append(data)
             self._tail_size += len(data)
-            while self._tail_size > self._tail_limit:
-                self._drop(self._tail_size - self._tail_limit)
+            while self._tail_size - len(self._tail[0]) >= self._tail_limit:  # whole pieces: none is copied
+                self._tail_size -= len(self._tail[0])
+                self._dropped += len(self._tail.popleft())
 
-    def _drop(self, excess: int) -> None:
-        first = self._tail.popleft()
-        if len(first) > excess:
-            self._tail.appendleft(first[excess:])
-        gone = min(len(first), excess)
-        self._tail_size -= gone
-        self.omitted += gone
+    @property
+    def omitted(self) -> int:
+        return self._dropped + max(0, self._tail_size - self._tail_limit)
 
     def value(self) -> bytes:
         mark = f"\n[skerry: {self.omitted} bytes left out here]\n".encode() if self.omitted else b""
-        return bytes(self._head) + mark + b"".join(self._tail)
+        return bytes(self._head) + mark + b"".join(self._tail)[-self._tail_limit :]
 
 
 class Gathered:

@@ -40,9 +40,20 @@ class Run:
         self._then: Callable[[RunResult], Awaitable[RunResult]] | None = None
 
     async def __aiter__(self) -> AsyncIterator[tuple[Stream, bytes]]:
-        try:
+        async with self._to_its_end():
             async for name, data in self._stream:
                 yield name, data
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """Instead of iterating: output as frames of stdout (1) and stderr (2), which are the keeper's own."""
+        async with self._to_its_end():
+            async for data in self._stream.passed_on():
+                yield data
+
+    @contextlib.asynccontextmanager
+    async def _to_its_end(self) -> AsyncIterator[None]:
+        try:
+            yield
             self._finish()
             if self._then is not None:
                 self._result = await self._then(self.result())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final, cast
 
@@ -15,10 +16,14 @@ _LOW: Final = 128 << 10
 
 
 class Connection(asyncio.Protocol):
-    """Bytes from the keeper wait in `buffer`; reading pauses while it is full and nobody waits for more."""
+    """Bytes from the keeper wait in `buffer`, or, after an upgrade, in pieces as they came; reading pauses while there
+    is much and nobody waits for more."""
 
     def __init__(self) -> None:
         self.buffer = bytearray()
+        self._upgraded = False
+        self._pieces: deque[bytes] = deque()
+        self._waiting = 0  # bytes in pieces
         self.lost = False
         self._transport: asyncio.Transport | None = None
         self._reader: asyncio.Future[None] | None = None
@@ -44,9 +49,13 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(_HIGH)
 
     def data_received(self, data: bytes) -> None:
-        self.buffer += data
+        if self._upgraded:
+            self._pieces.append(data)
+            self._waiting += len(data)
+        else:
+            self.buffer += data
         self._wake()
-        if len(self.buffer) > _HIGH and not self._paused and self._transport is not None:
+        if len(self.buffer) + self._waiting > _HIGH and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
 
@@ -76,7 +85,29 @@ class Connection(asyncio.Protocol):
     @property
     def idle(self) -> bool:
         """Usable for another request: alive, and with nothing said out of turn."""
-        return not self.lost and not self.buffer
+        return not self.lost and not self.buffer and not self._pieces
+
+    def upgrade(self) -> None:
+        """From now on bytes are taken in pieces."""
+        self._upgraded = True
+        if self.buffer:
+            self._pieces.append(bytes(self.buffer))
+            self._waiting = len(self.buffer)
+            self.buffer.clear()
+
+    def downgrade(self, rest: bytes) -> None:
+        """The last piece has been taken, but for the rest of it."""
+        self.buffer += rest + b"".join(self._pieces)
+        self._pieces.clear()
+        self._waiting, self._upgraded = 0, False
+
+    async def piece(self) -> bytes:
+        """What has come, as it came."""
+        while not self._pieces:
+            await self.more()
+        piece = self._pieces.popleft()
+        self._waiting -= len(piece)
+        return piece
 
     async def more(self) -> None:
         """Waits for bytes beyond those in the buffer."""

@@ -114,11 +114,10 @@ class OutputStream(Talk):
 
     async def _frame(self) -> tuple[int, bytes]:
         """What is there already has to come soon; what is yet to be printed may take any time."""
-        buffer = self._connection.buffer
-        while (frame := frames.decode(buffer)) is None:
+        while (frame := self._decoder.next()) is None:
             try:
                 async with asyncio.timeout(None if self._view.follow else self._grace_s):
-                    await self._connection.more()
+                    self._decoder.feed(await self._connection.piece())
             except TimeoutError:
                 self._connection.close()
                 raise KeeperSilent("the keeper stopped in the middle of an output") from None

@@ -34,6 +34,8 @@ class Talk:
         self._keep = keep
         self._spoke = False
         self._exit: ExitStatus | None = None
+        self._decoder = frames.Decoder()
+        connection.upgrade()
 
     @property
     def exit(self) -> ExitStatus:
@@ -64,6 +66,7 @@ class Talk:
 
     def _end(self) -> None:
         """The connection speaks HTTP again, unless frames of ours may still be on their way: then it is not used."""
+        self._connection.downgrade(self._decoder.rest)
         if self._spoke:
             self._connection.close()
         else:
@@ -115,6 +118,20 @@ class ProcessStream(Talk):
                 raise
         raise StopAsyncIteration
 
+    async def passed_on(self) -> AsyncIterator[bytes]:
+        """Instead of iterating: the output as the frames that it is, for somebody who takes those."""
+        self._decoder.pass_on()
+        while self._exit is None:
+            try:
+                kind, data = await self._frame()
+                if kind != frames.AS_IS:
+                    self._other(kind, data)
+                    continue
+            except KeeperLied:
+                self._connection.close()
+                raise
+            yield data
+
     def _other(self, kind: int, payload: bytes) -> None:
         if kind == frames.EXIT:
             self._exit = decode(EXIT, payload)
@@ -125,29 +142,28 @@ class ProcessStream(Talk):
             raise KeeperLied(f"the keeper sent a frame of type {kind} out of turn")
 
     async def _frame(self) -> tuple[int, bytes]:
-        buffer = self._connection.buffer
-        while (frame := frames.decode(buffer)) is None:
-            await self._more()
+        while (frame := self._decoder.next()) is None:
+            self._decoder.feed(await self._more())
         if self._ends_at is not None and asyncio.get_running_loop().time() > self._ends_at:
             self._overtime_bytes -= max(len(frame[1]), _LEAST)
             if self._overtime_bytes < 0:
                 raise KeeperLied("the keeper did not end a command whose time was out")
         return frame
 
-    async def _more(self) -> None:
+    async def _more(self) -> bytes:
         """The keeper itself ends a command that has a time-out: past that, and some grace, its silence is a failure."""
         if self._ends_at is None:
-            await self._connection.more()
-            return
+            return await self._connection.piece()
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
             async with asyncio.timeout(max(self._ends_at - began, self._overtime_s)):
-                await self._connection.more()
+                piece = await self._connection.piece()
         except TimeoutError:
             self._connection.close()
             raise KeeperSilent("the keeper did not end a command whose time was out") from None
         self._overtime_s -= max(0.0, clock() - max(began, self._ends_at))
+        return piece
 
 
 def decode(decoder: msgspec.json.Decoder[T], payload: bytes) -> T:

@@ -98,9 +98,13 @@ async def _stream(run: Run, form: Frames | Lines) -> AsyncGenerator[bytes, None]
     """The status line has gone out by now: what fails from here on is told in the stream itself."""
     yield form.started(run.id, run.pid)
     try:
-        async for stream, data in run:
-            if chunk := form.output(stream, data):
-                yield chunk
+        if isinstance(form, Frames):
+            async for frames in run.frames():
+                yield frames
+        else:
+            async for stream, data in run:
+                if chunk := form.output(stream, data):
+                    yield chunk
         yield form.exit(run.result())
     except SkerryError as error:
         yield form.error(error_body(error))
