@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from runtimes.walls import limits
+from runtimes.walls import eventually, limits
 
 from skerry.keeper import Keeper, ProcessSpec, Size, binary, build_id
 from skerry.runtimes import Init, Wall
@@ -21,13 +23,20 @@ pytestmark = pytest.mark.vm
 @pytest.fixture
 async def kept(runtime: OciRuntime, wall: Wall, probe: Path) -> AsyncIterator[tuple[Init, Keeper]]:
     """In a small sandbox, around an image that holds the probe alone."""
+    small = replace(wall, limits=limits(cpus=0.5, memory="32M", pids=96, open_files=64))
+    async with keeping(runtime, small, probe) as both:
+        yield both
+
+
+@asynccontextmanager
+async def keeping(runtime: OciRuntime, wall: Wall, probe: Path) -> AsyncIterator[tuple[Init, Keeper]]:
     (wall.layers[0] / "bin" / "probe").write_bytes(probe.read_bytes())
     (wall.layers[0] / "bin" / "probe").chmod(0o755)
-    small = replace(wall, keeper=binary(), limits=limits(cpus=0.5, memory="32M", pids=96, open_files=64))
     keeper = Keeper(lambda: runtime.connect(wall.id), build_id())
+    files, pids = wall.limits.open_files or 64, wall.limits.pids
     try:
-        init = await runtime.start(small)
-        await keeper.configure(user=None, cwd="/", env={}, sudo=False, life_s=600.0, open_files=64)
+        init = await runtime.start(replace(wall, keeper=binary()))
+        await keeper.configure(user=None, cwd="/", env={}, sudo=False, life_s=600.0, open_files=files, pids=pids)
         yield init, keeper
     finally:
         await keeper.close()
@@ -83,3 +92,25 @@ async def test_a_terminal_is_of_the_sandboxs_own(kept: tuple[Init, Keeper]) -> N
     stream = await keeper.start(spec)
     shown = b"".join([data async for _, data in stream]).decode().splitlines()
     assert shown == ["/dev/pts/0 1000:5 620 33x99", "controlling", "ioctl TIOCSTI function not implemented"]
+
+
+async def test_commands_that_lost_their_launchers_are_killed_one_by_one(
+    runtime: OciRuntime, wall: Wall, probe: Path
+) -> None:
+    roomy = replace(wall, limits=limits(cpus=2, memory="256M", pids=512, open_files=1024))
+    async with keeping(runtime, roomy, probe) as (_, keeper):
+        specs = [ProcessSpec(id=f"p-{port}", argv=["/bin/probe", "listen", str(port)]) for port in range(1001, 1021)]
+        await asyncio.gather(*(keeper.spawn(spec) for spec in specs))
+        for number, spec in enumerate(specs):
+            assert (await keeper.wait_for_port(1001 + number, 20.0)).open
+            await keeper.signal(spec.id, "KILL")
+            await ended(keeper, spec.id)
+            assert (await keeper.process(spec.id)).signal == "KILL"
+            assert (await keeper.hello()).processes == len(specs) - number - 1
+        groups = runtime.cgroups.v2(wall.id)
+        await eventually(lambda: len(list(groups.glob("c*/"))) <= 8)
+
+
+async def ended(keeper: Keeper, process: str) -> None:
+    async for _ in await keeper.output(process, follow=True):
+        pass
