@@ -275,3 +275,18 @@ def test_more_than_a_keeper_remembers_is_told_as_lost_and_ends_are_found_out(own
         process.stdin.write("\n")
         assert process.wait(30).exit_code == 5
         wait_until(lambda: ("process.ended", process.id) in told_of(client, sandbox), "its end to be told")
+
+
+def test_what_died_with_its_sandbox_while_no_server_was_there_is_told_by_the_next_one(own_server: Server) -> None:
+    own_server.start()
+    with Client(own_server.address) as client:
+        sandbox = Sandbox.create(server=client)
+        process = sandbox.spawn("sleep 600")
+        wait_until(lambda: told_of(client, sandbox), "its start to be told")
+        ((pid,),) = own_server.sql("SELECT pid FROM sandboxes WHERE id = ?", sandbox.id)
+        own_server.end(signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
+        own_server.start()
+        assert told_of(client, sandbox) == [("process.started", process.id), ("process.ended", process.id)]
+        last = [event.type for event in client.events(sandbox=sandbox.id)][-2:]
+        assert last == ["process.ended", "sandbox.stopped"]
