@@ -215,7 +215,8 @@ async def test_a_hot_journal_on_a_disk_that_is_too_small(small: Room) -> None:
     process = await ended(small, spawned.id)
     assert (process.exit_code, process.offset) == (0, size + 3)
     rest, missing = await read(await small.keeper.output(spawned.id))
-    assert (missing + len(rest), rest[-3:]) == (size + 3, b"end")
+    assert missing + len(rest) == size + 3
+    assert rest == b"" or rest.endswith(b"end")  # one that has ended makes room for the other, if need be all of it
 
 
 async def test_a_deleted_journal_does_not_harm_who_reads_it(room: Room) -> None:

@@ -7,6 +7,8 @@ import (
 	"skerry/keeper/internal/glob"
 )
 
+const someMost = 1 << 20 // bytes of paths that are held to be sent
+
 // ListOptions say what is wanted of what lies below a directory.
 type ListOptions struct {
 	Depth  int // levels; 1: the directory's own entries
@@ -27,6 +29,7 @@ type listing struct {
 	pattern *glob.Pattern
 	states  []glob.State // of the directories that we are in
 	some    []*Info
+	size    int // bytes of paths in some: one may have a quarter of a MiB
 	more    bool
 }
 
@@ -60,7 +63,7 @@ func (a *Area) List(path string, o ListOptions, begin func(), each func(*Info) b
 				return Listing{true, l.skipped}, nil
 			}
 		}
-		if l.some = l.some[:0]; v == done {
+		if l.some, l.size = l.some[:0], 0; v == done {
 			return Listing{l.more || l.cut, l.skipped}, nil
 		}
 	}
@@ -108,7 +111,7 @@ func (l *listing) step() (verdict, error) {
 			l.states = append(l.states, state)
 		}
 	}
-	if len(l.some) >= stepsAtOnce {
+	if len(l.some) >= stepsAtOnce || l.size > someMost {
 		return pause, nil
 	}
 	return goOn, nil
@@ -128,4 +131,5 @@ func (l *listing) give(info *Info, name string) {
 		info.Name = info.Path[strings.LastIndexByte(info.Path, '/')+1:]
 	}
 	l.some = append(l.some, info)
+	l.size += len(info.Path)
 }

@@ -9,6 +9,8 @@ import (
 
 var errSpoiled = errors.New("not what was written")
 
+const frameMost = 1 << 20 // no frame is larger, and the host takes none that is
+
 // frame is one frame's head, as a file has it.
 type frame struct {
 	kind byte
@@ -21,7 +23,7 @@ func frameIn(b []byte, left int64) (frame, error) {
 		return frame{}, errSpoiled
 	}
 	f := frame{b[0], int64(binary.BigEndian.Uint32(b[1:]))}
-	if f.kind != wire.Stdout && f.kind != wire.Stderr || f.size == 0 || f.size > left-wire.FrameHead {
+	if f.kind != wire.Stdout && f.kind != wire.Stderr || f.size == 0 || f.size > min(left-wire.FrameHead, frameMost) {
 		return frame{}, errSpoiled
 	}
 	return f, nil
@@ -103,6 +105,9 @@ func (r *Reader) large(window []byte, f frame) Piece {
 // cut returns a part of a frame as a frame of its own.
 func (r *Reader) cut(window []byte, f frame, most int64) (Piece, error) {
 	n := min(f.size-r.skip, most, int64(len(window)-wire.FrameHead))
+	if n <= 0 { // its head was another one when it was looked for: root inside writes to the file right now
+		return Piece{}, errSpoiled
+	}
 	part := window[:wire.FrameHead+n]
 	if int64(readAt(r.seg.fd, part[wire.FrameHead:], r.at+wire.FrameHead+r.skip)) < n {
 		return Piece{}, errSpoiled

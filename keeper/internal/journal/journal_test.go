@@ -215,3 +215,20 @@ func TestAWriterWaitsForItsPacedReaderAndLosesNothing(t *testing.T) {
 		t.Errorf("%d bytes came", total)
 	}
 }
+
+func TestAFrameWhoseHeadChangesUnderAReaderIsSpoiled(t *testing.T) {
+	r := &Reader{seg: &segment{fd: -1}, skip: 20}
+	if _, err := r.cut(make([]byte, 64), frame{wire.Stdout, 10}, 100); err != errSpoiled {
+		t.Error(err)
+	}
+}
+
+func TestAFrameThatTheHostWouldNotTakeIsSpoiled(t *testing.T) {
+	head := make([]byte, wire.FrameHead)
+	for size, want := range map[int]error{frameMost: nil, frameMost + 1: errSpoiled} {
+		wire.PutHeadOf(head, wire.Stdout, size)
+		if _, err := frameIn(head, 1<<30); err != want {
+			t.Error(size, err)
+		}
+	}
+}

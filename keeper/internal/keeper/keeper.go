@@ -109,7 +109,7 @@ func (k *keeper) run() int {
 		case s := <-signals:
 			k.pool.Reap()
 			if s == syscall.SIGTERM || s == syscall.SIGINT {
-				k.quit <- 2 * time.Second
+				return k.end(2*time.Second, signals)
 			}
 		case grace := <-k.quit:
 			return k.end(grace, signals)

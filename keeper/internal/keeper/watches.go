@@ -51,7 +51,7 @@ func watchChanges(c *wire.Conn, q *wire.Request, area *files.Area, path string, 
 	reader, err := all.Open(wish, key, q.Query.Get("since"))
 	switch {
 	case errors.Is(err, watch.ErrTooMany), errors.Is(err, watch.ErrTooManyWatches), errors.Is(err, watch.ErrNoWatches),
-		errors.Is(err, watch.ErrNoInstances):
+		errors.Is(err, watch.ErrNoInstances), errors.Is(err, watch.ErrTooDeep):
 		c.Fail(429, "too_many", err.Error())
 		return nil
 	case err != nil:

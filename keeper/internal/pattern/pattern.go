@@ -10,7 +10,7 @@ import (
 const (
 	most    = 100
 	longest = 1024
-	deepest = 32 // components; each "**" multiplies the work
+	deepest = 32 // components
 )
 
 // ErrBad means a pattern that can't be read, or too many of them.
@@ -95,26 +95,30 @@ func (s Set) MatchLast(name string, directory bool) bool {
 	return false
 }
 
+// match goes back only to the last "**": what an earlier one could take besides, that one can take too. So the work is no
+// more than the product of both lengths.
 func match(pattern, parts []string) bool {
-	for len(pattern) > 0 {
-		if pattern[0] == "**" {
-			if len(pattern) == 1 {
-				return len(parts) > 0
+	star, from := -1, 0
+	i, n := 0, 0
+	for n < len(parts) {
+		if i < len(pattern) && pattern[i] == "**" {
+			if star, from = i, n; i == len(pattern)-1 {
+				return true
 			}
-			for i := range parts {
-				if match(pattern[1:], parts[i:]) {
-					return true
-				}
+			i++
+			continue
+		}
+		if i < len(pattern) {
+			if ok, _ := path.Match(pattern[i], parts[n]); ok {
+				i, n = i+1, n+1
+				continue
 			}
+		}
+		if star < 0 {
 			return false
 		}
-		if len(parts) == 0 {
-			return false
-		}
-		if ok, _ := path.Match(pattern[0], parts[0]); !ok {
-			return false
-		}
-		pattern, parts = pattern[1:], parts[1:]
+		from++
+		i, n = star+1, from
 	}
-	return len(parts) == 0
+	return i == len(pattern)
 }

@@ -1,6 +1,9 @@
 package pattern
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestPatternsMatchPaths(t *testing.T) {
 	for _, c := range []struct {
@@ -38,5 +41,17 @@ func TestBadPatternsAreRefused(t *testing.T) {
 	}
 	if _, err := Parse(make([]string, most+1)); err == nil {
 		t.Error("too many were taken")
+	}
+}
+
+func TestManyDoubleStarsTakeNoLongerThanFew(t *testing.T) {
+	pattern := strings.Repeat("**/a/", 15) + "b"
+	set, err := Parse([]string{pattern})
+	if err != nil {
+		t.Fatal(err)
+	}
+	deep := strings.Repeat("a/", 500)
+	if set.MatchLast(deep+"c", false) || !set.MatchLast(deep+"b", false) {
+		t.Error("a deep path")
 	}
 }

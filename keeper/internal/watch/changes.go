@@ -106,7 +106,7 @@ func (w *Watcher) join(from *held, to string) {
 func (w *Watcher) carry(from *held, here *node, name, path string) {
 	switch {
 	case !from.Directory:
-	case from.child != nil && !w.exclude.Match(path, true):
+	case from.child != nil && !w.exclude.Match(path, true) && from.child.fits(here):
 		w.place(from.child, here, name)
 	case from.child != nil:
 		w.forget(from.child)

@@ -11,6 +11,8 @@ import (
 const (
 	maxWatches = 65_536
 	batch      = 1024 // names read with one change of rights
+	maxDepth   = 1024
+	maxTold    = 100_000 // names of scans whose own notices may still come
 )
 
 // Why a directory can't be watched.
@@ -18,6 +20,7 @@ var (
 	ErrTooManyWatches = errors.New("there are more than 65,536 directories in it")
 	ErrNoWatches      = errors.New("the host's limit of watched directories is reached (fs.inotify.max_user_watches)")
 	ErrNoInstances    = errors.New("the host's limit of watchers is reached (fs.inotify.max_user_instances)")
+	ErrTooDeep        = errors.New("there are more than 1,024 levels of directories in it")
 	errGone           = errors.New("the watched directory is gone")
 )
 
@@ -45,7 +48,19 @@ func join(above, name string) string {
 	return above + "/" + name
 }
 
-// place makes a node known under a name, where it may have been moved to.
+// fits says whether a node can be below another. What is seen on the disk may be newer than what was told so far: then a
+// directory can seem to lie in itself.
+func (n *node) fits(above *node) bool {
+	depth := 0
+	for ; above != nil; above = above.above {
+		if depth++; above == n || depth > maxDepth {
+			return false
+		}
+	}
+	return true
+}
+
+// place makes a node known under a name, where it may have been moved to; it has to fit.
 func (w *Watcher) place(n *node, above *node, name string) {
 	if n.above != nil && n.above.below[n.name] == n {
 		delete(n.above.below, n.name)
@@ -95,7 +110,9 @@ func (w *Watcher) enter(above *node, name string, tell bool) error {
 		if err != nil {
 			return err
 		}
-		pending = append(pending, below...)
+		if pending = append(pending, below...); len(pending) > maxWatches {
+			return ErrTooManyWatches
+		}
 	}
 	return nil
 }
@@ -166,8 +183,15 @@ func (w *Watcher) watch(f found) (int, *node, error) {
 	n := w.nodes[wd]
 	if n == nil {
 		n = &node{wd: wd}
-		w.nodes[wd] = n
 	}
+	if !n.fits(f.above) {
+		if w.nodes[wd] == nil {
+			_, _ = syscall.InotifyRmWatch(w.fd, uint32(wd))
+		}
+		_ = syscall.Close(fd)
+		return -1, nil, ErrTooDeep
+	}
+	w.nodes[wd] = n
 	if f.above != nil {
 		w.place(n, f.above, f.name)
 	}
@@ -199,6 +223,19 @@ func (w *Watcher) openRoot() (int, error) {
 	return fd, err
 }
 
+// remember keeps a name that a scan tells, so that its own notice tells nothing more. Beyond a bound it is told twice.
+func (w *Watcher) remember(here *node, name string) {
+	if w.toldNames >= maxTold {
+		return
+	}
+	if here.told == nil {
+		here.told = map[string]bool{}
+		w.scanned = append(w.scanned, here)
+	}
+	here.told[name] = true
+	w.toldNames++
+}
+
 // names reads some of a directory's names.
 func (w *Watcher) names(dirents *linux.Dirents, here *node, below []found, tell bool) ([]found, bool) {
 	for range batch {
@@ -209,11 +246,7 @@ func (w *Watcher) names(dirents *linux.Dirents, here *node, below []found, tell 
 		path := join(here.path(), entry.Name)
 		directory := entry.Type == syscall.DT_DIR
 		if tell {
-			if here.told == nil {
-				here.told = map[string]bool{}
-				w.scanned = append(w.scanned, here)
-			}
-			here.told[entry.Name] = true
+			w.remember(here, entry.Name)
 			if directory {
 				w.tell("created", path, true)
 			} else {
@@ -221,7 +254,9 @@ func (w *Watcher) names(dirents *linux.Dirents, here *node, below []found, tell 
 			}
 		}
 		if w.recursive && (directory || entry.Type == syscall.DT_UNKNOWN) && !w.exclude.MatchLast(path, true) {
-			below = append(below, found{here, entry.Name})
+			if below = append(below, found{here, entry.Name}); len(below) > maxWatches {
+				return below, false
+			}
 		}
 	}
 	return below, true

@@ -68,9 +68,13 @@ func (r *ring) wake() {
 	}
 }
 
-func (r *ring) now() int64 {
+// begin is where a reader begins now: at the end; or, when there is an end to be told, before that.
+func (r *ring) begin() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.ended && len(r.events) > 0 {
+		return r.last - 1
+	}
 	return r.last
 }
 

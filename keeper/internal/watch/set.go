@@ -53,7 +53,7 @@ func (s *Set) Open(wish Wish, key, token string) (*Reader, error) {
 	_, _ = rand.Read(id[:])
 	w.ID, w.key, w.readers = hex.EncodeToString(id[:]), key, 1
 	s.all = append(s.all, w)
-	return &Reader{w, s, w.now(), token != ""}, nil
+	return &Reader{w, s, w.begin(), token != ""}, nil
 }
 
 func (s *Set) resume(key, token string) *Reader {
@@ -109,7 +109,7 @@ func (s *Set) drop(i int) {
 func (r *Reader) Next(stop <-chan struct{}) (events []Event, lost bool) {
 	events, lost = r.after(r.Seq, stop)
 	if lost {
-		r.Seq = r.now()
+		r.Seq = r.begin()
 	} else if len(events) > 0 {
 		r.Seq = events[len(events)-1].Seq
 	}

@@ -35,18 +35,19 @@ type Watcher struct {
 	include   pattern.Set
 	exclude   pattern.Set
 
-	file     *os.File
-	fd       int // the same; os.File.Fd would take it off the poller
-	stop     chan struct{}
-	started  bool
-	identity inode
-	root     *node
-	nodes    map[int]*node
-	scanned  []*node // that have names in told
-	held     []*held
-	byPath   map[string]*held
-	round    int  // of looking at all directories
-	gone     bool // the root
+	file      *os.File
+	fd        int // the same; os.File.Fd would take it off the poller
+	stop      chan struct{}
+	started   bool
+	identity  inode
+	root      *node
+	nodes     map[int]*node
+	scanned   []*node // that have names in told
+	toldNames int     // how many
+	held      []*held
+	byPath    map[string]*held
+	round     int  // of looking at all directories
+	gone      bool // the root
 
 	readers int // the set's
 	timer   *time.Timer
@@ -103,7 +104,7 @@ func (w *Watcher) run() {
 			for _, n := range w.scanned {
 				n.told = nil
 			}
-			w.scanned = nil
+			w.scanned, w.toldNames = nil, 0
 		}
 	}
 }
