@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 from keeper.room import spec
 
-from skerry.errors import SandboxUnavailable
+from skerry.errors import QuotaExceeded, SandboxUnavailable
 from skerry.keeper import Keeper, KeeperLied, KeeperSilent
 
 Writer = asyncio.StreamWriter
@@ -180,6 +182,14 @@ async def test_nobody_there_is_silence(tmp_path: Path) -> None:
         raise ConnectionRefusedError
 
     with pytest.raises(KeeperSilent):
+        await Keeper(connect, None).hello()
+
+
+async def test_a_host_without_descriptors_is_not_the_sandboxs_failure() -> None:
+    async def connect() -> socket.socket:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with pytest.raises(QuotaExceeded):
         await Keeper(connect, None).hello()
 
 

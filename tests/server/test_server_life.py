@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import signal
 import stat
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from subprocess import TimeoutExpired
 from typing import Any
 
@@ -116,3 +119,28 @@ def test_the_doctor_and_the_server_tell_of_themselves(server: Server) -> None:
     assert info["pid"] == server.process.pid
     assert info["address"] == server.address
     assert info["state_dir"] == str(server.state_dir)
+
+
+def test_a_server_without_descriptors_refuses_calls_and_harms_no_sandbox(own_server: Server) -> None:
+    own_server.start()
+    assert own_server.process is not None
+    pid, clients = own_server.process.pid, [own_server.http() for _ in range(8)]
+    box = clients[0].post("/v1/sandboxes", json={}).json()["id"]
+    for http in clients:  # connected beforehand
+        http.get(f"/v1/sandboxes/{box}").raise_for_status()
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (max(map(int, os.listdir(f"/proc/{pid}/fd"))) + 1, limits[1]))
+    try:
+        with ThreadPoolExecutor(len(clients)) as pool:
+            sleep = {"cmd": ["sleep", "2"]}
+            path = f"/v1/sandboxes/{box}/processes"
+            answers = [pool.submit(http.post, path, params=RUN, json=sleep) for http in clients]
+            statuses = {answer.result().status_code for answer in answers}
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+    assert 429 in statuses, "the test means to use up all descriptors"
+    assert statuses <= {200, 429}
+    assert clients[0].get(f"/v1/sandboxes/{box}").json()["state"] == "running"
+    assert run(clients[0], box, "echo there")["stdout"] == "there\n"
+    for http in clients:
+        http.close()

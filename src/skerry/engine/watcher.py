@@ -18,7 +18,7 @@ from skerry.engine.events import Events, News
 from skerry.engine.live import Live
 from skerry.engine.runs import process_info
 from skerry.errors import SandboxUnavailable, SkerryError
-from skerry.keeper import EventsHello, Keeper, KeeperLied, Process, ProcessEvent
+from skerry.keeper import EventsHello, HostShort, Keeper, KeeperLied, Process, ProcessEvent
 from skerry.types import ProcessInfo
 
 AT_ONCE = 100  # events that are taken within PACE_S: a keeper that floods its host is slowed down
@@ -52,6 +52,8 @@ class Watcher:
             before = ears.heard
             try:
                 await ears.listen()
+            except HostShort:  # later, then
+                pass
             except SkerryError as error:
                 failures = failures + 1 if ears.heard == before else 1
                 if failures >= TRIES and live.keeper is keeper and live.row.state == "running":

@@ -10,7 +10,7 @@ frame: the unit of a process's stream.
 from skerry.keeper.binary import binary, build_id
 from skerry.keeper.client import Keeper
 from skerry.keeper.events import EventStream
-from skerry.keeper.failures import KeeperLied, KeeperSilent
+from skerry.keeper.failures import HostShort, KeeperLied, KeeperSilent
 from skerry.keeper.files import FileContent
 from skerry.keeper.output import OutputStream
 from skerry.keeper.process import ProcessStream
@@ -35,6 +35,7 @@ __all__ = [
     "FileContent",
     "Gap",
     "Hello",
+    "HostShort",
     "Keeper",
     "KeeperLied",
     "KeeperSilent",

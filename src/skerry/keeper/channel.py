@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -21,7 +22,7 @@ from skerry.errors import (
 )
 from skerry.keeper import messages
 from skerry.keeper.connection import Connection
-from skerry.keeper.failures import KeeperLied, KeeperSilent
+from skerry.keeper.failures import HostShort, KeeperLied, KeeperSilent
 from skerry.keeper.values import Failed
 
 Connect = Callable[[], Awaitable[socket.socket]]
@@ -32,6 +33,7 @@ JSON: Final = "Content-Type: application/json\r\n"
 _CHUNKED: Final = "Transfer-Encoding: chunked\r\n"
 _PIECE: Final = 256 << 10
 _SPARE: Final = 4
+_SHORT: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS))
 
 _CLASSES: dict[str, type[SkerryError]] = {
     "bad_cwd": InvalidRequest,
@@ -76,6 +78,11 @@ class Channel:
         try:
             return await Connection.open(await self._connect())
         except OSError as error:
+            if error.errno in _SHORT:
+                raise HostShort(
+                    f"the server can't open another connection: {error.strerror}",
+                    hint="`skerry doctor` tells its limit of open files",
+                ) from None
             raise KeeperSilent(f"the keeper can't be reached: {error}") from None
 
     def keep(self, connection: Connection) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skerry.errors import SandboxUnavailable
+from skerry.errors import QuotaExceeded, SandboxUnavailable
 
 
 class KeeperLied(SandboxUnavailable):
@@ -11,3 +11,7 @@ class KeeperLied(SandboxUnavailable):
 
 class KeeperSilent(SandboxUnavailable):
     """It did not answer in time, or can't be reached."""
+
+
+class HostShort(QuotaExceeded):
+    """This host has no descriptor or memory left to ask it: nobody's fault inside, and no sandbox ends for it."""

@@ -95,6 +95,8 @@ class OciRuntime:
                 await _connect(connection, f"{near}/{sandbox}")
         except OSError as error:
             connection.close()
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # this host's failure, not the sandbox's
+                raise
             raise SandboxUnavailable(f"{sandbox} does not answer: {error.strerror or error}") from error
         except BaseException:
             connection.close()
