@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -255,3 +257,34 @@ def test_a_process_is_listed_signalled_and_forgotten(http: httpx.Client, box: st
     assert ended[0].json()["signal"] == "TERM"
     assert http.delete(f"{box}/processes/{process}").status_code == 204
     assert http.get(f"{box}/processes/{process}").status_code == 404
+
+
+def test_a_caller_that_leaves_in_the_middle_of_input_leaves_nothing_behind(
+    server: Server, http: httpx.Client, box: str
+) -> None:
+    def descriptors() -> int:
+        assert server.process is not None
+        return len(os.listdir(f"/proc/{server.process.pid}/fd"))
+
+    made = http.post(f"{box}/processes", json={"cmd": ["sleep", "1000"], "stdin_stream": True}).json()
+    process, before = f"{box}/processes/{made['id']}", descriptors()
+    with contextlib.ExitStack() as callers:
+        for _ in range(20):
+            caller = callers.enter_context(socket.socket(socket.AF_UNIX))
+            caller.connect(str(socket_path(server.state_dir)))
+            head = f"POST {process}/stdin HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n\r\n"
+            caller.sendall(head.encode() + bytes(200_000))
+        wait_until(lambda: descriptors() > before + 30, "each to have a connection to the sandbox")
+    wait_until(lambda: descriptors() < before + 5, "the connections to be let go of")
+    http.post(f"{process}/signal", json={"signal": "KILL"}).raise_for_status()
+
+
+def test_input_that_nobody_reads_is_held_only_up_to_a_bound(http: httpx.Client, box: str) -> None:
+    def spawn() -> httpx.Response:
+        return http.post(f"{box}/processes", json={"cmd": ["sleep", "1000"], "stdin": "x" * (15 << 20)})
+
+    made = [spawn() for _ in range(5)]
+    assert [one.status_code for one in made] == [201] * 4 + [429]
+    for one in made[:4]:
+        http.post(f"{box}/processes/{one.json()['id']}/signal", json={"signal": "KILL"}).raise_for_status()
+    wait_until(lambda: spawn().status_code == 201, "room for more")

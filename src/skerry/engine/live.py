@@ -33,6 +33,7 @@ class Live:
         self.sessions = Shells()
         self.starting = False  # on its way from stopped to running: its row does not tell yet
         self.deleted = False
+        self.input_held = 0  # bytes that came with starts and that programs have not read yet
         self.work = Work()
         self.watching: asyncio.Task[None] | None = None  # hears what its keeper tells
 

@@ -16,13 +16,14 @@ from skerry.engine import outputs, plan, runs
 from skerry.engine.live import Live
 from skerry.engine.outputs import Reading, View
 from skerry.engine.runs import Run
-from skerry.errors import InvalidRequest, SandboxUnavailable, SkerryError
+from skerry.errors import InvalidRequest, QuotaExceeded, SandboxUnavailable, SkerryError
 from skerry.keeper import Keeper, ProcessSpec, Size
 from skerry.types import Caller, OutputPage, ProcessInfo, Pty, RunRequest, RunResult, parse_size
 
 Find = Callable[[Caller, str], Live]
 Use = Callable[[Caller, str], AbstractAsyncContextManager[tuple[Live, Keeper]]]
 Fail = Callable[[Live, Keeper, SandboxUnavailable], Awaitable[None]]
+INPUT_MOST = 64 << 20
 
 
 class Processes:
@@ -56,10 +57,11 @@ class Processes:
             )
         async with self._use(caller, ref) as (live, keeper):
             process, stdin = plan.new_id("p-"), _input(request)
+            _check_room(live, stdin)
             with _at_work(live, process):
                 started = await keeper.spawn(_spec(process, request))
             if stdin is not None:
-                self._spawn(_hand_over(keeper, process, stdin))
+                self._spawn(_hand_over(live, keeper, process, stdin))
             return runs.process_info(started)
 
     async def collect(self, run: Run) -> RunResult:
@@ -167,9 +169,22 @@ async def _feed(run: Run, data: bytes) -> None:
         await run.close_stdin()
 
 
-async def _hand_over(keeper: Keeper, process: str, data: bytes) -> None:
+def _check_room(live: Live, stdin: bytes | None) -> None:
+    """For what comes with a start: it is held here until its program has read it, which it need never do."""
+    if stdin is not None and live.input_held + len(stdin) > INPUT_MOST:
+        raise QuotaExceeded(
+            f"{live.input_held >> 20} MiB of input wait to be read in this sandbox already",
+            hint="write it to the process's stdin, which takes it as fast as it is read",
+        )
+
+
+async def _hand_over(live: Live, keeper: Keeper, process: str, data: bytes) -> None:
     async def once() -> AsyncIterator[bytes]:
         yield data
 
-    with contextlib.suppress(SkerryError, OSError):
-        await keeper.stdin(process, once(), close=True)
+    live.input_held += len(data)
+    try:
+        with contextlib.suppress(SkerryError, OSError):
+            await keeper.stdin(process, once(), close=True)
+    finally:
+        live.input_held -= len(data)

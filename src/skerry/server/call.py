@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from starlette.types import Receive
@@ -22,6 +22,7 @@ B = TypeVar("B")
 T = TypeVar("T")
 
 JSON_LIMIT = 1 << 20
+AHEAD = 4  # pieces of a body that are read before they are asked for
 _PROCESS = re.compile(r"p-[a-z2-7]{10}")
 ONCE = frozenset(
     b"host origin authorization content-type content-length accept range idempotency-key "
@@ -170,6 +171,34 @@ class Call(Generic[Q, B]):
             for watch in watches:
                 watch.cancel()
             await _end(task)
+
+    async def with_body(self, work: Callable[[AsyncIterator[bytes]], Coroutine[Any, Any, T]]) -> T:
+        """Do `work` with the raw body, which it may take at any speed; it is cancelled when the caller goes away, also
+        while it takes nothing: so the body is read a little ahead of it."""
+        ahead: asyncio.Queue[bytes | None] = asyncio.Queue(AHEAD)
+        task = asyncio.ensure_future(work(_taken(ahead)))
+        reading = asyncio.ensure_future(self._read(ahead))
+        try:
+            await asyncio.wait((task, reading), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise Gone
+            return task.result()
+        finally:
+            await _end(task)
+            await _end(reading)
+            if not reading.cancelled():
+                reading.exception()
+
+    async def _read(self, ahead: asyncio.Queue[bytes | None]) -> None:
+        async for chunk in self.chunks():
+            await ahead.put(chunk)
+        await ahead.put(None)
+        await self.gone()
+
+
+async def _taken(ahead: asyncio.Queue[bytes | None]) -> AsyncIterator[bytes]:
+    while (chunk := await ahead.get()) is not None:
+        yield chunk
 
 
 async def _come(event: asyncio.Event) -> None:

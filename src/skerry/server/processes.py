@@ -118,7 +118,8 @@ async def wait(call: Call[WaitQuery, Nothing]) -> RunResult | Answered:
 
 
 async def stdin(call: Call[StdinQuery, Nothing]) -> None:
-    await call.engine.processes.send_stdin(call.caller, call.ref, call.process, call.chunks(), call.query.close)
+    ref, process, close = call.ref, call.process, call.query.close
+    await call.with_body(lambda body: call.engine.processes.send_stdin(call.caller, ref, process, body, close))
 
 
 async def list_(call: Call[Nothing, Nothing]) -> Processes:
