@@ -189,3 +189,11 @@ def test_killing_what_is_gone_is_no_error_and_signalling_it_is(process: Callable
         one.signal("TERM")
     with pytest.raises(Conflict, match="has ended"):
         one.stdin.write("x")
+
+
+def test_a_wait_for_output_ends_in_its_time_also_when_no_server_answers(
+    process: Callable[[Handler], Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "GIVE_UP_AFTER", 1000.0)
+    with pytest.raises(ServerUnreachable):
+        process(lambda _: Said(200, started(0), MEDIA_TYPE)).wait_for_output("ready", timeout=0.3)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skerry.client import landing
-from skerry.client.landing import Landing, Refused, changed
+from skerry.client.landing import Landing, Refused, SingleFile, changed
 from skerry.errors import InvalidRequest
 from skerry.types import FileInfo, FileType
 
@@ -119,3 +119,11 @@ def test_new_and_changed_files_are_told_from_old_ones() -> None:
         "dir": info("dir", "directory"), "link": info("link", "link"), "pipe": info("pipe", "fifo"),
     }  # fmt: skip
     assert changed(before, after) == ["grown", "new", "touched"]
+
+
+@pytest.mark.parametrize("name", ["\u6f22" * 85, os.fsdecode(b"caf\xe9.txt")])
+def test_one_file_lands_under_the_longest_name_and_one_that_is_not_utf8(tmp_path: Path, name: str) -> None:
+    with SingleFile(tmp_path / name) as file:
+        file.write(b"content")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_bytes() == b"content"

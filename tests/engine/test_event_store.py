@@ -170,3 +170,15 @@ def test_an_old_database_is_brought_up_and_keeps_what_it_had(tmp_path: Path) -> 
         assert database.read("PRAGMA user_version")[0][0] == SCHEMA_VERSION
         assert database.read("SELECT sandbox FROM creates")[0][0] == "sb-a"
         assert database.read("SELECT count(*) FROM events")[0][0] == 0
+
+
+async def test_whoever_knows_more_than_there_is_is_told_and_hears_what_comes(database: Database) -> None:
+    events = Events(database)
+    events.tell(news())
+    events.flush()
+    pages = events.read(Wish(ANN), 5000, True)
+    assert [(await anext(pages))[0].type for _ in range(2)] == ["hello", "lost"]
+    events.tell(news())
+    events.flush()
+    assert (await anext(pages))[0].seq == 2
+    await pages.aclose()

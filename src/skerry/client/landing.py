@@ -212,7 +212,8 @@ class SingleFile:
         self._limit = limit
         above = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            self._part = Part(above, f".{name[:100]}.{token_hex(4)}.part".encode(), os.fsencode(name), mode, None)
+            raw = os.fsencode(name)
+            self._part = Part(above, b".%b.%b.part" % (raw[:100], token_hex(4).encode()), raw, mode, None)
         finally:
             os.close(above)
 

@@ -96,7 +96,7 @@ def decode(body: bytes, kind: type[T]) -> T:
         decoder = _DECODERS[kind] = msgspec.json.Decoder(kind)
     try:
         return decoder.decode(body)  # type: ignore[no-any-return]
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SkerryError(
             f"the server's answer can't be read: {error}",
             hint="is it a Skerry server of the same version? `skerry server status` shows it",

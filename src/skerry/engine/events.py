@@ -186,10 +186,12 @@ class Events:
     async def read(self, wish: Wish, since: int | None, follow: bool) -> AsyncGenerator[list[Event], None]:
         """Pages of events after `since`; None: all that are kept, or, to follow, from now on. A follower is first
         greeted, with the number from which on it hears everything."""
-        position = since if since is not None else self.last if follow else 0
+        position = min(since, self.last) if since is not None else self.last if follow else 0
         told_of = 0 if since is not None else self._floor(wish.caller)
         if follow:
             yield [Event(seq=position, at=time.time(), type="hello")]
+        if since is not None and since > self.last:  # of another life of this server, on a disk that is new
+            yield [Event(seq=position, at=time.time(), type="lost")]
         while True:
             more, last, floor = self._more, self.last, self._floor(wish.caller)
             if position < floor and told_of < floor:

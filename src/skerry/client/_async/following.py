@@ -43,7 +43,10 @@ class AsyncFollowing:
                     patience.renew()
                     yield piece
             except ServerUnreachable as error:
-                await backend.sleep(patience.pause(error))
+                pause = patience.pause(error)
+                if until is not None and time.monotonic() + pause > until:
+                    raise
+                await backend.sleep(pause)
 
     async def _once(self, follow: bool, within: float | None) -> AsyncIterator[Output]:
         """One connection's worth. An answer that just stops was cut off."""

@@ -44,7 +44,10 @@ class Following:
                     patience.renew()
                     yield piece
             except ServerUnreachable as error:
-                backend.sleep(patience.pause(error))
+                pause = patience.pause(error)
+                if until is not None and time.monotonic() + pause > until:
+                    raise
+                backend.sleep(pause)
 
     def _once(self, follow: bool, within: float | None) -> Iterator[Output]:
         """One connection's worth. An answer that just stops was cut off."""
