@@ -15,6 +15,7 @@ from rich.table import Table
 from bench.crowd import MANY, crowd
 from bench.measure import Row, private_memory, repeat, row, side_by_side, timed
 from bench.peers import peers, run
+from bench.stream import STREAM, STREAM_HOST, stream
 from bench.trees import FILES, UPLOAD, WRITE, trees
 from skerry import Options, Sandbox
 
@@ -89,7 +90,7 @@ def idle_memory() -> int:
         return private_memory(sandbox.id)
 
 
-def ratios(rows: dict[str, Row], memory: int, right: int) -> list[dict[str, object]]:
+def ratios(rows: dict[str, Row], memory: int, right: int, grown: int) -> list[dict[str, object]]:
     """The issue's figures: what was measured, against what, and the bound."""
     create = rows[CREATE]
     found: list[dict[str, object]] = []
@@ -110,6 +111,8 @@ def ratios(rows: dict[str, Row], memory: int, right: int) -> list[dict[str, obje
     add("run / subprocess.run", rows[RUN].p50 / rows[TRUE].p50, 5)
     add("spawn → first byte / run → first byte", rows[SPAWN_BYTE].p50 / rows[RUN_BYTE].p50, 2)
     add(f"{MANY} processes in one sandbox at once, right exits", right, MANY, at_most=False)
+    add("cat through a pipe / run(cat, on_output=…)", rows[STREAM_HOST].p50 / rows[STREAM].p50, 0.25, at_most=False)
+    add("growth of the server meanwhile, MB", grown / 1e6, 32)
     add("private memory of an idle sandbox, MB", memory / 1e6, 6)
     add("3,000 files, one call each / one upload", rows[WRITE].p50 * FILES / rows[UPLOAD].p50, 20, at_most=False)
     return found
@@ -135,16 +138,18 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=40, help="repetitions of the slow ones (default: 40)")
     args = parser.parse_args()
     crowds, right = crowd()
+    streams, grown = stream()
     rows = [
         *create_and_peers(args.count),
         *inside(args.count),
         *first_bytes(args.count * 2),
         *trees(),
         *crowds,
+        *streams,
         at_once(10),
         at_once(50),
     ]
-    figures = ratios({one.name: one for one in rows}, idle_memory(), right)
+    figures = ratios({one.name: one for one in rows}, idle_memory(), right, grown)
     show(rows, figures)
     if args.json:
         args.json.write_text(json.dumps({"rows": [one.as_json() for one in rows], "figures": figures}, indent=2) + "\n")
