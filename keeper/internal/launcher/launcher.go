@@ -4,6 +4,7 @@ package launcher
 
 import (
 	"os"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"syscall"
@@ -42,6 +43,9 @@ func Run() int {
 		return 1
 	}
 	syscall.CloseOnExec(SocketFD)
+	// The host has PID 1 go before others; commands, which are forked from this thread, go as everybody does.
+	runtime.LockOSThread()
+	_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, 0)
 	debug.SetGCPercent(20)
 	linux.Default()
 	syscall.Umask(0o022)

@@ -107,8 +107,7 @@ def _copy_out(
 ) -> Transfer | None:
     if target == "-":
         for piece in files.stream(path, user=wish.user):
-            sys.stdout.buffer.write(piece)
-        sys.stdout.buffer.flush()
+            talk.show("stdout", piece)
         return None
     place = Path(target)
     if not _contents(path) and (place.is_dir() or (target.endswith("/") and not wish.recursive)):

@@ -96,7 +96,7 @@ def _print(pieces: Iterable[Output], only: str | None, session: Session) -> None
         if piece.missing and not session.quiet:
             talk.say(f"[skerry: {piece.missing} bytes are gone here]")
         if piece.data and only in (None, piece.stream):
-            talk.pass_on(piece.stream, piece.data)
+            talk.show(piece.stream, piece.data)
 
 
 @click.command()

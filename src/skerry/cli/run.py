@@ -134,7 +134,7 @@ def _leave(process: Process, as_json: bool) -> int:
 
 
 def _pass_on(output: Output) -> None:
-    talk.pass_on(output.stream, output.data)
+    talk.show(output.stream, output.data)
 
 
 def _files(words: tuple[str, ...]) -> dict[str, Path]:

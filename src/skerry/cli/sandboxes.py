@@ -48,7 +48,7 @@ def create(session: Session, /, name: str | None, as_json: bool, **given: Any) -
 def _set_up(sandbox: Sandbox) -> None:
     try:
         for line in setup_lines():
-            sandbox.run(line, timeout=None, check=True, on_output=lambda output: talk.pass_on("stderr", output.data))
+            sandbox.run(line, timeout=None, check=True, on_output=lambda output: talk.show("stderr", output.data))
     except CommandFailed as error:
         error.hint = f"sandbox {sandbox.id} is there; `skerry rm {sandbox.id}` removes it"
         raise

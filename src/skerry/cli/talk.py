@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import json
 import os
@@ -14,6 +15,7 @@ from typing import Any
 import click
 import msgspec
 
+from skerry.cli.tame import Tame
 from skerry.client.harmless import harmless
 from skerry.errors import HostUnsupported, QuotaExceeded, SandboxUnavailable, ServerUnreachable, SkerryError
 from skerry.types import ProcessInfo, Result, parse_span
@@ -23,6 +25,7 @@ TIMED_OUT = 124
 WE_FAILED = 125
 INTERRUPTED = 130
 PIPE_CLOSED = 141
+_tame: dict[int, Tame | None] = {}
 _OURS = (SandboxUnavailable, ServerUnreachable, HostUnsupported, QuotaExceeded)
 
 
@@ -63,8 +66,23 @@ def seconds(text: str | None, flag: str) -> float | None:
     return parse_span(text, flag) if text else None
 
 
+def show(stream: str, data: bytes) -> None:
+    """A program's output: untouched to a file or a pipe, harmless to a terminal."""
+    descriptor = 1 if stream == "stdout" else 2
+    if descriptor not in _tame:
+        _tame[descriptor] = _tamer(descriptor) if os.isatty(descriptor) else None
+    tame = _tame[descriptor]
+    pass_on(stream, data if tame is None else tame.take(data))
+
+
+def _tamer(descriptor: int) -> Tame:
+    tame = Tame()
+    atexit.register(lambda: pass_on("stdout" if descriptor == 1 else "stderr", tame.end()))
+    return tame
+
+
 def pass_on(stream: str, data: bytes) -> None:
-    """A program's own output: bytes untouched, at once."""
+    """Bytes as they are, at once."""
     descriptor = 1 if stream == "stdout" else 2
     view = memoryview(data)
     while view:

@@ -122,7 +122,7 @@ def _follow(session: Session, sandbox: Sandbox, process: Process, *, reads: bool
         for piece in process.follow(-REPLAY):
             if piece.missing and not session.quiet:
                 talk.say(f"[skerry: {piece.missing} bytes are gone here]")
-            talk.pass_on(piece.stream, piece.data)
+            talk.show(piece.stream, piece.data)
         return _ended(session, process.wait())
     except KeyboardInterrupt:
         return _left(session, sandbox, process)

@@ -84,6 +84,7 @@ class OciRuntime:
             await self._run(wall.id, bundle, fds)
         init = processes.identify(int((bundle / "pid").read_text()))
         await posture.check(wall, init.pid)
+        processes.prefer(init)
         self.cgroups.set_cpu(wall.id, wall.limits.cpus)
         return init
 
