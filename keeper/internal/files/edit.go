@@ -75,8 +75,8 @@ func (e *edit) open(path string) error {
 	return err
 }
 
-// reader gives the old file from its beginning on.
-func (e *edit) reader() io.Reader { return io.NewSectionReader(e.source, 0, 1<<62) }
+// reader gives the old file from its beginning on, as long as it was: one that grows meanwhile has no end.
+func (e *edit) reader() io.Reader { return io.NewSectionReader(e.source, 0, e.read.Size) }
 
 // Write adds to the new file.
 func (e *edit) Write(b []byte) (int, error) {

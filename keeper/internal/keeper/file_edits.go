@@ -23,11 +23,13 @@ func (f *fileCall) replace() error {
 	if err != nil {
 		return err
 	}
-	found, err := f.area.Replace(f.path, body[:split], body[split:], count)
-	if err == nil {
-		f.answer(found)
-	}
-	return err
+	return f.inTurn(true, func() error {
+		found, err := f.area.Replace(f.path, body[:split], body[split:], count)
+		if err == nil {
+			f.answer(found)
+		}
+		return err
+	})
 }
 
 func (f *fileCall) patch() error {
@@ -35,11 +37,13 @@ func (f *fileCall) patch() error {
 	if err != nil {
 		return badArgument("body")
 	}
-	done, err := f.area.Patch(f.path, body)
-	if err == nil {
-		f.answer(map[string]any{"files": done})
-	}
-	return err
+	return f.inTurn(true, func() error {
+		done, err := f.area.Patch(f.path, body)
+		if err == nil {
+			f.answer(map[string]any{"files": done})
+		}
+		return err
+	})
 }
 
 // misfit answers for an edit that does not go with what is there; false: the error is another one.
