@@ -185,6 +185,24 @@ def _write_until_it_fails(terminal: Terminal) -> None:
         terminal.write(b"x" * (64 << 20))
 
 
+def test_leaving_wakes_whoever_reads(listening: Listening) -> None:
+    met: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            list(terminal)
+        except BaseException as error:
+            met.append(error)
+
+    with terminal_at(listening) as terminal:
+        reader = threading.Thread(target=read)
+        reader.start()
+        wait_until(lambda: terminal.missing == 3, "the reader to have come to what there is")
+    reader.join(20)
+    assert not reader.is_alive()
+    assert isinstance(met[0], SkerryError)
+
+
 def test_leaving_does_not_wait_for_the_rest_of_a_flood(listening: Listening) -> None:
     with terminal_at(listening, FLOOD) as terminal:
         assert terminal.read(timeout=20)

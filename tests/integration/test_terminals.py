@@ -17,9 +17,9 @@ from serving import Server, wait_until
 from websockets.frames import Frame, Opcode
 from websockets.sync.client import ClientConnection, unix_connect
 
-from skerry import AsyncClient, AsyncSandbox, Process, Pty, Sandbox, Terminal
+from skerry import AsyncClient, AsyncSandbox, Lifecycle, Process, Pty, Sandbox, Terminal
 from skerry.config import socket_path
-from skerry.errors import Conflict, InvalidRequest, NotFound, SkerryError
+from skerry.errors import CommandTimeout, Conflict, InvalidRequest, NotFound, SkerryError
 
 REPLAY = 256 << 10
 
@@ -207,6 +207,30 @@ def test_a_flood_to_a_program_that_does_not_read_is_bounded_and_a_signal_passes_
             ended = json.loads(message) if isinstance(message, str) and '"exit"' in message else None
         assert ended["signal"] == "TERM"
     process.kill()
+
+
+def test_what_was_typed_last_arrives_though_its_viewer_has_left(box: Sandbox) -> None:
+    process = box.spawn("stty raw -echo; echo ready; exec cat >/workspace/pasted", pty=True)
+    text = b"".join(b"%07d\n" % number for number in range(1 << 17))
+    with process.terminal() as terminal:
+        until(terminal, "ready")
+        terminal.write(text)
+    wait_until(lambda: box.files.stat("/workspace/pasted").size == len(text), "all of it")
+    assert box.files.read_bytes("/workspace/pasted") == text
+    process.kill()
+
+
+def test_a_sandbox_with_an_open_terminal_is_not_idle(server: Server) -> None:
+    with Sandbox(name="idle", server=server.address, lifecycle=Lifecycle(idle="1s", on_idle="stop")) as sandbox:
+        process = sandbox.spawn(["cat"], pty=True)
+        with process.terminal() as terminal:
+            with pytest.raises(CommandTimeout):
+                terminal.read(timeout=4)
+            assert sandbox.info().state == "running"
+            terminal.write("\x04")
+            assert list(terminal) == []
+        wait_until(lambda: sandbox.info().state == "stopped", "it to be idle")
+        sandbox.delete()
 
 
 def test_it_outlives_its_viewers(box: Sandbox, shell: Process) -> None:

@@ -21,7 +21,6 @@ T = TypeVar("T")
 A = TypeVar("A")
 AnySource = Source | AsyncIterable[bytes] | AsyncIterable[str]
 Lock = asyncio.Lock
-NetworkStream = httpcore.AsyncNetworkStream
 Callback = Callable[[A], Awaitable[None] | None]
 
 
@@ -83,6 +82,27 @@ async def sleep(seconds: float) -> None:
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     return await asyncio.to_thread(function, *args, **kwargs)
+
+
+class Wire:
+    """The bytes of an upgraded connection, one reader and one writer at a time."""
+
+    def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
+        self._stream = stream
+
+    @property
+    def readable(self) -> bool:
+        """Something has come already, if only the end."""
+        return bool(self._stream.get_extra_info("is_readable"))
+
+    async def read(self, size: int, timeout: float | None = None) -> bytes:
+        return await self._stream.read(size, timeout)
+
+    async def write(self, data: bytes, timeout: float | None = None) -> None:
+        await self._stream.write(data, timeout)
+
+    def cut(self) -> None:
+        """Closing wakes whoever waits."""
 
 
 class Aside:

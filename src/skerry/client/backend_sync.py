@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import httpcore
@@ -19,8 +24,8 @@ T = TypeVar("T")
 A = TypeVar("A")
 AnySource = Source
 Lock = threading.Lock
-NetworkStream = httpcore.NetworkStream
 Callback = Callable[[A], None]
+READ = 64 << 10
 
 
 def open_transport(address: Address) -> httpx.HTTPTransport:
@@ -47,6 +52,65 @@ def sleep(seconds: float) -> None:
 
 def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     return function(*args, **kwargs)
+
+
+class Wire:
+    """The bytes of an upgraded connection, one reader and one writer at a time, each in a thread of its own: httpcore's
+    stream sets the socket's time-out for each call, which the other thread's call would then have."""
+
+    def __init__(self, stream: httpcore.NetworkStream) -> None:
+        self._socket: socket.socket = stream.get_extra_info("socket")
+        self._turn = threading.Lock()  # a TLS connection takes one call at a time; none of them waits
+        try:
+            self._first = [stream.read(READ, 0.001)]  # it may hold what came right behind the answer's head
+        except httpcore.ReadTimeout:
+            self._first = []
+        self._socket.setblocking(False)
+
+    @property
+    def readable(self) -> bool:
+        """Something has come already, if only the end."""
+        return bool(self._first) or _pending(self._socket) or self._wait(select.POLLIN, 0.0)
+
+    def read(self, size: int, timeout: float | None = None) -> bytes:
+        if self._first:
+            return self._first.pop()
+        return self._patiently(partial(self._socket.recv, size), select.POLLIN, timeout)
+
+    def write(self, data: bytes, timeout: float | None = None) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._patiently(partial(self._socket.send, view[:READ]), select.POLLOUT, timeout) :]
+
+    def cut(self) -> None:
+        """Wakes whoever waits in another thread: closing alone would not."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _patiently(self, call: Callable[[], T], event: int, timeout: float | None) -> T:
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                with self._turn:
+                    return call()
+            except BlockingIOError:
+                pass
+            except ssl.SSLWantReadError:
+                event = select.POLLIN
+            except ssl.SSLWantWriteError:
+                event = select.POLLOUT
+            left = None if until is None else until - time.monotonic()
+            if not self._wait(event, left):
+                raise TimeoutError
+
+    def _wait(self, event: int, timeout: float | None) -> bool:
+        poll = select.poll()
+        poll.register(self._socket, event)
+        return bool(poll.poll(None if timeout is None else max(0, timeout * 1000)))
+
+
+def _pending(connection: socket.socket) -> bool:
+    return isinstance(connection, ssl.SSLSocket) and connection.pending() > 0
 
 
 class Aside:

@@ -104,7 +104,9 @@ def on_the_wire(address: Address) -> Iterator[None]:
         yield
     except httpcore.ReadTimeout as error:
         raise TimeoutError from error
-    except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError) as error:
+    except TimeoutError:
+        raise
+    except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.ProtocolError, OSError, ValueError) as error:
         raise ServerUnreachable(f"the connection to {address} broke: {error}", hint="`skerry server logs`") from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ class AsyncWebSocket:
         self.messages = Messages()
         self._client = client
         self._response = response
-        self._stream: backend.NetworkStream = response.extensions["network_stream"]
+        self._wire = backend.Wire(response.extensions["network_stream"])
         self._waiting: deque[bytes | str] = deque()
         self._held = 0
         self._reading = backend.Lock()
@@ -63,7 +64,7 @@ class AsyncWebSocket:
         if not await backend.take_at_once(self._reading):
             return  # somebody reads, and sees it
         try:
-            while not self.messages.over and self._held < HELD and self._stream.get_extra_info("is_readable"):
+            while not self.messages.over and self._held < HELD and self._wire.readable:
                 with contextlib.suppress(TimeoutError):
                     await self._take(AT_ONCE)
         finally:
@@ -71,7 +72,7 @@ class AsyncWebSocket:
 
     async def _take(self, timeout: float | None) -> None:
         with on_the_wire(self._client.address):
-            data = await self._stream.read(READ, timeout)
+            data = await self._wire.read(READ, timeout)
         for message in self.messages.feed(data):
             self._waiting.append(message)
             self._held += len(message)
@@ -84,13 +85,26 @@ class AsyncWebSocket:
     async def _write(self, data: bytes) -> None:
         async with self._writing:
             with on_the_wire(self._client.address):
-                await self._stream.write(data)
+                await self._wire.write(data)
 
     async def aclose(self) -> None:
-        """Say farewell if nobody else is writing; the connection ends in every case."""
+        """Say farewell, and wait a moment until the other side has heard all that was sent. The connection ends in
+        every case; what another thread or task is just doing with it fails."""
         try:
-            if not self._writing.locked():
-                with contextlib.suppress(ServerUnreachable), on_the_wire(self._client.address):
-                    await self._stream.write(self.messages.farewell(), AT_ONCE)
+            with contextlib.suppress(ServerUnreachable, TimeoutError), on_the_wire(self._client.address):
+                if not self._writing.locked():
+                    await self._wire.write(self.messages.farewell(), AT_ONCE)
+                    await self._hear_out()
         finally:
+            self._wire.cut()
             await self._response.aclose()
+
+    async def _hear_out(self) -> None:
+        if not await backend.take_at_once(self._reading):
+            return
+        until = time.monotonic() + AT_ONCE
+        try:
+            while time.monotonic() < until and (data := await self._wire.read(READ, AT_ONCE)):
+                self.messages.feed(data)
+        finally:
+            self._reading.release()

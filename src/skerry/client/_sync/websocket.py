@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ class WebSocket:
         self.messages = Messages()
         self._client = client
         self._response = response
-        self._stream: backend.NetworkStream = response.extensions["network_stream"]
+        self._wire = backend.Wire(response.extensions["network_stream"])
         self._waiting: deque[bytes | str] = deque()
         self._held = 0
         self._reading = backend.Lock()
@@ -64,7 +65,7 @@ class WebSocket:
         if not backend.take_at_once(self._reading):
             return  # somebody reads, and sees it
         try:
-            while not self.messages.over and self._held < HELD and self._stream.get_extra_info("is_readable"):
+            while not self.messages.over and self._held < HELD and self._wire.readable:
                 with contextlib.suppress(TimeoutError):
                     self._take(AT_ONCE)
         finally:
@@ -72,7 +73,7 @@ class WebSocket:
 
     def _take(self, timeout: float | None) -> None:
         with on_the_wire(self._client.address):
-            data = self._stream.read(READ, timeout)
+            data = self._wire.read(READ, timeout)
         for message in self.messages.feed(data):
             self._waiting.append(message)
             self._held += len(message)
@@ -85,13 +86,26 @@ class WebSocket:
     def _write(self, data: bytes) -> None:
         with self._writing:
             with on_the_wire(self._client.address):
-                self._stream.write(data)
+                self._wire.write(data)
 
     def close(self) -> None:
-        """Say farewell if nobody else is writing; the connection ends in every case."""
+        """Say farewell, and wait a moment until the other side has heard all that was sent. The connection ends in
+        every case; what another thread or task is just doing with it fails."""
         try:
-            if not self._writing.locked():
-                with contextlib.suppress(ServerUnreachable), on_the_wire(self._client.address):
-                    self._stream.write(self.messages.farewell(), AT_ONCE)
+            with contextlib.suppress(ServerUnreachable, TimeoutError), on_the_wire(self._client.address):
+                if not self._writing.locked():
+                    self._wire.write(self.messages.farewell(), AT_ONCE)
+                    self._hear_out()
         finally:
+            self._wire.cut()
             self._response.close()
+
+    def _hear_out(self) -> None:
+        if not backend.take_at_once(self._reading):
+            return
+        until = time.monotonic() + AT_ONCE
+        try:
+            while time.monotonic() < until and (data := self._wire.read(READ, AT_ONCE)):
+                self.messages.feed(data)
+        finally:
+            self._reading.release()
