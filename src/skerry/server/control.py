@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
+
+from skerry.errors import QuotaExceeded
+from skerry.types import Caller
+
+CALLS_MOST: Final = 512
 
 
 class Control:
@@ -18,6 +24,7 @@ class Control:
         self.document: dict[str, Any] = {}
         self.stopping = asyncio.Event()
         self._active = 0
+        self._open: Counter[str] = Counter()
         self._began = self._last = time.monotonic()
 
     @contextmanager
@@ -28,6 +35,22 @@ class Control:
         finally:
             self._active -= 1
             self._last = time.monotonic()
+
+    @contextmanager
+    def call(self, caller: Caller) -> Iterator[None]:
+        """Each open call may hold a megabyte for who does not read its answer; the server is everybody's."""
+        owner = caller.owner
+        if caller.scope != "admin" and self._open[owner] >= CALLS_MOST:
+            raise QuotaExceeded(
+                f"{CALLS_MOST} calls of yours are open at once", hint="close some, or wait for their end"
+            )
+        self._open[owner] += 1
+        try:
+            yield
+        finally:
+            self._open[owner] -= 1
+            if not self._open[owner]:
+                del self._open[owner]
 
     @property
     def uptime_s(self) -> float:

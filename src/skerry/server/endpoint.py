@@ -141,18 +141,23 @@ class Endpoint:
         call: Call[Any, Any] = Call(
             self._engine, self._control, caller, method, context.headers, scope["path_params"], receive, context.log
         )
-        accepted = handshake(scope, context.headers) if route.is_websocket else {}
+        with self._control.call(caller):
+            await self._serve(route, call, context.reply, scope)
+
+    @staticmethod
+    async def _serve(route: Route, call: Call[Any, Any], reply: Reply, scope: Scope) -> None:
+        accepted = handshake(scope, call.headers) if route.is_websocket else {}
         call.query = decode_query(scope["query_string"], route.query)
         call.body = await _body(call, route)
         answer = await route.handler(call)
         if isinstance(answer, Stream):
-            await context.reply.stream(call, answer)
+            await reply.stream(call, answer)
         elif isinstance(answer, Upgrade):
-            await context.reply.upgrade(scope, accepted, answer)
+            await reply.upgrade(scope, accepted, answer)
         elif isinstance(answer, Answered):
-            await context.reply.whole(answer.status, _encoded(answer.value))
+            await reply.whole(answer.status, _encoded(answer.value))
         else:
-            await context.reply.whole(route.status, _encoded(answer))
+            await reply.whole(route.status, _encoded(answer))
 
 
 def _encoded(value: Any) -> bytes | None:
