@@ -33,6 +33,7 @@ run: ## set everything up, then run the quick start in a real sandbox
 	@echo "  $(SKERRY) run -- python3 -c 'print(6*7)'"
 	@echo "  $(SKERRY) create --name dev"
 	@echo "  $(SKERRY) exec dev -- bash -lc 'id; sudo id'"
+	@echo "  $(SKERRY) shell dev"
 	@echo "  $(SKERRY) doctor"
 	@echo "  docs/README.md, and examples/quickstart.py, which you just saw run"
 

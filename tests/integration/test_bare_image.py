@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -66,3 +68,20 @@ def test_the_image_is_not_changed_by_its_sandboxes(server: Server, bare: Sandbox
 def test_the_store_keeps_what_a_sandbox_uses(server: Server, bare: Sandbox) -> None:
     with server.http() as http:
         assert http.delete("/v1/images/bare").status_code == 409
+
+
+def test_a_terminal_works_where_there_is_no_shell_and_a_shell_is_not_made_up(server: Server, bare: Sandbox) -> None:
+    process = bare.spawn(["/tool", "--version"], pty=True)
+    with process.terminal(since=0) as terminal:
+        assert keeper.build_id().encode() in b"".join(terminal)
+    master, slave = os.openpty()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "skerry", "shell", bare.id], env={**os.environ, "SKERRY_SERVER": server.address},
+            stdin=slave, capture_output=True, timeout=60, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(master)
+        os.close(slave)
+    assert done.returncode == 2
+    assert b"no shell" in done.stderr

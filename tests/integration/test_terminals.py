@@ -161,7 +161,7 @@ async def test_a_hundred_viewers_see_the_same(server: Server, box: Sandbox, shel
 
 def test_a_viewer_that_stops_reading_holds_up_nobody_and_is_told_what_it_missed(server: Server, box: Sandbox) -> None:
     process = box.spawn("yes 0123456789 | head -c 40M; echo; echo fin; read l; echo got $l", pty=True, journal="4M")
-    with view(server, box, process.id, "?since=0", max_queue=1) as stuck:
+    with view(server, box, process.id, "?since=0", max_queue=1, close_timeout=1) as stuck:
         assert json.loads(stuck.recv(30))["type"] == "started"
         before = memory(server)
         with process.terminal() as other:

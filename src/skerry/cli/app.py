@@ -51,6 +51,7 @@ def skerry(ctx: click.Context, server: str | None, quiet: bool) -> None:
     skerry run -- python3 -c 'print(6*7)'     one command in a sandbox of its own
     skerry create --name dev                  a sandbox that stays
     skerry exec dev -- bash -lc 'id'          a command in it
+    skerry shell dev                          a terminal in it
 
     Exit codes: those of the command inside (a signal: 128 + its number; a time-out: 124); 2 if what was asked for can't
     be; 125 if a sandbox, server or host failed; 130 after Ctrl-C.

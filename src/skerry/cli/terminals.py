@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Iterator
@@ -69,7 +70,8 @@ def with_terminal(options: dict[str, Any]) -> dict[str, Any]:
 
 def _login_shell(sandbox: Sandbox, user: str | None) -> list[str]:
     found = sandbox.run(["/bin/sh", "-c", _WHICH_SHELL], user=user, timeout=30)
-    sandbox.processes.remove(found.id)  # a question of ours, not a command of the user's
+    with contextlib.suppress(SkerryError):  # a question of ours, not a command of the user's
+        sandbox.processes.remove(found.id)
     if not found.ok or not found.stdout.startswith("/"):
         raise CommandFailed("this sandbox has no shell", hint=f"name a command: skerry shell {sandbox.id} -- COMMAND")
     return [found.stdout, "-l"]
