@@ -18,7 +18,7 @@ func (a *Area) Append(path string, content io.Reader, parents bool) (info *Info,
 	if err = rights.Do(a.User, func() error { return w.openEnd(path, parents) }); err != nil {
 		return nil, err
 	}
-	if err = buffers.With(func(b []byte) error { return w.copy(content, b) }); err != nil {
+	if err = buffers.With(func(b []byte) error { return w.copy(content, b, true) }); err != nil {
 		return nil, err
 	}
 	err = rights.Do(a.User, func() error {

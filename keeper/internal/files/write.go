@@ -47,7 +47,7 @@ func (a *Area) Write(path string, content io.Reader, o WriteOptions) (*Info, err
 	if err := rights.Do(a.User, func() error { return w.open(path, o.Parents) }); err != nil {
 		return nil, err
 	}
-	err := buffers.With(func(b []byte) error { return w.copy(content, b) })
+	err := buffers.With(func(b []byte) error { return w.copy(content, b, false) })
 	if err == nil {
 		err = w.settle(o)
 	}
@@ -148,9 +148,15 @@ func (w *writing) enter(path string, parents bool) (err error) {
 	return err
 }
 
-func (w *writing) copy(content io.Reader, buffer []byte) error {
+// copy writes what comes: each time all that fits into the buffer, which makes fewer and larger calls, or at once.
+func (w *writing) copy(content io.Reader, buffer []byte, atOnce bool) error {
 	for {
 		n, err := content.Read(buffer)
+		for !atOnce && err == nil && n < len(buffer) {
+			more := 0
+			more, err = content.Read(buffer[n:])
+			n += more
+		}
 		if err := disk.Write(w.fd, buffer[:n]); err != nil {
 			return err
 		}

@@ -14,7 +14,7 @@ import httpx
 
 from skerry.client.address import Address
 from skerry.client.connection import transport_options
-from skerry.client.content import Source, pieces
+from skerry.client.content import Source, pieces, size_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,7 +35,8 @@ async def chunks(source: AnySource) -> AsyncIterator[bytes]:
             yield given.encode() if isinstance(given, str) else given
         return
     iterator = pieces(source)
-    while (piece := await _patiently(lambda: next(iterator, None))) is not None:
+    read = asyncio.to_thread if size_of(source) is not None else _patiently  # a regular file never keeps one waiting
+    while (piece := await read(lambda: next(iterator, None))) is not None:
         yield piece
 
 

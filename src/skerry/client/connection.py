@@ -31,6 +31,8 @@ _KEEP_ALIVE = (
 )  # fmt: skip
 _SETUP = "`sudo skerry setup` makes the server a service that your user can reach"
 
+_PIECE_AT_ONCE = (socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * PIECE)
+
 
 class NotConnected(ServerUnreachable):
     """Nothing was sent: nobody listened."""
@@ -46,7 +48,7 @@ def transport_options(address: Address) -> dict[str, Any]:
         "verify": ssl.create_default_context() if address.url.startswith("https:") else _unused_context(),
         "trust_env": False,
         "limits": httpx.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=KEEP_IDLE),
-        "socket_options": [] if address.local else list(_KEEP_ALIVE),
+        "socket_options": [_PIECE_AT_ONCE] if address.local else list(_KEEP_ALIVE),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -21,12 +22,28 @@ def whole(source: object) -> bytes | None:
 
 
 def pieces(source: Source) -> Iterator[bytes]:
-    """Piece by piece, never all in memory; an empty piece is left out, since it would end a chunked body."""
-    known = whole(source)
+    """Piece by piece, never all in memory; an empty piece is left out, since it would end a chunked body. Of a file
+    whose size is known, neither more nor less is given than it said."""
+    known, size = whole(source), size_of(source)
     if known is not None:
         yield from (known[at : at + PIECE] for at in range(0, len(known), PIECE))
-        return
-    for piece in _read(source) if hasattr(source, "read") else cast("Iterable[Any]", source):
+    elif size is not None:
+        yield from _exactly(cast("BinaryIO", source), size)
+    else:
+        yield from _whatever(source)
+
+
+def _exactly(source: BinaryIO, size: int) -> Iterator[bytes]:
+    while size:
+        piece = source.read(min(size, PIECE))
+        if not piece:
+            raise InvalidRequest("content: the file became shorter while it was read")
+        size -= len(piece)
+        yield piece
+
+
+def _whatever(source: Any) -> Iterator[bytes]:
+    for piece in _read(source) if hasattr(source, "read") else source:
         data = whole(piece)
         if data is None:
             raise InvalidRequest(f"content: a piece is a {type(piece).__name__}, not bytes or str")
@@ -39,6 +56,21 @@ def _read(source: Any) -> Iterator[Any]:
     read = getattr(source, "read1", source.read)
     while piece := read(PIECE):
         yield piece
+
+
+def size_of(source: object) -> int | None:
+    """How many bytes a regular file of this host has left to read; None for whatever else. Only for what `open` gives:
+    a GzipFile has a descriptor too, and it is that of other bytes."""
+    raw = source.raw if type(source) in (io.BufferedReader, io.BufferedRandom) else source  # type: ignore[attr-defined]
+    if type(raw) is not io.FileIO:
+        return None
+    try:
+        found = os.fstat(raw.fileno())
+        left = found.st_size - cast("BinaryIO", source).tell()
+    except (OSError, ValueError):
+        return None
+    # those of /proc say that they are empty
+    return max(0, left) if stat.S_ISREG(found.st_mode) and found.st_size else None
 
 
 def cut(offset: int, length: int | None) -> Callable[[bytes], bytes]:

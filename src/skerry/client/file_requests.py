@@ -69,18 +69,26 @@ def write_file(
     path: InsidePath,
     content: Body,
     *,
+    size: int | None = None,
     mode: int | None = None,
     owner: str | int | None = None,
     user: str | None = None,
     parents: bool = True,
 ) -> Request:
     query = _query(path=path_text(path), mode=octal(mode), owner=owner_text(owner), user=user, parents=parents)
-    return Request("PUT", sandbox_path(ref, "files"), query, content, BYTES)
+    return Request("PUT", sandbox_path(ref, "files"), query, content, BYTES, more_headers=_sized(size))
 
 
-def append_file(ref: str, path: InsidePath, content: Body, *, user: str | None, parents: bool) -> Request:
+def append_file(
+    ref: str, path: InsidePath, content: Body, *, size: int | None = None, user: str | None, parents: bool
+) -> Request:
     query = _query(path=path_text(path), append=True, user=user, parents=parents)
-    return Request("PUT", sandbox_path(ref, "files"), query, content, BYTES)
+    return Request("PUT", sandbox_path(ref, "files"), query, content, BYTES, more_headers=_sized(size))
+
+
+def _sized(size: int | None) -> dict[str, str]:
+    """Announced, a body needs no framing."""
+    return {} if size is None else {"content-length": str(size)}
 
 
 def remove_file(ref: str, path: InsidePath, *, recursive: bool, user: str | None) -> Request:

@@ -167,16 +167,23 @@ class Channel:
         return decode(answer, bytes(text))
 
     async def upload(
-        self, answer: msgspec.json.Decoder[T], path: str, query: messages.Query, content: bytes | AsyncIterable[bytes]
+        self,
+        answer: msgspec.json.Decoder[T],
+        path: str,
+        query: messages.Query,
+        content: bytes | AsyncIterable[bytes],
+        size: int | None = None,
     ) -> T:
-        """A PUT whose body may be long. How long it takes as a whole is the content's matter."""
+        """A PUT whose body may be long. How long it takes as a whole is the content's matter. `size`: that many bytes
+        will come, which saves the framing of each piece."""
         connection = await self.within(self.open())
         try:
             if isinstance(content, bytes):
                 await self.within(connection.send(messages.request("PUT", path, query, body=content)))
             else:
-                await connection.send(messages.request("PUT", path, query, headers=_CHUNKED))
-                await self._send_all(connection, content)
+                headers = _CHUNKED if size is None else f"Content-Length: {size}\r\n"
+                await connection.send(messages.request("PUT", path, query, headers=headers))
+                await self._send_all(connection, content, framed=size is None)
             head = await self.within(connection.head())
             text = await self.within(connection.whole(head, MAX_JSON))
         except BaseException:
@@ -188,14 +195,16 @@ class Channel:
         self.keep(connection)
         return decode(answer, text)
 
-    async def _send_all(self, connection: Connection, content: AsyncIterable[bytes]) -> None:
+    async def _send_all(self, connection: Connection, content: AsyncIterable[bytes], framed: bool) -> None:
         async for data in content:
             for start in range(0, len(data), _PIECE):
-                piece = data[start : start + _PIECE]
-                await self.within(connection.send(f"{len(piece):x}\r\n".encode() + piece + b"\r\n"))
+                piece = data if len(data) <= _PIECE else data[start : start + _PIECE]
+                frame = (f"{len(piece):x}\r\n".encode(), piece, b"\r\n") if framed else (piece,)
+                await self.within(connection.send(*frame))
             if connection.buffer:
                 return  # an answer before the end is a refusal
-        await self.within(connection.send(b"0\r\n\r\n"))
+        if framed:
+            await self.within(connection.send(b"0\r\n\r\n"))
 
     async def within(self, work: Awaitable[T]) -> T:
         """The keeper has to take, or give, each piece in time."""

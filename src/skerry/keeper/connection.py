@@ -13,6 +13,7 @@ from skerry.keeper.failures import KeeperLied, KeeperSilent
 
 _HIGH: Final = 512 << 10  # the transport stops reading above this, so a frame of 1 MiB still fits in about 2
 _LOW: Final = 128 << 10
+_SENT_AT_ONCE: Final = 512 << 10  # as far as the host allows it: a large piece in one call
 
 
 class Connection(asyncio.Protocol):
@@ -46,6 +47,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        if (sock := transport.get_extra_info("socket")) is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENT_AT_ONCE)
         self._transport.set_write_buffer_limits(_HIGH)
 
     def data_received(self, data: bytes) -> None:
@@ -122,11 +125,11 @@ class Connection(asyncio.Protocol):
         finally:
             self._reader = None
 
-    async def send(self, data: bytes, *, patient: bool = False) -> None:
+    async def send(self, *data: bytes, patient: bool = False) -> None:
         """Writes, and waits while the keeper does not take it; unless patient, only until an answer comes."""
         if self.lost or self._transport is None:
             raise KeeperSilent("the keeper is gone")
-        self._transport.write(data)
+        self._transport.writelines(data)
         while self._full and not self.lost and (patient or not self.buffer):
             self._writer = asyncio.get_running_loop().create_future()
             try:

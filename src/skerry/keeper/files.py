@@ -95,10 +95,11 @@ class Files(Editing):
         user: str | None = None,
         parents: bool = False,
         owner: str | None = None,
+        size: int | None = None,
     ) -> FileInfo:
         """Replaces a file, all or nothing. One that is there keeps its owner and its mode unless others are given."""
         wish = query(path, user, mode=octal(mode), parents=parents, owner=owner)
-        return info(await self._channel.upload(file, "/v1/files", wish, content), path)
+        return info(await self._channel.upload(file, "/v1/files", wish, content, size), path)
 
     async def append(
         self, path: str, content: bytes | AsyncIterable[bytes], user: str | None = None, *, parents: bool = False

@@ -53,6 +53,12 @@ class Headers:
         return None if value is None else value.decode("latin-1")
 
     @property
+    def body_size(self) -> int | None:
+        """As announced; None: it comes in chunks, or not at all."""
+        length = self._values.get(b"content-length", b"")
+        return int(length) if b"transfer-encoding" not in self._values and length.isdigit() else None
+
+    @property
     def has_body(self) -> bool:
         return b"transfer-encoding" in self._values or self._values.get(b"content-length", b"0") != b"0"
 

@@ -146,7 +146,9 @@ async def write(call: Call[WriteQuery, Nothing]) -> FileInfo:
     if query.append:
         return await files.do(lambda keeper: keeper.append(query.path, content, query.user, parents=query.parents))
     return await files.do(
-        lambda keeper: keeper.write(query.path, content, mode, query.user, query.parents, query.owner)
+        lambda keeper: keeper.write(
+            query.path, content, mode, query.user, query.parents, query.owner, call.headers.body_size
+        )
     )
 
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 from skerry.client import backend_sync as backend
 from skerry.client import file_requests as requests
 from skerry.client._sync.reading import FileReading
-from skerry.client.content import check_source, whole
+from skerry.client.content import check_source, size_of, whole
 from skerry.client.file_requests import InsidePath
 from skerry.client.listing import real
+from skerry.client.requests import Body
 from skerry.types import FileInfo
 
 
@@ -27,11 +28,9 @@ class FileWriting(FileReading):
 
         A file that is there keeps its mode and owner, unless others are given. `owner` is "user", "user:group" or an
         id; only root may give a file away."""
-        check_source(content)
-        known = whole(content)
-        body = known if known is not None else backend.chunks(content)
+        body, size = _body(content)
         request = requests.write_file(
-            self._sandbox.id, path, body, mode=mode, owner=owner, user=user, parents=parents
+            self._sandbox.id, path, body, size=size, mode=mode, owner=owner, user=user, parents=parents
         )  # fmt: skip
         return real(self._sandbox.client.value(request, FileInfo))
 
@@ -39,8 +38,13 @@ class FileWriting(FileReading):
         self, path: InsidePath, content: backend.AnySource, *, user: str | None = None, parents: bool = True
     ) -> FileInfo:
         """Add to a file's end, as the content comes; one that is missing is made."""
-        check_source(content)
-        known = whole(content)
-        body = known if known is not None else backend.chunks(content)
-        request = requests.append_file(self._sandbox.id, path, body, user=user, parents=parents)
+        body, size = _body(content)
+        request = requests.append_file(self._sandbox.id, path, body, size=size, user=user, parents=parents)
         return real(self._sandbox.client.value(request, FileInfo))
+
+
+def _body(content: backend.AnySource) -> tuple[Body, int | None]:
+    """What is sent, and how much of it is known to come."""
+    check_source(content)
+    known = whole(content)
+    return (known, None) if known is not None else (backend.chunks(content), size_of(content))
