@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.crowd import MANY, crowd
+from bench.files import CP_IN, CP_OUT, READ_LARGE, WRITE_LARGE, large_files
 from bench.measure import Row, private_memory, repeat, row, side_by_side, timed
 from bench.peers import peers, run
 from bench.stream import STREAM, STREAM_HOST, stream
@@ -90,7 +91,7 @@ def idle_memory() -> int:
         return private_memory(sandbox.id)
 
 
-def ratios(rows: dict[str, Row], memory: int, right: int, grown: int) -> list[dict[str, object]]:
+def ratios(rows: dict[str, Row], memory: int, right: int, grown: int, files_grown: int) -> list[dict[str, object]]:
     """The issue's figures: what was measured, against what, and the bound."""
     create = rows[CREATE]
     found: list[dict[str, object]] = []
@@ -114,6 +115,9 @@ def ratios(rows: dict[str, Row], memory: int, right: int, grown: int) -> list[di
     add("cat through a pipe / run(cat, on_output=…)", rows[STREAM_HOST].p50 / rows[STREAM].p50, 0.25, at_most=False)
     add("growth of the server meanwhile, MB", grown / 1e6, 32)
     add("private memory of an idle sandbox, MB", memory / 1e6, 6)
+    add("files.write of 1 GiB, share of cp's rate", rows[CP_IN].p50 / rows[WRITE_LARGE].p50, 0.3, at_most=False)
+    add("files.stream of 1 GiB, share of cp's rate", rows[CP_OUT].p50 / rows[READ_LARGE].p50, 0.3, at_most=False)
+    add("growth of server and SDK meanwhile, MB", files_grown / 1e6, 64)
     add("3,000 files, one call each / one upload", rows[WRITE].p50 * FILES / rows[UPLOAD].p50, 20, at_most=False)
     return found
 
@@ -139,17 +143,19 @@ def main() -> None:
     args = parser.parse_args()
     crowds, right = crowd()
     streams, grown = stream()
+    large, files_grown = large_files()
     rows = [
         *create_and_peers(args.count),
         *inside(args.count),
         *first_bytes(args.count * 2),
+        *large,
         *trees(),
         *crowds,
         *streams,
         at_once(10),
         at_once(50),
     ]
-    figures = ratios({one.name: one for one in rows}, idle_memory(), right, grown)
+    figures = ratios({one.name: one for one in rows}, idle_memory(), right, grown, files_grown)
     show(rows, figures)
     if args.json:
         args.json.write_text(json.dumps({"rows": [one.as_json() for one in rows], "figures": figures}, indent=2) + "\n")

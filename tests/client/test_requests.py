@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 from pathlib import Path, PurePosixPath
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 
 from skerry.client import file_requests, requests
-from skerry.client.content import check_contents, pieces
+from skerry.client.content import check_contents, pieces, size_of
 from skerry.client.description import run_request, words
 from skerry.errors import InvalidRequest, NotFound
 from skerry.types import CreateRequest, Network, RunRequest
@@ -131,3 +132,44 @@ def test_a_file_of_this_host_that_is_none_is_refused_at_once(tmp_path: Path) -> 
             check_contents([tmp_path / path])
     with pytest.raises(InvalidRequest, match="can't be sent"):
         check_contents([5])
+
+
+def test_the_size_of_what_open_gives_is_known_and_of_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"0123456789")
+    with path.open("rb") as file, path.open("rb", buffering=0) as raw, path.open() as text:
+        assert (size_of(file), size_of(raw), size_of(text)) == (10, 10, None)
+        file.seek(4)
+        assert size_of(file) == 6
+        assert b"".join(pieces(file)) == b"456789"
+    with gzip.open(tmp_path / "z", "wb") as packed:
+        packed.write(b"x" * 1000)
+    with gzip.open(tmp_path / "z") as packed:
+        assert size_of(packed) is None
+        assert b"".join(pieces(packed)) == b"x" * 1000
+    read, write = os.pipe()
+    os.write(write, b"piped")
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        assert size_of(pipe) is None
+        assert b"".join(pieces(pipe)) == b"piped"
+    with open("/proc/self/status", "rb") as status:
+        assert size_of(status) is None
+    for other in (io.BytesIO(b"x"), b"x", "x", [b"x"], None):
+        assert size_of(other) is None
+
+
+def test_a_file_that_changes_while_it_is_sent_is_not_sent_wrongly(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"x" * 600_000)
+    with path.open("rb") as file:
+        sent = pieces(file)
+        first = next(sent)
+        path.write_bytes(b"x" * 700_000)
+        assert len(first) + sum(map(len, sent)) == 600_000
+    with path.open("rb") as file:
+        sent = pieces(file)
+        next(sent)
+        os.truncate(path, 300_000)
+        with pytest.raises(InvalidRequest, match="shorter"):
+            list(sent)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import io
 import os
+import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
-from serving import Server
+from serving import Server, wait_until
 
-from skerry import Conflict, InvalidRequest, Limits, Sandbox
+from skerry import Conflict, InvalidRequest, Limits, Sandbox, ServerUnreachable
 
 
 @pytest.fixture(scope="module")
@@ -301,3 +304,65 @@ def test_a_diff_is_applied(box: Sandbox) -> None:
     done = box.files.patch("/workspace/proj", diff)
     assert sorted((one.path, one.action) for one in done.files) == [("/workspace/proj/n", "created"), (name, "deleted")]
     assert not box.files.exists(name)
+
+
+def test_a_server_that_is_killed_in_the_middle_of_an_upload_leaves_the_old_file(own_server: Server) -> None:
+    own_server.start()
+    box = Sandbox.create(name="dev", server=own_server.address)
+    box.files.write("/workspace/f", "old")
+
+    def pieces() -> Iterator[bytes]:
+        for number in range(1000):
+            yield b"x" * 100_000
+            if number == 50:
+                own_server.end(signal.SIGKILL)
+
+    with pytest.raises(ServerUnreachable):
+        box.files.write("/workspace/f", pieces())
+    own_server.start()
+    box = Sandbox.get("dev", server=own_server.address)
+    wait_until(lambda: [e.name for e in box.files.list("/workspace")] == ["f"], "the half-written file to be gone")
+    assert box.files.read_text("/workspace/f") == "old"
+    box.delete()
+
+
+def test_a_server_that_is_killed_in_the_middle_of_a_download_is_told(own_server: Server) -> None:
+    own_server.start()
+    box = Sandbox.create(name="dev", server=own_server.address)
+    box.run(["truncate", "-s", "200M", "/workspace/f"], check=True)
+    stream = box.files.stream("/workspace/f")
+    next(stream)
+    own_server.end(signal.SIGKILL)
+    with pytest.raises(ServerUnreachable):
+        for _ in stream:
+            pass
+    own_server.start()
+    box = Sandbox.get("dev", server=own_server.address)
+    assert box.files.read_bytes("/workspace/f", offset=(200 << 20) - 3) == b"\0\0\0"
+    box.delete()
+
+
+def test_a_search_and_a_copy_outlive_no_server(own_server: Server) -> None:
+    """Their caller is told, and what they left half-done is taken away."""
+    own_server.start()
+    box = Sandbox.create(name="dev", server=own_server.address)
+    box.run("mkdir big && cd big && seq 30000 | xargs touch", check=True)
+    ended = threading.Event()
+
+    def copy() -> None:
+        with contextlib.suppress(ServerUnreachable):
+            box.files.copy("big", "copy", recursive=True)
+            return
+        ended.set()
+
+    work = threading.Thread(target=copy)
+    work.start()
+    other = Sandbox.get("dev", server=own_server.address)
+    wait_until(lambda: any(e.name.startswith(".skerry-") for e in other.files.list(".")), "the copy to begin")
+    own_server.end(signal.SIGKILL)
+    work.join(60)
+    assert ended.is_set()
+    own_server.start()
+    other = Sandbox.get("dev", server=own_server.address)
+    wait_until(lambda: [e.name for e in other.files.list(".")] == ["big"], "the half-made copy to be gone")
+    other.delete()
