@@ -342,8 +342,8 @@ def test_a_server_that_is_killed_in_the_middle_of_a_download_is_told(own_server:
     box.delete()
 
 
-def test_a_search_and_a_copy_outlive_no_server(own_server: Server) -> None:
-    """Their caller is told, and what they left half-done is taken away."""
+def test_a_copy_outlives_no_server(own_server: Server) -> None:
+    """Its caller is told, and what it left half-done is taken away."""
     own_server.start()
     box = Sandbox.create(name="dev", server=own_server.address)
     box.run("mkdir big && cd big && seq 30000 | xargs touch", check=True)
