@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from keeper.room import spec
 
-from skerry.errors import QuotaExceeded, SandboxUnavailable
+from skerry.errors import Conflict, QuotaExceeded, SandboxUnavailable
 from skerry.keeper import Keeper, KeeperLied, KeeperSilent
 
 Writer = asyncio.StreamWriter
@@ -354,3 +354,27 @@ async def test_a_connection_that_spoke_out_of_turn_is_not_used_again(tmp_path: P
         for _ in range(3):
             assert (await keeper.hello()).build == "b"
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("what", ["stdin", "file"])
+async def test_a_refusal_counts_also_when_the_keeper_has_hung_up_since(tmp_path: Path, what: str) -> None:
+    """It does so when the rest of what is sent does not come for a long time; no sandbox may end for that."""
+    body = b'{"error":{"code":"conflict","message":"no"}}'
+    hung_up = asyncio.Event()
+
+    async def lie(writer: Writer) -> None:
+        writer.write(b"HTTP/1.1 409 Conflict\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        writer.close()
+        await writer.wait_closed()
+        hung_up.set()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"first"
+        await hung_up.wait()
+        for _ in range(100):  # rounds of the loop, until we have seen it too
+            await asyncio.sleep(0)
+        yield b"second"
+
+    async with keeper_that(tmp_path, lie) as keeper:
+        with pytest.raises(Conflict):
+            await (keeper.stdin("p-aaaaaaaaaa", slow()) if what == "stdin" else keeper.files.write("/x", slow()))

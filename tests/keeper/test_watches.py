@@ -258,6 +258,17 @@ async def test_a_reader_that_falls_behind_is_told_and_goes_on(room: Room) -> Non
     assert len(paths) == len(set(paths)) < 40_000, "nothing twice"
 
 
+async def test_a_reader_that_fell_behind_still_hears_of_the_end(room: Room) -> None:
+    """`rm -r` of a large directory that is watched: an end that is not told would be a lie of the keeper's."""
+    await shell(room, "mkdir w; cd w; seq 60000 | xargs touch", timeout_s=60)
+    async with watching(room, "/workspace/w") as changes:
+        await shell(room, "rm -r w; sleep 0.3", timeout_s=60)
+        async with asyncio.timeout(30):
+            found = [event async for event in changes]
+    assert "overflow" in {event.type for event in found}
+    assert told(found[-1]) == ("removed", "w")
+
+
 async def test_a_reader_that_was_away_for_too_much_is_told(room: Room) -> None:
     async with watching(room) as changes:
         token = changes.token

@@ -66,7 +66,9 @@ func (f *fileCall) read() error {
 	return nil
 }
 
+// write takes as long as whoever sends the content: the host hangs up when that one has left.
 func (f *fileCall) write() error {
+	defer f.c.Unhurried(nil)()
 	o := files.WriteOptions{Parents: f.flag("parents")}
 	var err error
 	if o.Mode, err = f.mode(); err != nil {

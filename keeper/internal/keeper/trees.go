@@ -73,7 +73,9 @@ func unpack(c *wire.Conn, q *wire.Request, area *files.Area, path string) error 
 	if err != nil {
 		return err
 	}
+	hurried := c.Unhurried(nil) // it takes as long as whoever sends it
 	sum, err := tree.Unpack(area.User, root, q.Body)
+	hurried()
 	var bad tar.Malformed
 	switch {
 	case err == nil:

@@ -70,8 +70,8 @@ func (c *Conn) Left() <-chan struct{} {
 const endGrace = 200 * time.Millisecond
 
 // Unhurried lets the rest of this request's body take any time, but not much longer than until the channel is closed: a
-// program that leaves once it has read all must not make its writer fail. The caller calls what it returns when the body
-// has been read.
+// program that leaves once it has read all must not make its writer fail. nil: any time at all. The caller calls what it
+// returns when the body has been read.
 func (c *Conn) Unhurried(until <-chan struct{}) func() {
 	c.setBusy(false)
 	done, over := make(chan struct{}), make(chan struct{})

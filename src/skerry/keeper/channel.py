@@ -196,14 +196,15 @@ class Channel:
         return decode(answer, text)
 
     async def _send_all(self, connection: Connection, content: AsyncIterable[bytes], framed: bool) -> None:
+        """An answer before the end is a refusal; a keeper that gave one need not be there any more."""
         async for data in content:
             for start in range(0, len(data), _PIECE):
+                if connection.buffer:
+                    return
                 piece = data if len(data) <= _PIECE else data[start : start + _PIECE]
                 frame = (f"{len(piece):x}\r\n".encode(), piece, b"\r\n") if framed else (piece,)
                 await self.within(connection.send(*frame))
-            if connection.buffer:
-                return  # an answer before the end is a refusal
-        if framed:
+        if framed and not connection.buffer:
             await self.within(connection.send(b"0\r\n\r\n"))
 
     async def within(self, work: Awaitable[T]) -> T:

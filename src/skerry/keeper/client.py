@@ -130,11 +130,13 @@ class Keeper:
         try:
             async for chunk in chunks:
                 for start in range(0, len(chunk), _PIECE):
+                    if connection.buffer:  # it does not want the rest, and need not be there any more
+                        break
                     piece = chunk[start : start + _PIECE]
                     await connection.send(b"%x\r\n%b\r\n" % (len(piece), piece))
                 if connection.buffer or connection.lost:
-                    break  # it does not want the rest
-            else:
+                    break
+            if not connection.buffer and not connection.lost:
                 await connection.send(b"0\r\n\r\n")
             answer = await connection.head()
             text = await connection.whole(answer, MAX_JSON)
