@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from keeper.room import spec
 
-from skerry.errors import Conflict, QuotaExceeded, SandboxUnavailable
+from skerry.errors import Conflict, InvalidRequest, QuotaExceeded, SandboxUnavailable
 from skerry.keeper import Keeper, KeeperLied, KeeperSilent
 
 Writer = asyncio.StreamWriter
@@ -378,3 +378,16 @@ async def test_a_refusal_counts_also_when_the_keeper_has_hung_up_since(tmp_path:
     async with keeper_that(tmp_path, lie) as keeper:
         with pytest.raises(Conflict):
             await (keeper.stdin("p-aaaaaaaaaa", slow()) if what == "stdin" else keeper.files.write("/x", slow()))
+
+
+@pytest.mark.parametrize("pieces", [[b"four", b"more"], [b"x" * 9], [b"few"], []])
+async def test_content_that_is_not_as_long_as_was_said_is_the_callers_error(
+    tmp_path: Path, pieces: list[bytes]
+) -> None:
+    async def content() -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+
+    async with keeper_that(tmp_path, says()) as keeper:
+        with pytest.raises(InvalidRequest):
+            await keeper.files.write("/x", content(), size=5)

@@ -183,7 +183,7 @@ class Channel:
             else:
                 headers = _CHUNKED if size is None else f"Content-Length: {size}\r\n"
                 await connection.send(messages.request("PUT", path, query, headers=headers))
-                await self._send_all(connection, content, framed=size is None)
+                await self._send_all(connection, content, size)
             head = await self.within(connection.head())
             text = await self.within(connection.whole(head, MAX_JSON))
         except BaseException:
@@ -195,17 +195,26 @@ class Channel:
         self.keep(connection)
         return decode(answer, text)
 
-    async def _send_all(self, connection: Connection, content: AsyncIterable[bytes], framed: bool) -> None:
-        """An answer before the end is a refusal; a keeper that gave one need not be there any more."""
+    async def _send_all(self, connection: Connection, content: AsyncIterable[bytes], size: int | None) -> None:
+        """An answer before the end is a refusal; a keeper that gave one need not be there any more. With a size, what
+        comes beyond it would be taken for another request."""
+        sent = 0
         async for data in content:
+            if size is not None and sent + len(data) > size:
+                break
             for start in range(0, len(data), _PIECE):
                 if connection.buffer:
                     return
                 piece = data if len(data) <= _PIECE else data[start : start + _PIECE]
-                frame = (f"{len(piece):x}\r\n".encode(), piece, b"\r\n") if framed else (piece,)
+                frame = (f"{len(piece):x}\r\n".encode(), piece, b"\r\n") if size is None else (piece,)
                 await self.within(connection.send(*frame))
-        if framed and not connection.buffer:
-            await self.within(connection.send(b"0\r\n\r\n"))
+            sent += len(data)
+        else:
+            if size is None and not connection.buffer:
+                await self.within(connection.send(b"0\r\n\r\n"))
+            if size is None or sent == size or connection.buffer:
+                return
+        raise InvalidRequest(f"the content is not of {size} bytes, as was said")
 
     async def within(self, work: Awaitable[T]) -> T:
         """The keeper has to take, or give, each piece in time."""
