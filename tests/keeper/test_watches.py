@@ -85,7 +85,10 @@ async def test_a_long_write_is_few_events(room: Room) -> None:
 async def test_new_directories_are_watched_with_no_gap(room: Room) -> None:
     await room.keeper.files.mkdir("/workspace/w", mode=0o777)
     async with watching(room, "/workspace/w") as changes:
-        await shell(room, "for i in $(seq 200); do mkdir -p w/d$i/e/f && touch w/d$i/a w/d$i/e/f/b; done; touch w/end")
+        await shell(
+            room,
+            "for i in $(seq 200); do mkdir -p w/d$i/e/f && touch w/d$i/a w/d$i/e/f/b; done; sleep 0.2; touch w/end",
+        )
         found = await until(changes)
     wanted = {f"/workspace/w/d{i}{rest}" for i in range(1, 201) for rest in ("", "/a", "/e", "/e/f", "/e/f/b")}
     assert {event.path for event in found} == wanted
