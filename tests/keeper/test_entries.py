@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator
 
 import pytest
-from keeper.room import Room
+from keeper.room import Room, eventually
 
 from skerry.errors import (
     FileFailure,
@@ -458,6 +458,25 @@ async def test_a_thousand_levels_are_listed_changed_copied_and_removed(room: Roo
     for path in ("/workspace/deep", "/tmp/copy"):
         await files.remove(path, recursive=True)
     assert await shell(room, "ls /workspace /tmp") == "/tmp:\n\n/workspace:\n"
+
+
+async def test_a_deep_tree_takes_few_descriptors(room: Room) -> None:
+    await deep(room, "/workspace/deep")
+    most = 0
+
+    def look() -> bool:
+        nonlocal most
+        most = max(most, len(os.listdir(f"/proc/{room.pid}/fd")))
+        return copying.done()
+
+    before = len(os.listdir(f"/proc/{room.pid}/fd"))
+    copying = asyncio.ensure_future(room.keeper.files.copy("/workspace/deep", "/workspace/copy", recursive=True))
+    await eventually(look, 60)
+    await copying
+    assert most <= before + 48  # two ways down of sixteen each, and what one step needs
+    for path in ("/workspace/deep", "/workspace/copy"):
+        await room.keeper.files.remove(path, recursive=True)
+    await eventually(lambda: len(os.listdir(f"/proc/{room.pid}/fd")) <= before)
 
 
 async def test_what_can_not_be_removed_is_named(room: Room) -> None:

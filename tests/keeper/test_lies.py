@@ -15,6 +15,7 @@ from keeper.room import spec
 
 from skerry.errors import Conflict, InvalidRequest, QuotaExceeded, SandboxUnavailable
 from skerry.keeper import Keeper, KeeperLied, KeeperSilent
+from skerry.types import SearchRequest
 
 Writer = asyncio.StreamWriter
 Lie = Callable[[Writer], Awaitable[None]]
@@ -344,6 +345,78 @@ async def test_names_that_would_leave_the_directory_are_lies(tmp_path: Path) -> 
             with pytest.raises(KeeperLied):
                 await keeper.files.list("/x")
         (tmp_path / "k").unlink()
+
+
+ENTRY = b'{"name":"a","type":"file","size":0,"mode":0,"uid":0,"gid":0,"mtime":0,"target":null%b}'
+MATCH = b'{"path":"%b","line":1,"text":"","cut":false,"before":[],"after":[]%b}'
+PATCHED = b'{"files":[{"path":"%b","action":"changed","added":0,"removed":0,"offsets":[]}]}'
+
+
+@pytest.mark.parametrize(
+    "more",
+    [b',"path":"../x"', b',"path":"/etc"', b',"path":"a/../../x"', b',"path":"a//b"', b',"raw":"Li4veA=="',
+     b',"raw":"YQBi"', b',"raw":"L2V0Yw=="', b',"raw":"not base64"', b',"path":"%b"' % (b"a" * 300_000)],
+)  # fmt: skip
+async def test_paths_of_a_deep_list_that_would_leave_it_are_lies(tmp_path: Path, more: bytes) -> None:
+    body = b'{"entries":[' + ENTRY % more + b'],"more":false,"skipped":0}'
+    async with keeper_that(tmp_path, says(answer(body))) as keeper:
+        with pytest.raises(KeeperLied):
+            await keeper.files.list("/x", depth=9)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"matches":[' + MATCH % (b"../x", b"") + b'],"more":false,"searched":1,"skipped":0}',
+        b'{"matches":[' + MATCH % (b"a", b',"raw":"Li4veA=="') + b'],"more":false,"searched":1,"skipped":0}',
+        b'{"matches":[' + b",".join([MATCH % (b"a", b"")] * 10_001) + b'],"more":false,"searched":1,"skipped":0}',
+        b'{"matches":[],"more":false,"searched":-1,"skipped":0}',
+    ],
+    ids=["path", "bytes of a path", "too many", "negative"],
+)
+async def test_what_a_search_can_not_have_found_is_a_lie(tmp_path: Path, body: bytes) -> None:
+    async with keeper_that(tmp_path, says(answer(body))) as keeper:
+        with pytest.raises(KeeperLied):
+            await keeper.files.search(SearchRequest(pattern="x", path="/x"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"text":"a\\nb","start":1,"count":1,"more":false,"cut":false}',
+        b'{"text":"a","start":0,"count":1,"more":false,"cut":false}',
+        b'{"text":"a","start":1,"count":-1,"more":false,"cut":false}',
+        b'{"text":"%b","start":1,"count":1,"more":false,"cut":false}' % (b"a" * (3 << 20)),
+    ],
+    ids=["count", "start", "negative", "too long"],
+)
+async def test_lines_that_do_not_add_up_are_lies(tmp_path: Path, body: bytes) -> None:
+    async with keeper_that(tmp_path, says(answer(body))) as keeper:
+        with pytest.raises(KeeperLied):
+            await keeper.files.lines("/x", 1, None)
+
+
+async def test_a_patch_of_files_elsewhere_is_a_lie(tmp_path: Path) -> None:
+    async with keeper_that(tmp_path, says(answer(PATCHED % b"../x"))) as keeper:
+        with pytest.raises(KeeperLied):
+            await keeper.files.patch("/x", b"@@ -1 +1 @@\n-a\n+b\n")
+
+
+async def test_signs_of_life_come_to_an_end(tmp_path: Path) -> None:
+    first = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with keeper_that(tmp_path, says_for_ever(first, b"1000\r\n" + b" " * 4096 + b"\r\n")) as keeper:
+        for call in (keeper.files.checksum("/x", "md5"), keeper.files.copy("/x", "/y"), keeper.files.remove("/x")):
+            with pytest.raises(KeeperLied, match="more than"):
+                await call
+
+
+async def test_an_error_after_signs_of_life_is_that_error(tmp_path: Path) -> None:
+    body = b'{"error":{"code":"errno","message":"m","errno":28,"path":"/p"}}'
+    said = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n \r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    async with keeper_that(tmp_path, says(said)) as keeper:
+        with pytest.raises(OSError, match="m") as full:
+            await keeper.files.copy("/x", "/y")
+    assert full.value.errno == 28
 
 
 async def test_a_connection_that_spoke_out_of_turn_is_not_used_again(tmp_path: Path) -> None:
