@@ -246,6 +246,20 @@ async def test_a_token_that_says_nothing_any_more_is_an_overflow_first(room: Roo
         assert found[0].path == "/workspace"
 
 
+async def test_a_watch_that_takes_long_to_begin_is_told_from_silence(room: Room) -> None:
+    """A sandbox whose keeper is silent fails; one whose keeper looks at many directories does not."""
+    await shell(
+        room, "mkdir w; cd w; for i in $(seq 30); do mkdir $i; (cd $i; seq 1800 | xargs mkdir); done", timeout_s=60
+    )
+    room.keeper.files._channel.time_limit = 1.6
+    async with watching(room, "/workspace/w") as changes:
+        await shell(room, "touch w/30/1800/x w/end")
+        assert [event.path for event in await until(changes)] == ["/workspace/w/30/1800/x"]
+    await shell(room, "cd w; for i in $(seq 31 40); do mkdir $i; (cd $i; seq 1800 | xargs mkdir); done", timeout_s=60)
+    with pytest.raises(QuotaExceeded, match="more than 65,536 directories"):
+        await room.keeper.files.watch("/workspace/w")
+
+
 async def test_a_reader_that_falls_behind_is_told_and_goes_on(room: Room) -> None:
     """Nobody reads for a while: what does not fit into the keeper's bound and the buffers on the way is missing."""
     await shell(room, "mkdir many")

@@ -43,7 +43,7 @@ var fileRoutes = map[string]func(*fileCall) error{
 	"POST /v1/files/patch":   (*fileCall).patch,
 	"GET /v1/files/tree":     func(f *fileCall) error { return pack(f.c, f.q, f.area, f.path) },
 	"PUT /v1/files/tree":     func(f *fileCall) error { return unpack(f.c, f.q, f.area, f.path) },
-	"GET /v1/files/watch":    func(f *fileCall) error { return watchChanges(f.c, f.q, f.area, f.path, f.all) },
+	"GET /v1/files/watch":    (*fileCall).watch,
 }
 
 // file serves /v1/files…

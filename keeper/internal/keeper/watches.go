@@ -7,7 +7,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"skerry/keeper/internal/files"
 	"skerry/keeper/internal/pattern"
 	"skerry/keeper/internal/watch"
 	"skerry/keeper/internal/wire"
@@ -31,40 +30,47 @@ type change struct {
 	Directory bool    `json:"directory"`
 }
 
-// watchChanges answers with a line for each change, until the host leaves or the directory is gone.
-func watchChanges(c *wire.Conn, q *wire.Request, area *files.Area, path string, all *watch.Set) error {
-	include, err := pattern.Parse(q.Query["include"])
-	exclude, other := pattern.Parse(q.Query["exclude"])
+// watch answers with a line for each change, until the host leaves or the directory is gone. To begin may take long: all
+// directories are looked at first.
+func (f *fileCall) watch() error {
+	include, err := pattern.Parse(f.q.Query["include"])
+	exclude, other := pattern.Parse(f.q.Query["exclude"])
 	if err != nil || other != nil {
-		c.Fail(400, "bad_request", "include, exclude: "+pattern.ErrBad.Error())
+		f.fail(400, wire.Failure{Code: "bad_request", Message: "include, exclude: " + pattern.ErrBad.Error()})
 		return nil
 	}
-	if path, err = area.Absolute(path); err != nil {
+	path, err := f.area.Absolute(f.path)
+	if err != nil {
 		return err
 	}
-	recursive := q.Query.Get("recursive") == "1"
-	wish := watch.Wish{User: area.User, Path: path, Recursive: recursive, Include: include, Exclude: exclude}
+	recursive := f.flag("recursive")
+	wish := watch.Wish{
+		User: f.area.User, Path: path, Recursive: recursive, Include: include, Exclude: exclude, Pulse: f.beat,
+	}
 	key := strings.Join([]string{
-		strconv.Itoa(int(area.User.UID)), path, strconv.FormatBool(recursive), strings.Join(q.Query["include"], "\x00"),
-		strings.Join(q.Query["exclude"], "\x00"),
+		strconv.Itoa(int(f.area.User.UID)), path, strconv.FormatBool(recursive), strings.Join(f.q.Query["include"], "\x00"),
+		strings.Join(f.q.Query["exclude"], "\x00"),
 	}, "\x01")
-	reader, err := all.Open(wish, key, q.Query.Get("since"))
+	reader, err := f.all.Open(wish, key, f.q.Query.Get("since"))
 	switch {
 	case errors.Is(err, watch.ErrTooMany), errors.Is(err, watch.ErrTooManyWatches), errors.Is(err, watch.ErrNoWatches),
 		errors.Is(err, watch.ErrNoInstances), errors.Is(err, watch.ErrTooDeep):
-		c.Fail(429, "too_many", err.Error())
+		f.fail(429, wire.Failure{Code: "too_many", Message: err.Error()})
 		return nil
 	case err != nil:
 		return err
 	}
 	defer reader.Close()
-	tellChanges(c, reader)
+	f.tellChanges(reader)
 	return nil
 }
 
-func tellChanges(c *wire.Conn, r *watch.Reader) {
-	left := c.Left()
-	err := c.Head(200, "Content-Type: application/x-ndjson", "Transfer-Encoding: chunked")
+func (f *fileCall) tellChanges(r *watch.Reader) {
+	c, left := f.c, f.c.Left()
+	var err error
+	if f.out == nil { // else the head has gone out
+		err = c.Head(200, "Content-Type: application/x-ndjson", "Transfer-Encoding: chunked")
+	}
 	if err == nil {
 		err = sendLine(c, standing{"hello", r.ID, r.Seq, r.Lost})
 	}

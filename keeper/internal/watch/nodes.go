@@ -104,6 +104,11 @@ type found struct {
 func (w *Watcher) enter(above *node, name string, tell bool) error {
 	pending := []found{{above, name}}
 	for len(pending) > 0 {
+		if w.pulse != nil {
+			if err := w.pulse(); err != nil {
+				return err
+			}
+		}
 		next := pending[len(pending)-1]
 		pending = pending[:len(pending)-1]
 		below, err := w.look(next, tell)

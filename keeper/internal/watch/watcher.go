@@ -21,6 +21,7 @@ type Wish struct {
 	Recursive bool
 	Include   pattern.Set
 	Exclude   pattern.Set
+	Pulse     func() error // called often until it stands; its error ends the work
 }
 
 // Watcher watches one directory. All but its ring belongs to the goroutine that reads its notices.
@@ -34,6 +35,7 @@ type Watcher struct {
 	recursive bool
 	include   pattern.Set
 	exclude   pattern.Set
+	pulse     func() error // nil: it stands
 
 	file      *os.File
 	fd        int // the same; os.File.Fd would take it off the poller
@@ -61,7 +63,7 @@ func open(wish Wish) (*Watcher, error) {
 	w := &Watcher{
 		user: wish.User, path: wish.Path, recursive: wish.Recursive, include: wish.Include, exclude: wish.Exclude,
 		file: os.NewFile(uintptr(fd), "inotify"), fd: fd, stop: make(chan struct{}), nodes: map[int]*node{},
-		byPath: map[string]*held{},
+		byPath: map[string]*held{}, pulse: wish.Pulse,
 	}
 	if err := w.enter(nil, "", false); err != nil {
 		_ = w.file.Close()
@@ -72,7 +74,7 @@ func open(wish Wish) (*Watcher, error) {
 			w.root = n
 		}
 	}
-	w.started = true
+	w.started, w.pulse = true, nil
 	go w.run()
 	return w, nil
 }

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from skerry.errors import QuotaExceeded
+from skerry.errors import QuotaExceeded, SkerryError
 from skerry.keeper import messages
 from skerry.keeper.channel import MAX_JSON, Channel, decode, failure
 from skerry.keeper.connection import Connection
@@ -63,8 +63,16 @@ class Changes:
         self._lost = False  # to be told
         self._ended = False
 
-    async def begin(self) -> None:
-        """Reads the first line: from now on nothing is missed."""
+    async def begin(self, channel: Channel) -> None:
+        """Reads the first line: from now on nothing is missed. As long as it is looking at the directories, the keeper
+        sends a blank now and then; an error that it meets after the first of them is all that it says."""
+        while b"\n" not in self._line:
+            piece = await channel.within(anext(self._pieces, None))
+            if piece is None:
+                raise _refusal(bytes(self._line))
+            self._line += piece
+            if len(self._line) > _LINE:
+                raise KeeperLied("the keeper sent a change without end")
         self._stand(decode(_standing, await self._next()))
 
     @property
@@ -164,13 +172,21 @@ class Watches:
         async with self._channel.exchange() as connection:
             await connection.send(messages.request("GET", "/v1/files/watch", query))
             head = await connection.head()
-            if head.status == 200:
-                changes = Changes(connection, head, path)
-                await changes.begin()
-                return changes
-            text = await connection.whole(head, MAX_JSON)
-        self._channel.keep(connection)
-        error = failure(text)
-        if isinstance(error, QuotaExceeded):
-            error.hint = "exclude what need not be watched, close other watches, or raise the host's limit with sysctl"
-        raise error
+            text = await connection.whole(head, MAX_JSON) if head.status != 200 else b""
+        if head.status != 200:
+            self._channel.keep(connection)
+            raise _refusal(text)
+        try:
+            changes = Changes(connection, head, path)
+            await changes.begin(self._channel)
+        except BaseException:
+            connection.close()
+            raise
+        return changes
+
+
+def _refusal(text: bytes) -> SkerryError:
+    error = failure(text)
+    if isinstance(error, QuotaExceeded):
+        error.hint = "exclude what need not be watched, close other watches, or raise the host's limit with sysctl"
+    return error
