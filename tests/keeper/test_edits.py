@@ -202,6 +202,13 @@ async def test_a_file_that_never_rests_is_left_alone(room: Room) -> None:
     assert await names(room) == ["f"]
 
 
+async def test_a_copy_of_a_file_that_becomes_shorter_has_nothing_made_up(room: Room) -> None:
+    big(room)
+    copy = room.keeper.files.copy(FILE, "/workspace/copy")
+    await in_the_middle(room, copy, lambda path: os.truncate(path, 9))
+    assert await content(room, "/workspace/copy") == b"first\nfif"
+
+
 async def test_a_full_disk_in_the_middle_of_an_edit_leaves_the_old_content(room: Room) -> None:
     await shell(room, "mkdir /tmp/tiny && mount -t tmpfs -o size=3M tmpfs /tmp/tiny")
     await shell(room, "(echo first; head -c 2M /dev/zero) > /tmp/tiny/f")
@@ -305,6 +312,18 @@ async def test_a_patch_of_several_files_is_applied_whole_or_not_at_all(room: Roo
             await patched(room, diff, "/workspace")
     with pytest.raises(InvalidRequest, match="several files"):
         await patched(room, good, "/workspace/d/a")
+
+
+@pytest.mark.parametrize("name", ["l/f", "l", "d/l"])
+async def test_a_diff_does_not_go_over_links(room: Room, name: str) -> None:
+    await shell(room, "mkdir /tmp/out /workspace/d && echo a > /tmp/out/f && cd /workspace && ln -s /tmp/out l")
+    await shell(room, "ln -s /tmp/out/f /workspace/d/l")
+    with pytest.raises(FileFailure) as refused:
+        await patched(room, f"--- {name}\n+++ {name}\n@@ -1 +1 @@\n-a\n+b\n", "/workspace")
+    assert refused.value.errno == 40
+    with pytest.raises(FileFailure):
+        await patched(room, f"--- /dev/null\n+++ {name}/new\n@@ -0,0 +1 @@\n+b\n", "/workspace")
+    assert await shell(room, "ls /tmp/out; cat /tmp/out/f") == "f\na\n"
 
 
 async def test_a_patch_creates_and_deletes_the_file_that_is_named(room: Room) -> None:

@@ -218,7 +218,13 @@ func (a *Area) copyBytes(from, to int, size int64) error {
 		}
 		at = end
 	}
-	return disk.Do(func() error { return syscall.Ftruncate(to, size) })
+	return disk.Do(func() error {
+		var now syscall.Stat_t
+		if err := syscall.Fstat(from, &now); err != nil {
+			return err
+		}
+		return syscall.Ftruncate(to, min(size, now.Size)) // it may have become shorter
+	})
 }
 
 func (a *Area) copyExtent(from, to int, start, end int64) error {

@@ -153,6 +153,9 @@ func (p *patch) told() *Patched {
 // prepare writes the new file beside the old one.
 func (p *patch) prepare(path string) (err error) {
 	if p.below != "" {
+		if err := rights.Do(p.area.User, func() error { return p.direct(path) }); err != nil {
+			return err
+		}
 		path = strings.TrimRight(path, "/") + "/" + p.below
 	}
 	var source io.Reader = strings.NewReader("")
@@ -174,6 +177,32 @@ func (p *patch) prepare(path string) (err error) {
 		return p.emptied()
 	}
 	return nil
+}
+
+// direct refuses a name that leads over a link: who wrote the diff meant the file, not what a link makes of it.
+func (p *patch) direct(path string) error {
+	path, err := p.area.absolute(path)
+	if err != nil {
+		return err
+	}
+	root, err := linux.OpenBelow(path, linux.OPath|syscall.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer closeAll(root)
+	fd, err := linux.OpenIn(root, p.below, linux.OPath|syscall.O_NOFOLLOW)
+	if err == syscall.ENOENT { // it is to be created
+		return nil
+	}
+	defer closeAll(fd)
+	var st syscall.Stat_t
+	if err == nil {
+		err = syscall.Fstat(fd, &st)
+	}
+	if err == nil && kind(st.Mode) == "link" {
+		err = syscall.ELOOP
+	}
+	return err
 }
 
 // vacant finds the place for a file that is to be created.
