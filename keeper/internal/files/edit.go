@@ -61,10 +61,7 @@ func (e *edit) open(path string) error {
 		return err
 	}
 	defer closeAll(fd)
-	if err := syscall.Fstat(fd, &e.read); err != nil {
-		return err
-	}
-	if err := regular(&e.read); err != nil {
+	if err := writable(fd, &e.read); err != nil {
 		return err
 	}
 	if linux.OnKernel(fd) {

@@ -72,10 +72,24 @@ func (w *writing) find(path string, parents bool) error {
 	if w.old == nil {
 		return nil
 	}
-	if err := regular(w.old); err != nil {
+	fd, err := syscall.Openat(w.dir, w.name, linux.OPath|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
+	if err != nil {
 		return err
 	}
-	return linux.Writable(w.dir, w.name)
+	defer closeAll(fd)
+	return writable(fd, w.old)
+}
+
+// writable describes the very file that is asked for: its name may stand for another one at each look, and the new file
+// gets the owner of this one.
+func writable(fd int, st *syscall.Stat_t) error {
+	if err := syscall.Fstat(fd, st); err != nil {
+		return err
+	}
+	if err := regular(st); err != nil {
+		return err
+	}
+	return linux.Writable(fd)
 }
 
 // begin makes the temporary file.

@@ -24,6 +24,8 @@ const (
 // OPath opens a name without opening the thing.
 const OPath = oPath
 
+var empty byte // the empty path
+
 type openHow struct{ flags, mode, resolve uint64 }
 
 // OpenBelow opens a path that the inside chose. Magic links are refused: /proc/self is this very process, and its fds
@@ -51,14 +53,10 @@ func openat2(dir int, path string, flags int, mode uint32, resolve uint64) (int,
 	return -1, syscall.EAGAIN
 }
 
-// Writable asks whether this thread's rights allow writing to a name that is not a link.
-func Writable(dir int, name string) error {
-	p, err := syscall.BytePtrFromString(name)
-	if err != nil {
-		return err
-	}
-	_, _, e := syscall.Syscall6(sysFaccessat2, uintptr(dir), uintptr(unsafe.Pointer(p)), accessWrite,
-		atEaccess|atSymlinkNoFollow, 0, 0)
+// Writable asks whether this thread's rights allow writing to what an fd stands for.
+func Writable(fd int) error {
+	_, _, e := syscall.Syscall6(sysFaccessat2, uintptr(fd), uintptr(unsafe.Pointer(&empty)), accessWrite,
+		atEaccess|atEmptyPath, 0, 0)
 	if e != 0 {
 		return e
 	}

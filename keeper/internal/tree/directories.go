@@ -14,6 +14,7 @@ type leaving struct {
 	name  string
 	mode  uint32
 	mtime int64
+	is    inode
 }
 
 // directory makes one; one that is there already keeps its mode.
@@ -25,7 +26,8 @@ func (u *unpacking) directory(e *tar.Entry) error {
 	if err != nil {
 		return err
 	}
-	err = syscall.Mkdirat(dir, name, e.Mode&0o777|0o700)
+	made := e.Mode&0o777&^umask | 0o700
+	err = syscall.Mkdirat(dir, name, made)
 	if err == syscall.EEXIST {
 		fd, err := linux.OpenIn(dir, name, linux.OPath|syscall.O_DIRECTORY)
 		if err != nil {
@@ -37,7 +39,10 @@ func (u *unpacking) directory(e *tar.Entry) error {
 		return err
 	}
 	u.sum.Directories++
-	u.leaving = append(u.leaving, leaving{e.Name, e.Mode & keptBits, e.Mtime})
+	var st syscall.Stat_t
+	if linux.Lstatat(dir, name, &st) == nil && st.Mode == syscall.S_IFDIR|made|st.Mode&syscall.S_ISGID {
+		u.leaving = append(u.leaving, leaving{e.Name, e.Mode & keptBits, e.Mtime, inode{st.Dev, st.Ino}})
+	} // else somebody inside has put another one there
 	return nil
 }
 
@@ -65,6 +70,10 @@ func (u *unpacking) finish(d leaving) error {
 		return err
 	}
 	defer func() { _ = syscall.Close(fd) }()
+	var st syscall.Stat_t
+	if syscall.Fstat(fd, &st) != nil || d.is != (inode{st.Dev, st.Ino}) {
+		return nil // root may be unpacking, and what has the name now is not what root made
+	}
 	if err := syscall.Fchmod(fd, d.mode); err != nil {
 		return err
 	}
