@@ -246,6 +246,18 @@ async def until(found: object, wanted: str) -> None:
             await asyncio.sleep(0.01)
 
 
+async def test_an_archive_that_is_over_before_its_last_byte_spoils_nothing(room: Room) -> None:
+    async def slow() -> AsyncIterator[bytes]:
+        yield archive((member("x"), b"y"))
+        await until(lambda: shell(room, "cat /workspace/t/x 2>/dev/null || :"), "y")
+        for _ in range(3):  # the answer has come by now
+            await shell(room, "true")
+
+    for _ in range(3):
+        assert (await room.keeper.files.unpack("/workspace/t", slow())).files == 1
+        assert await shell(room, "rm /workspace/t/x; echo well") == "well\n"
+
+
 async def test_a_full_disk_keeps_what_was_there(room: Room) -> None:
     await shell(room, "mkdir /tmp/tiny && mount -t tmpfs -o size=1M tmpfs /tmp/tiny && echo old > /tmp/tiny/big")
     data = archive((member("small"), b"s"), (member("big"), b"x" * 3_000_000))

@@ -177,13 +177,14 @@ class Channel:
         """A PUT whose body may be long. How long it takes as a whole is the content's matter. `size`: that many bytes
         will come, which saves the framing of each piece."""
         connection = await self.within(self.open())
+        whole = True
         try:
             if isinstance(content, bytes):
                 await self.within(connection.send(messages.request("PUT", path, query, body=content)))
             else:
                 headers = _CHUNKED if size is None else f"Content-Length: {size}\r\n"
                 await connection.send(messages.request("PUT", path, query, headers=headers))
-                await self._send_all(connection, content, size)
+                whole = await self._send_all(connection, content, size)
             head = await self.within(connection.head())
             text = await self.within(connection.whole(head, MAX_JSON))
         except BaseException:
@@ -192,19 +193,23 @@ class Channel:
         if head.status != 200:
             connection.close()  # it may still be reading the rest of what we sent
             raise failure(text)
-        self.keep(connection)
+        if whole:
+            self.keep(connection)
+        else:
+            connection.close()  # another request would be taken for the rest of this one
         return decode(answer, text)
 
-    async def _send_all(self, connection: Connection, content: AsyncIterable[bytes], size: int | None) -> None:
-        """An answer before the end is a refusal; a keeper that gave one need not be there any more. With a size, what
-        comes beyond it would be taken for another request."""
+    async def _send_all(self, connection: Connection, content: AsyncIterable[bytes], size: int | None) -> bool:
+        """Whether all was sent. An answer before the end is a refusal, or an archive's that is over before its last
+        byte; a keeper that gave one need not be there any more. With a size, what comes beyond it would be taken for
+        another request."""
         sent = 0
         async for data in content:
             if size is not None and sent + len(data) > size:
                 break
             for start in range(0, len(data), _PIECE):
                 if connection.buffer:
-                    return
+                    return False
                 piece = data if len(data) <= _PIECE else data[start : start + _PIECE]
                 frame = (f"{len(piece):x}\r\n".encode(), piece, b"\r\n") if size is None else (piece,)
                 await self.within(connection.send(*frame))
@@ -212,8 +217,9 @@ class Channel:
         else:
             if size is None and not connection.buffer:
                 await self.within(connection.send(b"0\r\n\r\n"))
+                return True
             if size is None or sent == size or connection.buffer:
-                return
+                return sent == size
         raise InvalidRequest(f"the content is not of {size} bytes, as was said")
 
     async def within(self, work: Awaitable[T]) -> T:

@@ -127,6 +127,7 @@ class Keeper:
         head = messages.request("POST", _path(process_id) + "/stdin", query, headers="Transfer-Encoding: chunked\r\n")
         async with self._channel.exchange() as connection:
             await connection.send(head)
+        whole = False
         try:
             async for chunk in chunks:
                 for start in range(0, len(chunk), _PIECE):
@@ -138,6 +139,7 @@ class Keeper:
                     break
             if not connection.buffer and not connection.lost:
                 await connection.send(b"0\r\n\r\n")
+                whole = True
             answer = await connection.head()
             text = await connection.whole(answer, MAX_JSON)
         except BaseException:
@@ -146,7 +148,10 @@ class Keeper:
         if answer.status >= 300:
             connection.close()
             raise failure(text)
-        self._channel.keep(connection)
+        if whole:
+            self._channel.keep(connection)
+        else:
+            connection.close()  # another request would be taken for the rest of this one
 
     async def processes(self) -> list[Process]:
         listed = await self._channel.call(_processes, "GET", "/v1/processes", limit=32 << 20)
