@@ -45,7 +45,7 @@ func plainly(re *regexp.Regexp, text string, context int) (hits []string) {
 
 func TestWhatIsFoundIsWhatALineByLineSearchFinds(t *testing.T) {
 	random := rand.New(rand.NewSource(1))
-	patterns := []string{"a", "^a", "b$", "^$", "a.b", "a[^b]c", "(a|b)+c", `\ba\b`, `\Aab`, `c\z`, "x*", `a\s*b`, "[a-c]{2,3}$", "(?i)AB", "(?s)a.*b"}
+	patterns := []string{"a", "^a", "b$", "^$", "a.b", "a[^b]c", "(a|b)+c", `\ba\b`, `\Aab`, `c\z`, "x*", `a\s*b`, "[a-c]{2,3}$", "(?i)AB", "(?s)a.*b", "ab.c", "(a|b)+ca", "b*ab$", "(ab){2}", "(?:ab)?cc", "^ab c", "(?i:ab)cc", "x*ab|ca"}
 	for _, pattern := range patterns {
 		m, err := Compile(pattern, false, false)
 		if err != nil {
