@@ -63,7 +63,7 @@ def court(
         if directory.stat().st_uid == os.getuid() and str(directory).startswith("/tmp/"):
             directory.chmod(directory.stat().st_mode | 0o011)
     liar = go_program("liar")
-    # What a keeper may still send after a time-out is what a journal holds: a small one, so that all of it is soon sent.
+    # What a keeper may still send after a time-out is what a journal holds: a small one, so that it is soon sent.
     server = make_server().start(SKERRY_KEEPER=str(keeper), SKERRY_JOURNAL_PROCESS="1M")
     with Sandbox(server=server.address) as bystander:
         court = Court(server, keeper, liar, bystander)
