@@ -90,12 +90,13 @@ func (r *Reader) whole(window []byte, most, size int64) Piece {
 
 // large returns a frame of which the window holds the beginning.
 func (r *Reader) large(window []byte, f frame) Piece {
-	if r.seg.base != 0 {
+	mapped := r.seg.base != 0 && !r.paced
+	if mapped {
 		window = window[:wire.FrameHead]
 	}
 	got := int64(len(window))
 	rest := wire.Rest{FD: r.seg.fd, At: r.at + got, Size: wire.FrameHead + f.size - got}
-	if r.seg.base != 0 {
+	if mapped {
 		rest.Base = r.seg.base + uintptr(rest.At)
 	}
 	r.at += wire.FrameHead + f.size

@@ -14,6 +14,10 @@ import (
 // is five times that of copying it, is done once. Only the kernel touches a mapping: where root inside has cut the file short,
 // a system call fails, and an access of ours would end PID 1.
 
+// inFlight is more than a socket holds. A paced reader is served by sendfile, whose pages are the file's own: they must not be
+// written over before the host has read them. Other readers may be any time behind; they are given copies.
+const inFlight = 2 << 20
+
 // leastHot is how large a segment has to be for that.
 const leastHot = 1 << 20
 
@@ -24,7 +28,7 @@ var ErrCold = errors.New("the journal is not hot")
 func (j *Journal) Heat() {
 	j.writing.Lock()
 	defer j.writing.Unlock()
-	j.hot = j.piece >= leastHot
+	j.hot.Store(j.piece >= leastHot)
 }
 
 // Cool ends it.
@@ -36,10 +40,9 @@ func (j *Journal) Cool() {
 
 // cool cuts the files to what is in them and lets the mappings go, as soon as their readers do. writing is held.
 func (j *Journal) cool() {
-	if !j.hot {
+	if !j.hot.Swap(false) {
 		return
 	}
-	j.hot = false
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, g := range j.segments {
@@ -55,7 +58,7 @@ func (j *Journal) cool() {
 func (j *Journal) Pull(kind byte, pipe, most int) (n int, err error) {
 	j.writing.Lock()
 	defer j.writing.Unlock()
-	if !j.hot || !j.flush() {
+	if !j.hot.Load() || !j.flush() {
 		j.cool()
 		return 0, ErrCold
 	}
@@ -158,7 +161,7 @@ func (j *Journal) mapped(most int64) (*segment, error) {
 // again takes the oldest segment to be written over, if it has to go, is mapped, and nobody reads it.
 func (j *Journal) again() *segment {
 	j.mu.Lock()
-	if len(j.segments) == 0 || j.bytes+j.piece <= j.bound || j.pace != nil && j.segments[0].end > j.pace.offset {
+	if len(j.segments) == 0 || j.bytes+j.piece <= j.bound || j.pace != nil && j.segments[0].end+inFlight > j.pace.offset {
 		j.mu.Unlock()
 		return nil
 	}

@@ -3,6 +3,7 @@ package journal
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"skerry/keeper/internal/wire"
@@ -22,9 +23,9 @@ type Journal struct {
 	store *Store
 	id    string
 	bound int64
-	piece int64 // a segment's size
-	hot   bool  // its segments are mapped; writing guards it
-	small int64 // what it is for now, after the disk was full; 0: as usual
+	piece int64       // a segment's size
+	hot   atomic.Bool // its segments are mapped
+	small int64       // what it is for now, after the disk was full; 0: as usual
 
 	writing sync.Mutex // one writer at a time; taken before mu
 
@@ -96,12 +97,15 @@ func (j *Journal) Await() {
 	}
 }
 
-// unread is how much in files the paced reader still needs. mu is held.
+// unread is how much in files the paced reader still needs, or of a hot journal may be on its way. mu is held.
 func (j *Journal) unread() int64 {
-	n := int64(0)
+	n, passed := int64(0), j.pace.offset
+	if j.hot.Load() {
+		passed -= inFlight
+	}
 	for _, g := range j.segments {
-		if g.end > j.pace.offset {
-			n += g.size
+		if g.end > passed {
+			n += g.held
 		}
 	}
 	return n

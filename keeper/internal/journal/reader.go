@@ -17,7 +17,8 @@ type Reader struct {
 	j      *Journal
 	offset int64 // of the next byte; the journal's mu guards it
 	seg    *segment
-	holds  bool  // seg's fd
+	holds  bool // seg's fd
+	paced  bool
 	at     int64 // in seg: where the frame begins that offset lies in, or an earlier one
 	skip   int64 // bytes of output between the two
 }
@@ -45,7 +46,7 @@ func (j *Journal) Read(since int64) (*Reader, error) {
 
 // Pace returns a reader that the writer waits for, once it is a journal's bound behind.
 func (j *Journal) Pace() *Reader {
-	r := &Reader{j: j}
+	r := &Reader{j: j, paced: true}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.pace = r

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -18,6 +20,7 @@ HEAD_LIMIT = 64 << 10
 HEAD_WITHIN_S = 30.0
 FRAMING_SHARE = 16  # a chunked body may spend this many bytes of framing for each byte of content
 CONNECTIONS = 4096
+SEND_BUFFER = 1 << 20  # asked for; the kernel has a bound of its own
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -38,6 +41,8 @@ class BoundedProtocol(HttpToolsProtocol):
             transport.abort()
             return
         super().connection_made(transport)
+        with contextlib.suppress(OSError):  # pieces of output fit, and their reader is woken less often
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         self._patience = self.loop.call_later(HEAD_WITHIN_S, self._too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:

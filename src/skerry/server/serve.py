@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import fcntl
 import os
 import resource
@@ -18,6 +20,7 @@ from skerry.server.listener import GRACE_S, Places, Ready, listen_for
 from skerry.server.sockets import is_answering
 
 LOOK_EVERY_S = 0.05
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def serve(
@@ -35,6 +38,7 @@ def serve(
     calls are answered. The log goes to `log_file`, bounded in size, or to stderr."""
     log.configure(log_file)
     _raise_open_files()
+    _keep_freed_memory()
     path = socket or socket_path(settings.state_dir)
     places = Places(path, listen, group, settings["listen.hosts"], settings["listen.origins"])
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -72,6 +76,15 @@ def _is_held(lock: Path) -> bool:
     finally:
         os.close(fd)
     return False
+
+
+def _keep_freed_memory() -> None:
+    """Output passes through in pieces of a quarter MiB. glibc gives such memory back to the kernel at once and takes it
+    anew, page by page, for the next one: that is a quarter of the work of streaming. Another C library is not asked."""
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 4 << 20)
+        mallopt(_M_TRIM_THRESHOLD, 8 << 20)
 
 
 def _raise_open_files() -> None:
