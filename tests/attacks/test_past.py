@@ -9,6 +9,7 @@ from attacks.test_exhaustion import peak_memory
 from serving import Server
 
 from skerry import Limits, Sandbox
+from skerry.errors import SkerryError
 
 HOME = "/var/lib/skerry/processes"
 LIE = (
@@ -60,3 +61,16 @@ def test_launchers_that_are_killed_are_made_again(haunted: Sandbox) -> None:
         assert haunted.run("kill -9 -1; kill -9 $$", user="root", timeout=10).signal == "KILL"
         assert left.wait(30).signal == "KILL"
         assert haunted.run(["echo", "alive"]).stdout == "alive\n"
+
+
+@pytest.mark.soak
+def test_launchers_that_are_stopped_are_not_waited_for_without_end(haunted: Sandbox) -> None:
+    """By root inside, who may. The command that meets one fails; the next one does not."""
+    haunted.run("kill -STOP -1", user="root", timeout=1)
+    for _ in range(10):  # as many as there are launchers
+        try:
+            haunted.run(["true"], timeout=10)
+            break
+        except SkerryError:
+            assert haunted.info().state == "running"
+    assert haunted.run(["echo", "alive"]).stdout == "alive\n"

@@ -149,6 +149,8 @@ func (l *Launcher) start(r *spawn.Request, stdio [3]int, join bool) (*Job, error
 		l.kill()
 		return nil, ErrUnsent
 	}
+	late := time.NewTimer(startWait)
+	defer late.Stop()
 	select {
 	case errno := <-job.started:
 		if errno != 0 {
@@ -156,8 +158,12 @@ func (l *Launcher) start(r *spawn.Request, stdio [3]int, join bool) (*Job, error
 		}
 		return job, nil
 	case <-l.gone:
-		return nil, ErrGone
+	case <-late.C: // root inside may have stopped it; the host takes a keeper that says nothing for dead
+		if !join { // else it has a command that runs
+			l.kill()
+		}
 	}
+	return nil, ErrGone
 }
 
 // send writes a whole message; the fds travel with its first byte. l.mu is held: messages don't mix.
