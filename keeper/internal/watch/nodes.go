@@ -148,25 +148,9 @@ func (w *Watcher) look(f found, tell bool) (below []found, err error) {
 
 // watch opens a directory and watches it. What vanished meanwhile, or is not the user's to see, is no error.
 func (w *Watcher) watch(f found) (int, *node, error) {
-	root, err := w.openRoot()
-	if err != nil {
+	fd, err := w.open(f)
+	if fd < 0 {
 		return -1, nil, err
-	}
-	fd := root
-	if f.above == nil && linux.Virtual(root) {
-		_ = syscall.Close(root)
-		return -1, nil, syscall.EINVAL
-	}
-	if f.above != nil {
-		fd, err = linux.OpenIn(root, join(f.above.path(), f.name), syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK)
-		_ = syscall.Close(root)
-		if err == nil && linux.Virtual(fd) { // /proc and the like: nothing there is ever told
-			_ = syscall.Close(fd)
-			err = syscall.EINVAL
-		}
-		if err != nil {
-			return -1, nil, nil
-		}
 	}
 	wd, err := addWatch(w.fd, fd)
 	if err == nil && w.nodes[wd] == nil && len(w.nodes) >= maxWatches {
@@ -202,6 +186,32 @@ func (w *Watcher) watch(f found) (int, *node, error) {
 	}
 	n.told, n.round = nil, w.round
 	return fd, n, nil
+}
+
+// open opens what was found; -1 with no error: it is not there any more, or not to be watched. Nothing in /proc and the
+// like is ever told.
+func (w *Watcher) open(f found) (int, error) {
+	root, err := w.openRoot()
+	if err != nil {
+		return -1, err
+	}
+	if f.above == nil {
+		if linux.Virtual(root) {
+			_ = syscall.Close(root)
+			return -1, syscall.EINVAL
+		}
+		return root, nil
+	}
+	fd, err := linux.OpenIn(root, join(f.above.path(), f.name), syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK)
+	_ = syscall.Close(root)
+	if err == nil && linux.Virtual(fd) {
+		_ = syscall.Close(fd)
+		err = syscall.EINVAL
+	}
+	if err != nil {
+		return -1, nil
+	}
+	return fd, nil
 }
 
 // openRoot opens the watched directory by its path, if it is still the same. It can't be kept open: the kernel tells of a
