@@ -365,7 +365,7 @@ async def test_a_copied_tree_has_all_that_is_in_it(room: Room) -> None:
     with pytest.raises(FileFailure) as itself:
         await files.copy("/workspace/t", "/workspace/t/a/copy", recursive=True)
     assert itself.value.errno == 22
-    assert await shell(room, "find / -name '.skerry-*' -not -path '/proc/*'") == ""
+    assert await shell(room, "find /workspace /tmp -name '.skerry-*'") == ""
 
 
 async def test_a_copy_that_can_not_be_whole_is_not_there(room: Room) -> None:
@@ -476,7 +476,9 @@ async def test_a_deep_tree_takes_few_descriptors(room: Room) -> None:
     assert most <= before + 48  # two ways down of sixteen each, and what one step needs
     for path in ("/workspace/deep", "/workspace/copy"):
         await room.keeper.files.remove(path, recursive=True)
-    await eventually(lambda: len(os.listdir(f"/proc/{room.pid}/fd")) <= before)
+    await eventually(
+        lambda: len(os.listdir(f"/proc/{room.pid}/fd")) <= before + 8
+    )  # a launcher may have come meanwhile
 
 
 async def test_what_can_not_be_removed_is_named(room: Room) -> None:
