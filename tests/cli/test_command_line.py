@@ -332,6 +332,22 @@ def test_a_file_comes_out_whole_or_not_at_all(tmp_path: Path) -> None:
     def answer(asked: Asked) -> Said:
         if asked.path.endswith("/files"):
             return Said(200, b"half", "application/octet-stream", whole=asked.query["path"] == ["/good"])
+        if asked.path.endswith("/stat"):
+            path = asked.query["path"][0]
+            if path.endswith("/."):
+                return refused(409, "file_not_directory", path=path)
+            return said(
+                {
+                    "name": path[1:],
+                    "path": path,
+                    "type": "file",
+                    "size": 4,
+                    "mode": 0o644,
+                    "uid": 0,
+                    "gid": 0,
+                    "mtime": 1.0,
+                }
+            )
         return said({**SANDBOX, "name": "dev"})
 
     with lying(tmp_path, answer) as server:
