@@ -3,6 +3,7 @@ package journal
 import (
 	"encoding/binary"
 	"errors"
+	"syscall"
 
 	"skerry/keeper/internal/wire"
 )
@@ -43,7 +44,7 @@ func (r *Reader) fromFile(window []byte, most, size int64) (Piece, error) {
 		return r.cut(window, first, most)
 	}
 	if wire.FrameHead+first.size > got {
-		return r.large(window[:got], first), nil
+		return r.large(window[:got], first)
 	}
 	return r.whole(window[:got], most, size), nil
 }
@@ -88,8 +89,12 @@ func (r *Reader) whole(window []byte, most, size int64) Piece {
 	return Piece{Frames: window[:end], Data: data}
 }
 
-// large returns a frame of which the window holds the beginning.
-func (r *Reader) large(window []byte, f frame) Piece {
+// large returns a frame of which the window holds the beginning, if the file has the rest.
+func (r *Reader) large(window []byte, f frame) (Piece, error) {
+	var st syscall.Stat_t
+	if err := syscall.Fstat(r.seg.fd, &st); err != nil || st.Size < r.at+wire.FrameHead+f.size {
+		return Piece{}, errSpoiled
+	}
 	mapped := r.seg.base != 0 && !r.paced
 	if mapped {
 		window = window[:wire.FrameHead]
@@ -100,7 +105,7 @@ func (r *Reader) large(window []byte, f frame) Piece {
 		rest.Base = r.seg.base + uintptr(rest.At)
 	}
 	r.at += wire.FrameHead + f.size
-	return Piece{Frames: window, Rest: rest, Data: f.size}
+	return Piece{Frames: window, Rest: rest, Data: f.size}, nil
 }
 
 // cut returns a part of a frame as a frame of its own.

@@ -45,12 +45,21 @@ func (j *Journal) cool() {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.seal() // what comes now does not go where something may be wrong
 	for _, g := range j.segments {
 		if g.hot {
-			_ = syscall.Ftruncate(g.fd, g.size)
+			g.shorten()
 			j.account(g, g.size)
 			g.cool()
 		}
+	}
+}
+
+// shorten cuts off what was never written to. A file that root inside has cut is not made longer again: it would be zeros.
+func (g *segment) shorten() {
+	var st syscall.Stat_t
+	if syscall.Fstat(g.fd, &st) == nil && st.Size > g.size {
+		_ = syscall.Ftruncate(g.fd, g.size)
 	}
 }
 
