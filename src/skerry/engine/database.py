@@ -72,7 +72,35 @@ CREATE TABLE unended (
     PRIMARY KEY (sandbox, process)
 );
 """
-STEPS = (_FIRST, _EVENTS)  # an older database is brought up step by step; a step that was released never changes
+_NETWORK = """
+CREATE TABLE attempts (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    sandbox TEXT NOT NULL,
+    id TEXT NOT NULL,
+    at REAL NOT NULL,
+    denied INTEGER NOT NULL,
+    process TEXT,
+    body BLOB NOT NULL
+);
+CREATE UNIQUE INDEX attempt_ids ON attempts (sandbox, id);
+CREATE INDEX attempt_sandboxes ON attempts (sandbox, seq);
+CREATE TABLE traffic (sandbox TEXT PRIMARY KEY, sent INTEGER NOT NULL, received INTEGER NOT NULL);
+CREATE TABLE previews (
+    sandbox TEXT NOT NULL,
+    port INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    public INTEGER NOT NULL,
+    token TEXT,
+    created_at REAL NOT NULL,
+    expires REAL,
+    PRIMARY KEY (sandbox, port)
+);
+"""
+STEPS = (
+    _FIRST,
+    _EVENTS,
+    _NETWORK,
+)  # an older database is brought up step by step; a step that was released never changes
 SCHEMA_VERSION = len(STEPS)
 
 

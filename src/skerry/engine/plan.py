@@ -28,7 +28,7 @@ from skerry.types import (
 )
 
 WAIVABLE = (*GUARANTEES, "disk_limit")
-SPEC_MOST = 256 << 10
+SPEC_MOST = 768 << 10  # a policy of ten thousand hosts fits
 
 
 def new_id(prefix: str) -> str:

@@ -24,6 +24,7 @@ from skerry.types import (
     Options,
     ProcessInfo,
     SandboxInfo,
+    SecretForm,
     State,
     Value,
 )
@@ -57,6 +58,7 @@ class Spec(Value, frozen=True, kw_only=True):
     lifecycle: Lifecycle
     network: Network
     options: Options
+    secrets: tuple[SecretForm, ...] = ()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -87,7 +89,7 @@ class Row:
             id=self.id, name=self.name, owner=self.owner, reason=self.reason, isolation=self.isolation,
             state=shown.get(self.state, self.state),  # type: ignore[arg-type]
             image=spec.image, image_digest=spec.image_digest, env=spec.env, labels=spec.labels, limits=spec.limits,
-            lifecycle=spec.lifecycle, network=spec.network, options=spec.options,
+            lifecycle=spec.lifecycle, network=spec.network, secrets=spec.secrets, options=spec.options,
             created_at=self.created_at, started_at=self.started_at, ends_at=self.ends_at,
         )  # fmt: skip
 

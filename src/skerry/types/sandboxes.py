@@ -6,6 +6,7 @@ import math
 from typing import Any, Literal, get_args
 
 from skerry.errors import InvalidRequest
+from skerry.types.network import SECRETS_MOST, Network, SecretForm, SecretValue
 from skerry.types.values import (
     Answer,
     Value,
@@ -82,24 +83,6 @@ class Lifecycle(Value, frozen=True, kw_only=True):
             parse_span(self.life, "lifecycle.life")
 
 
-class Network(Value, frozen=True, kw_only=True):
-    """What may leave a sandbox. Nothing, unless it is named here."""
-
-    allow: tuple[str, ...] = ()
-    deny: tuple[str, ...] = ()
-    presets: tuple[str, ...] = ()
-    peers: dict[str, str] = {}
-    on_unknown: Literal["deny", "ask", "learn"] = "deny"
-
-    @classmethod
-    def open(cls) -> Network:
-        return cls(allow=("*",))
-
-    @property
-    def closed(self) -> bool:
-        return not (self.allow or self.presets or self.peers or self.on_unknown != "deny")
-
-
 class Options(Value, frozen=True, kw_only=True):
     """Rarely needed switches. `waive` names guarantees that this host may lack; `isolation` then shows them.
     `git_name`, `git_email`: whose name is on commits made inside; what a user inside configures stands above it."""
@@ -128,11 +111,13 @@ class CreateRequest(Value, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     limits: Limits = Limits()
     network: Network = Network()
+    secrets: tuple[SecretValue, ...] = ()
     lifecycle: Lifecycle = Lifecycle()
     options: Options = Options()
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        _check_secrets(self.secrets)
         check_env(self.env)
         check_labels(self.labels)
 
@@ -144,10 +129,20 @@ class UpdateRequest(Value, frozen=True, kw_only=True):
     env: dict[str, str | None] | None = None
     labels: dict[str, str] | None = None
     lifecycle: Lifecycle | None = None
+    secrets: tuple[SecretValue, ...] | None = None
 
     def __post_init__(self) -> None:
         check_env(self.env or {})
         check_labels(self.labels or {})
+        _check_secrets(self.secrets or ())
+
+
+def _check_secrets(secrets: tuple[SecretValue, ...]) -> None:
+    names = [secret.name for secret in secrets]
+    if len(names) > SECRETS_MOST:
+        raise InvalidRequest(f"secrets: more than {SECRETS_MOST}")
+    if len(set(names)) < len(names):
+        raise InvalidRequest("secrets: a name is given twice")
 
 
 class Isolation(Answer, frozen=True, kw_only=True):
@@ -175,6 +170,7 @@ class SandboxInfo(Answer, frozen=True, kw_only=True):
     env: dict[str, str | None] = {}
     labels: dict[str, str] = {}
     network: Network = Network()
+    secrets: tuple[SecretForm, ...] = ()
     options: Options = Options()
     isolation: Isolation | None = None
     image_digest: str | None = None

@@ -1,0 +1,1 @@
+"""The network worker: a process of its own, unprivileged. Judges, relays, names, previews."""
