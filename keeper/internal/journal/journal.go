@@ -150,18 +150,22 @@ func (j *Journal) droppable() (size int64, finished bool) {
 	return size, j.closed
 }
 
-// dropOldest removes the first segment, unless a paced reader still needs it.
-func (j *Journal) dropOldest() bool {
+// dropOldest removes the first segment, unless a paced reader still needs it. The disk has so many bytes more then: none as
+// long as somebody has the file open.
+func (j *Journal) dropOldest() (freed int64, dropped bool) {
 	j.mu.Lock()
 	if len(j.segments) == 0 || j.pace != nil && j.segments[0].end > j.pace.offset {
 		j.mu.Unlock()
-		return false
+		return 0, false
 	}
 	g := j.segments[0]
 	j.drop(g)
+	if g.users == 0 {
+		freed = g.held
+	}
 	j.mu.Unlock()
 	j.store.discard(g)
-	return true
+	return freed, true
 }
 
 // drop takes a segment off the list. mu is held; the file is the caller's to discard.
@@ -197,7 +201,8 @@ func (j *Journal) Remove() {
 	j.closed, j.tail, j.pace = true, nil, nil
 	j.wake()
 	j.mu.Unlock()
-	for j.dropOldest() {
+	for dropped := true; dropped; {
+		_, dropped = j.dropOldest()
 	}
 	j.store.forget(j)
 }

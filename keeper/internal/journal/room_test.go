@@ -3,6 +3,10 @@ package journal
 import (
 	"bytes"
 	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"skerry/keeper/internal/wire"
@@ -95,5 +99,82 @@ func TestTheBoundOfTheSandboxIsPaidByTheFinished(t *testing.T) {
 	}
 	if s.bytes.Load() > 1<<20 {
 		t.Errorf("%d bytes on disk", s.bytes.Load())
+	}
+}
+
+// small is a store on a disk of that size.
+func small(t *testing.T, size string) *Store {
+	t.Helper()
+	s := store(t)
+	dir, err := makeDirectory(s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = syscall.Close(dir)
+	if err := syscall.Mount("tmpfs", s.path, "tmpfs", 0, "mode=700,size="+size); err != nil {
+		t.Skip("mounting a small disk: ", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(s.path, syscall.MNT_DETACH) })
+	return s
+}
+
+// others take the room that there is on a store's disk, but for so many bytes, and give it back.
+func others(t *testing.T, s *Store, leave int64) (back func()) {
+	t.Helper()
+	name := filepath.Join(s.path, "others")
+	file, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	size := int64(0)
+	for ; err == nil; size += 4096 {
+		_, err = file.Write(make([]byte, 4096))
+	}
+	if err := file.Truncate(max(0, size-4096-leave)); err != nil {
+		t.Fatal(err)
+	}
+	return func() { _ = os.Remove(name) }
+}
+
+func TestOnAFullDiskALargeFrameTakesThePlaceOfManySmallSegments(t *testing.T) {
+	s := small(t, "1m")
+	for _, held := range []bool{false, true} { // the oldest, by somebody who reads it: its file is there as long as he is
+		j := s.New("p-full", 0)
+		var all strings.Builder
+		print := func(size int) {
+			piece := strings.Repeat(string(rune('a'+all.Len()%26)), size)
+			all.WriteString(piece)
+			add(j, wire.Stdout, piece)
+		}
+		print(10_000)
+		back := others(t, s, 64<<10)
+		for range 300 {
+			print(4001)
+		}
+		back()
+		for range 150 {
+			print(4001)
+		}
+		kept, _ := j.Kept()
+		r, err := j.Read(kept)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if held {
+			r.Next(make([]byte, 64), 1)
+		}
+		back = others(t, s, 0)
+		for range 8 {
+			print(256 << 10)
+			kept, end := j.Kept()
+			if got := from(t, j, kept); got != all.String()[kept:] || end-kept < 256<<10 {
+				t.Fatalf("of %d bytes from %d on, %d are there (held: %v)", end, kept, len(got), held)
+			}
+			print(10)
+		}
+		back()
+		r.Close()
+		j.Remove()
 	}
 }

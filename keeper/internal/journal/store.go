@@ -87,7 +87,10 @@ func (s *Store) reserve(n int64) bool {
 		}
 		victim := s.victim()
 		s.mu.Unlock()
-		if victim == nil || !victim.dropOldest() {
+		if victim == nil {
+			return false
+		}
+		if _, dropped := victim.dropOldest(); !dropped {
 			return false
 		}
 	}
@@ -110,8 +113,8 @@ func (s *Store) victim() *Journal {
 }
 
 // MakeRoom is called when the disk is full: the oldest of a finished process goes, or of the one that needs the room (nil:
-// none), whichever has more.
-func (s *Store) MakeRoom(own *Journal) bool {
+// none), whichever has more. The disk has so many bytes more then.
+func (s *Store) MakeRoom(own *Journal) (freed int64, dropped bool) {
 	victim, most := own, int64(0)
 	if own != nil {
 		most, _ = own.droppable()
@@ -123,7 +126,10 @@ func (s *Store) MakeRoom(own *Journal) bool {
 		}
 	}
 	s.mu.Unlock()
-	return victim != nil && victim.dropOldest()
+	if victim == nil {
+		return 0, false
+	}
+	return victim.dropOldest()
 }
 
 // create makes a new file, whatever has its name.

@@ -85,13 +85,14 @@ func (j *Journal) flush() bool {
 	return len(j.tail) == 0 || j.put(j.tail, j.tailFirst, j.end)
 }
 
-// put writes frames to a file. On a full disk something else goes.
+// put writes frames to a file. On a full disk something else goes, until there is room for them: after a full disk segments
+// are small, and one large frame takes the place of many. It gives up when that did not help, because others fill the disk.
 func (j *Journal) put(frames []byte, first, end int64) bool {
 	const tries = 4
 	if !j.within(int64(len(frames))) {
 		return false
 	}
-	for range tries {
+	for try, freed := 0, int64(0); try < tries || freed < 2*int64(len(frames)); try++ {
 		if disk.Do(func() error { return j.write(frames, first, end) }) == nil {
 			return true
 		}
@@ -99,9 +100,11 @@ func (j *Journal) put(frames []byte, first, end int64) bool {
 		j.seal()
 		j.small = max(j.bytes/16, leastSegment) // so that what is dropped next is not all there is
 		j.mu.Unlock()
-		if !j.store.MakeRoom(j) {
+		n, dropped := j.store.MakeRoom(j)
+		if !dropped {
 			break
 		}
+		freed += n
 	}
 	return false
 }
@@ -112,7 +115,10 @@ func (j *Journal) within(n int64) bool {
 		j.mu.Lock()
 		over := j.bytes+n > j.bound || len(j.segments) >= mostSegments
 		j.mu.Unlock()
-		if !over || !j.dropOldest() {
+		if !over {
+			break
+		}
+		if _, dropped := j.dropOldest(); !dropped {
 			break
 		}
 	}

@@ -120,8 +120,10 @@ func (r *register) write(lines []byte) error {
 		return r.renew()
 	}
 	err := r.log.Append(lines)
-	if err != nil && r.table.Journals.MakeRoom(nil) {
-		err = r.log.Append(lines)
+	if err != nil {
+		if _, dropped := r.table.Journals.MakeRoom(nil); dropped {
+			err = r.log.Append(lines)
+		}
 	}
 	return err
 }
