@@ -16,6 +16,7 @@ RESOLVER = "198.18.0.1"
 PROXY = "198.18.0.2"
 PROXY_PORT = 3128
 MESSAGE_MOST = 8 << 20
+REFUSED = "refused"
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -99,7 +100,8 @@ class Told(Message, frozen=True, kw_only=True):
 
 
 class Dialled(Message, frozen=True, kw_only=True):
-    """The answer to a `Dial`. Fd: the connected socket, unless there is an error."""
+    """The answer to a `Dial`. Fd: the connected socket, unless there is an error: REFUSED (nothing listens there, which
+    may pass), or why it can't be."""
 
     number: int
     error: str | None = None
@@ -120,9 +122,11 @@ class Unshare(Message, frozen=True, kw_only=True):
 
 
 class Listen(Message, frozen=True, kw_only=True):
-    """Where previews are asked for. Fd: a TCP listener. `domains`: below which `{port}-{sandbox}` is looked for."""
+    """Where previews are asked for. Fd: a TCP listener. `domains`: below which `{port}-{sandbox}` is looked for;
+    `secure`: those of them that people reach by https, through somebody's TLS proxy."""
 
     domains: tuple[str, ...]
+    secure: tuple[str, ...] = ()
 
 
 FromServer = Open | Change | Close | Sync | Told | Dialled | Share | Unshare | Listen
@@ -173,4 +177,11 @@ class Dial(Message, frozen=True, kw_only=True):
     peer_of: str | None = None
 
 
-FromWorker = Ready | Done | Tried | Counted | Ask | Dial
+class Used(Message, frozen=True, kw_only=True):
+    """Somebody uses a preview of it; sent at most once a second. It is not idle, and one that is paused is woken: a
+    connection that was made before can't tell."""
+
+    sandbox: str
+
+
+FromWorker = Ready | Done | Tried | Counted | Ask | Dial | Used
