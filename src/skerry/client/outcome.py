@@ -82,6 +82,7 @@ class Gathered:
             oom_killed=end.oom_killed,
             truncated=end.truncated or bool(stdout.omitted or stderr.omitted),
             usage=end.usage,
+            denied=end.denied,
             hint=end.hint or hint_for(end),
             cwd=end.cwd,
         )
@@ -100,6 +101,7 @@ def result_of(end: RunResult) -> Result:
         oom_killed=end.oom_killed,
         truncated=end.truncated,
         usage=end.usage,
+        denied=end.denied,
         hint=end.hint or hint_for(end),
     )
 

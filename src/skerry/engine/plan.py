@@ -114,7 +114,7 @@ def resolve(request: CreateRequest, image: ImageInfo, settings: Settings, host: 
         lifecycle=resolve_lifecycle(request.lifecycle, settings.lifecycle, settings, request.name),
         network=request.network, options=_signed(request.options, settings),
     )  # fmt: skip
-    return _bounded(spec)
+    return bounded(spec)
 
 
 def _signed(options: Options, settings: Settings) -> Options:
@@ -131,7 +131,7 @@ def changed(spec: Spec, request: UpdateRequest, settings: Settings, name: str | 
         spec = replace(spec, labels=request.labels)
     if request.lifecycle is not None:
         spec = replace(spec, lifecycle=resolve_lifecycle(request.lifecycle, spec.lifecycle, settings, name))
-    return _bounded(spec)
+    return bounded(spec)
 
 
 def _needed(env: dict[str, str | None], image: dict[str, str]) -> dict[str, str | None]:
@@ -139,7 +139,7 @@ def _needed(env: dict[str, str | None], image: dict[str, str]) -> dict[str, str 
     return {name: value for name, value in env.items() if value is not None or name in image}
 
 
-def _bounded(spec: Spec) -> Spec:
+def bounded(spec: Spec) -> Spec:
     """The server holds every sandbox's spec, and lists them all in one answer."""
     if len(json.encode(spec)) > SPEC_MOST:
         raise InvalidRequest(f"the sandbox's description is longer than {SPEC_MOST >> 10} KiB")

@@ -93,10 +93,11 @@ class Sync(Message, frozen=True, kw_only=True):
 
 
 class Told(Message, frozen=True, kw_only=True):
-    """The answer to an `Ask`."""
+    """The answer to an `Ask`. `why` goes into the record of the attempt: who said so, or that nobody did in time."""
 
     question: str
     allow: bool
+    why: str = ""
 
 
 class Dialled(Message, frozen=True, kw_only=True):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 from skerry.errors import InvalidRequest
 from skerry.types.files import FileInfo
+from skerry.types.network import Attempt
 from skerry.types.sandboxes import Usage
 from skerry.types.values import Answer, Value, check_env, check_name, check_path, check_text, check_user, parse_size
 
@@ -160,7 +161,7 @@ class Event(Answer, frozen=True, kw_only=True):
 
 class RunResult(Answer, frozen=True, kw_only=True):
     """How a run ended, on the wire. A stream that is not UTF-8 comes as base64 beside a lossy text. `cwd`: where its
-    session stands now."""
+    session stands now. `denied`: what it tried to reach and was refused."""
 
     id: str
     exit_code: int | None
@@ -174,13 +175,14 @@ class RunResult(Answer, frozen=True, kw_only=True):
     oom_killed: bool | None = False
     truncated: bool = False
     usage: Usage = Usage()
+    denied: tuple[Attempt, ...] = ()
     hint: str | None = None
     cwd: str | None = None
 
 
 class Result(Value, frozen=True, kw_only=True):
-    """How a command ended: `ok` is exit code 0. `cwd`: where its session stands now. `denied`, `files` and `cost` are
-    filled by later parts."""
+    """How a command ended: `ok` is exit code 0. `cwd`: where its session stands now. `denied`: what it tried to reach
+    and was refused. `cost` is filled by a later part."""
 
     id: str
     exit_code: int | None
@@ -192,7 +194,7 @@ class Result(Value, frozen=True, kw_only=True):
     oom_killed: bool | None = False
     truncated: bool = False
     usage: Usage = Usage()
-    denied: tuple[Any, ...] = ()
+    denied: tuple[Attempt, ...] = ()
     files: tuple[FileInfo, ...] = ()
     cost: float | None = None
     hint: str | None = None

@@ -1,0 +1,65 @@
+"""From what was asked for to a policy that is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skerry.config import Settings, load
+from skerry.engine import egress
+from skerry.errors import InvalidRequest, NotFound, QuotaExceeded
+from skerry.types import Network, NetworkChange, Preset
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load(environ={}, operator_file=tmp_path / "none", flags={"max.bandwidth": "1M", "max.connections": 100})
+
+
+def no_peer(ref: str) -> str:
+    raise NotFound(ref)
+
+
+def test_a_preset_by_its_name_alone_is_refused_with_a_hint(settings: Settings) -> None:
+    with pytest.raises(InvalidRequest, match="'pip'") as refused:
+        egress.settled(Network(presets=("pip",)), settings, no_peer)
+    assert "SDK" in (refused.value.hint or "")
+    carried = Network(presets=(Preset(name="pip", allow=("index.test",)),))
+    assert egress.settled(carried, settings, no_peer) == carried
+
+
+def test_peers_are_kept_by_their_ids(settings: Settings) -> None:
+    kept = egress.settled(Network(peers={"db": "my-db"}), settings, {"my-db": "sb-aaaaaaaaaa"}.__getitem__)
+    assert kept.peers == {"db": "sb-aaaaaaaaaa"}
+    with pytest.raises(NotFound):
+        egress.settled(Network(peers={"db": "other"}), settings, no_peer)
+
+
+@pytest.mark.parametrize(
+    ("wish", "name"), [({"bandwidth": "2M"}, "max.bandwidth"), ({"connections": 101}, "max.connec")]
+)
+def test_more_than_the_operator_allows_is_refused_by_name(settings: Settings, wish: dict[str, str], name: str) -> None:
+    with pytest.raises(QuotaExceeded, match=name):
+        egress.settled(Network(**wish), settings, no_peer)  # type: ignore[arg-type]
+
+
+def test_a_rule_that_is_allowed_leaves_deny_and_the_other_way() -> None:
+    network = Network(allow=("a.test", "b.test"), deny=("c.test",))
+    network = egress.changed(network, NetworkChange(allow=("c.test", "a.test")))
+    assert (network.allow, network.deny) == (("a.test", "b.test", "c.test"), ())
+    network = egress.changed(network, NetworkChange(deny=("a.test",)))
+    assert (network.allow, network.deny) == (("b.test", "c.test"), ("a.test",))
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "rule"),
+    [
+        ("a.test", 443, "a.test:443"),
+        ("a.test", None, "a.test"),
+        ("fd00::1", 22, "[fd00::1]:22"),
+        ("10.0.0.1", 5, "10.0.0.1:5"),
+    ],
+)
+def test_a_rule_names_just_what_was_asked_about(host: str, port: int | None, rule: str) -> None:
+    assert egress.rule_of(host, port) == rule
