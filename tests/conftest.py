@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from serving import Server
+from world.world import World
 
-from skerry.config import load, run_dir
+from skerry.config import load
 from skerry.errors import NotFound
 from skerry.images import recipe_digest
 from skerry.storage import ImageStore, LayerStore
@@ -49,28 +50,31 @@ def _lend_base(lender: Path, state: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def make_server(base_store: Path) -> Iterator[Callable[[], Server]]:
-    """Servers on new state directories, beside the borrowed one so that its layers can be hard-linked."""
+def make_state(base_store: Path) -> Callable[[], Path]:
+    """New state directories with the image `base`, beside the borrowed one so that its layers can be hard-linked."""
+    made = itertools.count()
+
+    def make() -> Path:
+        state = base_store.parent / f"skerry-test-{os.getpid()}-{next(made)}"
+        state.mkdir(mode=0o700)
+        _lend_base(base_store, state)
+        return state
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_server(make_state: Callable[[], Path]) -> Iterator[Callable[[], Server]]:
+    """Servers on new state directories."""
     made: list[Server] = []
 
     def make() -> Server:
-        state = base_store.parent / f"skerry-test-{os.getpid()}-{len(made)}"
-        state.mkdir(mode=0o700)
-        _lend_base(base_store, state)
-        made.append(Server(state))
+        made.append(Server(make_state()))
         return made[-1]
 
     yield make
     for server in made:
-        if server.process is None or server.process.poll() is not None:
-            server.start()
-        server.remove_all()
-        server.end()
-        left = server.leftovers()
-        shutil.rmtree(run_dir(server.state_dir), ignore_errors=True)
-        shutil.rmtree(server.state_dir)
-        server.log.unlink(missing_ok=True)
-        assert left == []
+        server.retire()
 
 
 @pytest.fixture(scope="session")
@@ -83,3 +87,26 @@ def server(make_server: Callable[[], Server]) -> Server:
 def own_server(make_server: Callable[[], Server]) -> Server:
     """A server for one test, not yet started."""
     return make_server()
+
+
+@pytest.fixture(scope="session")
+def world() -> Iterator[World]:
+    """An internet of the tests' own, with no uplink; see tests/world."""
+    with World() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def world_server(world: World, make_state: Callable[[], Path]) -> Iterator[Server]:
+    """One server whose host is on that internet, for all tests that do no harm to it."""
+    server = Server(make_state(), world.inside, world.mounts).start()
+    yield server
+    server.retire()
+
+
+@pytest.fixture
+def own_world_server(world: World, make_state: Callable[[], Path]) -> Iterator[Server]:
+    """The same for one test, not yet started."""
+    server = Server(make_state(), world.inside, world.mounts)
+    yield server
+    server.retire()

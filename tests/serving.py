@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -33,10 +34,10 @@ def wait_until(condition: Callable[[], object], what: str, limit_s: float = WAIT
 
 
 class Server:
-    """`python -m skerry serve` on a state directory."""
+    """`python -m skerry serve` on a state directory; in other namespaces than the test's, if `before` leads there."""
 
-    def __init__(self, state_dir: Path) -> None:
-        self.state_dir = state_dir
+    def __init__(self, state_dir: Path, before: tuple[str, ...] = (), mounts: Path = Path("/proc/self/mounts")) -> None:
+        self.state_dir, self.before, self.mounts = state_dir, before, mounts
         self.address = f"unix://{socket_path(state_dir)}"
         self.process: subprocess.Popen[bytes] | None = None
         self.log = state_dir.parent / f"{state_dir.name}.log"
@@ -44,7 +45,7 @@ class Server:
     def start(self, *args: str, wait: bool = True, **env: str) -> Server:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "skerry", "serve", *args],
+                [*self.before, sys.executable, "-m", "skerry", "serve", *args],
                 env={**os.environ, "SKERRY_STATE_DIR": str(self.state_dir), **env},
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
@@ -85,10 +86,22 @@ class Server:
             for sandbox in http.get("/v1/sandboxes").json()["sandboxes"]:
                 http.delete(f"/v1/sandboxes/{sandbox['id']}").raise_for_status()
 
+    def retire(self) -> None:
+        """Removes all that it made and all that it is, and fails if something is left."""
+        if self.process is None or self.process.poll() is not None:
+            self.start()
+        self.remove_all()
+        self.end()
+        left = self.leftovers()
+        shutil.rmtree(run_dir(self.state_dir), ignore_errors=True)
+        shutil.rmtree(self.state_dir)
+        self.log.unlink(missing_ok=True)
+        assert left == []
+
     def leftovers(self) -> list[str]:
         """Everything on the host that still bears this server's instance name."""
         name = run_dir(self.state_dir).name
-        found = [line for line in Path("/proc/self/mounts").read_text().splitlines() if name in line]
+        found = [line for line in self.mounts.read_text().splitlines() if name in line]
         for pattern in (f"skerry/{name}/sb-*", f"*/skerry/{name}/sb-*", f"*/*/skerry/{name}/sb-*"):
             found += [str(p) for p in Path("/sys/fs/cgroup").glob(pattern)]
         found += [str(p) for p in Path("/run/skerry/ranges").glob("*") if name in p.read_text()]

@@ -1,0 +1,45 @@
+"""How a test talks to the processes of its world: one JSON line each way, over a socket in the file system."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_MOST = 64 << 20
+
+
+async def answer(path: Path, calls: dict[str, Callable[..., Any]]) -> None:
+    """Serves until it is cancelled."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            name, arguments = json.loads(line)
+            await asyncio.sleep(0.02)  # what came in before the question is seen before it is answered
+            writer.write(json.dumps(calls[name](*arguments)).encode() + b"\n")
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_unix_server(serve, path, limit=_MOST)
+    async with server:
+        await server.serve_forever()
+
+
+class Remote:
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(20)
+        self._socket.connect(str(path))
+        self._lines = self._socket.makefile("rwb")
+
+    def __call__(self, name: str, *arguments: object) -> Any:
+        self._lines.write(json.dumps([name, arguments]).encode() + b"\n")
+        self._lines.flush()
+        return json.loads(self._lines.readline())
+
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()

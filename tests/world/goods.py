@@ -1,0 +1,106 @@
+"""What the world's sites have on offer: a wheel, an npm package, a Debian package, a git repository. Made here."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import os
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+
+
+def make(sites: Path) -> None:
+    for make_site in (_wheel, _npm, _debian, _git):
+        make_site(sites)
+
+
+def _wheel(sites: Path) -> None:
+    place = sites / "index/simple/tinylib"
+    place.mkdir(parents=True)
+    name = "tinylib-1.0-py3-none-any.whl"
+    info = "tinylib-1.0.dist-info"
+    with zipfile.ZipFile(place / name, "w") as wheel:
+        wheel.writestr("tinylib.py", "ANSWER = 42\n")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tinylib\nVersion: 1.0\n")
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{info}/RECORD", f"tinylib.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    digest = hashlib.sha256((place / name).read_bytes()).hexdigest()
+    (place / "index.html").write_text(f'<!DOCTYPE html><html><body><a href="{name}#sha256={digest}">{name}</a>')
+
+
+def _npm(sites: Path) -> None:
+    place = sites / "npm/tiny-lib"
+    place.mkdir(parents=True)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        manifest = json.dumps({"name": "tiny-lib", "version": "1.0.0", "main": "index.js"})
+        for name, text in (("package.json", manifest), ("index.js", "module.exports = 42\n")):
+            entry = tarfile.TarInfo(f"package/{name}")
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    tarball = packed.getvalue()
+    (place / "tiny-lib-1.0.0.tgz").write_bytes(tarball)
+    integrity = "sha512-" + base64.b64encode(hashlib.sha512(tarball).digest()).decode()
+    version = {
+        "name": "tiny-lib",
+        "version": "1.0.0",
+        "dist": {
+            "tarball": "https://npm.example.test/tiny-lib/tiny-lib-1.0.0.tgz",
+            "integrity": integrity,
+            "shasum": hashlib.sha1(tarball).hexdigest(),
+        },
+    }
+    described = {"name": "tiny-lib", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
+    (place / "index.html").write_text(json.dumps(described))
+
+
+def _debian(sites: Path) -> None:
+    """A repository without signatures: the tests' line of sources.list says that it is trusted."""
+    place, tree = sites / "apt", sites / "apt-tree"
+    (tree / "DEBIAN").mkdir(parents=True)
+    (tree / "usr/share/tinytool").mkdir(parents=True)
+    (tree / "usr/share/tinytool/answer").write_text("42\n")
+    control = (
+        "Package: tinytool\nVersion: 1.0\nArchitecture: all\nMaintainer: tests <tests@example.test>\n"
+        "Description: nothing much\n"
+    )
+    (tree / "DEBIAN/control").write_text(control)
+    place.mkdir()
+    package = place / "tinytool_1.0_all.deb"
+    subprocess.run(
+        ["dpkg-deb", "--root-owner-group", "--build", str(tree), str(package)], check=True, stdout=subprocess.DEVNULL
+    )
+    content = package.read_bytes()
+    entry = (
+        f"{control}Filename: ./{package.name}\nSize: {len(content)}\nSHA256: {hashlib.sha256(content).hexdigest()}\n"
+    )
+    (place / "Packages").write_text(entry)
+    (place / "Packages.gz").write_bytes(gzip.compress(entry.encode()))
+
+
+def _git(sites: Path) -> None:
+    place, work = sites / "git", sites / "git-work"
+    place.mkdir()
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": "/nonexistent",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        **{f"GIT_{who}_{what}": "tests@example.test" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
+    }
+
+    def git(*args: str) -> None:
+        subprocess.run(["git", *args], check=True, env=environment, stdout=subprocess.DEVNULL)
+
+    git("init", "-q", "-b", "main", str(work))
+    (work / "README").write_text("a repository of the test world\n")
+    git("-C", str(work), "add", "README")
+    git("-C", str(work), "commit", "-q", "-m", "Begin")
+    git("clone", "-q", "--bare", str(work), str(place / "tiny.git"))
+    git("-C", str(place / "tiny.git"), "config", "http.receivepack", "true")

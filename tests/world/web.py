@@ -1,0 +1,197 @@
+"""HTTP and HTTPS as it is found out there. What comes is kept byte by byte: a smuggled request shows in what arrived,
+not in how this server read it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import json
+import ssl
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import h11
+
+from world import places
+from world.git import backend
+
+_KEPT, _CALLS_MOST = 64 << 10, 5_000
+_BODY_MOST = 64 << 20
+Reply = tuple[int, list[tuple[str, str]], bytes]
+
+
+@dataclass
+class Call:
+    """A connection as the far side saw it. `raw`: its first bytes, as latin-1."""
+
+    address: str
+    port: int
+    sni: str | None
+    raw: str = ""
+    requests: list[str] = field(default_factory=list)
+
+
+class Web:
+    def __init__(self, sites: Path) -> None:
+        self.sites = {
+            address: sites / name
+            for address, name in (
+                (places.INDEX, "index"),
+                (places.NPM, "npm"),
+                (places.APT, "apt"),
+                (places.GIT, "git"),
+            )
+        }
+        self.calls: list[Call] = []
+
+    def told(self) -> list[dict[str, object]]:
+        return [asdict(call) for call in self.calls]
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        address, port = writer.get_extra_info("sockname")[:2]
+        tls = writer.get_extra_info("ssl_object")
+        call = Call(address.removeprefix("::ffff:"), port, getattr(tls, "asked_for", None))
+        if len(self.calls) < _CALLS_MOST:
+            self.calls.append(call)
+        with contextlib.suppress(ConnectionError, h11.ProtocolError, ssl.SSLError, TimeoutError):
+            await _Conversation(self, call, reader, writer).hold()
+        writer.close()
+        with contextlib.suppress(ConnectionError, ssl.SSLError, TimeoutError):
+            await asyncio.wait_for(writer.wait_closed(), 5)
+
+
+class _Conversation:
+    def __init__(self, web: Web, call: Call, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.web, self.call, self.reader, self.writer = web, call, reader, writer
+        self.http = h11.Connection(h11.SERVER)
+
+    async def hold(self) -> None:
+        while True:
+            request, body = await self._request()
+            if request is None:
+                return
+            target = request.target.decode("latin-1")
+            self.call.requests.append(f"{request.method.decode()} {target}")
+            if any(name == b"upgrade" for name, _ in request.headers):
+                await self._websocket(dict(request.headers))
+                return
+            if not await self._special(urlsplit(target)):
+                self._send(*await self._reply(request, target, body))
+            await self.writer.drain()
+            if self.http.our_state is h11.MUST_CLOSE:
+                return
+            self.http.start_next_cycle()
+
+    async def _request(self) -> tuple[h11.Request | None, bytes]:
+        request, body = None, bytearray()
+        while True:
+            event = self.http.next_event()
+            if event is h11.NEED_DATA:
+                if self.http.they_are_waiting_for_100_continue:
+                    self.writer.write(self.http.send(h11.InformationalResponse(status_code=100, headers=[])))
+                self.http.receive_data(await self._read())
+            elif isinstance(event, h11.Request):
+                request = event
+            elif isinstance(event, h11.Data):
+                body += event.data
+                assert len(body) < _BODY_MOST
+            elif isinstance(event, h11.EndOfMessage):
+                return request, bytes(body)
+            else:
+                return None, b""
+
+    async def _read(self) -> bytes:
+        data = await self.reader.read(65536)
+        room = _KEPT - len(self.call.raw)
+        self.call.raw += data[:room].decode("latin-1")
+        return data
+
+    def _send(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        if not any(name.lower() == "content-length" for name, _ in headers):
+            headers = [*headers, ("content-length", str(len(body)))]
+        events = [h11.Response(status_code=status, headers=headers), h11.Data(data=body), h11.EndOfMessage()]
+        for event in events if self.http.their_state is not h11.ERROR else ():
+            self.writer.write(self.http.send(event) or b"")
+
+    async def _reply(self, request: h11.Request, target: str, body: bytes) -> Reply:
+        if site := self.web.sites.get(self.call.address):
+            if site.name == "git":
+                return await backend(site, request, target, body)
+            return _file(site, urlsplit(target).path)
+        return 200, [("content-type", "application/json")], json.dumps(self._echo(request, target, body)).encode()
+
+    def _echo(self, request: h11.Request, target: str, body: bytes) -> dict[str, object]:
+        return {
+            "method": request.method.decode(),
+            "target": target,
+            "headers": {name.decode(): value.decode("latin-1") for name, value in request.headers},
+            "body": body[:65536].decode("latin-1"),
+            "length": len(body),
+            "address": self.call.address,
+            "port": self.call.port,
+            "sni": self.call.sni,
+        }
+
+    async def _special(self, target: object) -> bool:
+        path, query = target.path, parse_qs(target.query)  # type: ignore[attr-defined]
+        if path == "/redirect":
+            self._send(302, [("location", query["to"][0])], b"")
+        elif path.startswith("/bytes/"):
+            await self._stream(int(path.removeprefix("/bytes/")))
+        elif path == "/slow":
+            self.writer.write(self.http.send(h11.Response(status_code=200, headers=[("content-length", "100")])) or b"")
+            for _ in range(100):
+                self.writer.write(self.http.send(h11.Data(data=b".")) or b"")
+                await self.writer.drain()
+                await asyncio.sleep(0.2)
+            self.writer.write(self.http.send(h11.EndOfMessage()) or b"")
+        else:
+            return False
+        return True
+
+    async def _stream(self, length: int) -> None:
+        headers = [("content-length", str(length)), ("content-type", "application/octet-stream")]
+        self.writer.write(self.http.send(h11.Response(status_code=200, headers=headers)) or b"")
+        while length > 0:
+            self.writer.write(self.http.send(h11.Data(data=bytes(min(length, 65536)))) or b"")
+            await self.writer.drain()
+            length -= 65536
+        self.writer.write(self.http.send(h11.EndOfMessage()) or b"")
+
+    async def _websocket(self, headers: dict[bytes, bytes]) -> None:
+        """Agrees to any upgrade, and sends back whatever comes: frames of a client, masked as they are, included."""
+        key = headers.get(b"sec-websocket-key", b"") + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+        accept = base64.b64encode(hashlib.sha1(key).digest())
+        self.writer.write(
+            b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+            b"sec-websocket-accept: %s\r\n\r\n" % accept
+        )
+        data = self.http.trailing_data[0]
+        while data := data or await self._read():
+            self.writer.write(data)
+            await self.writer.drain()
+            data = b""
+
+
+def _file(site: Path, path: str) -> Reply:
+    file = (site / path.lstrip("/")).resolve()
+    file = file / "index.html" if file.is_dir() else file
+    if not file.is_relative_to(site.resolve()) or not file.is_file():
+        return 404, [], b"there is no such thing here"
+    kinds = {".html": "text/html", ".json": "application/json"}
+    return 200, [("content-type", kinds.get(file.suffix, "application/octet-stream"))], file.read_bytes()
+
+
+def context(place: Path) -> ssl.SSLContext:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.load_cert_chain(place / "server.pem", place / "server.key")
+    made.set_alpn_protocols(["http/1.1"])
+
+    def note(tls: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+        tls.asked_for = name  # type: ignore[attr-defined]
+
+    made.sni_callback = note  # type: ignore[assignment]
+    return made

@@ -1,0 +1,165 @@
+"""The tests' world: made once, asked by tests what reached it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from serving import wait_until
+
+from world import certificates, goods, places
+from world.control import Remote
+
+TESTS = Path(__file__).parent.parent
+BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+
+
+class World:
+    """`with World() as world:`. `world.inside`: what to put before an argv that is to run on the host side."""
+
+    def __enter__(self) -> World:
+        self.home = Path(tempfile.mkdtemp(prefix="skerry-world-"))
+        self._make_files()
+        self._far = self._start("far", "--net", "--mount")
+        self._host = self._start("host", "--net", "--mount")
+        self._join()
+        for process in (self._far, self._host):
+            assert process.stdin is not None
+            process.stdin.close()  # go on: the devices are there
+        self.far, self.host = (self._remote(name) for name in ("far", "host"))
+        self.reset()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for remote in (self.far, self.host):
+            remote.close()
+        for process in (self._far, self._host):
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self.home)
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        return ("nsenter", "--target", str(self._host.pid), "--net", "--mount", "--")
+
+    @property
+    def mounts(self) -> Path:
+        return Path(f"/proc/{self._host.pid}/mounts")
+
+    @property
+    def certificate(self) -> str:
+        return (self.home / "ca.pem").read_text()
+
+    @property
+    def ssh_key(self) -> str:
+        return (self.home / "ssh-key").read_text()
+
+    def reset(self) -> None:
+        """Forgets what was seen. Names stay as they were taught."""
+        self.far("reset")
+        self.host("reset")
+
+    def teach(self, name: str, *turns: list[str]) -> None:
+        """The addresses of a name: one list for each look-up in turn, the last for ever."""
+        self.far("teach", name, turns)
+
+    def asked(self) -> dict[str, int]:
+        """What the name server was asked, and how often; the kinds of a name taken together."""
+        counts: dict[str, int] = {}
+        for name, _, count in self.far("asked"):
+            counts[name] = counts.get(name, 0) + count
+        return counts
+
+    def calls(self, address: str | None = None) -> list[dict[str, Any]]:
+        """The HTTP connections, with what came in them."""
+        calls: list[dict[str, Any]] = self.far("calls")
+        return [call for call in calls if address in (None, call["address"])]
+
+    def openings(self) -> dict[tuple[str, str, int], int]:
+        """(protocol, address, port) → how often, of all that went over the wire to the far side."""
+        return {(protocol, address, port): count for protocol, address, port, count in self.far("wire")}
+
+    def strays(self) -> list[str]:
+        """What went where no rule of any test leads: each is a wall that fell. Empty, if all is well."""
+        wire = [
+            f"{protocol} to {address} port {port}, {count}×"
+            for (protocol, address, port), count in self.openings().items()
+            if address not in places.SERVING or (protocol != "tcp" and (address, port) != (places.RESOLVER, 53))
+        ]
+        return wire + [f"canary {where}, {count}×" for where, count in self.host("seen").items()]
+
+    def run(self, *argv: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """A program on the host side, as the server is."""
+        return subprocess.run([*self.inside, *argv], capture_output=True, text=True, timeout=30, **options)
+
+    def _start(self, name: str, *namespaces: str) -> subprocess.Popen[bytes]:
+        with open(self.home / f"{name}.log", "ab") as log:
+            process = subprocess.Popen(
+                ["unshare", *namespaces, "sh", "-c", 'cat; exec "$@"', "sh",
+                 sys.executable, "-m", f"world.{name}side", str(self.home)],
+                cwd=TESTS, stdin=subprocess.PIPE, stdout=log, stderr=log,
+            )  # fmt: skip
+        mine = os.readlink("/proc/self/ns/net")
+        wait_until(lambda: os.readlink(f"/proc/{process.pid}/ns/net") != mine, "a network namespace")
+        return process
+
+    def _join(self) -> None:
+        far, host = str(self._far.pid), str(self._host.pid)
+        _do("ip", "link", "add", "name", "far", "netns", far, "type", "veth", "peer", "name", "near", "netns", host)
+        for pid, device, address, address6 in (
+            (far, "far", places.FAR_SIDE, places.FAR_SIDE_6),
+            (host, "near", places.HOST_SIDE, places.HOST_SIDE_6),
+        ):
+            lines = [
+                "link set lo up",
+                f"addr add {address}/24 dev {device}",
+                f"addr add {address6}/64 dev {device} nodad",
+                f"link set {device} up",
+            ]
+            if device == "far":  # every address there is, but for those of the veth pair's own network
+                lines += [f"addr add {places.RESOLVER}/24 dev far"]
+                lines += ["route add local default dev lo table main", "-6 route add local default dev lo table main"]
+            else:
+                lines += [f"route add default via {places.FAR_SIDE}", f"-6 route add default via {places.FAR_SIDE_6}"]
+            for line in lines:
+                _do("nsenter", "--target", pid, "--net", "--", "ip", *line.split())
+
+    def _make_files(self) -> None:
+        certificates.make(
+            self.home,
+            [*places.NAMES, "*.example.test"],
+            [*places.SERVING, *places.CANARIES],
+        )
+        goods.make(self.home / "sites")
+        (self.home / "resolv.conf").write_text(f"nameserver {places.RESOLVER}\noptions timeout:2 attempts:2\n")
+        (self.home / "hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
+        (self.home / "bundle.pem").write_text(BUNDLE.read_text() + self.certificate)
+        _do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "tests", "-f", str(self.home / "ssh-key"))
+        _do("dropbearkey", "-t", "ed25519", "-f", str(self.home / "ssh-host-key"))
+
+    def _remote(self, name: str) -> Remote:
+        process = self._far if name == "far" else self._host
+        path, log = self.home / f"{name}.sock", self.home / f"{name}.log"
+
+        def there() -> bool:
+            assert process.poll() is None, log.read_text()
+            return path.exists()
+
+        wait_until(there, f"the {name} side of the world")
+        return Remote(path)
+
+
+def _do(*argv: str) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0, (argv, done.stderr)
