@@ -1,0 +1,105 @@
+"""A sandbox's door: what stands in its network namespace so that every attempt to get out comes to the worker.
+
+A listener and a socket for names on one fresh port, on routes that make every address local, and the rules that bring
+TCP and DNS to it. The server holds them for as long as the sandbox lives: while no worker serves them, connections
+wait in the backlog or are reset, and nobody inside can take the port."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import secrets
+import socket
+from dataclasses import dataclass
+from typing import Final
+
+from skerry.errors import SandboxUnavailable
+from skerry.network import netlink
+from skerry.network.netns import Namespaces
+
+BACKLOG: Final = 512
+_TRIES: Final = 64
+_LOWEST, _HIGHEST = 1024, 65535
+
+
+@dataclass(frozen=True)
+class Door:
+    """`tcp` takes IPv4 (as ::ffff:a.b.c.d) and IPv6 where the host has that; `udp` is IPv4's alone: a reply must come
+    from the one address that was asked. `diag` asks who has which socket there. All are non-blocking."""
+
+    tcp: socket.socket
+    udp: socket.socket
+    diag: socket.socket
+    port: int
+
+    @property
+    def sockets(self) -> tuple[socket.socket, socket.socket, socket.socket]:
+        return self.tcp, self.udp, self.diag
+
+    def close(self) -> None:
+        """The rules stay, and lead nowhere."""
+        for one in self.sockets:
+            one.close()
+
+
+async def make(namespaces: Namespaces, pidfd: int) -> Door:
+    """A new door for the sandbox of that first process; it takes the place of one that an earlier server made."""
+    return await namespaces.run(lambda: build(namespaces, pidfd))
+
+
+def build(namespaces: Namespaces, pidfd: int) -> Door:
+    """On the namespaces' thread."""
+    raw = socket.SOCK_RAW
+    kinds = [(socket.AF_NETLINK, raw, kind) for kind in (netlink.ROUTE, netlink.NETFILTER, netlink.SOCK_DIAG)]
+    family = _family()
+    with contextlib.ExitStack() as stack:
+        route, netfilter, diag = (stack.enter_context(one) for one in namespaces.sockets(pidfd, kinds))
+        netlink.prepare(route, ipv6=family == socket.AF_INET6)
+        tcp, udp = (stack.enter_context(one) for one in _pair(namespaces, pidfd, family))
+        port: int = tcp.getsockname()[1]
+        netlink.redirect(netfilter, port)
+        for one in (diag, udp, tcp):
+            one.setblocking(False)
+        stack.pop_all()
+    namespaces.let_go(route)
+    namespaces.let_go(netfilter)
+    return Door(tcp, udp, diag, port)
+
+
+def _family() -> socket.AddressFamily:
+    return socket.AF_INET6 if socket.has_ipv6 and _ipv6() else socket.AF_INET
+
+
+def _ipv6() -> bool:
+    """A host can be without it (ipv6.disable=1); then nothing inside has it either."""
+    try:
+        socket.socket(socket.AF_INET6, socket.SOCK_STREAM).close()
+    except OSError:
+        return False
+    return True
+
+
+def _pair(namespaces: Namespaces, pidfd: int, family: int) -> tuple[socket.socket, socket.socket]:
+    """On one port that nobody inside holds, chosen at random: the inside may sit on those that it expects."""
+    kinds = [(family, socket.SOCK_STREAM, 0), (socket.AF_INET, socket.SOCK_DGRAM, 0)]
+    for _ in range(_TRIES):
+        tcp, udp = namespaces.sockets(pidfd, kinds)
+        try:
+            _bind(tcp, udp, _LOWEST + secrets.randbelow(_HIGHEST - _LOWEST + 1))
+        except BaseException as error:
+            tcp.close()
+            udp.close()
+            if not isinstance(error, OSError) or error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return tcp, udp
+    raise SandboxUnavailable("no port inside is free for its network")
+
+
+def _bind(tcp: socket.socket, udp: socket.socket, port: int) -> None:
+    """No SO_REUSEADDR: nobody inside can then bind beside it."""
+    udp.bind(("127.0.0.1", port))
+    if tcp.family == socket.AF_INET6:
+        tcp.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    tcp.bind(("::" if tcp.family == socket.AF_INET6 else "127.0.0.1", port))
+    tcp.listen(BACKLOG)

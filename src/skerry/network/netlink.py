@@ -1,0 +1,187 @@
+"""Routes and nftables rules by netlink, in messages written by hand: no program is started, no library needed.
+
+The sockets come from the namespace that is meant; everything here is sent and answered in one go. An answer that is not
+exactly the acknowledgement of what was asked is an error."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+ROUTE, NETFILTER, SOCK_DIAG = 0, 12, 4  # the protocols of netlink that are used here
+LIMIT_S: Final = 5.0
+_ANSWER_MOST: Final = 64 << 10
+
+_REQUEST, _ACK, _REPLACE, _CREATE, _APPEND = 0x1, 0x4, 0x100, 0x400, 0x800
+_NLMSG_ERROR: Final = 2
+_HEADER: Final = struct.Struct("=IHHII")
+
+_RTM_NEWLINK, _RTM_NEWROUTE = 16, 24
+_RTA_OIF: Final = 4
+_TABLE_LOCAL, _PROTOCOL_STATIC, _TYPE_LOCAL = 255, 4, 2
+_SCOPE_HOST, _SCOPE_UNIVERSE = 254, 0
+_IFF_UP: Final = 1
+_LO: Final = 1  # in every namespace
+
+_NFNL_BATCH_BEGIN, _NFNL_BATCH_END = 16, 17
+_NFTABLES: Final = 10
+_NEWTABLE, _DELTABLE, _NEWCHAIN, _NEWRULE = 0, 2, 3, 6
+_NESTED: Final = 0x8000
+_NFPROTO_IPV4, _NFPROTO_IPV6 = 2, 10
+_HOOK_LOCAL_OUT: Final = 3
+_PRIORITY_DSTNAT: Final = -100
+_TCP, _UDP = 6, 17
+_RETURN: Final = -5  # NFT_RETURN
+_REG_VERDICT, _REG_1 = 0, 1
+TABLE: Final = "skerry"
+
+
+class NetlinkError(OSError):
+    """The kernel refused, or answered something else than was asked."""
+
+
+def prepare(route: socket.socket, *, ipv6: bool) -> None:
+    """lo is up, and every address there is, of IPv4 and IPv6, is this namespace's own. Idempotent. Without the sources
+    of routes being given, a connection comes from the very address that it goes to, so that no two of them can have
+    the same addresses and ports once they are redirected."""
+    link = struct.pack("=BxHiII", socket.AF_UNSPEC, 0, _LO, _IFF_UP, _IFF_UP)
+    requests = [(_RTM_NEWLINK, 0, link)]
+    families = [(socket.AF_INET, _SCOPE_HOST)] + ([(socket.AF_INET6, _SCOPE_UNIVERSE)] if ipv6 else [])
+    for family, scope in families:
+        body = struct.pack("=BBBBBBBBI", family, 0, 0, 0, _TABLE_LOCAL, _PROTOCOL_STATIC, scope, _TYPE_LOCAL, 0)
+        requests.append((_RTM_NEWROUTE, _CREATE | _REPLACE, body + _attribute(_RTA_OIF, struct.pack("=I", _LO))))
+    _exchange(
+        route, [_message(kind, _REQUEST | _ACK | flags, n, body) for n, (kind, flags, body) in _counted(requests)]
+    )
+
+
+def redirect(netfilter: socket.socket, port: int) -> None:
+    """All TCP but to loopback, and IPv4's UDP to port 53, goes to `port` of loopback. One transaction, which also takes
+    away what an earlier server set: there is no moment with both or with neither."""
+    requests: list[tuple[int, int, bytes]] = []
+    for family in (_NFPROTO_IPV4, _NFPROTO_IPV6):
+        table = _string(1, TABLE)
+        requests += [
+            (_NEWTABLE, _CREATE, _family(family) + table),  # so that there is one to delete
+            (_DELTABLE, 0, _family(family) + table),
+            (_NEWTABLE, _CREATE, _family(family) + table),
+            (_NEWCHAIN, _CREATE, _family(family) + _chain()),
+        ]
+        rules = [_loopback(family), _redirected(_TCP, port)]
+        if family == _NFPROTO_IPV4:
+            rules.append(_redirected(_UDP, port, 53))
+        requests += [(_NEWRULE, _CREATE | _APPEND, _family(family) + _rule(*rule)) for rule in rules]
+    batch = struct.pack("=BBH", 0, 0, socket.htons(_NFTABLES))
+    messages = [_message(_NFNL_BATCH_BEGIN, _REQUEST, 0, batch)]
+    for number, (kind, flags, body) in _counted(requests):
+        messages.append(_message(_NFTABLES << 8 | kind, _REQUEST | _ACK | flags, number, body))
+    messages.append(_message(_NFNL_BATCH_END, _REQUEST, len(requests) + 1, batch))
+    _exchange(netfilter, messages, len(requests))
+
+
+# -- nftables' words --------------------------------------------------------------------------------------------------
+
+
+def _family(family: int) -> bytes:
+    return struct.pack("=BBH", family, 0, 0)
+
+
+def _chain() -> bytes:
+    hook = _attribute(1, struct.pack(">I", _HOOK_LOCAL_OUT)) + _attribute(2, struct.pack(">i", _PRIORITY_DSTNAT))
+    return _string(1, TABLE) + _string(3, "output") + _nest(4, hook) + _string(7, "nat")
+
+
+def _rule(*expressions: bytes) -> bytes:
+    return _string(1, TABLE) + _string(2, "output") + _nest(4, b"".join(_nest(1, one) for one in expressions))
+
+
+def _expression(name: str, *attributes: bytes) -> bytes:
+    return _string(1, name) + _nest(2, b"".join(attributes))
+
+
+def _number(kind: int, value: int) -> bytes:
+    return _attribute(kind, struct.pack(">I", value))
+
+
+def _equals(value: bytes) -> bytes:
+    return _expression("cmp", _number(1, _REG_1), _number(2, 0), _nest(3, _attribute(1, value)))
+
+
+def _loopback(family: int) -> tuple[bytes, ...]:
+    """What goes to loopback is left alone. The destination stands at 16 in an IPv4 header, at 24 in one of IPv6."""
+    offset, length, address = (16, 1, b"\x7f") if family == _NFPROTO_IPV4 else (24, 16, bytes(15) + b"\x01")
+    load = _expression("payload", _number(1, _REG_1), _number(2, 1), _number(3, offset), _number(4, length))
+    verdict = _nest(2, _attribute(1, struct.pack(">i", _RETURN)))
+    return load, _equals(address), _expression("immediate", _number(1, _REG_VERDICT), _nest(2, verdict))
+
+
+def _redirected(protocol: int, port: int, of_port: int | None = None) -> tuple[bytes, ...]:
+    expressions = [_expression("meta", _number(2, 16), _number(1, _REG_1)), _equals(bytes([protocol]))]
+    if of_port is not None:
+        load = _expression("payload", _number(1, _REG_1), _number(2, 2), _number(3, 2), _number(4, 2))
+        expressions += [load, _equals(struct.pack(">H", of_port))]
+    target = _nest(2, _attribute(1, struct.pack(">H", port)))
+    expressions.append(_expression("immediate", _number(1, _REG_1), target))
+    return (*expressions, _expression("redir", _number(1, _REG_1)))
+
+
+# -- netlink ----------------------------------------------------------------------------------------------------------
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    length = 4 + len(value)
+    return struct.pack("=HH", length, kind) + value + bytes(-length % 4)
+
+
+def _nest(kind: int, value: bytes) -> bytes:
+    return _attribute(kind | _NESTED, value)
+
+
+def _string(kind: int, value: str) -> bytes:
+    return _attribute(kind, value.encode() + b"\0")
+
+
+def _message(kind: int, flags: int, number: int, body: bytes) -> bytes:
+    return _HEADER.pack(_HEADER.size + len(body), kind, flags, number, 0) + body
+
+
+def _counted(requests: Sequence[tuple[int, int, bytes]]) -> list[tuple[int, tuple[int, int, bytes]]]:
+    return list(enumerate(requests, 1))
+
+
+def _exchange(one: socket.socket, messages: Sequence[bytes], expected: int | None = None) -> None:
+    """Sent as one datagram; each of the requests 1 to `expected` has to be acknowledged, each once, and nothing else
+    said."""
+    one.settimeout(LIMIT_S)
+    one.sendto(b"".join(messages), (0, 0))
+    waiting = set(range(1, (len(messages) if expected is None else expected) + 1))
+    failed: NetlinkError | None = None
+    while waiting:
+        data, sender = one.recvfrom(_ANSWER_MOST)
+        if sender[0] != 0:  # another process, not the kernel
+            continue
+        for number, error in _acknowledged(data):
+            if number not in waiting and failed is None:
+                raise NetlinkError(0, f"netlink: an answer to nothing ({number})")
+            waiting.discard(number)
+            if error:
+                failed = failed or NetlinkError(error, f"netlink: request {number}: {os.strerror(error)}")
+        if failed is not None:
+            raise failed
+
+
+def _acknowledged(data: bytes) -> list[tuple[int, int]]:
+    found, at = [], 0
+    while at < len(data):
+        if len(data) - at < _HEADER.size + 4:
+            raise NetlinkError(0, "netlink: an answer was cut off")
+        length, kind, _, number, _ = _HEADER.unpack_from(data, at)
+        if kind != _NLMSG_ERROR or not _HEADER.size + 4 <= length <= len(data) - at:
+            raise NetlinkError(0, f"netlink: an answer of another kind ({kind})")
+        (error,) = struct.unpack_from("=i", data, at + _HEADER.size)
+        found.append((number, -error))
+        at += (length + 3) & ~3
+    return found

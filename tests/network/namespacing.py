@@ -1,0 +1,43 @@
+"""A network namespace of a test's own, and programs that run in it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass
+class Place:
+    process: subprocess.Popen[bytes]
+    pidfd: int
+
+    def command(self, code: str, *arguments: str) -> list[str]:
+        return ["nsenter", "-t", str(self.process.pid), "-n", sys.executable, "-c", code, *arguments]
+
+    def python(self, code: str, *arguments: str) -> str:
+        """What a Python program prints that runs in it."""
+        done = subprocess.run(self.command(code, *arguments), capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    @contextlib.contextmanager
+    def running(self, code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """A program in it, as long as the block lasts; it has begun once it has printed a line."""
+        program = subprocess.Popen(self.command(code, *arguments), stdout=subprocess.PIPE, text=True)
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline()
+            yield program
+        finally:
+            program.kill()
+            program.wait()
+            program.stdout.close()
+
+    def end(self) -> None:
+        os.close(self.pidfd)
+        self.process.kill()
+        self.process.wait()

@@ -1,0 +1,235 @@
+"""A door in a namespace that a test made: everything that is tried inside comes to it, and to nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import subprocess
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from network.namespacing import Place
+
+from skerry.errors import SandboxUnavailable
+from skerry.network import door as doors
+from skerry.network import netlink
+from skerry.network.door import Door
+from skerry.network.netns import Namespaces
+
+CONNECT = """
+import socket, sys
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+with socket.socket(family) as one:
+    one.settimeout(5)
+    one.connect((sys.argv[1], int(sys.argv[2])))
+    one.sendall(b"hello")
+    print(one.recv(100).decode())
+"""
+SQUAT = """
+import socket, sys, time
+one = socket.socket(socket.AF_INET6)
+one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+one.bind(("::", int(sys.argv[1])))
+one.listen()
+print("mine", flush=True)
+while True:
+    taken = one.accept()[0]
+    taken.sendall(b"squatter")
+    taken.close()
+"""
+SEND = """
+import socket, sys
+family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+with socket.socket(family, socket.SOCK_DGRAM) as one:
+    one.settimeout(5)
+    one.connect((sys.argv[1], int(sys.argv[2])))
+    one.send(b"question")
+    try:
+        print(one.recv(100).decode())
+    except OSError as error:
+        print(type(error).__name__)
+"""
+
+
+@pytest.fixture
+async def door(namespaces: Namespaces, place: Place) -> AsyncIterator[Door]:
+    made = await doors.make(namespaces, place.pidfd)
+    yield made
+    made.close()
+
+
+def original(taken: socket.socket) -> tuple[str, int]:
+    """Where it was meant to go."""
+    if not taken.getpeername()[0].startswith("::ffff:"):
+        found = taken.getsockopt(socket.IPPROTO_IPV6, 80, 28)
+        return socket.inet_ntop(socket.AF_INET6, found[8:24]), struct.unpack_from(">H", found, 2)[0]
+    found = taken.getsockopt(socket.IPPROTO_IP, 80, 16)
+    return socket.inet_ntoa(found[4:8]), struct.unpack_from(">H", found, 2)[0]
+
+
+async def serve(door: Door, count: int) -> list[tuple[str, int]]:
+    """Takes so many connections and greets each; where they were meant to go."""
+    loop = asyncio.get_running_loop()
+    seen = []
+    for _ in range(count):
+        taken, _ = await asyncio.wait_for(loop.sock_accept(door.tcp), 10)
+        with taken:
+            seen.append(original(taken))
+            assert await loop.sock_recv(taken, 5) == b"hello"
+            await loop.sock_sendall(taken, b"the door")
+    return seen
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        ("198.18.0.7", 443), ("203.0.113.9", 1), ("169.254.169.254", 80), ("10.0.0.1", 65535), ("255.255.255.254", 25),
+        ("2001:db8::1", 443), ("fd00::9", 5432), ("::ffff:203.0.113.9", 80), ("64:ff9b::7f00:1", 80),
+    ],
+)  # fmt: skip
+async def test_a_connection_to_any_address_comes_to_the_door(door: Door, place: Place, target: tuple[str, int]) -> None:
+    served = asyncio.create_task(serve(door, 1))
+    said = await asyncio.to_thread(place.python, CONNECT, target[0], str(target[1]))
+    assert said == "the door"
+    meant = target[0].removeprefix("::ffff:")
+    assert await served == [(meant, target[1])]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "::1"])
+async def test_loopback_stays_the_sandboxs_own(door: Door, place: Place, address: str) -> None:
+    with place.running(SQUAT, "8000"):
+        assert await asyncio.to_thread(place.python, CONNECT, address, "8000") == "squatter"
+
+
+@pytest.mark.parametrize("address", ["198.18.0.1", "192.0.2.53"])
+async def test_a_question_for_a_name_comes_to_the_door_and_its_answer_back(
+    door: Door, place: Place, address: str
+) -> None:
+    loop = asyncio.get_running_loop()
+    asked = loop.run_in_executor(None, place.python, SEND, address, "53")
+    data, sender = await asyncio.wait_for(loop.sock_recvfrom(door.udp, 100), 10)
+    assert data == b"question"
+    await loop.sock_sendto(door.udp, b"answer", sender)
+    assert await asked == "answer"
+
+
+@pytest.mark.parametrize(("address", "port"), [("192.0.2.1", 443), ("198.18.0.1", 54), ("2001:db8::1", 53)])
+async def test_all_other_datagrams_are_refused_at_once(door: Door, place: Place, address: str, port: int) -> None:
+    assert await asyncio.to_thread(place.python, SEND, address, str(port)) == "ConnectionRefusedError"
+
+
+async def test_an_accepted_connection_comes_from_the_address_that_it_goes_to(door: Door, place: Place) -> None:
+    """So that no two of them are the same once they are redirected, however many there are from one port."""
+    loop = asyncio.get_running_loop()
+    connected = loop.run_in_executor(None, place.python, CONNECT, "203.0.113.4", "443")
+    taken, peer = await asyncio.wait_for(loop.sock_accept(door.tcp), 10)
+    with taken:
+        assert peer[0] == "::ffff:203.0.113.4"
+        await loop.sock_sendall(taken, b"the door")
+    assert await connected == "the door"
+
+
+async def test_a_restarted_server_takes_a_fresh_port_and_a_squatter_on_the_old_one_gets_nothing(
+    namespaces: Namespaces, place: Place
+) -> None:
+    first = await doors.make(namespaces, place.pidfd)
+    first.close()
+    with place.running(SQUAT, str(first.port)):
+        assert await asyncio.to_thread(place.python, CONNECT, "203.0.113.1", "80") == "squatter"  # a talk with itself
+        second = await doors.make(namespaces, place.pidfd)
+        assert second.port != first.port
+        served = asyncio.create_task(serve(second, 2))
+        assert await asyncio.to_thread(place.python, CONNECT, "203.0.113.1", "80") == "the door"
+        assert await asyncio.to_thread(place.python, CONNECT, "2001:db8::7", "80") == "the door"
+        assert await served == [("203.0.113.1", 80), ("2001:db8::7", 80)]
+        second.close()
+
+
+async def test_nobody_inside_can_bind_the_doors_port_beside_it(door: Door, place: Place) -> None:
+    code = """
+import itertools, socket, sys
+for family, kind, address in [(2, 1, "127.0.0.1"), (2, 1, "0.0.0.0"), (2, 1, "198.18.0.1"), (10, 1, "::1"),
+                              (10, 1, "::"), (2, 2, "127.0.0.1"), (2, 2, "0.0.0.0")]:
+    with socket.socket(family, kind) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            one.bind((address, int(sys.argv[1])))
+            if kind == 1:
+                one.listen()
+            print("bound", address, kind)
+        except OSError:
+            pass
+"""
+    assert await asyncio.to_thread(place.python, code, str(door.port)) == ""
+
+
+async def test_a_door_is_replaced_in_one_step_and_leaves_one_rule(namespaces: Namespaces, place: Place) -> None:
+    made = [await doors.make(namespaces, place.pidfd) for _ in range(5)]
+    listed = subprocess.run(
+        ["nsenter", "-t", str(place.process.pid), "-n", "nft", "list", "ruleset"], capture_output=True, text=True
+    ).stdout
+    assert listed.count(f"redirect to :{made[-1].port}") == 3
+    assert listed.count("redirect") == 3
+    for one in made:
+        one.close()
+
+
+async def test_no_door_is_ever_made_in_the_hosts_own_namespace(namespaces: Namespaces) -> None:
+    own = os.pidfd_open(os.getpid())
+    try:
+        with pytest.raises(SandboxUnavailable, match="no network namespace of its own"):
+            await doors.make(namespaces, own)
+    finally:
+        os.close(own)
+
+
+async def test_a_first_process_that_is_gone_has_no_door(namespaces: Namespaces, place: Place) -> None:
+    place.process.kill()
+    place.process.wait()
+    with pytest.raises(SandboxUnavailable):
+        await doors.make(namespaces, place.pidfd)
+
+
+async def test_no_descriptor_is_left_of_a_door(namespaces: Namespaces, make_place: Callable[[], Place]) -> None:
+    places = [make_place() for _ in range(3)]
+    before = len(os.listdir("/proc/self/fd"))
+    for one in places:
+        (await doors.make(namespaces, one.pidfd)).close()
+    namespaces._closer.submit(lambda: None).result()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_the_kernel_refuses_is_an_error() -> None:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, netlink.ROUTE) as one:
+        with pytest.raises(netlink.NetlinkError) as caught:
+            netlink._exchange(one, [netlink._message(24, 0x5, 1, b"\0" * 12)])
+        assert caught.value.errno
+
+
+@pytest.mark.parametrize("data", [b"\0" * 8, struct.pack("=IHHIIi", 20, 3, 0, 1, 0, 0), b"\xff" * 36])
+def test_an_answer_that_is_no_acknowledgement_is_an_error(data: bytes) -> None:
+    with pytest.raises(netlink.NetlinkError):
+        netlink._acknowledged(data)
+
+
+# -- dialling in ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1", "0.0.0.0", "::1", "::"])
+async def test_a_dial_reaches_who_listens_inside(namespaces: Namespaces, place: Place, listen: str) -> None:
+    (await doors.make(namespaces, place.pidfd)).close()
+    code = SQUAT.replace('"::"', f'"{listen}"')
+    if "." in listen:
+        code = code.replace("AF_INET6", "AF_INET")
+    with place.running(code, "3000"), await namespaces.dial(place.pidfd, 3000) as one:
+        assert await asyncio.get_running_loop().sock_recv(one, 100) == b"squatter"
+
+
+async def test_a_dial_to_a_port_that_nobody_has_is_refused(namespaces: Namespaces, place: Place) -> None:
+    (await doors.make(namespaces, place.pidfd)).close()
+    with pytest.raises(ConnectionRefusedError):
+        await namespaces.dial(place.pidfd, 3000)
