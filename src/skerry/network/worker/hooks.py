@@ -38,8 +38,17 @@ class Refusal:
     status: int = 403
 
 
+class Blocked(Exception):
+    """Raised by a filter: what it was fed must not go on, nor anything after it. The connection ends on both sides."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.why)
+        self.refusal = refusal
+
+
 class Filter(Protocol):
-    """Changes a body on its way. `same_length`: it never changes how long the body is, so its length may stay told."""
+    """Changes a body on its way. `same_length`: it never changes how long the body is, so its length may stay told.
+    After a 101 it is given the bytes of the stream that follows."""
 
     same_length: bool
 
@@ -53,7 +62,7 @@ class Hooks(Protocol):
 
     def on_request(self, head: RequestHead) -> RequestHead | Refusal: ...
 
-    def on_response(self, request: RequestHead, head: ResponseHead) -> ResponseHead: ...
+    def on_response(self, request: RequestHead, head: ResponseHead) -> ResponseHead | Refusal: ...
 
     def request_filter(self, head: RequestHead) -> Filter | None: ...
 
