@@ -1,0 +1,555 @@
+"""The worker's previews: what passes, what does not, and what each side gets to see."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from network.showing import BOX, OTHER, OTHER_TOKEN, TOKEN, Showing, inside, read_all, talking
+from serving import wait_until
+from websockets.sync.client import connect
+from websockets.sync.server import serve
+
+from skerry.network.worker.previews import listener, upstream
+
+
+@pytest.fixture
+def showing() -> Iterator[Showing]:
+    made = Showing().start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def program() -> Iterator[Any]:
+    with inside() as made:
+        yield made
+
+
+@pytest.fixture
+def host(showing: Showing, program: Any) -> str:
+    return showing.share(BOX, 8000, program.server_port)
+
+
+def headers_seen(program: Any) -> dict[str, str]:
+    return {name.lower(): value for name, value in program.seen[-1][2]}
+
+
+# -- who gets in ------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_with_the_token_reaches_the_program(showing: Showing, host: str) -> None:
+    answer, body = showing.ask(host, "/path?a=1&b=2")
+    assert (answer.status, body) == (200, b"hello")
+
+
+def test_without_the_token_nothing_is_told_and_nothing_reached(showing: Showing, program: Any, host: str) -> None:
+    wrong = [showing.ask(host, token=token) for token in (None, "", "wrong", OTHER_TOKEN, TOKEN + "x", TOKEN[:-1])]
+    nowhere = [
+        showing.ask(name)
+        for name in (f"8001-{BOX}.localhost", f"8000-{OTHER}.localhost", "nothing.localhost", "a.b.localhost",
+                     f"08000-{BOX}.localhost", f"80000-{BOX}.localhost", f"x.8000-{BOX}.localhost")
+    ]  # fmt: skip
+    answers = {(answer.status, body) for answer, body in (*wrong, *nowhere)}
+    assert len(answers) == 1  # one that exists looks like one that does not
+    assert answers.pop()[0] == 404
+    assert not program.seen
+    assert not showing.dials
+
+
+def test_a_public_preview_needs_no_token(showing: Showing, program: Any) -> None:
+    host = showing.share(BOX, 8000, program.server_port, token=None)
+    assert showing.ask(host, token=None)[0].status == 200
+
+
+def test_another_previews_token_opens_nothing(showing: Showing, program: Any, host: str) -> None:
+    other = showing.share(OTHER, 8000, program.server_port, OTHER_TOKEN)
+    assert showing.ask(host, token=OTHER_TOKEN)[0].status == 404
+    assert showing.ask(other, token=TOKEN)[0].status == 404
+    assert showing.ask(host, f"/-/8000-{OTHER}/", token=TOKEN)[1] == b"hello"  # the host decides, not the path
+    assert showing.dials[-1] == (BOX, 8000)
+
+
+def test_a_link_sets_a_cookie_once_and_leads_to_the_clean_address(showing: Showing, program: Any, host: str) -> None:
+    answer, _ = showing.ask(host, f"/page?a=1&skerry_token={TOKEN}&b=2", token=None)
+    assert answer.status == 303
+    assert answer.headers["Location"] == "/page?a=1&b=2"
+    assert answer.headers["Set-Cookie"] == f"skerry_preview={TOKEN}; Path=/; HttpOnly; SameSite=Lax"
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert answer.headers["Referrer-Policy"] == "no-referrer"
+    assert not program.seen
+    answer, body = showing.ask(host, "/page?a=1", token=None, Cookie=f"x=1; skerry_preview={TOKEN}; y=2")
+    assert body == b"hello"
+    assert headers_seen(program)["cookie"] == "x=1; y=2"
+
+
+def test_below_a_domain_with_tls_the_cookie_is_for_tls_and_that_host_alone(showing: Showing, host: str) -> None:
+    name = host.replace(f"localhost:{showing.port}", "preview.example")
+    answer, _ = showing.ask(name, f"/?skerry_token={TOKEN}", token=None)
+    cookie = f"__Host-skerry_preview={TOKEN}; Path=/; HttpOnly; SameSite=Lax; Secure"
+    assert answer.headers["Set-Cookie"] == cookie
+    assert showing.ask(name, token=None, Cookie=f"skerry_preview={TOKEN}")[0].status == 404
+    assert showing.ask(name, token=None, Cookie=f"__Host-skerry_preview={TOKEN}")[0].status == 200
+
+
+def test_no_token_of_ours_reaches_the_program(showing: Showing, program: Any, host: str) -> None:
+    showing.ask(host, f"/x?skerry_token={TOKEN}", method="POST", body=b"1", Cookie=f"skerry_preview={TOKEN}",
+                Referer=f"http://{host}/?skerry_token={TOKEN}")  # fmt: skip
+    command, path, headers, _ = program.seen[-1]
+    assert (command, path) == ("POST", "/x")
+    assert TOKEN not in str(headers)
+    assert "cookie" not in headers_seen(program)
+
+
+@pytest.mark.parametrize("path", ["//evil.example/", "/\\evil.example", "///evil.example", "//evil.example/%2f.."])
+def test_an_open_redirect_by_the_tokens_exchange_stays_on_the_preview(showing: Showing, host: str, path: str) -> None:
+    answer, _ = showing.ask(host, f"{path}?skerry_token={TOKEN}", token=None)
+    assert answer.status == 303
+    assert answer.headers["Location"] == f"/.{path}"
+
+
+def test_what_is_not_the_token_never_becomes_a_cookie(showing: Showing, program: Any) -> None:
+    public = showing.share(BOX, 8000, program.server_port, token=None)
+    answer, _ = showing.ask(public, "/?skerry_token=x;Domain=localhost", token=None)
+    assert (answer.status, answer.headers["Set-Cookie"]) == (303, None)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec_Fetch_Site": "cross-site"},
+     {"Sec_Fetch_Site": "same-site", "Sec_Fetch_Mode": "cors"}, {"Origin": f"http://8000-{OTHER}.localhost"}],
+)  # fmt: skip
+def test_another_page_can_not_use_the_cookie(showing: Showing, host: str, headers: dict[str, str]) -> None:
+    answer, _ = showing.ask(host, token=None, Cookie=f"skerry_preview={TOKEN}", **headers)
+    assert answer.status == 404
+
+
+def test_a_link_from_elsewhere_and_the_previews_own_page_can(showing: Showing, host: str) -> None:
+    cookie = f"skerry_preview={TOKEN}"
+    link = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}
+    assert showing.ask(host, token=None, Cookie=cookie, **link)[0].status == 200
+    assert showing.ask(host, token=None, method="POST", body=b"", Cookie=cookie, **link)[0].status == 404
+    assert (
+        showing.ask(host, token=None, method="POST", body=b"", Cookie=cookie, Origin=f"http://{host}")[0].status == 200
+    )
+
+
+# -- where it goes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["evil.example", "localhost.evil.example", f"8000-{BOX}.localhost.evil.example", f"8000-{BOX}", "10.0.0.1",
+     f"8000-{BOX}.localhost.", f"8000-{BOX}.localhost:x", f"8000-{BOX}.localhost:123456", f"8000-{BOX}.localhost@x",
+     f"8000-{BOX}_.localhost", "", "[::1", "xlocalhost", "preview.example.evil"],
+)  # fmt: skip
+def test_dns_rebinding_and_any_other_host_is_refused(showing: Showing, program: Any, host: str, name: str) -> None:
+    answer, _ = showing.ask(name, f"/-/8000-{BOX}/")
+    assert answer.status == 421
+    assert not showing.dials
+
+
+@pytest.mark.parametrize("host_line", [b"Host: 8000-sb-aaaaaaaaaa.localhost\0", b"Host: a\0.localhost", b"Host : x",
+                                       b"Host: a.localhost\r\nHost: b.localhost", b"X: 1"])  # fmt: skip
+def test_a_host_that_is_no_host_is_refused(showing: Showing, host: str, host_line: bytes) -> None:
+    answer = showing.raw(b"GET / HTTP/1.1\r\n" + host_line + b"\r\n\r\n")
+    assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 421"))
+    assert not showing.dials
+
+
+def test_upper_case_means_the_same_preview(showing: Showing, program: Any, host: str) -> None:
+    assert showing.ask(host.upper())[0].status == 200
+    assert headers_seen(program)["host"] == host
+
+
+def test_the_path_form_serves_those_without_such_names(showing: Showing, program: Any, host: str) -> None:
+    for name in (f"127.0.0.1:{showing.port}", "localhost", "[::1]:80"):
+        answer, body = showing.ask(name, f"/-/8000-{BOX}/deep/file?q=1")
+        assert (answer.status, body) == (200, b"hello")
+        assert program.seen[-1][1] == "/deep/file?q=1"
+    assert headers_seen(program)["x-forwarded-prefix"] == f"/-/8000-{BOX}"
+    assert showing.ask("127.0.0.1", f"/-/8000-{BOX}/moved")[0].headers["Location"] == f"/-/8000-{BOX}/next"
+    answer, _ = showing.ask("127.0.0.1", f"/-/8000-{BOX}?a=1")
+    assert (answer.status, answer.headers["Location"]) == (303, f"/-/8000-{BOX}/?a=1")
+    answer, body = showing.ask("127.0.0.1", f"/-/8000-{BOX}/?skerry_token={TOKEN}", token=None)
+    assert (answer.status, answer.headers["Set-Cookie"], body) == (200, None, b"hello")
+    assert program.seen[-1][1] == "/"
+
+
+def test_no_cookie_passes_the_path_form_because_all_previews_share_its_origin(
+    showing: Showing, program: Any, host: str
+) -> None:
+    answer, _ = showing.ask("127.0.0.1", f"/-/8000-{BOX}/cookies", Cookie="theirs=1")
+    assert answer.headers.get_all("Set-Cookie") is None
+    assert "cookie" not in headers_seen(program)
+    cookie = f"skerry_preview={TOKEN}"
+    assert showing.ask("127.0.0.1", f"/-/8000-{BOX}/", token=None, Cookie=cookie)[0].status == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/-/", f"/-/8000-{BOX}x/", f"/-/8000-{BOX.upper()}/", f"/%2d/8000-{BOX}/",
+                                  f"/x/-/8000-{BOX}/", f"//-/8000-{BOX}/", f"/-//8000-{BOX}/", f"/-/0-{BOX}/",
+                                  f"/-/../-/8000-{BOX}/", f"/-/65536-{BOX}/"])  # fmt: skip
+def test_what_is_no_preview_path_leads_nowhere(showing: Showing, host: str, path: str) -> None:
+    assert showing.ask("127.0.0.1", path)[0].status == 404
+    assert not showing.dials
+
+
+def test_path_form_traversal_stays_inside_its_preview(showing: Showing, program: Any, host: str) -> None:
+    showing.share(OTHER, 8000, program.server_port, OTHER_TOKEN)
+    for path in (f"/-/8000-{BOX}/../8000-{OTHER}/", f"/-/8000-{BOX}/%2e%2e/8000-{OTHER}/"):
+        assert showing.ask("127.0.0.1", path)[1] == b"hello"
+        assert showing.dials[-1] == (BOX, 8000)
+
+
+@pytest.mark.parametrize(
+    "target", [f"http://8000-{BOX}.localhost/", "*", "8000", "/a b", "http://evil.example/", "/#x"]
+)
+def test_a_target_that_is_no_path_is_refused(showing: Showing, host: str, target: str) -> None:
+    answer = showing.raw(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nX-Skerry-Preview-Token: {TOKEN}\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 400")
+    answer = showing.raw(f"CONNECT {host} HTTP/1.1\r\nHost: {host}\r\nX-Skerry-Preview-Token: {TOKEN}\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 400")
+
+
+# -- what each side sees ----------------------------------------------------------------------------------------------
+
+
+def test_what_is_claimed_and_what_is_hop_by_hop_is_not_passed_on(showing: Showing, program: Any, host: str) -> None:
+    showing.ask(host, "/hop", X_Forwarded_For="6.6.6.6", X_Forwarded_Host="evil", X_Forwarded_Proto="https",
+                Forwarded="for=6.6.6.6", X_Real_IP="6.6.6.6", X_Forwarded_Prefix="/x", Connection="X-Secret, Host",
+                X_Secret="1", TE="trailers", Proxy_Authorization="x", Keep_Alive="1", Upgrade="h2c")  # fmt: skip
+    seen = headers_seen(program)
+    assert (seen["x-forwarded-for"], seen["x-forwarded-host"], seen["x-forwarded-proto"]) == ("127.0.0.1", host, "http")
+    assert seen["host"] == host
+    gone = {"forwarded", "x-real-ip", "x-forwarded-prefix", "x-secret", "te", "proxy-authorization", "upgrade"}
+    assert not gone & set(seen)
+    answer, _ = showing.ask(host, "/hop")
+    assert answer.headers["X-Other"] == "2"
+    assert not {"x-mine", "keep-alive", "proxy-authenticate"} & {name.lower() for name in answer.headers}
+
+
+def test_a_cookie_for_the_parent_domain_becomes_one_for_the_preview_alone(showing: Showing, host: str) -> None:
+    answer, _ = showing.ask(host, "/cookies")
+    assert answer.headers.get_all("Set-Cookie") == ["a=1; Path=/", "b=2; HttpOnly", "c=3"]
+
+
+def test_answers_without_a_body_are_whole(showing: Showing, host: str) -> None:
+    with showing.connect() as connection:
+        for path, status in (("/nothing", b"204"), ("/same", b"304"), ("/", b"200")):
+            method = "HEAD" if path == "/" else "GET"
+            connection.sendall(
+                f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nX-Skerry-Preview-Token: {TOKEN}\r\n\r\n".encode()
+            )
+            head = connection.recv(65536)
+            assert head.startswith(b"HTTP/1.1 " + status)
+            assert head.endswith(b"\r\n\r\n")
+    assert showing.ask(host, method="HEAD")[0].headers["Content-Length"] == "5"
+
+
+def test_a_refused_head_has_no_body_and_the_connection_goes_on(showing: Showing, host: str) -> None:
+    with showing.connect() as connection:
+        for _ in range(2):
+            connection.sendall(f"HEAD / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            assert connection.recv(65536).startswith(b"HTTP/1.1 404")
+
+
+def test_an_answer_that_ends_with_the_connection_is_whole(showing: Showing, host: str) -> None:
+    assert showing.ask(host, "/until-close")[1] == b"all of it"
+
+
+def test_a_torn_answer_is_not_taken_for_a_whole_one(showing: Showing, host: str) -> None:
+    request = f"GET /torn HTTP/1.1\r\nHost: {host}\r\nX-Skerry-Preview-Token: {TOKEN}\r\n\r\n".encode()
+    assert b"Content-Length: 100" in (got := showing.raw(request)).replace(b"content-length", b"Content-Length")
+    assert len(got.partition(b"\r\n\r\n")[2]) < 100
+
+
+@pytest.mark.parametrize(("path", "status"), [("/nonsense", 502), ("/close", 502)])
+def test_a_program_that_answers_nothing_or_nonsense_is_told_as_such(
+    showing: Showing, host: str, path: str, status: int
+) -> None:
+    answer, body = showing.ask(host, path)
+    assert answer.status == status
+    assert b"program inside" in body
+
+
+# -- streams, uploads, WebSocket --------------------------------------------------------------------------------------
+
+
+def test_events_come_as_they_are_sent(showing: Showing, program: Any, host: str) -> None:
+    with showing.connect() as connection:
+        connection.sendall(f"GET /events HTTP/1.1\r\nHost: {host}\r\nX-Skerry-Preview-Token: {TOKEN}\r\n\r\n".encode())
+        got = b""
+        for number in range(3):
+            program.gate.release()  # the next one is sent only now
+            while b"data: %d\n" % number not in got:
+                got += connection.recv(65536)
+        assert b"text/event-stream" in got
+
+
+@pytest.mark.parametrize("extra", [[], ["-H", "Transfer-Encoding: chunked"], ["-H", "Expect:"]])
+def test_curl_uploads_much(showing: Showing, program: Any, host: str, tmp_path: Any, extra: list[str]) -> None:
+    """curl announces it with Expect: 100-continue and waits for our word."""
+    file = tmp_path / "large"
+    file.write_bytes(b"x" * (20 << 20))
+    done = subprocess.run(
+        ["curl", "-sS", "-T", str(file), "-H", f"X-Skerry-Preview-Token: {TOKEN}", "--resolve", f"{host}:127.0.0.1",
+         *extra, f"http://{host}/upload"],
+        capture_output=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout == str(20 << 20).encode()
+
+
+def test_a_large_answer_comes_whole(showing: Showing, host: str) -> None:
+    assert showing.ask(host, "/big")[1] == b"x" * (8 << 20)
+
+
+def test_an_answer_before_the_end_of_the_upload_is_heard(showing: Showing) -> None:
+    def refuse(connection: socket.socket) -> None:
+        connection.recv(1000)
+        connection.sendall(b"HTTP/1.1 413 Too Much\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
+        connection.shutdown(socket.SHUT_WR)
+        read_all(connection)
+
+    with talking(refuse) as port:
+        host = showing.share(BOX, 8000, port)
+        head = f"POST / HTTP/1.1\r\nHost: {host}\r\nX-Skerry-Preview-Token: {TOKEN}\r\nContent-Length: 99999999\r\n\r\n"
+        assert showing.raw(head.encode() + b"x" * 100_000).startswith(b"HTTP/1.1 413")
+
+
+def test_a_websocket_passes_both_ways(showing: Showing) -> None:
+    with serve(lambda socket: [socket.send(message) for message in socket], "127.0.0.1", 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        host = showing.share(BOX, 8000, server.socket.getsockname()[1])
+        sock = showing.connect()
+        with connect(f"ws://{host}/", sock=sock, additional_headers={"X-Skerry-Preview-Token": TOKEN}) as socket_:
+            for message in ("text", b"bytes", "x" * 300_000):
+                socket_.send(message)
+                assert socket_.recv(20) == message
+        server.shutdown()
+
+
+def test_a_websocket_of_another_page_is_refused(showing: Showing) -> None:
+    """Cross-site WebSocket hijacking: browsers send cookies along with those."""
+    host = showing.share(BOX, 8000, None)
+    request = (
+        f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        f"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nOrigin: http://evil.example\r\n"
+        f"Cookie: skerry_preview={TOKEN}\r\n\r\n"
+    )
+    with showing.connect() as connection:
+        connection.sendall(request.encode())
+        assert connection.recv(65536).startswith(b"HTTP/1.1 404")
+
+
+# -- waiting and keeping ----------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_is_just_starting_is_waited_for(showing: Showing) -> None:
+    host = showing.share(BOX, 8000, None)
+    got: list[bytes] = []
+    asking = threading.Thread(target=lambda: got.append(showing.ask(host)[1]))
+    asking.start()
+    wait_until(lambda: len(showing.dials) > 2, "it to try again")
+    with inside() as program:
+        showing.inside[BOX, 8000] = program.server_port
+        asking.join(20)
+    assert got == [b"hello"]
+
+
+def test_a_port_on_which_nothing_listens_is_told_after_a_while(
+    showing: Showing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream, "STARTS_WITHIN_S", 0.3)
+    answer, body = showing.ask(showing.share(BOX, 8123, None), Accept="text/html")
+    assert answer.status == 502
+    assert b"Nothing listens on port 8123" in body
+    assert answer.headers["Retry-After"] == "2"
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
+def test_connections_to_the_program_are_kept_and_used_again(showing: Showing, host: str) -> None:
+    for _ in range(5):
+        assert showing.ask(host)[0].status == 200
+    assert len(showing.dials) == 1
+
+
+def test_a_kept_connection_that_the_program_closed_is_replaced(showing: Showing) -> None:
+    def once(connection: socket.socket) -> None:
+        """Promises to keep it, and closes as soon as the second request has come."""
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        connection.recv(65536)
+
+    with talking(once) as port:
+        host = showing.share(BOX, 8000, port)
+        assert [showing.ask(host)[1] for _ in range(3)] == [b"ok"] * 3
+        assert len(showing.dials) > 1
+
+
+def test_an_answer_that_nobody_asked_for_is_nobodys(showing: Showing) -> None:
+    """A program inside that sends two answers to one request can't choose what the next one gets."""
+
+    def twice(connection: socket.socket) -> None:
+        number = 0
+        while connection.recv(65536):
+            number += 1
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n%d" % number)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
+
+    with talking(twice) as port:
+        host = showing.share(BOX, 8000, port)
+        for _ in range(20):
+            assert showing.ask(host)[1] == b"1"
+            time.sleep(0.01)
+
+
+def test_use_is_told_and_told_seldom(showing: Showing, host: str) -> None:
+    for _ in range(50):
+        showing.ask(host)
+    assert showing.used[0] == BOX
+    assert len(showing.used) < 10
+
+
+# -- the end of a preview ---------------------------------------------------------------------------------------------
+
+
+def open_stream(showing: Showing, host: str) -> socket.socket:
+    connection = showing.connect()
+    connection.sendall(f"GET /events HTTP/1.1\r\nHost: {host}\r\nX-Skerry-Preview-Token: {TOKEN}\r\n\r\n".encode())
+    assert connection.recv(12) == b"HTTP/1.1 200"
+    return connection
+
+
+def test_revoking_closes_what_is_open(showing: Showing, host: str) -> None:
+    with open_stream(showing, host) as connection:
+        showing.unshare(BOX, 8000)
+        read_all(connection)  # comes to an end
+    assert showing.ask(host)[0].status == 404
+
+
+def test_revoking_closes_an_open_websocket(showing: Showing) -> None:
+    with serve(lambda socket: [socket.send(message) for message in socket], "127.0.0.1", 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        host = showing.share(BOX, 8000, server.socket.getsockname()[1])
+        with connect(
+            f"ws://{host}/", sock=showing.connect(), additional_headers={"X-Skerry-Preview-Token": TOKEN}
+        ) as it:
+            it.send("x")
+            assert it.recv(20) == "x"
+            showing.unshare(BOX, 8000)
+            with pytest.raises(Exception, match="close"):
+                it.recv(20)
+        server.shutdown()
+
+
+def test_what_has_expired_is_closed_and_gone(showing: Showing, program: Any) -> None:
+    host = showing.share(BOX, 8000, program.server_port, expires=time.time() + 0.5)
+    with open_stream(showing, host) as connection:
+        read_all(connection)
+    assert showing.ask(host)[0].status == 404
+
+
+def test_a_new_token_puts_out_who_came_by_the_old_one(showing: Showing, program: Any, host: str) -> None:
+    with open_stream(showing, host) as connection:
+        showing.share(BOX, 8000, program.server_port, OTHER_TOKEN)
+        read_all(connection)
+    assert showing.ask(host)[0].status == 404
+    assert showing.ask(host, token=OTHER_TOKEN)[0].status == 200
+
+
+def test_new_terms_with_the_same_token_disturb_nobody(showing: Showing, program: Any, host: str) -> None:
+    with open_stream(showing, host) as connection:
+        showing.share(BOX, 8000, program.server_port, expires=time.time() + 3600)
+        program.gate.release()
+        got = b""
+        while b"data: 0" not in got:
+            got += connection.recv(65536)
+
+
+def test_a_client_that_leaves_takes_its_connection_inside_with_it(showing: Showing) -> None:
+    ended = threading.Event()
+
+    def silent(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        if connection.recv(1) == b"":
+            ended.set()
+
+    with talking(silent) as port:
+        open_stream(showing, showing.share(BOX, 8000, port)).close()
+        assert ended.wait(20)
+
+
+# -- attacks on the listener ------------------------------------------------------------------------------------------
+
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [b"Content-Length: 5\r\nTransfer-Encoding: chunked", b"Transfer-Encoding: chunked\r\nContent-Length: 5",
+     b"Transfer-Encoding: chunked, identity", b"Transfer-Encoding: xchunked", b"Transfer-Encoding : chunked",
+     b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity", b"Content-Length: 5\r\nContent-Length: 6",
+     b"Content-Length: +5", b"Content-Length: 0x5", b"Content-Length: -1", b"Content-Length: 5, 6",
+     b"Content-Length: 5 5", b"Transfer-Encoding:\x0bchunked", b"X: a\0b", b"X\x00: 1", b"X y: 1", b": x"],
+)  # fmt: skip
+def test_request_smuggling_through_the_preview_is_refused(
+    showing: Showing, program: Any, host: str, headers: bytes
+) -> None:
+    head = f"POST / HTTP/1.1\r\nHost: {host}\r\nX-Skerry-Preview-Token: {TOKEN}\r\n".encode() + headers
+    answer = showing.raw(head + b"\r\n\r\n0\r\n\r\n" + SMUGGLED)
+    assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 501"))
+    assert not program.seen
+
+
+@pytest.mark.parametrize("size", [b"5;ext=1", b"5\r\nhello\r\n0\r\nX: y\r\n\r\n"[:1] + b"", b"05"])
+def test_a_chunked_body_is_written_anew(showing: Showing, program: Any, host: str, size: bytes) -> None:
+    head = f"POST / HTTP/1.1\r\nHost: {host}\r\nX-Skerry-Preview-Token: {TOKEN}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    showing.raw(head.encode() + size + b"\r\nhello\r\n0\r\nX-Late: 1\r\n\r\n", end=True)
+    assert program.seen[-1][3] == b"hello"
+    assert "x-late" not in headers_seen(program)
+
+
+def test_a_second_request_behind_the_first_is_judged_by_itself(showing: Showing, program: Any, host: str) -> None:
+    first = f"GET /first HTTP/1.1\r\nHost: {host}\r\nX-Skerry-Preview-Token: {TOKEN}\r\n\r\n"
+    second = f"GET /second HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    answer = showing.raw((first + second).encode())
+    assert answer.count(b"HTTP/1.1 200") == answer.count(b"HTTP/1.1 404") == 1
+    assert [path for _, path, _, _ in program.seen] == ["/first"]
+
+
+def test_huge_headers_are_refused(showing: Showing, host: str) -> None:
+    head = f"GET / HTTP/1.1\r\nHost: {host}\r\nX-Skerry-Preview-Token: {TOKEN}\r\n".encode()
+    assert showing.raw(head + b"X: " + b"x" * 200_000).startswith(b"HTTP/1.1 431")
+    assert showing.raw(head + b"X: y\r\n" * 50_000).startswith(b"HTTP/1.1 431")
+
+
+def test_slowloris_is_bounded_in_time(showing: Showing, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "HEAD_WITHIN_S", 0.3)
+    assert showing.raw(b"GET / HTTP/1.1\r\nHost: ").startswith(b"HTTP/1.1 408")
+
+
+def test_slowloris_in_numbers_keeps_nobody_out(showing: Showing, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "CONNECTIONS_MOST", 20)
+    with contextlib.ExitStack() as stack:
+        for _ in range(60):
+            stack.enter_context(showing.connect()).sendall(b"GET / HTTP/1.1\r\nHost: ")
+        assert showing.ask(host)[0].status == 200
+
+
+def test_one_preview_has_only_so_many_connections(showing: Showing, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "OF_ONE_MOST", 2)
+    with open_stream(showing, host), open_stream(showing, host):
+        answer, _ = showing.ask(host)
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
+
+
+def test_a_refused_upload_hears_why(showing: Showing, host: str) -> None:
+    head = f"POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: 500000\r\n\r\n"
+    assert showing.raw(head.encode() + b"x" * 500_000).startswith(b"HTTP/1.1 404")
