@@ -1,0 +1,220 @@
+"""How server and worker send each other messages and file descriptors: a stream of frames over a unix socket.
+
+A frame is the length of its body (4 bytes), how many descriptors come with it (1 byte), and one message as JSON. The
+descriptors travel with the first byte. Whatever does not fit is an error after which the channel can't be used."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from skerry.network.messages import MESSAGE_MOST, Dialled, Listen, Message, Open
+
+M = TypeVar("M", bound=Message)
+_HEADER: Final = struct.Struct("!IB")
+_FDS_MOST: Final = 4
+_PENDING_FDS_MOST: Final = 16
+_PIECE: Final = 256 << 10
+UNSENT_MOST: Final = 64 << 20
+_SO_PASSRIGHTS: Final = 83  # since Linux 6.16
+
+
+class WireError(ConnectionError):
+    """The other side does not keep to the protocol, does not read, or is gone."""
+
+
+def fds_of(message: Message) -> int:
+    """How many descriptors have to come with it."""
+    if isinstance(message, Open):
+        return 4
+    if isinstance(message, Listen):
+        return 1
+    return int(isinstance(message, Dialled) and message.error is None)
+
+
+def refuse_fds(one: socket.socket) -> None:
+    """Of a side that is never sent any: the close of what it did not want could block (SO_LINGER)."""
+    try:
+        one.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
+    except OSError:
+        return
+
+
+class Channel(Generic[M]):
+    """One end. `receives`: the union of messages that the other side may send, `most` the longest of them."""
+
+    def __init__(self, one: socket.socket, receives: Any, most: int = MESSAGE_MOST) -> None:
+        one.setblocking(False)
+        self._most = most
+        self._socket = one
+        self._encode = msgspec.json.Encoder().encode
+        self._decode = msgspec.json.Decoder(receives).decode
+        self._buffer = bytearray()
+        self._fds: deque[int] = deque()
+        self._unsent: deque[tuple[memoryview, list[int]]] = deque()
+        self._unsent_bytes = 0
+        self._broken: WireError | None = None
+        self._waiting: asyncio.Future[None] | None = None
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the other side has not taken yet."""
+        return self._unsent_bytes
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """At once, or as soon as the other side reads; in order. The caller keeps its descriptors."""
+        if self._broken is not None:
+            raise self._broken
+        if len(fds) != fds_of(message):
+            raise ValueError(f"{type(message).__name__} goes with {fds_of(message)} descriptors, not {len(fds)}")
+        body = self._encode(message)
+        if len(body) > MESSAGE_MOST:
+            raise ValueError(f"{type(message).__name__} is {len(body):,} bytes long")
+        if self._unsent_bytes + len(body) > UNSENT_MOST:
+            raise self._break("the other side does not read")
+        frame = memoryview(_HEADER.pack(len(body), len(fds)) + body)
+        self._unsent.append((frame, [os.dup(fd) for fd in fds] if self._unsent else list(fds)))
+        self._unsent_bytes += len(frame)
+        if len(self._unsent) == 1:
+            self._flush(own=False)
+
+    def _flush(self, own: bool = True) -> None:
+        """`own`: the descriptors are our copies; the first of a call to `send` are the caller's."""
+        while self._unsent:
+            frame, fds = self._unsent[0]
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+            try:
+                sent = self._socket.sendmsg([frame[:_PIECE]], rights)
+            except (BlockingIOError, InterruptedError):
+                if not own:
+                    self._unsent[0] = frame, [os.dup(fd) for fd in fds]
+                asyncio.get_running_loop().add_writer(self._socket.fileno(), self._flush)
+                return
+            except OSError as error:
+                if not own:
+                    self._unsent[0] = frame, []
+                self._break(f"the other side is gone: {error.strerror}")
+                return
+            self._unsent_bytes -= sent
+            if own:
+                _close(fds)
+            if sent == len(frame):
+                self._unsent.popleft()
+            else:
+                self._unsent[0] = frame[sent:], []
+            own = True
+        if self._broken is None:
+            asyncio.get_running_loop().remove_writer(self._socket.fileno())
+
+    # -- receiving ----------------------------------------------------------------------------------------------------
+
+    async def receive(self) -> tuple[M, list[int]]:
+        """The next message, with descriptors that are the caller's to close. EOFError: an orderly end."""
+        while True:
+            if self._broken is not None:
+                raise self._broken
+            found = self._next()
+            if found is not None:
+                return found
+            if not self._fill():
+                await self._readable()
+
+    def _next(self) -> tuple[M, list[int]] | None:
+        if len(self._buffer) < _HEADER.size:
+            return None
+        length, count = _HEADER.unpack_from(self._buffer)
+        if length > self._most or count > _FDS_MOST:
+            raise self._break("a frame is too long")
+        end = _HEADER.size + length
+        if len(self._buffer) < end:
+            return None
+        body = bytes(memoryview(self._buffer)[_HEADER.size : end])
+        del self._buffer[:end]
+        try:
+            message: M = self._decode(body)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise self._break(f"a message can't be read: {error}") from error
+        if count != fds_of(message) or count > len(self._fds):
+            raise self._break(f"{type(message).__name__} came with {count} descriptors")
+        return message, [self._fds.popleft() for _ in range(count)]
+
+    def _fill(self) -> bool:
+        """Whether anything came."""
+        room = socket.CMSG_SPACE(_FDS_MOST * 4)
+        try:
+            data, extra, flags, _ = self._socket.recvmsg(_PIECE, room, socket.MSG_CMSG_CLOEXEC)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            raise self._break(f"the other side is gone: {error.strerror}") from error
+        for level, kind, rights in extra:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                fds = array.array("i")
+                fds.frombytes(rights[: len(rights) - len(rights) % fds.itemsize])
+                self._fds.extend(fds)
+        if flags & socket.MSG_CTRUNC or len(self._fds) > _PENDING_FDS_MOST:
+            raise self._break("too many descriptors came")
+        if not data:
+            cut = bool(self._buffer)
+            self._break("the other side has closed")
+            raise self._broken if cut and self._broken else EOFError
+        self._buffer += data
+        return True
+
+    async def _readable(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiting = waiting = loop.create_future()
+        loop.add_reader(self._socket.fileno(), _settle, waiting)
+        try:
+            await waiting
+        finally:
+            self._waiting = None
+            if self._socket.fileno() >= 0:
+                loop.remove_reader(self._socket.fileno())
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        self._break("the channel is closed")
+        if self._socket.fileno() >= 0:
+            loop = asyncio.get_running_loop()
+            loop.remove_writer(self._socket.fileno())
+            loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+
+    def _break(self, why: str) -> WireError:
+        """From now on nothing goes either way; descriptors that nobody took are closed."""
+        if self._broken is None:
+            self._broken = WireError(why)
+            _close(self._fds)
+            for _, fds in self._unsent:
+                _close(fds)
+            self._fds.clear()
+            self._unsent.clear()
+            self._unsent_bytes = 0
+            self._buffer.clear()
+            if self._socket.fileno() >= 0:
+                asyncio.get_running_loop().remove_writer(self._socket.fileno())
+            if self._waiting is not None:
+                _settle(self._waiting)
+        return self._broken
+
+
+def _settle(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+def _close(fds: Sequence[int] | deque[int]) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,30 @@
+"""`python -I -m skerry.network.worker UID PARENT`, with the server's channel as fd 3: never started by hand."""
+
+from __future__ import annotations
+
+import encodings.idna  # noqa: F401 -- what is loaded only when it is needed could not be read any more by then
+import socket
+import sys
+
+import uvloop
+
+from skerry.network.messages import Ready
+from skerry.network.worker.desk import Desk
+from skerry.network.worker.posture import become_nobody
+from skerry.network.worker.refusing import Refusing
+
+_CONTROL = 3
+
+
+def main() -> None:
+    become_nobody(int(sys.argv[1]), int(sys.argv[2]))
+    uvloop.run(serve())
+
+
+async def serve() -> None:
+    desk = Desk(socket.socket(fileno=_CONTROL), Refusing)
+    await desk.run(Ready())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""The channel between server and worker: strict, bounded, and it leaks no descriptor."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from skerry.network.messages import Close, Dialled, Done, FromServer, FromWorker, Listen, Open, Ready, Rules, Sync
+from skerry.network.wire import Channel, WireError
+
+Pair = tuple[Channel[Any], Channel[Any]]
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    before = len(os.listdir("/proc/self/fd"))
+    ours, theirs = socket.socketpair()
+    server, worker = Channel[Any](ours, FromWorker, 64 << 10), Channel[Any](theirs, FromServer)
+    yield server, worker
+    server.close()
+    worker.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_messages_arrive_in_order_with_their_descriptors(pair: Pair) -> None:
+    server, worker = pair
+    fds = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(4)]
+    server.send(Sync(number=1))
+    server.send(Open(sandbox="sb-a", rules=Rules(allow=("x.example",))), fds)
+    server.send(Listen(domains=("localhost",)), fds[:1])
+    server.send(Sync(number=2))
+    got = [await asyncio.wait_for(worker.receive(), 5) for _ in range(4)]
+    assert [type(message).__name__ for message, _ in got] == ["Sync", "Open", "Listen", "Sync"]
+    assert [len(fds) for _, fds in got] == [0, 4, 1, 0]
+    taken = [fd for _, some in got for fd in some]
+    assert not any(os.get_inheritable(fd) for fd in taken)
+    for fd in fds + taken:
+        os.close(fd)
+
+
+async def test_what_the_other_side_does_not_read_at_once_waits_with_copies_of_its_descriptors(pair: Pair) -> None:
+    server, worker = pair
+    long = Rules(allow=tuple(f"host-{n}.example" for n in range(50_000)))
+    fds = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(4)]
+    for number in range(20):
+        server.send(Open(sandbox=f"sb-{number}", rules=long), fds)
+    for fd in fds:
+        os.close(fd)
+    assert server.unsent
+    for number in range(20):
+        message, got = await asyncio.wait_for(worker.receive(), 5)
+        assert (message.sandbox, len(got), len(message.rules.allow)) == (f"sb-{number}", 4, 50_000)
+        for fd in got:
+            os.close(fd)
+
+
+async def test_a_side_that_never_reads_is_given_up(pair: Pair) -> None:
+    server, _ = pair
+    long = Rules(allow=("x" * 2000,) * 3000)
+    fds = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(4)]
+    for _ in range(11):
+        server.send(Open(sandbox="sb-a", rules=long), fds)
+    with pytest.raises(WireError, match="does not read"):
+        server.send(Open(sandbox="sb-a", rules=long), fds)
+    for fd in fds:
+        os.close(fd)
+
+
+async def test_a_message_is_sent_with_just_the_descriptors_that_it_needs(pair: Pair) -> None:
+    server, _ = pair
+    for message, fds in ((Sync(number=1), (0,)), (Dialled(number=1), ()), (Dialled(number=1, error="no"), (0,))):
+        with pytest.raises(ValueError, match="descriptors"):
+            server.send(message, fds)
+
+
+def frame(body: bytes, fds: int = 0, length: int | None = None) -> bytes:
+    return struct.pack("!IB", len(body) if length is None else length, fds) + body
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        frame(b'{"type":"Nonsense"}'), frame(b'{"type":"Done"}'), frame(b'{"type":"Done","number":1,"more":2}'),
+        frame(b'{"type":"Done","number":"1"}'), frame(b'{"type":"Sync","number":1}'), frame(b"\xff\xfe"), frame(b""),
+        frame(b"[" * 20_000), frame(b'{"type":"Done","number":1}', fds=1), frame(b'{"type":"Done","number":1}', fds=9),
+        frame(b"", length=65_537), frame(b"", length=0xFFFFFFFF),
+    ],
+)  # fmt: skip
+async def test_whatever_does_not_fit_ends_the_channel(data: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    server = Channel[Any](ours, FromWorker, 64 << 10)
+    theirs.sendall(data + frame(b'{"type":"Ready"}'))
+    with pytest.raises(WireError):
+        await asyncio.wait_for(server.receive(), 5)
+    with pytest.raises(WireError):  # and stays ended
+        await asyncio.wait_for(server.receive(), 5)
+    with pytest.raises(WireError):
+        server.send(Close(sandbox="sb-a"))
+    server.close()
+    theirs.close()
+
+
+async def test_descriptors_that_nobody_asked_for_end_the_channel_and_are_closed() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for count in (1, 4, 60):
+        ours, theirs = socket.socketpair()
+        worker = Channel[Any](ours, FromServer)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0] * count))]
+        theirs.sendmsg([frame(b'{"type":"Sync","number":1}', fds=min(count, 255))], rights)
+        with pytest.raises(WireError):
+            await asyncio.wait_for(worker.receive(), 5)
+        worker.close()
+        theirs.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_an_end_is_told_from_a_cut() -> None:
+    for data, expected in ((frame(b'{"type":"Ready"}'), EOFError), (frame(b'{"type":"Ready"}', length=99), WireError)):
+        ours, theirs = socket.socketpair()
+        server = Channel[Any](ours, FromWorker)
+        theirs.sendall(frame(b'{"type":"Done","number":7}') + data)
+        theirs.close()
+        assert (await server.receive())[0] == Done(number=7)
+        if expected is EOFError:
+            assert (await server.receive())[0] == Ready()
+        with pytest.raises(expected):
+            await asyncio.wait_for(server.receive(), 5)
+        server.close()
+
+
+async def test_a_close_wakes_who_waits_for_a_message(pair: Pair) -> None:
+    server, _ = pair
+    waiting = asyncio.create_task(server.receive())
+    await asyncio.sleep(0)
+    server.close()
+    with pytest.raises(WireError):
+        await asyncio.wait_for(waiting, 5)
