@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_network
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
@@ -134,8 +134,8 @@ def rule_for(host: Host, port: int | None = None, at: Address | None = None) -> 
     """The narrowest rule that allows this: what a hint names, what is learned, what an answer is remembered as."""
     ports = None if port in (None, 80, 443) else ((port, port),)
     if not isinstance(host, Name):
-        return str(Rule(range=_single(host), ports=ports))
-    return str(Rule(host=host, ports=ports, at=() if at is None else (_single(at),)))
+        return str(Rule(range=single(host), ports=ports))
+    return str(Rule(host=host, ports=ports, at=() if at is None else (single(at),)))
 
 
 def show_range(range_: Range) -> str:
@@ -228,7 +228,7 @@ def _named(text: str) -> dict[str, Any]:
         return {"host": host, "below": below}
     if below:
         raise _Wrong("there is nothing below an address", f'"{host}" or a range like "10.0.0.0/8"')
-    return {"range": _single(host)}
+    return {"range": single(host)}
 
 
 def _split_rest(text: str) -> tuple[Ports | None, str]:
@@ -259,28 +259,29 @@ def _ports(text: str) -> Ports:
 def _range(text: str) -> Range:
     address, slash, bits = text.partition("/")
     try:
-        single = _single(parse_host(f"[{address}]" if ":" in address else address))  # type: ignore[arg-type]
+        start = _address(address)
         if not slash:
-            return single
-        found: Range = ip_network(f"{address}/{bits}", strict=False)
-        if isinstance(found, IPv6Network) and isinstance(single, IPv4Network):  # ::ffff:10.0.0.0/104
-            if found.prefixlen < 96:
-                raise ValueError
-            found = ip_network(f"{single.network_address}/{found.prefixlen - 96}", strict=False)
-            address = str(single.network_address)
-    except (BadHost, ValueError, TypeError):
+            return single(start)
+        found: Range = ip_network(f"{address if ':' in address else start}/{bits}", strict=False)
+        if isinstance(found, IPv6Network) and isinstance(start, IPv4Address):  # ::ffff:10.0.0.0/104
+            found = ip_network(f"{start}/{found.prefixlen - 96}", strict=False)
+    except ValueError:
         raise _Wrong(f"{text[:60]!r} is no address or range", 'like "10.0.0.5", "10.0.0.0/8" or "fd00::/8"') from None
-    if found.network_address != parse_host(f"[{address}]" if ":" in address else address):
-        raise _Wrong(f"{text[:60]!r} has bits set beyond its prefix", f'write "{found}" or "{address}"')
+    if found.network_address != start:
+        raise _Wrong(f"{text[:60]!r} has bits set beyond its prefix", f'write "{found}" or "{start}"')
     return found
 
 
-def _single(address: Address) -> Range:
-    if isinstance(address, IPv4Address):
-        return IPv4Network(address)
-    if isinstance(address, IPv6Address):
-        return IPv6Network(address)
-    raise TypeError(address)
+def _address(text: str) -> Address:
+    host = parse_host(f"[{text}]" if ":" in text else text)
+    if isinstance(host, Name):
+        raise BadHost(f"{text!r} is a name")
+    return host
+
+
+def single(address: Address) -> Range:
+    """The range of one address."""
+    return IPv4Network(address) if isinstance(address, IPv4Address) else IPv6Network(address)
 
 
 def _not_ascii(text: str, stray: str) -> tuple[str, str]:
