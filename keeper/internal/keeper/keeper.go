@@ -14,6 +14,7 @@ import (
 	"skerry/keeper/internal/files"
 	"skerry/keeper/internal/journal"
 	"skerry/keeper/internal/linux"
+	"skerry/keeper/internal/own"
 	"skerry/keeper/internal/pool"
 	"skerry/keeper/internal/process"
 	"skerry/keeper/internal/rights"
@@ -45,6 +46,7 @@ type keeper struct {
 	restore   sync.Once
 	portWaits chan struct{}
 	watches   watch.Set
+	own       own.Place
 
 	mu     sync.Mutex
 	config *config // nil: not configured yet

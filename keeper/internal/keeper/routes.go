@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"skerry/keeper/internal/own"
 	"skerry/keeper/internal/wire"
 )
 
@@ -33,6 +34,8 @@ func (k *keeper) handle(c *wire.Conn, q *wire.Request) {
 		k.events(c, q)
 	case "POST /v1/ports/wait":
 		k.waitForPort(c, q)
+	case "PUT /v1/own":
+		k.putOwn(c, q)
 	case "POST /v1/shutdown":
 		k.shutdown(c, q)
 	default:
@@ -46,6 +49,22 @@ func (k *keeper) handle(c *wire.Conn, q *wire.Request) {
 			return
 		}
 		k.one(c, q, id)
+	}
+}
+
+func (k *keeper) putOwn(c *wire.Conn, q *wire.Request) {
+	content := &own.Content{}
+	if !decode(c, q, content) {
+		return
+	}
+	err := k.own.Put(content)
+	switch {
+	case err == nil:
+		c.JSON(200, struct{}{})
+	case err == own.ErrName:
+		c.Fail(400, "bad_request", err.Error())
+	default:
+		c.Fail(507, "no_room", err.Error())
 	}
 }
 

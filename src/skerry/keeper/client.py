@@ -190,6 +190,12 @@ class Keeper:
         """Until something inside listens on the port, on any address; with a path, until that answers below 500."""
         return await wait_for_port(self._channel, port, timeout_s, http_path)
 
+    async def put_own(self, certificates: str, files: Mapping[str, bytes]) -> None:
+        """What is below /run/skerry of the host's: `files`, and, if there are certificates, ca.pem, which has the
+        image's own and these. What was put there before and is not among it goes."""
+        body = {"certificates": certificates, "files": dict(files)}
+        await self._channel.call(_nothing, "PUT", "/v1/own", body=body)
+
     async def shutdown(self, grace_s: float = 2.0) -> None:
         """TERM to all, then, after the grace, the end of the sandbox."""
         await self._channel.call(_nothing, "POST", "/v1/shutdown", body={"grace_s": grace_s})

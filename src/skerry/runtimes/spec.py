@@ -135,7 +135,7 @@ def _mounts(wall: Wall) -> list[dict[str, Any]]:
         _mount("/dev/mqueue", "mqueue", quiet),
         _mount("/sys", "sysfs", [*quiet, "ro"]),
         _mount("/sys/fs/cgroup", "cgroup", [*quiet, "relatime", "ro"]),
-        _mount("/run/skerry", "tmpfs", [*quiet, "mode=755", "size=1m", "nr_inodes=256"]),
+        _mount("/run/skerry", "tmpfs", [*quiet, "mode=755", "size=8m", "nr_inodes=256"]),
         _mount(KEEPER, "bind", ["bind", "ro", "nosuid", "nodev"], str(wall.keeper)),
     ]
 
