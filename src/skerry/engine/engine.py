@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from skerry._version import __version__
 from skerry.config import Settings
-from skerry.engine import lifecycle, place, plan, recovery
+from skerry.engine import furnishing, lifecycle, place, plan, recovery
 from skerry.engine.database import Database
 from skerry.engine.events import Events
 from skerry.engine.files import Files
@@ -140,7 +140,7 @@ class Engine:
         self._lives[live.row.id] = live
         async with live.lock, self._turn():
             try:
-                await lifecycle.create(self.host, live)
+                await lifecycle.create(self.host, live, request.secrets)
             finally:
                 self._forget_if_deleted(live)
         log.info("created", extra={"sandbox": live.row.id, "owner": caller.owner})
@@ -168,6 +168,8 @@ class Engine:
             row = live.row
             spec = plan.changed(row.spec, request, self.settings, row.name)
             ends_at = lifecycle.end_of_life(spec, row.started_at) if row.started_at is not None else None
+            if request.secrets is not None:
+                await asyncio.to_thread(self.host.secrets.put, row.id, request.secrets)
             live.row = self.host.rows.update(row, spec=spec, ends_at=ends_at)
             if row.state == "running":
                 await self._configure(live)
@@ -364,7 +366,8 @@ class Engine:
         """The sandbox's lock is held."""
         if live.keeper is not None:
             try:
-                await lifecycle.configure(self.host, live.keeper, live.row.spec, live.row.ends_at)
+                await lifecycle.configure(self.host, live.keeper, live.row, live.row.ends_at)
+                await furnishing.put(self.host.secrets, live.keeper, live.row, renew=True)
             except SandboxUnavailable as error:
                 await lifecycle.stop(self.host, live, "failed", error.message)
                 raise

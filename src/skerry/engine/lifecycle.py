@@ -8,22 +8,23 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from msgspec.structs import replace
 
 from skerry.config import Settings, instance_of, run_dir
-from skerry.engine import identity
+from skerry.engine import furnishing, identity
 from skerry.engine.faults import passed
 from skerry.engine.live import Live
 from skerry.engine.rows import Row, Rows, Spec
+from skerry.engine.secrets import Secrets
 from skerry.errors import HostUnsupported, SkerryError
 from skerry.keeper import Keeper, binary, build_id
 from skerry.runtimes import Init, Runtime, Wall, pick_runtime, ranges
 from skerry.storage import Driver, LayerStore
-from skerry.types import CreateRequest, Isolation, parse_size, parse_span
+from skerry.types import CreateRequest, Isolation, SecretValue, parse_size, parse_span
 
 log = logging.getLogger("skerry.engine")
 STOP_GRACE_S = 2.0
@@ -45,6 +46,7 @@ class Host:
     def __post_init__(self) -> None:
         self.instance = instance_of(self.settings.state_dir)
         self.run_dir = run_dir(self.settings.state_dir)
+        self.secrets = Secrets(self.settings.state_dir / "secrets", self.settings["max.network"])
         self._runtimes: dict[str | None, Runtime] = {}
 
     def runtime(self, wish: str | None) -> Runtime:
@@ -105,9 +107,11 @@ def enter(host: Host, row: Row, request: CreateRequest, key: str | None) -> None
     passed("create.row")
 
 
-async def create(host: Host, live: Live) -> None:
+async def create(host: Host, live: Live, secrets: Sequence[SecretValue] = ()) -> None:
     """From a row to running, or to nothing again."""
     try:
+        if secrets:
+            await asyncio.to_thread(host.secrets.put, live.row.id, secrets)
         await asyncio.to_thread(host.driver.create, live.row.id, live.row.spec.limits.disk_bytes)
         passed("create.unit")
         await start(host, live)
@@ -127,12 +131,15 @@ async def start(host: Host, live: Live) -> None:
     passed("start.range")
     try:
         wall = host.wall(row, runtime, base)
+        if host.secrets.needed(row):
+            await asyncio.to_thread(host.secrets.authority, row)
         init = await runtime.start(wall)
         passed("start.wall")
         now = time.time()
         ends_at = end_of_life(row.spec, now)
         keeper = host.keeper(runtime, row.id)
-        await configure(host, keeper, row.spec, ends_at)
+        await configure(host, keeper, row, ends_at)
+        await furnishing.put(host.secrets, keeper, row, renew=False)
         await identity.write(keeper, row.spec.options)
         passed("start.keeper")
         attach(host, live, runtime, keeper, init)  # before the row: a PID 1 that is gone already is no running sandbox
@@ -166,10 +173,11 @@ def end_of_life(spec: Spec, started_at: float) -> float | None:
     return started_at + parse_span(spec.lifecycle.life) if spec.lifecycle.life is not None else None
 
 
-async def configure(host: Host, keeper: Keeper, spec: Spec, ends_at: float | None) -> None:
+async def configure(host: Host, keeper: Keeper, row: Row, ends_at: float | None) -> None:
     """Tell the keeper what it works for. Sent again whenever one of these changes."""
+    spec = row.spec
     await keeper.configure(
-        user=spec.user, cwd=spec.cwd, env=spec.environment, sudo=spec.options.sudo,
+        user=spec.user, cwd=spec.cwd, env=furnishing.environment(host.secrets, row), sudo=spec.options.sudo,
         life_s=max(ends_at - time.time(), 0) + LIFE_GRACE_S if ends_at is not None else None,
         open_files=spec.limits.open_files or 0, pids=spec.limits.pids, journal=host.journal(spec),
     )  # fmt: skip
@@ -210,6 +218,7 @@ async def delete(host: Host, live: Live) -> None:
     passed("delete.range")
     await asyncio.to_thread(host.driver.delete, live.row.id)
     passed("delete.unit")
+    host.secrets.remove(live.row.id)
     host.rows.remove(live.row)
     live.deleted = True
     passed("delete.row")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import secrets
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import json
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from skerry.config import Settings
 from skerry.engine.rows import Spec
 from skerry.errors import InvalidRequest, QuotaExceeded
+from skerry.network.rules import check_secret_hosts
 from skerry.runtimes.guarantees import GUARANTEES
 from skerry.types import (
     CreateRequest,
@@ -20,6 +22,8 @@ from skerry.types import (
     Lifecycle,
     Limits,
     Options,
+    SecretForm,
+    SecretValue,
     UpdateRequest,
     check_env,
     format_size,
@@ -113,6 +117,7 @@ def resolve(request: CreateRequest, image: ImageInfo, settings: Settings, host: 
         limits=resolve_limits(request.limits, settings, host),
         lifecycle=resolve_lifecycle(request.lifecycle, settings.lifecycle, settings, request.name),
         network=request.network, options=_signed(request.options, settings),
+        secrets=_forms(request.secrets, request.env),
     )  # fmt: skip
     return bounded(spec)
 
@@ -127,11 +132,25 @@ def changed(spec: Spec, request: UpdateRequest, settings: Settings, name: str | 
     """A sandbox's spec after an update."""
     spec = replace(spec, env=_needed({**spec.env, **(request.env or {})}, spec.image_env))
     check_env(spec.env)
+    if request.secrets is not None:
+        spec = replace(spec, secrets=_forms(request.secrets, spec.env))
     if request.labels is not None:
         spec = replace(spec, labels=request.labels)
     if request.lifecycle is not None:
         spec = replace(spec, lifecycle=resolve_lifecycle(request.lifecycle, spec.lifecycle, settings, name))
     return bounded(spec)
+
+
+def _forms(secrets: tuple[SecretValue, ...], env: Mapping[str, str | None]) -> tuple[SecretForm, ...]:
+    """Secrets as a row may hold them."""
+    for secret in secrets:
+        check_secret_hosts(secret.name, secret.hosts)
+        if env.get(secret.name) is not None:
+            raise InvalidRequest(
+                f"{secret.name} is among the secrets and in env",
+                hint="leave it out of env: inside, the variable holds the secret's placeholder",
+            )
+    return tuple(secret.form for secret in secrets)
 
 
 def _needed(env: dict[str, str | None], image: dict[str, str]) -> dict[str, str | None]:

@@ -9,11 +9,14 @@ import contextlib
 import logging
 import time
 
-from skerry.engine import lifecycle
+from msgspec.structs import replace
+
+from skerry.engine import furnishing, lifecycle
 from skerry.engine.lifecycle import Host
 from skerry.engine.live import Live
 from skerry.engine.rows import HALF_ENDED
 from skerry.errors import SkerryError
+from skerry.keeper import Keeper
 from skerry.runtimes import ranges
 
 log = logging.getLogger("skerry.engine")
@@ -73,6 +76,7 @@ async def _adopt(host: Host, live: Live) -> str | None:
             await keeper.hello()
             processes = await keeper.processes()
         lifecycle.attach(host, live, runtime, keeper, row.init)
+        await _refurnished(host, live, keeper)
         live.work.left_behind = any(process.children for process in processes)
         live.work.found(process.id for process in processes if process.state == "running")
         host.watch(live)
@@ -83,6 +87,18 @@ async def _adopt(host: Host, live: Live) -> str | None:
         told = error.message if isinstance(error, SkerryError) else str(error)
         return f"a starting server could not take it up: {told or 'its keeper does not answer'}"
     return None
+
+
+async def _refurnished(host: Host, live: Live, keeper: Keeper) -> None:
+    """A server that died in the middle of an update may have told the keeper the half of it. The file was first."""
+    row = live.row
+    forms = host.secrets.forms(row.id)
+    if forms is not None and forms != row.spec.secrets:
+        live.row = row = host.rows.update(row, spec=replace(row.spec, secrets=forms))
+    if row.spec.secrets or row.spec.network.presets:
+        async with asyncio.timeout(HELLO_LIMIT_S):
+            await lifecycle.configure(host, keeper, row, row.ends_at)
+            await furnishing.put(host.secrets, keeper, row, renew=True)
 
 
 async def _bury(host: Host, live: Live, reason: str) -> None:
@@ -110,4 +126,5 @@ async def _sweep(host: Host, lives: dict[str, Live]) -> None:
             await asyncio.to_thread(host.driver.delete, sandbox)
         except (SkerryError, OSError) as error:
             log.error("not removed", extra={"sandbox": sandbox, "error": str(error)})
+    host.secrets.sweep(lives)
     ranges.sweep(host.instance, kept)

@@ -11,6 +11,7 @@ from skerry.types.values import Answer, Value, check_env, check_name, check_text
 RULES_MOST = 20_000
 RULE_MOST = 2_048
 SECRETS_MOST = 64
+SECRET_LEAST = 8
 SECRET_MOST = 16 << 10
 PEM_MOST = 1 << 20
 PEERS_MOST = 64
@@ -107,13 +108,13 @@ class SecretForm(Value, frozen=True, kw_only=True):
             raise InvalidRequest(f"secrets: {self.name} names no host", hint='hosts=["api.example.com"]')
         if self.header is not None and not _HEADER.fullmatch(self.header):
             raise InvalidRequest(
-                f"secrets: {self.name}: header {self.header[:60]!r} can't be used",
+                f"secrets: {self.name}: its header can't be used",  # which may hold the value itself, by mistake
                 hint='like "Authorization: Bearer {}"; {} is where the value goes',
             )
         if self.query is not None and not re.fullmatch(r"[A-Za-z0-9._~-]{1,64}", self.query):
-            raise InvalidRequest(f"secrets: {self.name}: query {self.query[:60]!r} can't be a parameter's name")
+            raise InvalidRequest(f"secrets: {self.name}: its query can't be a parameter's name")
         if self.basic is not None and not re.fullmatch(r"[^\x00-\x1f\x7f:]{1,256}", self.basic):
-            raise InvalidRequest(f"secrets: {self.name}: basic {self.basic[:60]!r} can't be a user's name")
+            raise InvalidRequest(f"secrets: {self.name}: its basic can't be a user's name")
         if sum(form is not None for form in (self.header, self.query, self.basic)) > 1:
             raise InvalidRequest(f"secrets: {self.name}: header, query and basic exclude each other")
 
@@ -125,10 +126,11 @@ class SecretValue(SecretForm, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < len(self.value) <= SECRET_MOST or not re.fullmatch(r"[\x20-\x7e]+", self.value):
+        # A short one would be met by chance in what comes back, and the stars in its place would tell what it is.
+        if not SECRET_LEAST <= len(self.value) <= SECRET_MOST or not re.fullmatch(r"[\x20-\x7e]+", self.value):
             raise InvalidRequest(
                 f"secrets: the value of {self.name} can't be used",
-                hint="printable ASCII on one line, at most 16 KiB, and not empty",
+                hint="printable ASCII on one line, of 8 bytes to 16 KiB; a file's last line end is not part of it",
             )
 
     def __repr__(self) -> str:

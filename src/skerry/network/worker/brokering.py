@@ -13,10 +13,14 @@ from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
 from skerry.network.messages import Brokered
+from skerry.network.rules import Ports, parse_secret_host
+from skerry.network.tables import Table, make_entry
 from skerry.network.worker.hooks import Blocked, Filter, Headers, Refusal, RequestHead, ResponseHead
 from skerry.network.worker.masking import Mask, Patterns, Tripwire, aligned_base64, in_base64, spellings
 from skerry.network.worker.websocket import FrameMask
+from skerry.types.hosts import Host, parse_host
 
+HTTPS: Final[Ports] = ((443, 443),)
 HEAD_MOST: Final = 64 << 10  # a value stands wherever its placeholder does: a head must not grow without end
 _BODILESS: Final = frozenset((204, 304))
 _LOGIN_MOST: Final = 16 << 10
@@ -27,6 +31,9 @@ class Broker:
 
     def __init__(self, secrets: Sequence[Brokered]) -> None:
         self._secrets = tuple(secrets)
+        self._places = Table.of(
+            make_entry(parse_secret_host(host), HTTPS, secret.name) for secret in self._secrets for host in secret.hosts
+        )
         self._known = {secret.placeholder.encode(): secret for secret in self._secrets}
         self._patterns = Patterns(form for secret in self._secrets for form in _forms(secret))
 
@@ -35,7 +42,8 @@ class Broker:
 
     def named(self, host: str, port: int) -> tuple[Brokered, ...]:
         """Those whose value may go there."""
-        return tuple(s for s in self._secrets if any(_matches(pattern, host, port) for pattern in s.hosts))
+        about = {entry.text for entry in self._places.about(_host(host)) if entry.on(port)}
+        return tuple(secret for secret in self._secrets if secret.name in about)
 
     def hooks(self, host: str, port: int, *, tls: bool) -> BrokeringHooks:
         """For one connection. Without TLS no value goes anywhere, and every placeholder stops the request."""
@@ -53,26 +61,16 @@ class Broker:
         return self._patterns
 
 
+def _host(text: str) -> Host:
+    return parse_host(f"[{text}]" if ":" in text else text)
+
+
 def _forms(secret: Brokered) -> set[bytes]:
     """Every way in which a server may show a value that it was sent."""
     forms = spellings(secret.value) | in_base64(secret.value) | aligned_base64(secret.value)
     if secret.basic is not None:
         forms |= in_base64(f"{secret.basic}:{secret.value}")
     return forms
-
-
-def _matches(pattern: str, host: str, port: int) -> bool:
-    """`host` is normalised; the pattern is `name`, `*.name` or an address, each with or without a port."""
-    name, _, ports = pattern.partition("@")[0].lower().rpartition(":")
-    if name and ports.isdigit() and (name.endswith("]") or ":" not in name):
-        if int(ports) != port:
-            return False
-    else:
-        name = pattern.partition("@")[0].lower()
-    name = name.strip("[]").rstrip(".")
-    if name.startswith("*."):
-        return host.endswith(name[1:]) and len(host) > len(name) - 1
-    return host == name
 
 
 def denied(secret: Brokered) -> Refusal:

@@ -1,0 +1,107 @@
+"""What stands inside so that programs get through the door with no help: certificates to trust, variables that lead to
+them, placeholders of secrets, and what presets carry. All in /run/skerry, which is memory: no layer ever holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import ssl
+from pathlib import Path
+from typing import Final
+
+from skerry.engine.rows import Row
+from skerry.engine.secrets import Secrets
+from skerry.errors import InvalidRequest, QuotaExceeded
+from skerry.keeper import Keeper
+from skerry.network import authority
+from skerry.types import Network, Preset
+
+log = logging.getLogger("skerry.engine")
+DIRECTORY: Final = "/run/skerry"
+BUNDLE: Final = f"{DIRECTORY}/ca.pem"
+TRUSTSTORE: Final = f"{DIRECTORY}/truststore.p12"
+CERTIFICATES_MOST: Final = 1 << 20
+_BUNDLES: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
+_TRUST: Final = {
+    **dict.fromkeys(
+        (
+            "SSL_CERT_FILE",  # OpenSSL, and with it Python, Ruby, Perl, PHP; Go
+            "REQUESTS_CA_BUNDLE",
+            "PIP_CERT",
+            "CURL_CA_BUNDLE",
+            "GIT_SSL_CAINFO",
+            "NODE_EXTRA_CA_CERTS",
+            "NPM_CONFIG_CAFILE",
+            "CARGO_HTTP_CAINFO",
+            "AWS_CA_BUNDLE",
+            "DENO_CERT",
+            "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+            "NIX_SSL_CERT_FILE",
+        ),
+        BUNDLE,
+    ),
+    "JAVA_TOOL_OPTIONS": f"-Djavax.net.ssl.trustStore={TRUSTSTORE} "
+    f"-Djavax.net.ssl.trustStorePassword={authority.STORE_PASSWORD}",
+}
+
+
+def environment(secrets: Secrets, row: Row) -> dict[str, str]:
+    """A sandbox's variables: under what the image and its maker set, those that lead to the certificates; above all,
+    the placeholders."""
+    spec = row.spec
+    merged: dict[str, str | None] = dict(_TRUST) if _trusts_more(secrets, row) else {}
+    merged |= spec.image_env
+    for preset in presets(spec.network):
+        merged |= preset.env
+    merged |= spec.env
+    merged |= secrets.placeholders(row)
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+async def put(secrets: Secrets, keeper: Keeper, row: Row, *, renew: bool) -> None:
+    """Write it inside: at every start, and, to `renew`, when it may have changed. Root inside can be in the way of
+    that, which is its own loss."""
+    files = {f"presets/{name}": text.encode() for p in presets(row.spec.network) for name, text in p.files.items()}
+    certificates = _certificates(secrets, row)
+    if certificates:  # 10 ms
+        files["truststore.p12"] = await asyncio.to_thread(authority.truststore, _host_bundle(), certificates)
+    if not (files or certificates or renew):
+        return
+    try:
+        await keeper.put_own(certificates, files)
+    except (QuotaExceeded, InvalidRequest) as error:
+        log.warning("not furnished", extra={"sandbox": row.id, "error": error.message})
+
+
+def check(network: Network) -> None:
+    """What presets carry fits."""
+    certificates = authority.readable("".join(preset.certificates for preset in presets(network)))
+    if len(certificates) > CERTIFICATES_MOST:
+        raise InvalidRequest("network.presets: their certificates are more than 1 MiB")
+
+
+def presets(network: Network) -> tuple[Preset, ...]:
+    return tuple(preset for preset in network.presets if isinstance(preset, Preset))
+
+
+def _trusts_more(secrets: Secrets, row: Row) -> bool:
+    return any(p.certificates for p in presets(row.spec.network)) or secrets.authority(row) is not None
+
+
+def _certificates(secrets: Secrets, row: Row) -> str:
+    given = "".join(preset.certificates for preset in presets(row.spec.network))
+    own = secrets.authority(row)
+    return authority.readable(given) + (own.certificate if own is not None else "")
+
+
+@functools.lru_cache(maxsize=1)
+def _host_bundle() -> str:
+    """What this machine trusts: a Java inside reaches by it what is not inspected."""
+    found = ssl.get_default_verify_paths().cafile
+    for path in (found, *_BUNDLES) if found else _BUNDLES:
+        try:
+            return Path(path).read_text(errors="replace")
+        except OSError:
+            continue
+    return ""

@@ -1,0 +1,236 @@
+"""Where values are kept, who sees them, and what goes inside instead."""
+
+from __future__ import annotations
+
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from serving import Server
+
+from skerry.engine.rows import Row, Spec
+from skerry.engine.secrets import Kept, Secrets, inspects
+from skerry.types import CreateRequest, Lifecycle, Limits, Network, Options, Preset, SecretValue
+
+VALUE = "s3cr3t-value-of-a-token-0123456789"
+BEGIN = "-----BEGIN CERTIFICATE-----"
+CLOSED = Network()
+OTHER = "an0ther-value-of-a-token-9876543210"
+
+
+def secret(name: str = "TOKEN", value: str = VALUE, **form: str) -> SecretValue:
+    return SecretValue(name=name, hosts=("api.example.com",), value=value, **form)
+
+
+def row(*secrets: SecretValue, network: Network = CLOSED, life: str | None = "1h") -> Row:
+    spec = Spec(
+        image="base", image_digest="x", layers=(), user="root", cwd="/", image_env={}, env={}, labels={},
+        limits=Limits(), lifecycle=Lifecycle(life=life), network=network, options=Options(),
+        secrets=tuple(secret.form for secret in secrets),
+    )  # fmt: skip
+    return Row(id="sb-aaaaaaaaaa", owner="local", name=None, state="running", spec=spec, created_at=0.0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Secrets:
+    return Secrets(tmp_path / "secrets")
+
+
+# -- the files --------------------------------------------------------------------------------------------------------
+
+
+def test_values_are_read_by_the_server_alone(store: Secrets, tmp_path: Path) -> None:
+    store.put("sb-aaaaaaaaaa", [secret()])
+    assert stat.S_IMODE((tmp_path / "secrets").stat().st_mode) == 0o700
+    files = list((tmp_path / "secrets").iterdir())
+    assert [(f.name, stat.S_IMODE(f.stat().st_mode)) for f in files] == [("sb-aaaaaaaaaa", 0o600)]
+
+
+def test_a_sandbox_without_secrets_and_inspection_costs_no_file_and_no_ca(store: Secrets, tmp_path: Path) -> None:
+    store.put("sb-aaaaaaaaaa", [])
+    assert store.brokered(row()) == ((), None)
+    assert store.placeholders(row()) == {}
+    assert not (tmp_path / "secrets").exists()
+
+
+def test_what_the_worker_gets_has_value_placeholder_and_ca(store: Secrets) -> None:
+    store.put("sb-aaaaaaaaaa", [secret(header="Authorization: Bearer {}")])
+    (brokered,), ca = store.brokered(row(secret()))
+    assert (brokered.name, brokered.value, brokered.header) == ("TOKEN", VALUE, "Authorization: Bearer {}")
+    assert brokered.placeholder == store.placeholders(row(secret()))["TOKEN"]
+    assert ca is not None
+    assert "sb-aaaaaaaaaa" in x509.load_pem_x509_certificate(ca.certificate.encode()).subject.rfc4514_string()
+
+
+def test_a_placeholder_stays_the_same_and_is_nobody_elses(store: Secrets) -> None:
+    store.put("sb-aaaaaaaaaa", [secret()])
+    first = store.placeholders(row(secret()))["TOKEN"]
+    assert first.startswith("skerry-secret-TOKEN-")
+    assert len(first) >= len("skerry-secret-TOKEN-") + 32
+    store.put("sb-aaaaaaaaaa", [])
+    store.put("sb-aaaaaaaaaa", [secret(value=OTHER), secret("OTHER")])
+    held = store.placeholders(row(secret(), secret("OTHER")))
+    assert held["TOKEN"] == first
+    assert held["OTHER"].rpartition("-")[2] != first.rpartition("-")[2]
+    store.put("sb-bbbbbbbbbb", [secret()])
+    assert store._read("sb-bbbbbbbbbb").placeholder("TOKEN") != first  # type: ignore[union-attr]
+
+
+def test_a_ca_is_kept_until_it_would_not_outlive_its_sandbox(store: Secrets) -> None:
+    store.put("sb-aaaaaaaaaa", [secret()])
+    first = store.authority(row(secret()))
+    assert store.authority(row(secret(), life="2h")) == first
+    assert store.authority(row(secret(), life="30d")) != first
+
+
+def test_a_broken_or_missing_file_means_no_secrets_and_no_crash(
+    store: Secrets, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.put("sb-aaaaaaaaaa", [secret()])
+    path = tmp_path / "secrets" / "sb-aaaaaaaaaa"
+    path.write_bytes(path.read_bytes()[:-40])
+    assert store.brokered(row(secret()))[0] == ()
+    store.remove("sb-aaaaaaaaaa")
+    assert store.brokered(row(secret()))[0] == ()
+    assert VALUE not in caplog.text
+
+
+def test_a_sweep_takes_what_belongs_to_nobody_and_half_written_files(store: Secrets, tmp_path: Path) -> None:
+    store.put("sb-aaaaaaaaaa", [secret()])
+    store.put("sb-bbbbbbbbbb", [secret()])
+    (tmp_path / "secrets" / "sb-aaaaaaaaaa.new").write_text(VALUE)
+    store.sweep(["sb-aaaaaaaaaa"])
+    assert [f.name for f in (tmp_path / "secrets").iterdir()] == ["sb-aaaaaaaaaa"]
+
+
+def test_nothing_that_holds_a_value_tells_it(store: Secrets) -> None:
+    store.put("sb-aaaaaaaaaa", [secret()])
+    (brokered,), ca = store.brokered(row(secret()))
+    request = CreateRequest(secrets=(secret(),))
+    for holder in (secret(), brokered, ca, Kept(seed=b"", secrets=(secret(),)), request):
+        assert VALUE not in f"{holder} {holder!r}"
+        assert "PRIVATE" not in f"{holder} {holder!r}"
+
+
+@pytest.mark.parametrize(
+    ("network", "opened"),
+    [
+        (Network(), False),
+        (Network(allow=("a.example", "10.0.0.0/8", "10.0.0.0/8:5432", "*.b.example:*"), deny=("c.example",)), False),
+        (Network(inspect=("a.example",)), True),
+        (Network(allow=("GET a.example",)), True),
+        (Network(allow=("a.example/v1",)), True),
+        (Network(deny=("DELETE a.example",)), True),
+        (Network(presets=(Preset(name="pip", allow=("GET a.example",)),)), True),
+    ],
+)
+def test_a_ca_is_made_for_policies_that_look_at_requests(network: Network, opened: bool) -> None:
+    assert inspects(network) is opened
+
+
+# -- in a server ------------------------------------------------------------------------------------------------------
+
+
+def create(server: Server, *secrets: dict[str, Any], **more: Any) -> Any:
+    with server.http() as http:
+        answer = http.post("/v1/sandboxes", json={"secrets": secrets, **more})
+        assert answer.status_code == 201, answer.text
+        return answer.json()
+
+
+def run(server: Server, sandbox: str, cmd: str) -> str:
+    with server.http() as http:
+        answer = http.post(f"/v1/sandboxes/{sandbox}/processes", params={"wait": "true"}, json={"cmd": cmd})
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["stdout"])
+
+
+def form(name: str = "TOKEN", value: str = VALUE, **more: str) -> dict[str, Any]:
+    return {"name": name, "hosts": ["api.example.com"], "value": value, **more}
+
+
+@pytest.fixture(scope="module")
+def made(house: Server) -> Iterator[Any]:
+    sandbox = create(house, form())
+    yield sandbox
+    with house.http() as http:
+        http.delete(f"/v1/sandboxes/{sandbox['id']}").raise_for_status()
+
+
+def test_inside_stands_a_placeholder(house: Server, made: Any) -> None:
+    assert run(house, made["id"], "echo $TOKEN").startswith("skerry-secret-TOKEN-")
+    assert VALUE not in run(house, made["id"], "env; cat /proc/*/environ 2>/dev/null; cat -r /run/skerry 2>/dev/null")
+
+
+def test_inside_the_sandboxs_ca_stands_beside_those_of_the_image(house: Server, made: Any) -> None:
+    assert (
+        run(house, made["id"], "printenv SSL_CERT_FILE GIT_SSL_CAINFO NODE_EXTRA_CA_CERTS").split()
+        == ["/run/skerry/ca.pem"] * 3
+    )
+    inside, image = (
+        run(house, made["id"], f"cat {path}").split(BEGIN)
+        for path in ("/run/skerry/ca.pem", "/etc/ssl/certs/ca-certificates.crt")
+    )
+    assert [block.strip() for block in inside[:-1]] == [block.strip() for block in image]
+    own = x509.load_pem_x509_certificate((BEGIN + inside[-1]).encode())
+    assert made["id"] in own.subject.rfc4514_string()
+    assert run(house, made["id"], "stat -c %s /run/skerry/truststore.p12; printenv JAVA_TOOL_OPTIONS").count("\n") == 2
+    assert "PRIVATE" not in run(house, made["id"], "grep -r PRIVATE /run/skerry 2>/dev/null")
+
+
+def test_a_value_is_in_no_answer_no_row_and_no_log(house: Server, made: Any) -> None:
+    with house.http() as http:
+        told = [http.get(f"/v1/sandboxes/{made['id']}").text, http.get("/v1/sandboxes").text]
+        told.append(http.post("/v1/sandboxes", json={"secrets": [form(), form()]}).text)
+        told.append(http.post("/v1/sandboxes", json={"secrets": [form(header=VALUE)]}).text)
+        told.append(http.post("/v1/sandboxes", json={"secrets": [form(value=VALUE + "\n")]}).text)
+        told.append(http.post("/v1/sandboxes", json={"secrets": [form()], "env": {"TOKEN": "x"}}).text)
+    for text in told:
+        assert VALUE not in text
+    assert VALUE not in house.log.read_text(errors="replace")
+    for file in house.state_dir.glob("state.db*"):
+        assert VALUE.encode() not in file.read_bytes()
+
+
+def test_secrets_can_be_changed_while_a_sandbox_runs(house: Server) -> None:
+    sandbox = create(house)["id"]
+    with house.http() as http:
+        assert run(house, sandbox, "echo ${TOKEN-none}; ls /run/skerry") == "none\nbin\nsudo.sock\n"
+        changed = http.patch(f"/v1/sandboxes/{sandbox}", json={"secrets": [form()]}).json()
+        assert [held["name"] for held in changed["secrets"]] == ["TOKEN"]
+        placeholder = run(house, sandbox, "echo $TOKEN; test -s /run/skerry/ca.pem && echo trusts")
+        assert placeholder.endswith("\ntrusts\n")
+        http.patch(f"/v1/sandboxes/{sandbox}", json={"secrets": []}).raise_for_status()
+        assert run(house, sandbox, "echo ${TOKEN-none}; ls /run/skerry") == "none\nbin\nsudo.sock\n"
+        http.patch(f"/v1/sandboxes/{sandbox}", json={"secrets": [form(value=OTHER)]}).raise_for_status()
+        assert run(house, sandbox, "echo $TOKEN; test -s /run/skerry/ca.pem && echo trusts") == placeholder
+        http.delete(f"/v1/sandboxes/{sandbox}").raise_for_status()
+    assert not (house.state_dir / "secrets" / sandbox).exists()
+
+
+def test_placeholder_and_ca_outlive_a_stop_and_the_death_of_the_server(house: Server) -> None:
+    sandbox = create(house, form())["id"]
+    look = "echo $TOKEN; sha256sum < /run/skerry/ca.pem"
+    before = run(house, sandbox, look)
+    house.end(signal.SIGKILL)
+    (house.state_dir / "secrets" / "sb-zzzzzzzzzz").write_text("left behind")
+    house.start()
+    assert not (house.state_dir / "secrets" / "sb-zzzzzzzzzz").exists()
+    assert run(house, sandbox, look) == before
+    with house.http() as http:
+        http.post(f"/v1/sandboxes/{sandbox}/stop").raise_for_status()
+        assert run(house, sandbox, look) == before
+        http.delete(f"/v1/sandboxes/{sandbox}").raise_for_status()
+
+
+def test_what_root_inside_does_to_its_certificates_hurts_nobody(house: Server) -> None:
+    sandbox = create(house, form())["id"]
+    run(house, sandbox, "sudo rm -f /run/skerry/ca.pem && sudo mkdir -p /run/skerry/ca.pem/x")
+    with house.http() as http:
+        assert http.patch(f"/v1/sandboxes/{sandbox}", json={"secrets": [form(value=OTHER)]}).status_code == 200
+        assert run(house, sandbox, "echo alive") == "alive\n"
+        http.delete(f"/v1/sandboxes/{sandbox}").raise_for_status()
