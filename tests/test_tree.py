@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "engine": BELOW | {"config"} | PARTS,
     "server": BELOW | {"config", "engine"} | PARTS,
     "client": BELOW | {"config"},
-    "cli": BELOW | {"config", "client", "server", "engine"},
+    "cli": BELOW | {"config", "client", "server", "engine", "network"},  # of network: a learned policy as a patch
     "mcp": BELOW | {"client"},
 }
 

@@ -49,6 +49,7 @@ def test_the_page_of_the_sdk_names_every_method() -> None:
         type(sandbox.processes),
         type(sandbox.sessions),
         type(sandbox.git),
+        type(sandbox.network),
         skerry.Session,
     ):
         assert [name for name in vars(thing) if not name.startswith("_") and name not in page] == []

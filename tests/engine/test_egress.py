@@ -17,23 +17,21 @@ def settings(tmp_path: Path) -> Settings:
     return load(environ={}, operator_file=tmp_path / "none", flags={"max.bandwidth": "1M", "max.connections": 100})
 
 
-def no_peer(ref: str) -> str:
-    raise NotFound(ref)
-
-
 def test_a_preset_by_its_name_alone_is_refused_with_a_hint(settings: Settings) -> None:
     with pytest.raises(InvalidRequest, match="'pip'") as refused:
-        egress.settled(Network(presets=("pip",)), settings, no_peer)
+        egress.settled(Network(presets=("pip",)), settings, egress.no_peer)
     assert "SDK" in (refused.value.hint or "")
+    with pytest.raises(InvalidRequest, match=r"network\.deny"):
+        egress.settled(Network(deny=("http://a.test",)), settings, egress.no_peer)
     carried = Network(presets=(Preset(name="pip", allow=("index.test",)),))
-    assert egress.settled(carried, settings, no_peer) == carried
+    assert egress.settled(carried, settings, egress.no_peer) == carried
 
 
 def test_peers_are_kept_by_their_ids(settings: Settings) -> None:
     kept = egress.settled(Network(peers={"db": "my-db"}), settings, {"my-db": "sb-aaaaaaaaaa"}.__getitem__)
     assert kept.peers == {"db": "sb-aaaaaaaaaa"}
     with pytest.raises(NotFound):
-        egress.settled(Network(peers={"db": "other"}), settings, no_peer)
+        egress.settled(Network(peers={"db": "other"}), settings, egress.no_peer)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +39,7 @@ def test_peers_are_kept_by_their_ids(settings: Settings) -> None:
 )
 def test_more_than_the_operator_allows_is_refused_by_name(settings: Settings, wish: dict[str, str], name: str) -> None:
     with pytest.raises(QuotaExceeded, match=name):
-        egress.settled(Network(**wish), settings, no_peer)  # type: ignore[arg-type]
+        egress.settled(Network(**wish), settings, egress.no_peer)  # type: ignore[arg-type]
 
 
 def test_a_rule_that_is_allowed_leaves_deny_and_the_other_way() -> None:
@@ -52,10 +50,19 @@ def test_a_rule_that_is_allowed_leaves_deny_and_the_other_way() -> None:
     assert (network.allow, network.deny) == (("b.test", "c.test"), ("a.test",))
 
 
+def test_without_a_wish_the_operator_says_what_a_new_sandbox_may_reach(tmp_path: Path) -> None:
+    rules = {"network.allow": "mirror.test", "network.deny": "bad.test"}
+    settings = load(environ={}, operator_file=tmp_path / "none", flags=rules)
+    kept = egress.of_new(None, settings, egress.no_peer)
+    assert (kept.allow, kept.deny) == (("mirror.test",), ("bad.test",))
+    explicit = egress.of_new(Network(), settings, egress.no_peer)
+    assert (explicit.allow, explicit.deny) == ((), ("bad.test",))
+
+
 @pytest.mark.parametrize(
     ("host", "port", "rule"),
     [
-        ("a.test", 443, "a.test:443"),
+        ("a.test", 8443, "a.test:8443"),
         ("a.test", None, "a.test"),
         ("fd00::1", 22, "[fd00::1]:22"),
         ("10.0.0.1", 5, "10.0.0.1:5"),

@@ -39,7 +39,7 @@ def test_a_life_beyond_the_maximum_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "request_", [CreateRequest(network=Network.open()), CreateRequest(options=Options(reproducible=True))]
+    "request_", [CreateRequest(options=Options(auto_snapshot=True)), CreateRequest(options=Options(reproducible=True))]
 )
 def test_what_this_version_can_not_do_is_refused_not_ignored(request_: CreateRequest) -> None:
     with pytest.raises(InvalidRequest, match="this version"):
@@ -61,5 +61,8 @@ def test_a_guarantee_that_does_not_exist_can_not_be_waived() -> None:
 def test_a_description_of_a_sandbox_is_bounded_as_a_whole() -> None:
     with pytest.raises(InvalidRequest, match="longer than"):
         resolve(
-            CreateRequest(network=Network(deny=tuple("x" * 2_000 for _ in range(400)))), IMAGE, load(environ={}), HOST
+            CreateRequest(network=Network(deny=tuple(f"a.test/{'x' * 1_900}{n}" for n in range(500)))),
+            IMAGE,
+            load(environ={}),
+            HOST,
         )

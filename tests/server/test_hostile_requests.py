@@ -102,7 +102,7 @@ def test_a_body_that_is_announced_too_large_is_refused_unread(listening: Listeni
 def test_a_chunked_body_is_bounded_too(listening: Listening) -> None:
     with listening.unix() as http:
         answer = http.post(
-            "/v1/sandboxes", content=iter([b" " * 65536] * 20), headers={"Content-Type": "application/json"}
+            "/v1/sandboxes", content=iter([b" " * 65536] * 40), headers={"Content-Type": "application/json"}
         )
     assert answer.status_code == 413
 

@@ -18,6 +18,7 @@ from skerry.cli import (
     events,
     files,
     images,
+    network,
     processes,
     run,
     sandboxes,
@@ -63,7 +64,7 @@ for command in (
     run.run, run.exec_, terminals.shell, terminals.attach,
     sandboxes.create, sandboxes.ls, sandboxes.show, sandboxes.rm, sandboxes.prune,
     sandboxes.stop, sandboxes.resume, sandboxes.pause,
-    files.cp, processes.ps, processes.logs, processes.wait, processes.kill, events.events,
+    files.cp, processes.ps, processes.logs, processes.wait, processes.kill, network.network, events.events,
     images.image, tokens.token, server.server, server.serve,
     doctor.doctor, setup.setup, settings.config, completion.completion,
 ):  # fmt: skip

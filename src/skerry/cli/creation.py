@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from skerry.cli.policy import network_options, policy, wished
 from skerry.config import Settings, load
 from skerry.errors import InvalidRequest
 from skerry.types import SIZES, Lifecycle, Limits, Options
@@ -30,6 +31,7 @@ _OPTIONS = (
 
 
 def creation_options(command: F) -> F:
+    command = network_options(command)
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -40,9 +42,11 @@ def creation(given: dict[str, Any], *, project: Path | None = None) -> dict[str,
 
     Taken out of `given`; what the operator set is left to the server, which knows better."""
     settings = load(project=project or Path.cwd())
+    network = policy(given, settings)
     return {
-        "image": given.pop("image") or _wished(settings, "image") or "base",
-        "env": {**(_wished(settings, "env") or {}), **pairs(given.pop("env"), "-e", inherit=True)},
+        **({"network": network} if network is not None else {}),
+        "image": given.pop("image") or wished(settings, "image") or "base",
+        "env": {**(wished(settings, "env") or {}), **pairs(given.pop("env"), "-e", inherit=True)},
         "labels": pairs(given.pop("labels"), "--label"),
         "limits": _limits(given, settings),
         "lifecycle": _lifecycle(given, settings),
@@ -50,8 +54,8 @@ def creation(given: dict[str, Any], *, project: Path | None = None) -> dict[str,
             runtime=given.pop("runtime"),
             sudo=not given.pop("no_sudo"),
             waive=tuple(given.pop("waive")),
-            git_name=_wished(settings, "git.name"),
-            git_email=_wished(settings, "git.email"),
+            git_name=wished(settings, "git.name"),
+            git_email=wished(settings, "git.email"),
         ),
     }
 
@@ -61,11 +65,6 @@ def setup_lines() -> tuple[str, ...]:
     return tuple(load(project=Path.cwd())["setup"])
 
 
-def _wished(settings: Settings, name: str) -> Any:
-    resolved = settings.resolved(name)
-    return resolved.value if resolved.source in ("project's file", "environment") else None
-
-
 def _limits(given: dict[str, Any], settings: Settings) -> Limits:
     size = given.pop("size")
     base = Limits.size(size) if size else None
@@ -73,14 +72,14 @@ def _limits(given: dict[str, Any], settings: Settings) -> Limits:
     for name in Limits.__struct_fields__:
         flag = given.pop(name, None)
         named = getattr(base, name) if base else None
-        values[name] = next((v for v in (flag, named, _wished(settings, f"limits.{name}")) if v is not None), None)
+        values[name] = next((v for v in (flag, named, wished(settings, f"limits.{name}")) if v is not None), None)
     return Limits(**values)
 
 
 def _lifecycle(given: dict[str, Any], settings: Settings) -> Lifecycle:
     return Lifecycle(
-        idle=given.pop("idle", None) or _wished(settings, "lifecycle.idle"),
-        life=given.pop("life", None) or _wished(settings, "lifecycle.life"),
+        idle=given.pop("idle", None) or wished(settings, "lifecycle.idle"),
+        life=given.pop("life", None) or wished(settings, "lifecycle.life"),
         on_idle=given.pop("on_idle", None),
     )
 

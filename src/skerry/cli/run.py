@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skerry.cli import here, talk
+from skerry.cli import asking, denials, here, talk
 from skerry.cli.creation import creation, creation_options, pairs, setup_lines
 from skerry.cli.session import Session, json_option, pass_session, sandbox_argument
 from skerry.cli.stdin import given_stdin
@@ -64,9 +64,16 @@ def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: A
         tell=talk.say,
         setup=setup_lines(),
         server=session.client(),
-        **creation(given),
+        **_with_questions(creation(given)),
     )
     return _finish(result, command, as_json, session)
+
+
+def _with_questions(wish: dict[str, Any]) -> dict[str, Any]:
+    """--network ask: whoever started it is asked, at the terminal."""
+    network = wish.get("network")
+    prompt = asking.prompt_or_none() if network is not None and network.on_unknown == "ask" else None
+    return wish if prompt is None else {**wish, "on_unknown": prompt}
 
 
 @click.command("exec", context_settings=_COMMAND)
@@ -110,7 +117,7 @@ def exec_(session: Session, /, sandbox: str, command: tuple[str, ...], as_json: 
     elif given["tty"]:
         return open_terminal(session, target, list(command), options)
     result = run(list(command), stdin=given_stdin(), on_output=None if as_json else _pass_on, **options)
-    return _finish(result, command, as_json, session)
+    return _finish(result, command, as_json, session, sandbox)
 
 
 def _in_session(sandbox: Sandbox, given: dict[str, Any], user: str | None) -> Callable[..., Result]:
@@ -163,13 +170,19 @@ def _named(command: tuple[str, ...]) -> dict[str, Path]:
     return found
 
 
-def _finish(result: Result, command: tuple[str, ...], as_json: bool, session: Session) -> int:
+def _finish(
+    result: Result, command: tuple[str, ...], as_json: bool, session: Session, sandbox: str | None = None
+) -> int:
     if as_json:
         talk.give_json(talk.result_as_data(result))
     hint = result.hint
     if result.exit_code == 127 and len(command) == 1 and " " in command[0] and result.cwd is None:
         hint = "that is one word; a shell line goes like: -- bash -lc '…'"
-    if hint and not session.quiet:
+    told = denials.hints(result.denied, sandbox)
+    if hint is not None and (not told or result.timed_out or result.oom_killed):
+        told = [*told, hint]
+    if told and not session.quiet:
         sys.stderr.flush()
-        talk.say(f"hint: {hint}")
+        for line in told:
+            talk.say(f"hint: {line}")
     return talk.code_of_result(result)

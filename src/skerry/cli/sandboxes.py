@@ -10,6 +10,7 @@ import click
 
 from skerry.cli import talk
 from skerry.cli.creation import creation, creation_options, pairs, setup_lines
+from skerry.cli.network import policy_pairs
 from skerry.cli.session import (
     Session,
     json_option,
@@ -85,7 +86,7 @@ def _row(info: SandboxInfo) -> tuple[str, ...]:
 @sandbox_argument
 @pass_session
 def show(session: Session, sandbox: str, as_json: bool) -> None:
-    """Show a sandbox: its state, limits, what isolates it."""
+    """Show a sandbox: its state, limits, policy, what isolates it."""
     info = session.sandbox(sandbox).known
     if as_json:
         talk.give_json(info)
@@ -106,6 +107,8 @@ def _pairs_of(info: SandboxInfo) -> list[tuple[str, str]]:
         rows.append(("ends", _moment(info.ends_at)))
     rows += [("env", f"{name} (unset)" if value is None else f"{name}={value}") for name, value in info.env.items()]
     rows += [("label", f"{name}={value}") for name, value in info.labels.items()]
+    rows += policy_pairs(info.network)
+    rows += [("secret", f"{secret.name} to {', '.join(secret.hosts)}") for secret in info.secrets]
     if info.isolation:
         rows.append(("runtime", f"{info.isolation.runtime} {info.isolation.runtime_version}"))
         rows.append(("guarantees", ", ".join(info.isolation.guarantees)))

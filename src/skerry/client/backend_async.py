@@ -15,6 +15,7 @@ import httpx
 from skerry.client.address import Address
 from skerry.client.connection import transport_options
 from skerry.client.content import Source, pieces, size_of
+from skerry.types import Question, Reply
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,6 +23,8 @@ A = TypeVar("A")
 AnySource = Source | AsyncIterable[bytes] | AsyncIterable[str]
 Lock = asyncio.Lock
 Callback = Callable[[A], Awaitable[None] | None]
+Said = bool | Reply | None
+Answerer = Callable[[Question], Awaitable[Said] | Said]
 
 
 def open_transport(address: Address) -> httpx.AsyncHTTPTransport:
@@ -75,6 +78,15 @@ async def deliver(callback: Callback[A], value: A) -> None:
     answer = callback(value)
     if inspect.isawaitable(answer):
         await answer
+
+
+async def consult(answerer: Answerer, question: Question) -> Said:
+    said = answerer(question)
+    return await said if inspect.isawaitable(said) else said
+
+
+def cut(response: httpx.Response) -> None:
+    """Whoever reads it is a task, and is cancelled."""
 
 
 async def sleep(seconds: float) -> None:

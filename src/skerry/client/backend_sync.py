@@ -18,6 +18,7 @@ import httpx
 from skerry.client.address import Address
 from skerry.client.connection import transport_options
 from skerry.client.content import Source, pieces
+from skerry.types import Question, Reply
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,6 +26,8 @@ A = TypeVar("A")
 AnySource = Source
 Lock = threading.Lock
 Callback = Callable[[A], None]
+Said = bool | Reply | None
+Answerer = Callable[[Question], Said]
 READ = 64 << 10
 
 
@@ -44,6 +47,19 @@ def take_at_once(lock: threading.Lock) -> bool:
 
 def deliver(callback: Callback[A], value: A) -> None:
     callback(value)
+
+
+def consult(answerer: Answerer, question: Question) -> Said:
+    return answerer(question)
+
+
+def cut(response: httpx.Response) -> None:
+    """Wakes whoever reads it in another thread: closing alone would not."""
+    stream = response.extensions.get("network_stream")
+    connection = stream.get_extra_info("socket") if stream is not None else None
+    if connection is not None:
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def sleep(seconds: float) -> None:

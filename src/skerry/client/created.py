@@ -30,6 +30,7 @@ class Create(Protocol[R_co]):
         lifecycle: Lifecycle = ...,
         options: Options = ...,
         server: Any = ...,
+        on_unknown: Any = ...,
     ) -> R_co: ...
 
 

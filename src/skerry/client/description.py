@@ -13,6 +13,7 @@ from skerry.types import CreateRequest, Lifecycle, Limits, Network, Options, Pty
 
 V = TypeVar("V", str, str | None)
 Words = str | Sequence[str | os.PathLike[str]]
+UNSAID = Network()  # this very one, and not one that says the same: the operator's default applies, which may be more
 
 
 class Creation(TypedDict, total=False):
@@ -28,6 +29,7 @@ class Creation(TypedDict, total=False):
     lifecycle: Lifecycle
     options: Options
     server: Any
+    on_unknown: Any
 
 
 def described(
@@ -43,8 +45,15 @@ def described(
     """The request, its values checked before anything is sent."""
     return CreateRequest(
         image=image, name=name, env=texts(env, "env"), labels=texts(labels, "labels"), limits=limits,
-        network=network, lifecycle=lifecycle, options=options,
+        network=None if network is UNSAID else network, lifecycle=lifecycle, options=options,
     )  # fmt: skip
+
+
+def asking(network: Network) -> Network:
+    """A callback for what no rule names is asked about that."""
+    if network.on_unknown == "learn":
+        raise InvalidRequest("on_unknown: a network that learns asks nobody", hint='Network(on_unknown="ask")')
+    return structs.replace(network, on_unknown="ask")
 
 
 def texts(given: Mapping[str, V], what: str) -> dict[str, V]:

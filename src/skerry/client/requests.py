@@ -16,8 +16,6 @@ from skerry.types import (
     NAME,
     SANDBOX_ID,
     CreateRequest,
-    Lifecycle,
-    Network,
     Pty,
     RunRequest,
     SessionRequest,
@@ -74,11 +72,11 @@ def upgrading(request: Request, headers: Mapping[str, str]) -> Request:
     return replace(request, more_headers=headers)
 
 
-def _json(method: str, path: str, value: Any) -> Request:
+def json_request(method: str, path: str, value: Any) -> Request:
     return Request(method, path, content=_encode(value), content_type=JSON)
 
 
-def _query(**values: str | bool | None) -> tuple[tuple[str, str], ...]:
+def parameters(**values: str | bool | None) -> tuple[tuple[str, str], ...]:
     given = ((name, value) for name, value in values.items() if value is not None)
     return tuple((name, ("true" if value else "false") if isinstance(value, bool) else value) for name, value in given)
 
@@ -95,7 +93,7 @@ def sandbox_path(ref: str, *rest: str) -> str:
 
 
 def create(value: CreateRequest) -> Request:
-    return replace(_json("POST", "/v1/sandboxes", value), key=str(uuid4()))
+    return replace(json_request("POST", "/v1/sandboxes", value), key=str(uuid4()))
 
 
 def get(ref: str) -> Request:
@@ -104,18 +102,11 @@ def get(ref: str) -> Request:
 
 def list_all(labels: Mapping[str, str], state: str | None) -> Request:
     wanted = tuple(("label", f"{key}={value}") for key, value in labels.items())
-    return Request("GET", "/v1/sandboxes", params=(*wanted, *_query(state=state)))
+    return Request("GET", "/v1/sandboxes", params=(*wanted, *parameters(state=state)))
 
 
-def update(
-    ref: str, env: Mapping[str, str | None] | None, labels: Mapping[str, str] | None, lifecycle: Lifecycle | None
-) -> Request:
-    value = UpdateRequest(
-        env=dict(env) if env is not None else None,
-        labels=dict(labels) if labels is not None else None,
-        lifecycle=lifecycle,
-    )
-    return _json("PATCH", sandbox_path(ref), value)
+def update(ref: str, change: UpdateRequest) -> Request:
+    return json_request("PATCH", sandbox_path(ref), change)
 
 
 def delete(ref: str) -> Request:
@@ -135,7 +126,7 @@ def run(ref: str, value: RunRequest) -> Request:
     # The server ends the command at its time-out: silence for much longer means that there is no server any more.
     # In a session it may first have to wait for its turn, however long that takes.
     patience = value.timeout + ANSWER_WITHIN if value.timeout is not None and value.session is None else None
-    request = _json("POST", sandbox_path(ref, "processes"), value)
+    request = json_request("POST", sandbox_path(ref, "processes"), value)
     return replace(request, params=(("wait", "true"),), accept=MEDIA_TYPE, read_timeout=patience)
 
 
@@ -158,50 +149,50 @@ def remove_process(ref: str, process: str) -> Request:
 
 
 def signal(ref: str, process: str, name: str) -> Request:
-    return _json("POST", process_path(ref, process, "signal"), {"signal": name.upper().removeprefix("SIG")})
+    return json_request("POST", process_path(ref, process, "signal"), {"signal": name.upper().removeprefix("SIG")})
 
 
 def stdin(ref: str, process: str, content: Body, *, close: bool) -> Request:
     """Takes as long as the process takes to read it."""
     path = process_path(ref, process, "stdin")
-    return Request("POST", path, _query(close=close), content, "application/octet-stream", read_timeout=None)
+    return Request("POST", path, parameters(close=close), content, "application/octet-stream", read_timeout=None)
 
 
 def spawn(ref: str, value: RunRequest) -> Request:
-    return _json("POST", sandbox_path(ref, "processes"), value)
+    return json_request("POST", sandbox_path(ref, "processes"), value)
 
 
 def output(ref: str, process: str, *, since: int, follow: bool, limit: int | None, timeout: float | None) -> Request:
-    query = _query(since=str(since), follow=follow, limit=_text(limit), timeout=_text(timeout))
+    query = parameters(since=str(since), follow=follow, limit=_text(limit), timeout=_text(timeout))
     silence = None if follow and timeout is None else ANSWER_WITHIN + (timeout or 0)
     return Request("GET", process_path(ref, process, "output"), query, accept=MEDIA_TYPE, read_timeout=silence)
 
 
 def wait(ref: str, process: str, timeout: float) -> Request:
     path = process_path(ref, process, "wait")
-    return Request("GET", path, _query(timeout=_text(timeout)), read_timeout=ANSWER_WITHIN + timeout)
+    return Request("GET", path, parameters(timeout=_text(timeout)), read_timeout=ANSWER_WITHIN + timeout)
 
 
 def wait_for_port(ref: str, port: int, timeout: float, http_path: str | None) -> Request:
     check_port(port)
     check_http_path(http_path)
     path = sandbox_path(ref, "ports", str(port), "wait")
-    query = _query(timeout=_text(timeout), http_path=http_path)
+    query = parameters(timeout=_text(timeout), http_path=http_path)
     return Request("GET", path, query, read_timeout=ANSWER_WITHIN + timeout)
 
 
 def resize(ref: str, process: str, cols: int, rows: int) -> Request:
     Pty(cols=cols, rows=rows)  # refuses what is out of range
-    return _json("POST", process_path(ref, process, "resize"), {"cols": cols, "rows": rows})
+    return json_request("POST", process_path(ref, process, "resize"), {"cols": cols, "rows": rows})
 
 
 def terminal(ref: str, process: str, *, replay: int, since: int | None) -> Request:
-    where = _query(replay=str(replay)) if since is None else _query(since=str(since))
+    where = parameters(replay=str(replay)) if since is None else parameters(since=str(since))
     return Request("GET", process_path(ref, process, "terminal"), where)
 
 
 def open_session(ref: str, value: SessionRequest) -> Request:
-    return _json("POST", sandbox_path(ref, "sessions"), value)
+    return json_request("POST", sandbox_path(ref, "sessions"), value)
 
 
 def sessions(ref: str) -> Request:
@@ -234,13 +225,13 @@ def image(name: str, method: str = "GET") -> Request:
 
 
 def build_image(name: str, rebuild: bool) -> Request:
-    request = _json("POST", "/v1/images", {"name": name, "rebuild": rebuild})
+    request = json_request("POST", "/v1/images", {"name": name, "rebuild": rebuild})
     return replace(request, accept=NDJSON, read_timeout=None)
 
 
 def create_token(scope: str, owner: str | None, note: str | None) -> Request:
     given = {"scope": scope, "owner": owner, "note": note}
-    return _json("POST", "/v1/tokens", {name: value for name, value in given.items() if value is not None})
+    return json_request("POST", "/v1/tokens", {name: value for name, value in given.items() if value is not None})
 
 
 def tokens() -> Request:
@@ -260,7 +251,7 @@ class EventWish:
 
 
 def events(wish: EventWish, since: int | None) -> Request:
-    query = _query(
+    query = parameters(
         follow=wish.follow, since=None if since is None else str(since), sandbox=wish.sandbox, type=wish.type
     )
     silence = None if wish.follow else ANSWER_WITHIN
@@ -279,11 +270,10 @@ def doctor() -> Request:
     return Request("GET", "/v1/doctor")
 
 
-def refuse_later(repo: object, secrets: object, network: Network) -> None:
-    """Arguments of the frozen surface that this version has no hands for: refused, never ignored."""
-    for name, given in (("repo", repo), ("secrets", secrets), ("network", not network.closed)):
-        if given:
-            raise InvalidRequest(f"{name}: this version does not have it yet", hint=f"leave {name}= out")
+def refuse_later(repo: object) -> None:
+    """An argument of the frozen surface that this version has no hands for: refused, never ignored."""
+    if repo:
+        raise InvalidRequest("repo: this version does not have it yet", hint="leave repo= out")
 
 
 def with_stdin(request: RunRequest, data: bytes) -> RunRequest:

@@ -7,25 +7,29 @@ from collections.abc import Callable, Iterable
 from msgspec.structs import replace
 
 from skerry.config import Settings
-from skerry.errors import InvalidRequest, QuotaExceeded
+from skerry.errors import NotFound, QuotaExceeded
+from skerry.network.rules import check_rules, rule_for
 from skerry.types import Network, NetworkChange, format_size, parse_size
+from skerry.types.hosts import parse_host
+
+Peer = Callable[[str], str]
 
 
-def settled(network: Network, settings: Settings, peer: Callable[[str], str]) -> Network:
+def no_peer(ref: str) -> str:
+    raise NotFound(f"network.peers: there is no sandbox {ref[:80]!r}", details={"sandbox": ref[:80]})
+
+
+def of_new(asked: Network | None, settings: Settings, peer: Peer) -> Network:
+    """Of a new sandbox: what the operator lets it reach where nothing was said; what they deny in any case."""
+    wish = asked if asked is not None else Network(allow=settings["network.allow"])
+    return settled(replace(wish, deny=_joined(wish.deny, settings["network.deny"])), settings, peer)
+
+
+def settled(network: Network, settings: Settings, peer: Peer) -> Network:
     """As it is kept. `peer` gives the id of a sandbox of the same owner, or raises."""
-    for preset in network.presets:
-        if isinstance(preset, str):
-            raise InvalidRequest(
-                f"network.presets: {preset[:60]!r} has to be looked up where the caller is",
-                hint="the SDK and the command line do; over HTTP send what the preset holds, or its hosts in `allow`",
-            )
     check_rules(network)
     check_maxima(network, settings)
     return replace(network, peers={name: peer(ref) for name, ref in network.peers.items()})
-
-
-def check_rules(network: Network) -> None:
-    """Every rule can be read."""
 
 
 def check_maxima(network: Network, settings: Settings) -> None:
@@ -57,5 +61,4 @@ def _joined(there: Iterable[str], new: tuple[str, ...]) -> tuple[str, ...]:
 
 def rule_of(host: str, port: int | None) -> str:
     """The rule that names just this."""
-    where = f"[{host}]" if ":" in host else host
-    return where if port is None else f"{where}:{port}"
+    return rule_for(parse_host(f"[{host}]" if ":" in host and not host.startswith("[") else host), port)

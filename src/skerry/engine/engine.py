@@ -22,6 +22,7 @@ from skerry.engine.events import Events
 from skerry.engine.files import Files
 from skerry.engine.images import Images
 from skerry.engine.live import Live
+from skerry.engine.policies import NoDoors, Policies
 from skerry.engine.ports import Ports
 from skerry.engine.processes import Processes
 from skerry.engine.reaper import Ends, Reaper
@@ -71,6 +72,7 @@ class Engine:
         self.processes = Processes(self._find, self._use, self._fail, self._spawn)
         self.sessions = Sessions(self._use, self.processes, self._spawn)
         self.terminals = Terminals(self.processes)
+        self.network = Policies(settings, self._find, self._held, self._uncut, lambda sandbox: self._lives.get(sandbox))
 
     # -- opening and closing ------------------------------------------------------------------------------------------
 
@@ -92,6 +94,7 @@ class Engine:
         rows = Rows(self.database, self.events)
         watcher = Watcher(self.events, self._spawn, self._fail)
         self.host = lifecycle.Host(self.settings, rows, layers, driver, self._first_process_ended, watcher.watch)
+        self.network.begin(rows, NoDoors())
         self._lives = await recovery.recover(self.host)
         ends = Ends(self._end_life, self._end_idle, self._finish, self._fail)
         self._spawn(Reaper(self._lives, ends, self._spawn).watch())
@@ -127,7 +130,8 @@ class Engine:
                 if not live.deleted:
                     return live.row.info()
             return await self._create(caller, request, key)
-        spec = plan.resolve(request, self.images.get(request.image), self.settings, self._maxima)
+        peers = self.network.peers(caller, caller.owner)
+        spec = plan.resolve(request, self.images.get(request.image), self.settings, self._maxima, peers)
         # No await from here to the row: two callers with one key, or with one place left, must not both pass.
         self._check_room(caller.owner)
         live = Live(

@@ -12,6 +12,7 @@ from msgspec import json
 from msgspec.structs import replace
 
 from skerry.config import Settings
+from skerry.engine import egress
 from skerry.engine.rows import Spec
 from skerry.errors import InvalidRequest, QuotaExceeded
 from skerry.network.rules import check_secret_hosts
@@ -97,11 +98,9 @@ def resolve_lifecycle(asked: Lifecycle, default: Lifecycle, settings: Settings, 
     )
 
 
-def resolve(request: CreateRequest, image: ImageInfo, settings: Settings, host: Limits) -> Spec:
-    if not request.network.closed:
-        raise InvalidRequest(
-            "network: this version can't open a sandbox's network", hint="leave `network` out: nothing gets out"
-        )
+def resolve(
+    request: CreateRequest, image: ImageInfo, settings: Settings, host: Limits, peer: egress.Peer = egress.no_peer
+) -> Spec:
     for option in ("reproducible", "auto_snapshot"):
         if getattr(request.options, option):
             raise InvalidRequest(f"options.{option}: this version does not have it")
@@ -116,7 +115,7 @@ def resolve(request: CreateRequest, image: ImageInfo, settings: Settings, host: 
         env=_needed(request.env, image.env), labels=request.labels,
         limits=resolve_limits(request.limits, settings, host),
         lifecycle=resolve_lifecycle(request.lifecycle, settings.lifecycle, settings, request.name),
-        network=request.network, options=_signed(request.options, settings),
+        network=egress.of_new(request.network, settings, peer), options=_signed(request.options, settings),
         secrets=_forms(request.secrets, request.env),
     )  # fmt: skip
     return bounded(spec)

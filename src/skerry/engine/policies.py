@@ -14,6 +14,8 @@ from skerry.engine.live import Live
 from skerry.engine.questions import Answered, Questions
 from skerry.engine.rows import Rows
 from skerry.errors import NotFound
+from skerry.network.learn import learned
+from skerry.network.rules import check_rules
 from skerry.types import Attempt, Caller, Network, NetworkChange, NetworkInfo, Question, Reply, parse_span
 
 T = TypeVar("T")
@@ -30,6 +32,22 @@ class Doors(Protocol):
 
     def attempts(self, sandbox: str, since: int, follow: bool, denied: bool) -> AsyncGenerator[list[Attempt], None]:
         """Pages of what was tried after number `since`, oldest first; to follow, also what comes."""
+
+
+class NoDoors:
+    """Nothing gets out."""
+
+    async def changed(self, live: Live) -> None:
+        return
+
+    def info(self, live: Live) -> NetworkInfo:
+        return NetworkInfo(network=live.row.spec.network, secrets=live.row.spec.secrets, ready=False)
+
+    async def attempts(
+        self, sandbox: str, since: int, follow: bool, denied: bool
+    ) -> AsyncGenerator[list[Attempt], None]:
+        if sandbox == "":
+            yield []
 
 
 class Policies:
@@ -69,7 +87,7 @@ class Policies:
 
     async def change(self, caller: Caller, ref: str, change: NetworkChange) -> NetworkInfo:
         live = self._find(caller, ref)
-        egress.check_rules(Network(allow=change.allow, deny=change.deny))
+        check_rules(Network(allow=change.allow, deny=change.deny))
         await self._uncut(self._put(live, lambda network: egress.changed(network, change)))
         return self._doors.info(live)
 
@@ -79,13 +97,18 @@ class Policies:
         """Pages of it. A sandbox that is gone is not found from the start, not in the middle."""
         return self._doors.attempts(self._find(caller, ref).row.id, since, follow, denied)
 
+    async def learn(self, caller: Caller, ref: str) -> Network:
+        """The smallest policy that allows what was tried, as far as rules can."""
+        pages = self._doors.attempts(self._find(caller, ref).row.id, 0, False, False)
+        return learned([attempt async for page in pages for attempt in page])
+
     def questions(self, caller: Caller, ref: str) -> AsyncGenerator[list[Question], None]:
         return self._open_questions.read(self._find(caller, ref).row.id)
 
     async def reply(self, caller: Caller, ref: str, question: str, reply: Reply) -> None:
         await self._open_questions.reply(self._find(caller, ref).row.id, question, reply)
 
-    def peers(self, caller: Caller, owner: str) -> Callable[[str], str]:
+    def peers(self, caller: Caller, owner: str) -> egress.Peer:
         """Gives the id of another sandbox of that owner; one of somebody else's is not found."""
 
         def peer(ref: str) -> str:

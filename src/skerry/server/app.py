@@ -14,6 +14,7 @@ from skerry.server import (
     files,
     host,
     images,
+    network,
     outputs,
     ports,
     processes,
@@ -40,6 +41,7 @@ ONE = "/v1/sandboxes/{ref}"
 PROCESS = f"{ONE}/processes/{{process}}"
 SESSIONS = f"{ONE}/sessions"
 FILES = f"{ONE}/files"
+NETWORK = f"{ONE}/network"
 WAKES = (404, 409, 429, 503)  # what a call may meet that has to find a sandbox, and wake it
 
 ROUTES: tuple[Route, ...] = (
@@ -92,8 +94,20 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", f"{FILES}/watch", watches.watch, "use", "Changes below a directory, as they come",
           errors=(*WAKES, 406), gives=(NDJSON,)),
 
+    Route("GET", NETWORK, network.show, "use", "What may leave it, and how much went through", errors=(404,)),
+    Route("PUT", NETWORK, network.set_, "use", "Another policy", errors=(404, 413, 415, 429, 503), limit=network.LIMIT),
+    Route("PATCH", NETWORK, network.change, "use", "More rules; what they no longer allow is closed",
+          errors=(404, 413, 415, 503), limit=network.LIMIT),
+    Route("GET", f"{NETWORK}/log", network.log, "use", "What was tried, as lines; followed if asked to",
+          errors=(404, 406), gives=(NDJSON,)),
+    Route("GET", f"{NETWORK}/learn", network.learn, "use", "The smallest policy that allows what was tried",
+          errors=(404,)),
+    Route("GET", f"{NETWORK}/questions", network.questions, "use", "Questions about what no rule names, as they come",
+          errors=(404, 406), gives=(NDJSON,)),
+    Route("POST", f"{NETWORK}/questions/{{question}}", network.reply, "use", "Answer one", 204, (404, 413, 415)),
+
     Route("POST", "/v1/sandboxes", sandboxes.create, "use", "Create a sandbox", 201, (404, 409, 413, 415, 429, 501),
-          headers=("Idempotency-Key",)),
+          limit=network.LIMIT, headers=("Idempotency-Key",)),
     Route("GET", "/v1/sandboxes", sandboxes.list_, "use", "List sandboxes"),
     Route("GET", ONE, sandboxes.get, "use", "One sandbox", errors=(404,)),
     Route("PATCH", ONE, sandboxes.update, "use", "Change a sandbox", errors=(*WAKES, 413, 415)),

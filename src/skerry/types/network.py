@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec.structs import force_setattr
 
 from skerry.errors import InvalidRequest
 from skerry.types.values import Answer, Value, check_env, check_name, check_text, parse_size, parse_span
@@ -18,6 +20,10 @@ PEERS_MOST = 64
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}: ?[\x20-\x7e]*\{\}[\x20-\x7e]*")
 _PEER = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+if TYPE_CHECKING:
+    Peers = dict[str, Any]  # a Sandbox may stand there too; it is kept by its id
+else:
+    Peers = dict[str, str]
 
 
 class Preset(Value, frozen=True, kw_only=True):
@@ -52,7 +58,7 @@ class Network(Value, frozen=True, kw_only=True):
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     presets: tuple[str | Preset, ...] = ()
-    peers: dict[str, str] = {}
+    peers: Peers = {}
     on_unknown: Literal["deny", "ask", "learn"] = "deny"
     inspect: tuple[str, ...] = ()
     ask_timeout: str | int | float | None = None
@@ -61,17 +67,21 @@ class Network(Value, frozen=True, kw_only=True):
     connections: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("allow", "deny", "presets", "inspect"):
+            force_setattr(self, name, _tuple(f"network.{name}", getattr(self, name)))
         for what, rules in (("allow", self.allow), ("deny", self.deny), ("inspect", self.inspect)):
             if len(rules) > RULES_MOST:
                 raise InvalidRequest(f"network.{what}: more than {RULES_MOST:,} rules")
             for rule in rules:
-                if not 0 < len(rule) <= RULE_MOST:
-                    raise InvalidRequest(f"network.{what}: {rule[:60]!r} is no rule", hint='like "api.example.com"')
+                if not isinstance(rule, str) or not 0 < len(rule) <= RULE_MOST:
+                    shown = f"{rule!r}"[:60]
+                    raise InvalidRequest(f"network.{what}: {shown} is no rule", hint='like "api.example.com"')
         if len(self.peers) > PEERS_MOST:
             raise InvalidRequest(f"network.peers: more than {PEERS_MOST}")
         for name in self.peers:
             if not _PEER.fullmatch(name) or name == "localhost":
                 raise InvalidRequest(f"network.peers: {name[:60]!r} can't be a name", hint='like "db"')
+        force_setattr(self, "peers", {name: _ref(name, peer) for name, peer in self.peers.items()})
         for what, size in (("bandwidth", self.bandwidth), ("total", self.total)):
             if size is not None:
                 parse_size(size, f"network.{what}")
@@ -88,6 +98,20 @@ class Network(Value, frozen=True, kw_only=True):
     @property
     def closed(self) -> bool:
         return not (self.allow or self.presets or self.peers or self.on_unknown != "deny")
+
+
+def _tuple(what: str, given: Any) -> tuple[Any, ...]:
+    if isinstance(given, (str, bytes)):
+        raise InvalidRequest(f"{what}: {given[:60]!r} is not a list", hint=f"put it in brackets: [{given[:60]!r}]")
+    return given if isinstance(given, tuple) else tuple(given)
+
+
+def _ref(name: str, peer: Any) -> str:
+    """A sandbox is kept by its id."""
+    ref = peer if isinstance(peer, str) else getattr(peer, "id", None)
+    if not isinstance(ref, str) or not ref:
+        raise InvalidRequest(f"network.peers.{name}: that is no sandbox", hint="a Sandbox, its id or its name")
+    return ref
 
 
 class SecretForm(Value, frozen=True, kw_only=True):

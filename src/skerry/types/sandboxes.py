@@ -103,14 +103,15 @@ class Options(Value, frozen=True, kw_only=True):
 
 
 class CreateRequest(Value, frozen=True, kw_only=True):
-    """POST /v1/sandboxes. In `env`, null unsets a variable of the image's."""
+    """POST /v1/sandboxes. In `env`, null unsets a variable of the image's. Without `network`, what the operator lets
+    new sandboxes reach: nothing, unless that was set."""
 
     image: str = "base"
     name: str | None = None
     env: dict[str, str | None] = {}
     labels: dict[str, str] = {}
     limits: Limits = Limits()
-    network: Network = Network()
+    network: Network | None = None
     secrets: tuple[SecretValue, ...] = ()
     lifecycle: Lifecycle = Lifecycle()
     options: Options = Options()

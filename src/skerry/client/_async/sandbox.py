@@ -14,12 +14,25 @@ from skerry.client import requests
 from skerry.client._async.client import AsyncClient
 from skerry.client._async.files import AsyncFiles
 from skerry.client._async.git import AsyncGit
+from skerry.client._async.network import AsyncSandboxNetwork
 from skerry.client._async.process import AsyncProcess
 from skerry.client._async.processes import AsyncProcesses
+from skerry.client._async.questions import AsyncAsking
 from skerry.client._async.running import AsyncRunning, prepare
 from skerry.client._async.sessions import AsyncSession, AsyncSessions
 from skerry.client.created import CreatedEitherWay
-from skerry.client.description import Creation, Words, described, run_request, seconds, spawn_request, texts
+from skerry.client.description import (
+    UNSAID,
+    Creation,
+    Words,
+    asking,
+    described,
+    run_request,
+    seconds,
+    spawn_request,
+    texts,
+)
+from skerry.client.egress import secret_values, with_what_is_here
 from skerry.client.outcome import Output, checked, never_opened
 from skerry.client.patience import Rounds
 from skerry.client.responses import SandboxList
@@ -39,6 +52,7 @@ from skerry.types import (
     SessionInfo,
     SessionRequest,
     State,
+    UpdateRequest,
     Usage,
 )
 
@@ -62,25 +76,39 @@ class AsyncSandbox:
         env: Mapping[str, str | None] = {},
         labels: Mapping[str, str] = {},
         limits: Limits = Limits(),
-        network: Network = Network(),
+        network: Network = UNSAID,
         secrets: Sequence[object] = (),
         lifecycle: Lifecycle = Lifecycle(),
         options: Options = Options(),
         server: str | AsyncClient | None = None,
+        on_unknown: backend.Answerer | None = None,
     ) -> None:
-        requests.refuse_later(repo, secrets, network)
+        requests.refuse_later(repo)
+        if on_unknown is not None:
+            network = asking(network)
         wish = described(image, name, env, labels, limits, network, lifecycle, options)
-        self._begin(wish, None, server)
+        self._begin(wish, None, server, secrets, on_unknown)
 
-    def _begin(self, wish: CreateRequest | None, info: SandboxInfo | None, server: str | AsyncClient | None) -> None:
+    def _begin(
+        self,
+        wish: CreateRequest | None,
+        info: SandboxInfo | None,
+        server: str | AsyncClient | None,
+        secrets: Sequence[object] = (),
+        on_unknown: backend.Answerer | None = None,
+    ) -> None:
         self._wish = wish
         self._info = info
         self._shares_client = isinstance(server, AsyncClient)
         self.client = server if isinstance(server, AsyncClient) else AsyncClient(server)
         self.files = AsyncFiles(self)
         self.git = AsyncGit(self)
+        self.network = AsyncSandboxNetwork(self)
         self.processes = AsyncProcesses(self)
         self.sessions = AsyncSessions(self)
+        self.asking: builtins.list[AsyncAsking] = []  # callbacks that answer questions for it
+        self._secrets = secrets
+        self._on_unknown = on_unknown
 
     @classmethod
     def _of(cls, info: SandboxInfo, client: AsyncClient, *, shared: bool) -> AsyncSandbox:
@@ -94,14 +122,20 @@ class AsyncSandbox:
         """Make it: `AsyncSandbox(...).create()`, or describe and make in one call, `AsyncSandbox.create(...)`."""
         if self._info is not None or self._wish is None:
             raise Conflict(f"sandbox {self.id} is made already")
+        wish = await backend.in_thread(with_what_is_here, self._wish, self._secrets)
         try:
-            self._info = await self._make(self._wish)
+            self._info = await self._make(wish)
         except NotFound as error:
             if not (error.details.get("build") is True and self.client.address.local):
                 raise
-            await self.client.images.build(self._wish.image)
-            self._info = await self._make(self._wish)
+            await self.client.images.build(wish.image)
+            self._info = await self._make(wish)
+        await self._answer_questions()
         return self
+
+    async def _answer_questions(self) -> None:
+        if self._on_unknown is not None:
+            await self.network.ask(self._on_unknown)
 
     async def _make(self, wish: CreateRequest) -> SandboxInfo:
         request = requests.create(wish)
@@ -134,14 +168,13 @@ class AsyncSandbox:
         sandbox = cls(name=name, **creation)
         try:
             sandbox._info = await sandbox.client.value(requests.get(name), SandboxInfo)
-            return sandbox
         except NotFound:
-            pass
-        try:
-            return await sandbox.create()
-        except Conflict:  # another was quicker
-            sandbox._info = await sandbox.client.value(requests.get(name), SandboxInfo)
-            return sandbox
+            try:
+                return await sandbox.create()
+            except Conflict:  # another was quicker
+                sandbox._info = await sandbox.client.value(requests.get(name), SandboxInfo)
+        await sandbox._answer_questions()
+        return sandbox
 
     @classmethod
     async def list(
@@ -181,7 +214,9 @@ class AsyncSandbox:
             error.add_note(f"and sandbox {self.id} could not be deleted: {failure}")
 
     async def aclose(self) -> None:
-        """Close the connections that are this sandbox's own. The sandbox lives on."""
+        """Close the connections that are this sandbox's own, and answer no more questions. The sandbox lives on."""
+        for one in self.asking[:]:
+            await one.aclose()
         if not self._shares_client:
             await self.client.aclose()
 
@@ -238,11 +273,17 @@ class AsyncSandbox:
         env: Mapping[str, str | None] | None = None,
         labels: Mapping[str, str] | None = None,
         lifecycle: Lifecycle | None = None,
+        secrets: Sequence[object] | None = None,
     ) -> None:
-        """Change it: what `env` and `lifecycle` name, and all of `labels`. In `env`, None unsets one variable."""
-        variables = texts(env, "env") if env is not None else None
-        names = texts(labels, "labels") if labels is not None else None
-        self._info = await self.client.value(requests.update(self.id, variables, names, lifecycle), SandboxInfo)
+        """Change it: what `env` and `lifecycle` name, and all of `labels` and `secrets`. In `env`, None unsets one
+        variable."""
+        change = UpdateRequest(
+            env=texts(env, "env") if env is not None else None,
+            labels=texts(labels, "labels") if labels is not None else None,
+            lifecycle=lifecycle,
+            secrets=await backend.in_thread(secret_values, secrets) if secrets is not None else None,
+        )
+        self._info = await self.client.value(requests.update(self.id, change), SandboxInfo)
 
     async def usage(self) -> Usage:
         return await self.client.value(requests.usage(self.id), Usage)

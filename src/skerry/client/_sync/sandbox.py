@@ -15,12 +15,25 @@ from skerry.client import requests
 from skerry.client._sync.client import Client
 from skerry.client._sync.files import Files
 from skerry.client._sync.git import Git
+from skerry.client._sync.network import SandboxNetwork
 from skerry.client._sync.process import Process
 from skerry.client._sync.processes import Processes
+from skerry.client._sync.questions import Asking
 from skerry.client._sync.running import Running, prepare
 from skerry.client._sync.sessions import Session, Sessions
 from skerry.client.created import CreatedEitherWay
-from skerry.client.description import Creation, Words, described, run_request, seconds, spawn_request, texts
+from skerry.client.description import (
+    UNSAID,
+    Creation,
+    Words,
+    asking,
+    described,
+    run_request,
+    seconds,
+    spawn_request,
+    texts,
+)
+from skerry.client.egress import secret_values, with_what_is_here
 from skerry.client.outcome import Output, checked, never_opened
 from skerry.client.patience import Rounds
 from skerry.client.responses import SandboxList
@@ -40,6 +53,7 @@ from skerry.types import (
     SessionInfo,
     SessionRequest,
     State,
+    UpdateRequest,
     Usage,
 )
 
@@ -63,25 +77,39 @@ class Sandbox:
         env: Mapping[str, str | None] = {},
         labels: Mapping[str, str] = {},
         limits: Limits = Limits(),
-        network: Network = Network(),
+        network: Network = UNSAID,
         secrets: Sequence[object] = (),
         lifecycle: Lifecycle = Lifecycle(),
         options: Options = Options(),
         server: str | Client | None = None,
+        on_unknown: backend.Answerer | None = None,
     ) -> None:
-        requests.refuse_later(repo, secrets, network)
+        requests.refuse_later(repo)
+        if on_unknown is not None:
+            network = asking(network)
         wish = described(image, name, env, labels, limits, network, lifecycle, options)
-        self._begin(wish, None, server)
+        self._begin(wish, None, server, secrets, on_unknown)
 
-    def _begin(self, wish: CreateRequest | None, info: SandboxInfo | None, server: str | Client | None) -> None:
+    def _begin(
+        self,
+        wish: CreateRequest | None,
+        info: SandboxInfo | None,
+        server: str | Client | None,
+        secrets: Sequence[object] = (),
+        on_unknown: backend.Answerer | None = None,
+    ) -> None:
         self._wish = wish
         self._info = info
         self._shares_client = isinstance(server, Client)
         self.client = server if isinstance(server, Client) else Client(server)
         self.files = Files(self)
         self.git = Git(self)
+        self.network = SandboxNetwork(self)
         self.processes = Processes(self)
         self.sessions = Sessions(self)
+        self.asking: builtins.list[Asking] = []  # callbacks that answer questions for it
+        self._secrets = secrets
+        self._on_unknown = on_unknown
 
     @classmethod
     def _of(cls, info: SandboxInfo, client: Client, *, shared: bool) -> Sandbox:
@@ -95,14 +123,20 @@ class Sandbox:
         """Make it: `Sandbox(...).create()`, or describe and make in one call, `Sandbox.create(...)`."""
         if self._info is not None or self._wish is None:
             raise Conflict(f"sandbox {self.id} is made already")
+        wish = backend.in_thread(with_what_is_here, self._wish, self._secrets)
         try:
-            self._info = self._make(self._wish)
+            self._info = self._make(wish)
         except NotFound as error:
             if not (error.details.get("build") is True and self.client.address.local):
                 raise
-            self.client.images.build(self._wish.image)
-            self._info = self._make(self._wish)
+            self.client.images.build(wish.image)
+            self._info = self._make(wish)
+        self._answer_questions()
         return self
+
+    def _answer_questions(self) -> None:
+        if self._on_unknown is not None:
+            self.network.ask(self._on_unknown)
 
     def _make(self, wish: CreateRequest) -> SandboxInfo:
         request = requests.create(wish)
@@ -135,14 +169,13 @@ class Sandbox:
         sandbox = cls(name=name, **creation)
         try:
             sandbox._info = sandbox.client.value(requests.get(name), SandboxInfo)
-            return sandbox
         except NotFound:
-            pass
-        try:
-            return sandbox.create()
-        except Conflict:  # another was quicker
-            sandbox._info = sandbox.client.value(requests.get(name), SandboxInfo)
-            return sandbox
+            try:
+                return sandbox.create()
+            except Conflict:  # another was quicker
+                sandbox._info = sandbox.client.value(requests.get(name), SandboxInfo)
+        sandbox._answer_questions()
+        return sandbox
 
     @classmethod
     def list(
@@ -182,7 +215,9 @@ class Sandbox:
             error.add_note(f"and sandbox {self.id} could not be deleted: {failure}")
 
     def close(self) -> None:
-        """Close the connections that are this sandbox's own. The sandbox lives on."""
+        """Close the connections that are this sandbox's own, and answer no more questions. The sandbox lives on."""
+        for one in self.asking[:]:
+            one.close()
         if not self._shares_client:
             self.client.close()
 
@@ -239,11 +274,17 @@ class Sandbox:
         env: Mapping[str, str | None] | None = None,
         labels: Mapping[str, str] | None = None,
         lifecycle: Lifecycle | None = None,
+        secrets: Sequence[object] | None = None,
     ) -> None:
-        """Change it: what `env` and `lifecycle` name, and all of `labels`. In `env`, None unsets one variable."""
-        variables = texts(env, "env") if env is not None else None
-        names = texts(labels, "labels") if labels is not None else None
-        self._info = self.client.value(requests.update(self.id, variables, names, lifecycle), SandboxInfo)
+        """Change it: what `env` and `lifecycle` name, and all of `labels` and `secrets`. In `env`, None unsets one
+        variable."""
+        change = UpdateRequest(
+            env=texts(env, "env") if env is not None else None,
+            labels=texts(labels, "labels") if labels is not None else None,
+            lifecycle=lifecycle,
+            secrets=backend.in_thread(secret_values, secrets) if secrets is not None else None,
+        )
+        self._info = self.client.value(requests.update(self.id, change), SandboxInfo)
 
     def usage(self) -> Usage:
         return self.client.value(requests.usage(self.id), Usage)

@@ -1,0 +1,45 @@
+"""What was refused to a command, told once for each host: what, why, and what would allow it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from skerry.types import Attempt
+
+MOST = 8
+
+
+def hints(denied: Iterable[Attempt], sandbox: str | None = None) -> list[str]:
+    """Lines for people. `sandbox`: one that stays, whose policy can be changed; None: the next run needs a flag."""
+    told: dict[tuple[str, int | None], Attempt] = {}
+    for attempt in denied:
+        # A refused look-up is followed by no connection; where both are there, the one with a port says more.
+        if attempt.port is not None:
+            told.pop((attempt.host, None), None)
+        elif any(host == attempt.host for host, _ in told):
+            continue
+        told.setdefault((attempt.host, attempt.port), attempt)
+    lines = [_line(attempt, sandbox) for attempt in told.values()]
+    rest = len(lines) - MOST
+    if rest > 0:
+        where = f"skerry network log {sandbox} --denied" if sandbox else "--json has them all"
+        return [*lines[:MOST], f"{rest} more were refused: {where}"]
+    return lines
+
+
+def _line(attempt: Attempt, sandbox: str | None) -> str:
+    where = attempt.host if attempt.port is None else f"{attempt.host}:{attempt.port}"
+    if ":" in attempt.host and attempt.port is not None:
+        where = f"[{attempt.host}]:{attempt.port}"
+    cure = remedy(attempt, sandbox)
+    return f"{where} was refused: {attempt.why}" + (f"; {cure}" if cure else "")
+
+
+def remedy(attempt: Attempt, sandbox: str | None) -> str | None:
+    """The hint as something to type: a flag of the next run, or a command on the sandbox that is there."""
+    hint = attempt.hint
+    if hint is None or sandbox is None or not hint.startswith("--allow "):
+        return hint
+    rule = hint.removeprefix("--allow ").strip('"')
+    return f"skerry network allow {shlex.quote(sandbox)} {rule if shlex.quote(rule) == rule else shlex.quote(rule)}"

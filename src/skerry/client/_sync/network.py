@@ -1,0 +1,106 @@
+# Generated from client/_async/network.py by scripts/generate_sync.py. Do not edit.
+"""`sandbox.network`: what may leave it, what was tried, and questions about what no rule names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from skerry.client import backend_sync as backend
+from skerry.client import network_requests as requests
+from skerry.client._sync.questions import Asking, Questions
+from skerry.client.egress import on_this_machine
+from skerry.client.lines import LineDecoder
+from skerry.client.patience import Patience
+from skerry.client.responses import decode
+from skerry.errors import InvalidRequest, ServerUnreachable
+from skerry.types import Attempt, Network, NetworkChange, NetworkInfo, Question, Reply
+
+if TYPE_CHECKING:
+    from skerry.client._sync.sandbox import Sandbox
+
+
+class SandboxNetwork:
+    """Changes hold when the call returns: connections that are no longer allowed are closed by then."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    def show(self) -> NetworkInfo:
+        """The policy as it stands, and how much went through."""
+        return self._sandbox.client.value(requests.show(self._sandbox.id), NetworkInfo)
+
+    def allow(self, *rules: str) -> NetworkInfo:
+        """Let these through too: `"api.example.com"`, `"*.example.org"`, `"db.internal:5432@10.0.0.5"`."""
+        return self._change(NetworkChange(allow=_rules(rules)))
+
+    def deny(self, *rules: str) -> NetworkInfo:
+        """Refuse these, whatever else allows them."""
+        return self._change(NetworkChange(deny=_rules(rules)))
+
+    def _change(self, change: NetworkChange) -> NetworkInfo:
+        return self._sandbox.client.value(requests.change(self._sandbox.id, change), NetworkInfo)
+
+    def set(self, network: Network) -> NetworkInfo:
+        """Another policy in place of the one that is there. A preset that carries a password needs a secret:
+        `sandbox.update(secrets=…)`."""
+        settled, _ = backend.in_thread(on_this_machine, network)
+        return self._sandbox.client.value(requests.set_(self._sandbox.id, settled), NetworkInfo)
+
+    def log(
+        self, *, follow: bool = False, since: int = 0, denied: bool = False, limit: int | None = None
+    ) -> Iterator[Attempt]:
+        """Every attempt to get out, oldest first: after number `since`, only those `denied`, only the newest `limit`.
+        `follow` goes on as they come, and takes a broken connection up again."""
+        return self._log(requests.LogWish(follow, since, denied, limit))
+
+    def _log(self, wish: requests.LogWish) -> Iterator[Attempt]:
+        since, patience = wish.since, Patience()
+        while True:
+            try:
+                for attempt in self._once(wish, since):
+                    since = attempt.seq
+                    patience.renew()
+                    yield attempt
+                if not wish.follow:
+                    return
+                raise ServerUnreachable("the log ended", hint="`skerry server status`")
+            except ServerUnreachable as error:
+                if not wish.follow:
+                    raise
+                backend.sleep(patience.pause(error))
+
+    def _once(self, wish: requests.LogWish, since: int) -> Iterator[Attempt]:
+        lines = LineDecoder()
+        with self._sandbox.client.stream(requests.log(self._sandbox.id, wish, since)) as chunks:
+            for chunk in chunks:
+                for line in lines.feed(chunk):
+                    yield decode(line, Attempt)
+
+    def learn(self) -> Network:
+        """The smallest policy that allows what was tried so far; for a run with `on_unknown="learn"`. Read it before
+        you use it: what ran inside chose what is in it."""
+        return self._sandbox.client.value(requests.learn(self._sandbox.id), Network)
+
+    def questions(self) -> Questions:
+        """With `on_unknown="ask"`: iterate for what is asked, first what waits already. `answer` answers."""
+        return Questions(self._sandbox)
+
+    def answer(self, question: Question | str, allow: bool, *, remember: bool = False) -> None:
+        """Answer a question; `remember` makes a rule of it. NotFound if it was answered, or too late."""
+        name = question if isinstance(question, str) else question.id
+        request = requests.reply(self._sandbox.id, name, Reply(allow=allow, remember=remember))
+        self._sandbox.client.done(request)
+
+    def ask(self, answerer: backend.Answerer) -> Asking:
+        """Have `answerer(question)` answer beside all else, until it is closed or the sandbox is: True is yes, a
+        `Reply` may be remembered, all else is no, an exception too."""
+        asking = Asking(self._sandbox, answerer)
+        asking.start()
+        return asking
+
+
+def _rules(rules: tuple[str, ...]) -> tuple[str, ...]:
+    if not rules:
+        raise InvalidRequest("no rule was given", hint='like allow("api.example.com")')
+    return Network(allow=rules).allow

@@ -1,0 +1,34 @@
+"""What of a policy only this machine knows: how its own clients are set up (presets), and secrets' values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from skerry.errors import InvalidRequest
+from skerry.types import CreateRequest, Network, SecretValue
+
+
+def on_this_machine(network: Network) -> tuple[Network, tuple[SecretValue, ...]]:
+    """Presets looked up here, with the secrets that they carry."""
+    return network, ()
+
+
+def secret_values(secrets: Sequence[object]) -> tuple[SecretValue, ...]:
+    """Read here, and now: from the environment, a file or a command."""
+    return tuple(map(_value, secrets))
+
+
+def _value(secret: object) -> SecretValue:
+    if isinstance(secret, SecretValue):
+        return secret
+    raise InvalidRequest(f"secrets: a {type(secret).__name__} is none", hint='like Secret.from_env("TOKEN", hosts=[…])')
+
+
+def with_what_is_here(wish: CreateRequest, secrets: Sequence[object]) -> CreateRequest:
+    """A create, complete. Blocks: it reads files, and may run commands of this host."""
+    network, carried = on_this_machine(wish.network) if wish.network is not None else (None, ())
+    given = secret_values(secrets)
+    names = {secret.name for secret in given}
+    return replace(wish, network=network, secrets=(*given, *(one for one in carried if one.name not in names)))

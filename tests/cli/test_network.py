@@ -1,0 +1,223 @@
+"""The network on the command line: flags and skerry.toml, the log, what is learned, and what a denial teaches."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.calling import SKERRY, environment, skerry
+from cli.test_command_line import BEGIN, end, running
+from client.lying import SANDBOX, Asked, Said, lying, said
+
+NDJSON = "application/x-ndjson"
+
+
+def attempt(**more: object) -> dict[str, object]:
+    return {
+        "id": "t-1", "at": 1763210000.0, "kind": "connection", "host": "example.test", "port": 443,
+        "decision": "denied", "why": "no rule allows example.test:443", "hint": "--allow example.test",
+        "seq": 1, **more,
+    }  # fmt: skip
+
+
+def sent(tmp_path: Path, *flags: str) -> dict[str, object]:
+    (tmp_path / "l.sock").unlink(missing_ok=True)
+    with lying(tmp_path, running(BEGIN + end())) as server:
+        done = skerry("create", *flags, server=server.address, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr.decode()
+    found: dict[str, object] = json.loads(server.asked[0].body)
+    return found
+
+
+def test_flags_make_a_policy(tmp_path: Path) -> None:
+    flags = (
+        "--allow",
+        "a.test",
+        "--allow",
+        "b.test:8080",
+        "--deny",
+        "c.test",
+        "--peer",
+        "db=other",
+        "--inspect",
+        "a.test",
+    )
+    assert sent(tmp_path, *flags)["network"] == {
+        "allow": ["a.test", "b.test:8080"], "deny": ["c.test"], "peers": {"db": "other"}, "inspect": ["a.test"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("mode", "network"),
+    [
+        ("none", {}),
+        ("open", {"allow": ["*"]}),
+        ("learn", {"on_unknown": "learn"}),
+        ("ask", {"on_unknown": "ask"}),
+    ],
+)
+def test_a_mode_is_a_policy(tmp_path: Path, mode: str, network: dict[str, object]) -> None:
+    assert sent(tmp_path, "--network", mode)["network"] == network
+
+
+def test_without_a_word_nothing_is_sent(tmp_path: Path) -> None:
+    assert "network" not in sent(tmp_path)
+
+
+def test_flags_add_to_what_the_project_wishes_and_none_takes_it_away(tmp_path: Path) -> None:
+    (tmp_path / "skerry.toml").write_text('[network]\nallow = ["a.test"]\ndeny = ["b.test"]\n')
+    assert sent(tmp_path)["network"] == {"allow": ["a.test"], "deny": ["b.test"]}
+    assert sent(tmp_path, "--allow", "c.test", "--allow", "a.test")["network"] == {
+        "allow": ["a.test", "c.test"], "deny": ["b.test"],
+    }  # fmt: skip
+    assert sent(tmp_path, "--network", "none")["network"] == {}
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--network", "none", "--allow", "a.test"),
+        ("--peer", "db"),
+        ("--peer", "db=x", "--peer", "db=y"),
+        ("--network", "some"),
+        ("--allow", ""),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_made(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    with lying(tmp_path, running(BEGIN + end())) as server:
+        done = skerry("create", *flags, server=server.address, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.count(b"error:") == 1
+    assert server.asked == []
+
+
+def test_a_denial_is_told_once_for_each_host_after_the_output(tmp_path: Path) -> None:
+    denied = [
+        attempt(id="t-1", kind="name", port=None, why="no rule allows example.test"),
+        *(attempt(id=f"t-{n}", seq=n) for n in range(2, 6)),
+        attempt(
+            id="t-9", host="other.test", port=8080, why="no rule allows other.test:8080", hint="--allow other.test:8080"
+        ),
+    ]
+    with lying(tmp_path, running(BEGIN + end(exit_code=6, denied=denied))) as server:
+        done = skerry("run", "--", "x", server=server.address, cwd=tmp_path)
+        quiet = skerry("-q", "run", "--", "x", server=server.address, cwd=tmp_path)
+    assert done.returncode == 6
+    assert done.stderr.decode().splitlines() == [
+        "hint: example.test:443 was refused: no rule allows example.test:443; --allow example.test",
+        "hint: other.test:8080 was refused: no rule allows other.test:8080; --allow other.test:8080",
+    ]
+    assert quiet.stderr == b""
+
+
+def test_the_hint_for_a_sandbox_that_stays_is_a_command(tmp_path: Path) -> None:
+    with lying(tmp_path, running(BEGIN + end(denied=[attempt()]))) as server:
+        done = skerry("exec", "dev", "--", "x", server=server.address, cwd=tmp_path)
+    assert b"; skerry network allow dev example.test\n" in done.stderr
+
+
+def test_text_from_inside_can_not_speak_to_the_terminal(tmp_path: Path) -> None:
+    evil = attempt(host="\x1b]0;owned\x07evil\n.test", why="\x1b[2J", hint="--allow \x1b[2J")
+    with lying(tmp_path, running(BEGIN + end(denied=[evil]))) as server:
+        done = skerry("run", "--", "x", server=server.address, cwd=tmp_path)
+    assert b"\x1b" not in done.stderr
+    assert b"\x07" not in done.stderr
+
+
+def below(path: str, answer: Said) -> Callable[[Asked], Said]:
+    return lambda asked: answer if asked.path.endswith(path) else said(SANDBOX)
+
+
+def test_the_log_is_for_people_or_for_programs(tmp_path: Path) -> None:
+    tries = [
+        attempt(),
+        attempt(seq=2, decision="allowed", why="allowed by a.test", host="a.test", hint=None, sent=10, received=4096,
+                process="p-aaaaaaaaaa"),
+        attempt(seq=3, kind="request", method="GET", path="/v1\x1b[2J", count=3),
+    ]  # fmt: skip
+    lines = b"".join(json.dumps(one).encode() + b"\n" for one in tries)
+    with lying(tmp_path, below("/log", Said(200, lines, NDJSON))) as server:
+        shown = skerry("network", "log", "dev", server=server.address)
+        as_json = skerry("network", "log", "--json", "--denied", "-n", "3", "dev", server=server.address)
+    first, second, third = shown.stdout.decode().splitlines()
+    assert first.split("  ")[-1] == "hint: skerry network allow dev example.test"
+    assert "denied" in first
+    assert "p-aaaaaaaaaa" in second
+    assert second.endswith("sent 10, received 4.0K")
+    assert "GET /v1\\x1b[2J" in third
+    assert "×3" in third
+    assert [json.loads(line)["seq"] for line in as_json.stdout.splitlines()] == [1, 2, 3]
+    assert server.asked[-1].query == {"follow": ["false"], "since": ["0"], "denied": ["true"], "limit": ["3"]}
+
+
+def test_what_was_learned_is_a_patch_that_patch_applies(tmp_path: Path) -> None:
+    (tmp_path / "skerry.toml").write_text('# ours\nimage = "base"\n\n[network]\nallow = ["a.test"]\n')
+    with lying(tmp_path, below("/learn", said({"allow": ["a.test", "b.test:8080"]}))) as server:
+        done = skerry("network", "learn", "dev", server=server.address, cwd=tmp_path)
+        as_json = skerry("network", "learn", "dev", "--json", server=server.address, cwd=tmp_path)
+        assert done.returncode == 0
+        subprocess.run(["patch", "--strip=1"], input=done.stdout, cwd=tmp_path, check=True, capture_output=True)
+        again = skerry("network", "learn", "dev", server=server.address, cwd=tmp_path)
+    assert json.loads(as_json.stdout)["allow"] == ["a.test", "b.test:8080"]
+    text = (tmp_path / "skerry.toml").read_text()
+    assert text.startswith('# ours\nimage = "base"\n')
+    assert '"b.test:8080"' in text
+    assert (again.stdout, again.stderr) == (b"", b"nothing to add\n")
+
+
+def test_a_policy_is_shown_without_its_end_where_it_is_long(tmp_path: Path) -> None:
+    rules = [f"h{n}.test" for n in range(50)]
+    info = {
+        "network": {"allow": rules, "on_unknown": "ask"},
+        "sent": 5,
+        "received": 0,
+        "open_connections": 1,
+        "ready": True,
+    }
+    with lying(tmp_path, below("/network", said(info))) as server:
+        shown = skerry("network", "show", "dev", server=server.address).stdout.decode().splitlines()
+        as_json = json.loads(skerry("network", "show", "--json", "dev", server=server.address).stdout)
+    assert shown[0] == "network  ask: somebody is asked about what no rule names"
+    assert shown[-2:] == ["allow    and 30 more: --json has them all", "traffic  sent 5, received 0, 1 open now"]
+    assert as_json["network"]["allow"] == rules
+
+
+def test_rules_are_sent_and_what_came_of_them_is_shown(tmp_path: Path) -> None:
+    with lying(tmp_path, below("/network", said({"network": {"allow": ["a.test"]}}))) as server:
+        assert skerry("network", "allow", "dev", "a.test", server=server.address).returncode == 0
+        assert skerry("network", "deny", "dev", "b.test", "c.test", server=server.address).returncode == 0
+        done = skerry("network", "set", "dev", "--allow", "a.test", server=server.address, cwd=tmp_path)
+        assert done.returncode == 0
+        nothing = skerry("network", "set", "dev", server=server.address, cwd=tmp_path)
+    assert nothing.returncode == 2
+    assert b"--network none" in nothing.stderr
+    bodies = [json.loads(asked.body) for asked in server.asked if asked.body]
+    assert bodies == [{"allow": ["a.test"]}, {"deny": ["b.test", "c.test"]}, {"allow": ["a.test"]}]
+
+
+def test_nobody_can_be_asked_without_a_terminal(tmp_path: Path) -> None:
+    with lying(tmp_path, lambda _: said(SANDBOX)) as server:
+        done = subprocess.run(
+            ["setsid", "--wait", *SKERRY, "network", "ask", "dev"],
+            env=environment(SKERRY_SERVER=server.address),
+            capture_output=True, stdin=subprocess.DEVNULL, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert b"hint: " in done.stderr
+
+
+def test_presets_and_peers_are_completed(tmp_path: Path) -> None:
+    with lying(tmp_path, lambda _: said({"sandboxes": [{**SANDBOX, "name": "my-db"}]})) as server:
+
+        def complete(words: str, count: int) -> list[str]:
+            done = skerry(
+                server=server.address, _SKERRY_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(count)
+            )
+            return done.stdout.decode().split()
+
+        assert complete("skerry run --preset ", 3) == ["plain,pip", "plain,npm", "plain,apt", "plain,git"]
+        assert complete("skerry run --peer db=m", 3) == ["plain,db=my-db"]
+        assert complete("skerry network log ", 3) == ["plain,my-db"]

@@ -1,0 +1,218 @@
+"""`sandbox.network` and a server that says what the test needs: what is sent, what is taken up again, who answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from client.lying import SANDBOX, Asked, Said, lying, refused, said
+from serving import wait_until
+
+from skerry import AsyncSandbox, InvalidRequest, Network, NotFound, Question, Reply, Sandbox
+
+NDJSON = "application/x-ndjson"
+INFO = {"network": {"allow": ["a.test"]}}
+
+
+def attempt(seq: int, **more: object) -> bytes:
+    values = {"id": f"t-{seq}", "at": 1.0, "kind": "connection", "host": "a.test", "decision": "denied", "why": "no"}
+    return json.dumps({**values, "seq": seq, **more}).encode() + b"\n"
+
+
+def question(name: str, host: str = "a.test") -> bytes:
+    values = {"id": name, "sandbox": SANDBOX["id"], "host": host, "port": 443, "at": 1.0, "ends_at": 31.0}
+    return json.dumps(values).encode() + b"\n"
+
+
+def of(path: str, answer: Callable[[Asked], Said]) -> Callable[[Asked], Said]:
+    """That for one path below the sandbox; the sandbox itself for all else."""
+    return lambda asked: answer(asked) if path in asked.path else said(SANDBOX)
+
+
+def test_changes_are_sent_as_they_are_given(tmp_path: Path) -> None:
+    with lying(tmp_path, of("/network", lambda _: said(INFO))) as server:
+        with Sandbox.get("dev", server=server.address).client as client:
+            sandbox = Sandbox.get("dev", server=client)
+            assert sandbox.network.allow("a.test", "b.test:8080").network.allow == ("a.test",)
+            sandbox.network.deny("c.test")
+            sandbox.network.set(Network(allow=["d.test"], on_unknown="ask"))
+            sandbox.network.show()
+        sent = [(asked.method, json.loads(asked.body or b"null")) for asked in server.asked if "/network" in asked.path]
+    assert sent == [
+        ("PATCH", {"allow": ["a.test", "b.test:8080"]}),
+        ("PATCH", {"deny": ["c.test"]}),
+        ("PUT", {"allow": ["d.test"], "on_unknown": "ask"}),
+        ("GET", None),
+    ]
+
+
+def test_a_rule_that_can_be_none_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    with lying(tmp_path, of("/network", lambda _: said(INFO))) as server:
+        sandbox = Sandbox.get("dev", server=server.address)
+        for wrong in ((), ("",), (5,)):
+            with pytest.raises(InvalidRequest):
+                sandbox.network.allow(*wrong)  # type: ignore[arg-type]
+        sandbox.close()
+        assert not any("/network" in asked.path for asked in server.asked)
+
+
+def test_a_text_in_place_of_a_list_is_refused_with_a_hint() -> None:
+    with pytest.raises(InvalidRequest, match="not a list") as refusal:
+        Network(allow="api.example.com")  # type: ignore[arg-type]
+    assert refusal.value.hint == "put it in brackets: ['api.example.com']"
+
+
+def test_nothing_said_of_the_network_is_something_else_than_nothing_allowed(tmp_path: Path) -> None:
+    with lying(tmp_path, lambda _: said(SANDBOX, 201)) as server:
+        Sandbox.create(server=server.address).close()
+        Sandbox.create(server=server.address, network=Network()).close()
+    bodies = [json.loads(asked.body) for asked in server.asked]
+    assert [body.get("network") for body in bodies] == [None, {}]
+
+
+def test_a_sandbox_stands_for_its_id_among_peers(tmp_path: Path) -> None:
+    with lying(tmp_path, lambda _: said(SANDBOX, 201)) as server:
+        other = Sandbox.get("other", server=server.address)
+        other.close()
+    assert Network(peers={"db": other, "cache": "my-cache"}).peers == {"db": SANDBOX["id"], "cache": "my-cache"}
+    with pytest.raises(InvalidRequest, match="only described"):
+        Network(peers={"db": Sandbox()})
+    with pytest.raises(InvalidRequest, match=r"network\.peers\.db"):
+        Network(peers={"db": 5})
+
+
+def test_a_followed_log_is_taken_up_where_it_broke(tmp_path: Path) -> None:
+    def log(asked: Asked) -> Said:
+        since = int(asked.query["since"][0])
+        if since >= 4:
+            return refused(404, "not_found")
+        return Said(200, attempt(since + 1) + attempt(since + 2), NDJSON, whole=False)
+
+    with lying(tmp_path, of("/log", log)) as server:
+        sandbox = Sandbox.get("dev", server=server.address)
+        found = sandbox.network.log(follow=True, denied=True)
+        assert [next(iter(found)).seq for _ in range(4)] == [1, 2, 3, 4]
+        with pytest.raises(NotFound):
+            next(iter(found))
+        sandbox.close()
+    assert server.asked[1].query == {"follow": ["true"], "since": ["0"], "denied": ["true"]}
+
+
+def test_a_log_that_is_not_followed_ends(tmp_path: Path) -> None:
+    with lying(
+        tmp_path, of("/log", lambda _: Said(200, attempt(1) + attempt(2, decision="allowed"), NDJSON))
+    ) as server:
+        sandbox = Sandbox.get("dev", server=server.address)
+        assert [one.decision for one in sandbox.network.log(limit=2)] == ["denied", "allowed"]
+        sandbox.close()
+    assert server.asked[1].query["limit"] == ["2"]
+
+
+class Asking:
+    """A server with two questions, one of them told again after each break; it keeps what was answered."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, dict[str, object]] = {}
+
+    def __call__(self, asked: Asked) -> Said:
+        if asked.method == "POST" and "/questions/" in asked.path:
+            self.answers[asked.path.rpartition("/")[2]] = json.loads(asked.body)
+            return Said(204)
+        if asked.path.endswith("/questions"):
+            waiting = [name for name in ("q-aaaaaaaaaa", "q-bbbbbbbbbb") if name not in self.answers]
+            if not waiting:
+                return refused(404, "not_found")
+            return Said(200, question("q-aaaaaaaaaa") + question("q-bbbbbbbbbb", "b.test"), NDJSON, whole=False)
+        return Said(204) if asked.method == "DELETE" else said(SANDBOX, 201)
+
+
+def test_questions_come_once_each_and_are_answered(tmp_path: Path) -> None:
+    asking = Asking()
+    with lying(tmp_path, asking) as server:
+        sandbox = Sandbox.get("dev", server=server.address)
+        questions = sandbox.network.questions()
+        for one in questions:
+            sandbox.network.answer(one, one.host == "b.test", remember=True)
+        with pytest.raises(NotFound):
+            sandbox.network.answer("q-none/../..", True)
+        sandbox.close()
+    assert asking.answers == {
+        "q-aaaaaaaaaa": {"allow": False, "remember": True},
+        "q-bbbbbbbbbb": {"allow": True, "remember": True},
+    }
+
+
+@pytest.mark.parametrize(
+    ("says", "sent"),
+    [
+        (True, {"allow": True}),
+        (False, {"allow": False}),
+        (None, {"allow": False}),
+        ("yes", {"allow": False}),
+        (Reply(allow=True, remember=True), {"allow": True, "remember": True}),
+    ],
+)
+def test_a_callback_answers_beside_all_else(tmp_path: Path, says: object, sent: dict[str, object]) -> None:
+    asking = Asking()
+    hosts: list[str] = []
+
+    def answer(one: Question) -> object:
+        hosts.append(one.host)
+        return says
+
+    with lying(tmp_path, asking) as server, Sandbox(server=server.address, on_unknown=answer):  # type: ignore[arg-type]
+        wait_until(lambda: len(asking.answers) == 2, "two answers")
+    assert asking.answers == {"q-aaaaaaaaaa": sent, "q-bbbbbbbbbb": sent}
+    assert hosts == ["a.test", "b.test"]
+    assert json.loads(server.asked[0].body)["network"] == {"on_unknown": "ask"}
+
+
+def test_a_callback_that_raises_has_said_no(tmp_path: Path) -> None:
+    asking = Asking()
+
+    def answer(_: Question) -> bool:
+        raise RuntimeError("broken")
+
+    with (
+        warnings.catch_warnings(record=True) as heard,
+        lying(tmp_path, asking) as server,
+        Sandbox(server=server.address, on_unknown=answer),
+    ):
+        warnings.simplefilter("always")
+        wait_until(lambda: len(asking.answers) == 2, "two answers")
+    assert asking.answers["q-aaaaaaaaaa"] == {"allow": False}
+    assert any("broken" in str(one.message) for one in heard)
+
+
+async def test_an_async_callback_may_wait(tmp_path: Path) -> None:
+    asking = Asking()
+
+    async def answer(one: Question) -> bool:
+        await asyncio.sleep(0)
+        return one.host == "a.test"
+
+    with lying(tmp_path, asking) as server:
+        async with AsyncSandbox(server=server.address, on_unknown=answer):
+            async with asyncio.timeout(20):
+                while len(asking.answers) < 2:
+                    await asyncio.sleep(0.01)
+    assert asking.answers == {"q-aaaaaaaaaa": {"allow": True}, "q-bbbbbbbbbb": {"allow": False}}
+
+
+def test_one_that_learns_asks_nobody() -> None:
+    with pytest.raises(InvalidRequest, match="asks nobody"):
+        Sandbox(network=Network(on_unknown="learn"), on_unknown=lambda _: True)
+
+
+def test_denials_are_part_of_a_result(tmp_path: Path) -> None:
+    from skerry.client.outcome import result_of
+    from skerry.client.responses import decode
+    from skerry.types import RunResult
+
+    body = {"id": "p-1", "exit_code": 6, "duration_s": 0.1, "denied": [json.loads(attempt(3))]}
+    (denied,) = result_of(decode(json.dumps(body).encode(), RunResult)).denied
+    assert (denied.host, denied.decision, denied.why) == ("a.test", "denied", "no")
