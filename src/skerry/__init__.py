@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from skerry.client._sync.terminal import Terminal
     from skerry.client.listing import FileList
     from skerry.client.outcome import Output
+    from skerry.client.secrets import Secret
     from skerry.errors import (
         CommandFailed,
         CommandTimeout,
@@ -116,6 +117,7 @@ __all__ = [
     "Sandbox",
     "SandboxInfo",
     "SandboxUnavailable",
+    "Secret",
     "ServerUnreachable",
     "Session",
     "SessionInfo",
@@ -139,6 +141,7 @@ _ELSEWHERE = {
     "Output": ("skerry.client.outcome", "Output"),
     "Process": ("skerry.client._sync.process", "Process"),
     "Sandbox": ("skerry.client._sync.sandbox", "Sandbox"),
+    "Secret": ("skerry.client.secrets", "Secret"),
     "Session": ("skerry.client._sync.sessions", "Session"),
     "Terminal": ("skerry.client._sync.terminal", "Terminal"),
     "async_run": ("skerry.client._async.oneshot", "run"),

@@ -1,0 +1,97 @@
+"""The options that give a sandbox secrets. A value never stands on a command line, where every user of the machine can
+read it: it comes from the environment or from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from skerry.client.secrets import Secret
+from skerry.errors import InvalidRequest
+from skerry.types.hosts import BadHost, parse_authority
+
+F = TypeVar("F", bound=Callable[..., Any])
+_FORMS = ("header", "query", "basic")
+
+_OPTIONS = (
+    click.option(
+        "--secret", "secrets", multiple=True, metavar="NAME=HOST[,HOST]",
+        help="A secret for these hosts alone; its value is that of your variable NAME.",
+    ),
+    click.option(
+        "--secret-file", "secret_files", multiple=True, metavar="NAME=PATH@HOST[,HOST]",
+        help="One whose value is in a file.",
+    ),
+    click.option(
+        "--secret-header", "secret_header", multiple=True, metavar="NAME=HEADER",
+        help='The header that it goes into, like "TOKEN=Authorization: Bearer {}".',
+    ),
+    click.option(
+        "--secret-query", "secret_query", multiple=True, metavar="NAME=PARAMETER",
+        help="The parameter of the query that it goes into.",
+    ),
+    click.option(
+        "--secret-basic", "secret_basic", multiple=True, metavar="NAME=USER",
+        help="The user of the basic login that it is the password of.",
+    ),
+)  # fmt: skip
+
+
+def secret_options(command: F) -> F:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def secrets(given: dict[str, Any]) -> tuple[Secret, ...]:
+    """Taken out of `given`."""
+    forms = {form: _pairs(given.pop(f"secret_{form}"), f"--secret-{form}") for form in _FORMS}
+    from_env = _pairs(given.pop("secrets"), "--secret")
+    from_file = _pairs(given.pop("secret_files"), "--secret-file")
+    for form, named in forms.items():
+        for name in named:
+            if name not in from_env and name not in from_file:
+                raise InvalidRequest(f"--secret-{form}: there is no --secret {name}")
+    for name in from_env:
+        if name in from_file:
+            raise InvalidRequest(f"--secret: {name} is given twice")
+
+    def form_of(name: str) -> dict[str, str | None]:
+        return {form: named.get(name) for form, named in forms.items()}
+
+    made = [Secret.from_env(name, hosts=_hosts(name, text), **form_of(name)) for name, text in from_env.items()]
+    for name, text in from_file.items():
+        path, sign, hosts = text.rpartition("@")
+        if not (path and sign):
+            raise InvalidRequest(f"--secret-file: {name} has no @HOST", hint=f"like {name}=token.txt@api.example.com")
+        made.append(Secret.from_file(name, path, hosts=_hosts(name, hosts), **form_of(name)))
+    return tuple(made)
+
+
+def _pairs(words: tuple[str, ...], flag: str) -> dict[str, str]:
+    """What is wrong is told without the word: it may hold a value, by mistake."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not (name.isidentifier() and name.isascii() and equals and text):
+            raise InvalidRequest(f"{flag}: not of the form NAME=…", hint=f"`skerry run --help` shows {flag}")
+        if name in found:
+            raise InvalidRequest(f"{flag}: {name} is given twice")
+        found[name] = text
+    return found
+
+
+def _hosts(name: str, text: str) -> tuple[str, ...]:
+    hosts = tuple(host.strip() for host in text.split(","))
+    for host in hosts:
+        try:
+            parse_authority(host.removeprefix("*."))
+        except BadHost:
+            raise InvalidRequest(
+                f"--secret: what follows {name}= is not a list of hosts",
+                hint=f"a value never stands on a command line: export {name}, or put it in a file "
+                f"(--secret-file {name}=PATH@HOST)",
+            ) from None
+    return hosts

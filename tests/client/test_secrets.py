@@ -1,0 +1,164 @@
+"""Where a secret's value comes from on the client's machine, and that it is told nowhere."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from skerry.cli.secrets import secret_options, secrets
+from skerry.client.secrets import Secret
+from skerry.errors import InvalidRequest
+
+VALUE = "s3cr3t-value-0123456789"
+HOSTS = ["api.example.com"]
+
+
+def test_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", VALUE)
+    monkeypatch.setenv("OTHER", "0th3r-value-0123456789")
+    assert Secret("TOKEN", hosts=HOSTS).read().value == VALUE
+    assert Secret.from_env("TOKEN", hosts=HOSTS).read().value == VALUE
+    assert Secret.from_env("TOKEN", "OTHER", hosts=HOSTS).read().value == "0th3r-value-0123456789"
+
+
+def test_it_is_read_when_it_is_needed_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOKEN", raising=False)
+    secret = Secret.from_env("TOKEN", hosts=HOSTS)
+    with pytest.raises(InvalidRequest, match="TOKEN is not set here"):
+        secret.read()
+    monkeypatch.setenv("TOKEN", VALUE)
+    assert secret.read().value == VALUE
+
+
+def test_from_a_file_without_its_last_line_end(tmp_path: Path) -> None:
+    for text in (VALUE, VALUE + "\n", VALUE + "\r\n"):
+        (tmp_path / "token").write_text(text)
+        assert Secret.from_file("TOKEN", tmp_path / "token", hosts=HOSTS).read().value == VALUE
+
+
+@pytest.mark.parametrize("text", ["", "short", f"{VALUE}\n{VALUE}", "é" * 20, "x" * 20_000, "a\0b" * 10])
+def test_a_file_that_holds_no_secret_is_refused_without_being_told(tmp_path: Path, text: str) -> None:
+    (tmp_path / "token").write_text(text)
+    with pytest.raises(InvalidRequest) as refused:
+        Secret.from_file("TOKEN", tmp_path / "token", hosts=HOSTS).read()
+    assert "value of TOKEN" in str(refused.value)
+    assert VALUE not in str(refused.value)
+
+
+def test_a_file_that_can_not_be_read_says_why(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="No such file"):
+        Secret.from_file("TOKEN", tmp_path / "none", hosts=HOSTS).read()
+    with pytest.raises(InvalidRequest, match="Is a directory"):
+        Secret.from_file("TOKEN", tmp_path, hosts=HOSTS).read()
+
+
+def test_from_a_command_that_no_shell_sees() -> None:
+    odd = "$HOME; `id` && s3cr3t"
+    told = Secret.from_command("TOKEN", [sys.executable, "-c", "import sys; print(sys.argv[1])", odd], hosts=HOSTS)
+    assert told.read().value == odd
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("import sys; sys.exit(3)", "ended with 3"),
+        ("import time; time.sleep(60)", "took too long"),
+        ("import os, time; os.close(1); time.sleep(60)", "took too long"),
+        ("while True: print('x' * 1000)", "printed more"),
+        ("import os; os.write(1, b'\\xff' * 20)", "not ASCII"),
+    ],
+)
+def test_a_command_that_gives_no_secret_is_refused_in_time(program: str, why: str) -> None:
+    with pytest.raises(InvalidRequest, match=why):
+        Secret.from_command("TOKEN", [sys.executable, "-c", program], hosts=HOSTS, timeout=2).read()
+
+
+def test_a_command_that_is_not_there_says_so() -> None:
+    with pytest.raises(InvalidRequest, match="can't be run"):
+        Secret.from_command("TOKEN", ["/no/such/program"], hosts=HOSTS).read()
+    with pytest.raises(InvalidRequest, match="not a list"):
+        Secret.from_command("TOKEN", "pass show token", hosts=HOSTS)
+
+
+def test_nothing_tells_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", VALUE)
+    for secret in (Secret("TOKEN", hosts=HOSTS, value=VALUE), Secret.from_env("TOKEN", hosts=HOSTS)):
+        shown = f"{secret} {secret!r} {copy.copy(secret)!r} {secret.read()!r} {secret.read()}"
+        assert VALUE not in shown
+        assert "api.example.com" in shown
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": "a b"},
+        {"hosts": []},
+        {"hosts": "api.example.com"},
+        {"header": "Authorization: Bearer"},
+        {"header": "A: {}\r\nB: x"},
+        {"header": "A: {}", "query": "x"},
+        {"basic": "a:b"},
+    ],
+)
+def test_what_can_not_be_is_refused_when_it_is_written(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        Secret(**({"name": "TOKEN", "hosts": HOSTS, "value": VALUE} | wrong))
+
+
+# -- the command line -------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@secret_options
+def command(**given: Any) -> None:
+    for secret in secrets(given):
+        form = secret.read().form
+        click.echo(f"{form.name} {','.join(form.hosts)} {form.header} {form.query} {form.basic}")
+
+
+def call(*args: str) -> str:
+    done = CliRunner().invoke(command, args)
+    if done.exception is not None:
+        raise done.exception
+    return done.stdout
+
+
+def test_flags_name_hosts_and_forms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TOKEN", VALUE)
+    (tmp_path / "a@b").write_text(VALUE)
+    assert call("--secret", "TOKEN=a.example,*.b.example:8443") == "TOKEN a.example,*.b.example:8443 None None None\n"
+    told = call("--secret", "TOKEN=a.example", "--secret-header", "TOKEN=Authorization: Bearer {}")
+    assert told == "TOKEN a.example Authorization: Bearer {} None None\n"
+    told = call("--secret-file", f"KEY={tmp_path}/a@b@c.example", "--secret-basic", "KEY=me")
+    assert told == "KEY c.example None None me\n"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--secret", "TOKEN=ghp_s3cr3t_value"),
+        ("--secret", "ghp_s3cr3t_value"),
+        ("--secret", "TOKEN=a.example,s3cr3t value"),
+        ("--secret-header", "TOKEN=Authorization: s3cr3t"),
+        ("--secret-file", "TOKEN=s3cr3t"),
+        ("--secret", "TOKEN=a.example", "--secret-header", "TOKEN=Authorization: Bearer s3cr3t"),
+    ],
+)
+def test_a_value_on_the_command_line_is_refused_and_not_told(args: tuple[str, ...]) -> None:
+    os.environ.pop("TOKEN", None)
+    with pytest.raises(InvalidRequest) as refused:
+        call(*args)
+    assert "s3cr3t" not in f"{refused.value} {refused.value.hint}"
+
+
+def test_a_variable_that_is_not_set_is_named() -> None:
+    os.environ.pop("TOKEN", None)
+    with pytest.raises(InvalidRequest, match="TOKEN is not set here"):
+        call("--secret", "TOKEN=a.example")
