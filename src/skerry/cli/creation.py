@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from skerry.cli.policy import network_options, policy, wished
+from skerry.cli.secrets import secret_options, secrets
 from skerry.config import Settings, load
 from skerry.errors import InvalidRequest
 from skerry.types import SIZES, Lifecycle, Limits, Options
@@ -31,7 +32,7 @@ _OPTIONS = (
 
 
 def creation_options(command: F) -> F:
-    command = network_options(command)
+    command = network_options(secret_options(command))
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -45,6 +46,7 @@ def creation(given: dict[str, Any], *, project: Path | None = None) -> dict[str,
     network = policy(given, settings)
     return {
         **({"network": network} if network is not None else {}),
+        "secrets": secrets(given),
         "image": given.pop("image") or wished(settings, "image") or "base",
         "env": {**(wished(settings, "env") or {}), **pairs(given.pop("env"), "-e", inherit=True)},
         "labels": pairs(given.pop("labels"), "--label"),

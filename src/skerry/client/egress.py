@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from skerry.client.secrets import Secret
 from skerry.errors import InvalidRequest
 from skerry.types import CreateRequest, Network, SecretValue
 
@@ -21,6 +22,8 @@ def secret_values(secrets: Sequence[object]) -> tuple[SecretValue, ...]:
 
 
 def _value(secret: object) -> SecretValue:
+    if isinstance(secret, Secret):
+        return secret.read()
     if isinstance(secret, SecretValue):
         return secret
     raise InvalidRequest(f"secrets: a {type(secret).__name__} is none", hint='like Secret.from_env("TOKEN", hosts=[…])')
