@@ -16,7 +16,8 @@ from server.listening import Listening
 from serving import wait_until
 
 from skerry.errors import Conflict, InvalidRequest, NotFound
-from skerry.server.sockets import bind_tcp, bind_unix, is_answering, parse_listen, url_of
+from skerry.network.listen import bind_tcp, parse_listen
+from skerry.server.sockets import bind_unix, is_answering, url_of
 
 
 def rights(path: Path) -> int:

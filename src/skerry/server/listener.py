@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from skerry.network.listen import bind_tcp, parse_listen
 from skerry.server.app import make_app
 from skerry.server.control import Control
 from skerry.server.door import Door, door_hosts
 from skerry.server.protocol import BoundedProtocol
-from skerry.server.sockets import bind_tcp, bind_unix, parse_listen, remove_unix, url_of
+from skerry.server.sockets import bind_unix, remove_unix, url_of
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

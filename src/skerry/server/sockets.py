@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import grp
-import ipaddress
 import os
-import re
 import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from skerry.errors import Conflict, InvalidRequest, NotFound
-
-BACKLOG = 2048
-# A listener of a stream may say nothing for hours: one whose machine is gone is noticed within two minutes.
-KEEP_ALIVE = (
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
-    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15), (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
-)  # fmt: skip
-_LISTEN = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]*)):([0-9]{1,5})")
+from skerry.network.listen import BACKLOG
 
 
 def bind_unix(path: Path, group: str | None) -> socket.socket:
@@ -64,39 +54,6 @@ def remove_unix(path: Path, listener: socket.socket) -> None:
     with contextlib.suppress(OSError):
         if _is_socket(path) and listener.getsockname() == str(path):
             path.unlink()
-
-
-def parse_listen(text: str) -> tuple[str, int]:
-    """127.0.0.1:7070, [::1]:7070, localhost:7070, :7070 (all addresses). Other names are not looked up: what is
-    listened on should not depend on a resolver."""
-    match = _LISTEN.fullmatch(text)
-    if match is None or int(match[3]) > 65535:
-        raise InvalidRequest(f"listen: {text[:80]!r} is not an address", hint="like 127.0.0.1:7070 or [::1]:7070")
-    host = match[1] or match[2] or "0.0.0.0"  # noqa: S104 -- what an empty host means; TCP needs tokens anyway
-    host = "127.0.0.1" if host == "localhost" else host
-    try:
-        return str(ipaddress.ip_address(host)), int(match[3])
-    except ValueError as error:
-        raise InvalidRequest(f"listen: {host[:80]!r} is not an IP address", hint="like 127.0.0.1:7070") from error
-
-
-def bind_tcp(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        for level, option, value in KEEP_ALIVE:  # what is accepted has the same
-            listener.setsockopt(level, option, value)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise Conflict(f"listen: {host} port {port} is in use", hint="take another port") from error
-        raise InvalidRequest(f"listen: {host} port {port}: {error.strerror}") from error
-    return listener
 
 
 def url_of(listener: socket.socket) -> str:

@@ -67,7 +67,8 @@ class Previews:
         self._shares.remove(sandbox, port)
 
     def forget(self, sandbox: str) -> None:
-        self._shares.remove_all(sandbox)
+        """Its network is gone, and with it every connection. Its previews stay: a call may wake it."""
+        self._shares.put_out(sandbox)
 
     async def close(self) -> None:
         for server in self._servers:

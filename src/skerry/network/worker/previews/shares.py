@@ -77,8 +77,13 @@ class Shares:
         if shared is not None:
             shared.close()
 
-    def remove_all(self, sandbox: str | None = None) -> None:
-        for key in [key for key in self._shared if sandbox in (None, key[0])]:
+    def put_out(self, sandbox: str) -> None:
+        for key, shared in self._shared.items():
+            if key[0] == sandbox:
+                shared.put_out()
+
+    def remove_all(self) -> None:
+        for key in list(self._shared):
             self.remove(*key)
 
     def sweep(self) -> None:
