@@ -16,13 +16,17 @@ from skerry._version import __version__
 
 if TYPE_CHECKING:
     from skerry.client._async.client import AsyncClient
+    from skerry.client._async.forward import AsyncForward
     from skerry.client._async.oneshot import run as async_run
+    from skerry.client._async.previews import AsyncPreview
     from skerry.client._async.process import AsyncProcess
     from skerry.client._async.sandbox import AsyncSandbox
     from skerry.client._async.sessions import AsyncSession
     from skerry.client._async.terminal import AsyncTerminal
     from skerry.client._sync.client import Client
+    from skerry.client._sync.forward import Forward
     from skerry.client._sync.oneshot import run
+    from skerry.client._sync.previews import Preview
     from skerry.client._sync.process import Process
     from skerry.client._sync.sandbox import Sandbox
     from skerry.client._sync.sessions import Session
@@ -75,6 +79,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncClient",
+    "AsyncForward",
+    "AsyncPreview",
     "AsyncProcess",
     "AsyncSandbox",
     "AsyncSession",
@@ -90,6 +96,7 @@ __all__ = [
     "FileFailure",
     "FileInfo",
     "FileList",
+    "Forward",
     "HostUnsupported",
     "ImageInfo",
     "InvalidRequest",
@@ -106,6 +113,7 @@ __all__ = [
     "Output",
     "Patched",
     "Preset",
+    "Preview",
     "Process",
     "ProcessInfo",
     "Pty",
@@ -132,13 +140,17 @@ __all__ = [
 
 _ELSEWHERE = {
     "AsyncClient": ("skerry.client._async.client", "AsyncClient"),
+    "AsyncForward": ("skerry.client._async.forward", "AsyncForward"),
+    "AsyncPreview": ("skerry.client._async.previews", "AsyncPreview"),
     "AsyncProcess": ("skerry.client._async.process", "AsyncProcess"),
     "AsyncSandbox": ("skerry.client._async.sandbox", "AsyncSandbox"),
     "AsyncSession": ("skerry.client._async.sessions", "AsyncSession"),
     "AsyncTerminal": ("skerry.client._async.terminal", "AsyncTerminal"),
     "Client": ("skerry.client._sync.client", "Client"),
     "FileList": ("skerry.client.listing", "FileList"),
+    "Forward": ("skerry.client._sync.forward", "Forward"),
     "Output": ("skerry.client.outcome", "Output"),
+    "Preview": ("skerry.client._sync.previews", "Preview"),
     "Process": ("skerry.client._sync.process", "Process"),
     "Sandbox": ("skerry.client._sync.sandbox", "Sandbox"),
     "Secret": ("skerry.client.secrets", "Secret"),

@@ -13,8 +13,9 @@ import httpcore
 import httpx
 
 from skerry.client.address import Address
-from skerry.client.connection import transport_options
-from skerry.client.content import Source, pieces, size_of
+from skerry.client.connection import break_off, listen_on, transport_options
+from skerry.client.content import PIECE, Source, pieces, size_of
+from skerry.errors import SkerryError
 from skerry.types import Question, Reply
 
 P = ParamSpec("P")
@@ -132,3 +133,85 @@ class Aside:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+
+
+class Stream:
+    """A connection of a local program. One that is reset takes no more, and gives no more."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def read(self) -> bytes:
+        return await self._reader.read(PIECE)
+
+    async def write(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    def end(self) -> None:
+        """Nothing more will be written."""
+        with contextlib.suppress(OSError):
+            self._writer.write_eof()
+
+    def reset(self) -> None:
+        with contextlib.suppress(OSError):
+            break_off(self._writer.get_extra_info("socket"))
+        self._writer.transport.abort()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Listener:
+    """Each connection is served by a task of its own."""
+
+    def __init__(self, serve: Callable[[Stream], Awaitable[None]]) -> None:
+        self._serve = serve
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server
+        self.address: tuple[str, int]
+
+    @classmethod
+    async def open(cls, host: str, port: int, serve: Callable[[Stream], Awaitable[None]]) -> Listener:
+        listener = cls(serve)
+        listening = listen_on(host, port)
+        listener._server = await asyncio.start_server(listener._accept, sock=listening, limit=PIECE)
+        listener.address = listening.getsockname()[:2]
+        return listener
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._one(Stream(reader, writer)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _one(self, stream: Stream) -> None:
+        with contextlib.suppress(OSError, SkerryError):
+            await self._serve(stream)
+
+    async def aclose(self) -> None:
+        self._server.close()
+        tasks = set(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+async def both(
+    first: Callable[[], Awaitable[None]], second: Callable[[], Awaitable[None]], broken: Callable[[], None]
+) -> None:
+    """Both to their ends; `broken` is called if one of them fails, and then the other is ended too."""
+    tasks = [asyncio.ensure_future(work()) for work in (first, second)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task.done():
+                task.result()
+    except BaseException:
+        broken()
+        raise
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

@@ -16,8 +16,9 @@ import httpcore
 import httpx
 
 from skerry.client.address import Address
-from skerry.client.connection import transport_options
-from skerry.client.content import Source, pieces
+from skerry.client.connection import break_off, listen_on, transport_options
+from skerry.client.content import PIECE, Source, pieces
+from skerry.errors import SkerryError
 from skerry.types import Question, Reply
 
 P = ParamSpec("P")
@@ -138,3 +139,91 @@ class Aside:
 
     def end(self) -> None:
         """Leave it. What it met is the worker's to keep."""
+
+
+class Stream:
+    """A connection of a local program. One that is reset takes no more, and gives no more."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+
+    def read(self) -> bytes:
+        return self._socket.recv(PIECE)
+
+    def write(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def end(self) -> None:
+        """Nothing more will be written."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def reset(self) -> None:
+        with contextlib.suppress(OSError):
+            break_off(self._socket)
+            self._socket.shutdown(socket.SHUT_RD)  # wakes whoever waits in another thread; what is left is the reset
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Listener:
+    """Each connection is served by a thread of its own."""
+
+    def __init__(self, listening: socket.socket, serve: Callable[[Stream], None]) -> None:
+        self._listening = listening
+        self._serve = serve
+        self._open: set[Stream] = set()
+        self.address: tuple[str, int] = listening.getsockname()[:2]
+        self._thread = threading.Thread(target=self._accept, name="skerry-forward", daemon=True)
+
+    @classmethod
+    def open(cls, host: str, port: int, serve: Callable[[Stream], None]) -> Listener:
+        listener = cls(listen_on(host, port), serve)
+        listener._thread.start()
+        return listener
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            stream = Stream(connection)
+            self._open.add(stream)
+            threading.Thread(target=self._one, args=(stream,), name="skerry-forward", daemon=True).start()
+
+    def _one(self, stream: Stream) -> None:
+        try:
+            with contextlib.suppress(OSError, SkerryError):
+                self._serve(stream)
+        finally:
+            stream.close()
+            self._open.discard(stream)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)  # closing alone would not wake its thread
+        self._listening.close()
+        for stream in list(self._open):
+            stream.reset()
+        self._thread.join()
+
+
+def both(first: Callable[[], None], second: Callable[[], None], broken: Callable[[], None]) -> None:
+    """Both to their ends; `broken` is called if one of them fails, and then the other fails too."""
+    failed: list[BaseException] = []
+
+    def run(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            failed.append(error)
+            broken()
+
+    beside = threading.Thread(target=run, args=(first,), name="skerry-forward", daemon=True)
+    beside.start()
+    run(second)
+    beside.join()
+    if failed:
+        raise failed[0]

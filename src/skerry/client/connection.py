@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -19,7 +20,7 @@ from skerry._version import __version__
 from skerry.client.address import Address
 from skerry.client.content import PIECE, pieces
 from skerry.client.requests import Request
-from skerry.errors import ServerUnreachable
+from skerry.errors import Conflict, ServerUnreachable
 
 CONNECT_WITHIN = 10.0
 # Below the server's own keep-alive (75 s): a connection that it is just closing must not be picked for a request.
@@ -129,3 +130,17 @@ def _errno_of(error: BaseException | None) -> int | None:
             return error.errno
         error = error.__cause__ or error.__context__
     return None
+
+
+def listen_on(host: str, port: int) -> socket.socket:
+    """A listener of this machine's, for a forward."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=128)
+    except (OSError, OverflowError) as error:
+        raise Conflict(f"{host} port {port} can't be listened on: {error}", hint="take another port here") from error
+
+
+def break_off(connection: socket.socket) -> None:
+    """Its end will be a reset, so that nobody takes it for an orderly one."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -24,7 +24,10 @@ from skerry.engine.images import Images
 from skerry.engine.live import Live
 from skerry.engine.policies import NoDoors, Policies
 from skerry.engine.ports import Ports
+from skerry.engine.preview_listener import PreviewListener
+from skerry.engine.previews import Previews
 from skerry.engine.processes import Processes
+from skerry.engine.reach import Reach
 from skerry.engine.reaper import Ends, Reaper
 from skerry.engine.rows import HALF_ENDED, Row, Rows
 from skerry.engine.sessions import Sessions
@@ -40,6 +43,7 @@ from skerry.errors import (
     SkerryError,
 )
 from skerry.keeper import Keeper, build_id
+from skerry.network.netns import Namespaces
 from skerry.runtimes import Runtime
 from skerry.storage import ImageStore, LayerStore, pick_driver
 from skerry.types import (
@@ -68,7 +72,9 @@ class Engine:
         self._closing = False
         self._maxima = plan.host_maxima()
         self._opened_at = time.time()
-        self.ports = Ports(self._use)
+        self._reach = Reach(self._awake)
+        self.ports = Ports(self._use, self._find, self._reach)
+        self.previews = Previews(PreviewListener(settings), self._find, self._lives, self._reach, self._spawn)
         self.processes = Processes(self._find, self._use, self._fail, self._spawn)
         self.sessions = Sessions(self._use, self.processes, self._spawn)
         self.terminals = Terminals(self.processes)
@@ -95,7 +101,10 @@ class Engine:
         watcher = Watcher(self.events, self._spawn, self._fail)
         self.host = lifecycle.Host(self.settings, rows, layers, driver, self._first_process_ended, watcher.watch)
         self.network.begin(rows, NoDoors())
-        self._lives = await recovery.recover(self.host)
+        self._lives.update(await recovery.recover(self.host))
+        self._namespaces = Namespaces()
+        self._reach.begin(self._namespaces)
+        await self.previews.begin(self.database, lambda _, __: None)
         ends = Ends(self._end_life, self._end_idle, self._finish, self._fail)
         self._spawn(Reaper(self._lives, ends, self._spawn).watch())
 
@@ -112,6 +121,8 @@ class Engine:
         with contextlib.suppress(OSError):  # busy while sandboxes live; adopted by the next server
             await asyncio.to_thread(self.host.driver.close)
         self.host.close()
+        self.previews.close()
+        self._namespaces.close()
         self.events.close()
         self.database.close()
         for fd in self._locks:
@@ -315,6 +326,7 @@ class Engine:
     def _forget_if_deleted(self, live: Live) -> None:
         if live.deleted:
             del self._lives[live.row.id]
+            self.previews.gone(live.row.id)
             log.info("deleted", extra={"sandbox": live.row.id})
 
     async def _awake(self, live: Live, asked: bool = False) -> None:

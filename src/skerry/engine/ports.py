@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import struct
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -43,6 +44,11 @@ class Connection:
         """Nothing more will be written; what comes back is still read."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
+
+    def reset(self) -> None:
+        """The other side broke off: so does this one, lest a program takes half a message for a whole one."""
+        with contextlib.suppress(OSError):
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     async def aclose(self) -> None:
         self._socket.close()

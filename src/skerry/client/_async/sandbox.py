@@ -10,11 +10,13 @@ from types import TracebackType
 from typing import Unpack
 
 from skerry.client import backend_async as backend
-from skerry.client import requests
+from skerry.client import preview_requests, requests
 from skerry.client._async.client import AsyncClient
 from skerry.client._async.files import AsyncFiles
+from skerry.client._async.forward import AsyncForward
 from skerry.client._async.git import AsyncGit
 from skerry.client._async.network import AsyncSandboxNetwork
+from skerry.client._async.previews import AsyncPreview, AsyncPreviews
 from skerry.client._async.process import AsyncProcess
 from skerry.client._async.processes import AsyncProcesses
 from skerry.client._async.questions import AsyncAsking
@@ -45,6 +47,7 @@ from skerry.types import (
     Network,
     Options,
     PortState,
+    PreviewInfo,
     ProcessInfo,
     Pty,
     Result,
@@ -104,6 +107,7 @@ class AsyncSandbox:
         self.files = AsyncFiles(self)
         self.git = AsyncGit(self)
         self.network = AsyncSandboxNetwork(self)
+        self.previews = AsyncPreviews(self)
         self.processes = AsyncProcesses(self)
         self.sessions = AsyncSessions(self)
         self.asking: builtins.list[AsyncAsking] = []  # callbacks that answer questions for it
@@ -370,3 +374,24 @@ class AsyncSandbox:
                 return
             last = state.last
         raise rounds.error or never_opened(port, timeout, last)
+
+    async def expose(
+        self, port: int, *, public: bool = False, expires: str | int | float | None = None
+    ) -> AsyncPreview:
+        """Show what listens on a port inside by a URL of its own, to those who have its token, or to all (`public`).
+        `expires`: after so long ("1h"), else never. The same port again is the same preview, with these terms."""
+        wish = preview_requests.preview_request(port, public, expires)
+        info = await self.client.value(preview_requests.expose(self.id, wish), PreviewInfo)
+        return AsyncPreview(self, info)
+
+    def forward(
+        self,
+        remote: int,
+        *,
+        local: int = 0,
+        bind: str = "127.0.0.1",
+        on_error: backend.Callback[SkerryError] | None = None,
+    ) -> AsyncForward:
+        """A port of this machine that leads to one inside, while it is entered: `async with sandbox.forward(3000) as
+        forward:` listens on `forward.port`, any that is free unless `local` names one."""
+        return AsyncForward(self, remote, local=local, bind=bind, on_error=on_error)

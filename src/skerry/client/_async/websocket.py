@@ -99,6 +99,10 @@ class AsyncWebSocket:
             self._wire.cut()
             await self._response.aclose()
 
+    def cut(self) -> None:
+        """Break it off: what another thread is just doing with it fails."""
+        self._wire.cut()
+
     async def _hear_out(self) -> None:
         if not await backend.take_at_once(self._reading):
             return

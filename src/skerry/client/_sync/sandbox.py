@@ -11,11 +11,13 @@ from types import TracebackType
 from typing import Unpack
 
 from skerry.client import backend_sync as backend
-from skerry.client import requests
+from skerry.client import preview_requests, requests
 from skerry.client._sync.client import Client
 from skerry.client._sync.files import Files
+from skerry.client._sync.forward import Forward
 from skerry.client._sync.git import Git
 from skerry.client._sync.network import SandboxNetwork
+from skerry.client._sync.previews import Preview, Previews
 from skerry.client._sync.process import Process
 from skerry.client._sync.processes import Processes
 from skerry.client._sync.questions import Asking
@@ -46,6 +48,7 @@ from skerry.types import (
     Network,
     Options,
     PortState,
+    PreviewInfo,
     ProcessInfo,
     Pty,
     Result,
@@ -105,6 +108,7 @@ class Sandbox:
         self.files = Files(self)
         self.git = Git(self)
         self.network = SandboxNetwork(self)
+        self.previews = Previews(self)
         self.processes = Processes(self)
         self.sessions = Sessions(self)
         self.asking: builtins.list[Asking] = []  # callbacks that answer questions for it
@@ -371,3 +375,24 @@ class Sandbox:
                 return
             last = state.last
         raise rounds.error or never_opened(port, timeout, last)
+
+    def expose(
+        self, port: int, *, public: bool = False, expires: str | int | float | None = None
+    ) -> Preview:
+        """Show what listens on a port inside by a URL of its own, to those who have its token, or to all (`public`).
+        `expires`: after so long ("1h"), else never. The same port again is the same preview, with these terms."""
+        wish = preview_requests.preview_request(port, public, expires)
+        info = self.client.value(preview_requests.expose(self.id, wish), PreviewInfo)
+        return Preview(self, info)
+
+    def forward(
+        self,
+        remote: int,
+        *,
+        local: int = 0,
+        bind: str = "127.0.0.1",
+        on_error: backend.Callback[SkerryError] | None = None,
+    ) -> Forward:
+        """A port of this machine that leads to one inside, while it is entered: `with sandbox.forward(3000) as
+        forward:` listens on `forward.port`, any that is free unless `local` names one."""
+        return Forward(self, remote, local=local, bind=bind, on_error=on_error)

@@ -100,6 +100,10 @@ class WebSocket:
             self._wire.cut()
             self._response.close()
 
+    def cut(self) -> None:
+        """Break it off: what another thread is just doing with it fails."""
+        self._wire.cut()
+
     def _hear_out(self) -> None:
         if not backend.take_at_once(self._reading):
             return

@@ -1,0 +1,237 @@
+"""Ports of this machine that lead to ports inside: TCP as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from serving import Server, wait_until
+
+from skerry import AsyncSandbox, Forward, InvalidRequest, NotFound, Sandbox, SkerryError
+
+# Answers each connection with what it was sent, reversed, after the other side has said all; `B`: the same as it comes.
+PROGRAM = """
+import socket, sys, threading
+def serve(family, address, port, talk):
+    listener = socket.create_server((address, port), family=family)
+    def each(c):
+        with c: talk(c)
+    while True:
+        c, _ = listener.accept()
+        threading.Thread(target=each, args=(c,), daemon=True).start()
+def all_at_the_end(c):
+    got = b""
+    while piece := c.recv(65536): got += piece
+    c.sendall(got[::-1])
+def as_it_comes(c):
+    while piece := c.recv(65536): c.sendall(piece)
+def breaks_off(c):
+    c.recv(1)
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\\1\\0\\0\\0\\0\\0\\0\\0")
+def tells_how_it_ended(c):
+    try: end = "orderly" if not c.recv(65536) else "?"
+    except ConnectionError: end = "reset"
+    open("/tmp/ended", "w").write(end)
+def speaks_first(c):
+    c.sendall(b"hello"); c.recv(1)
+def never_reads(c):
+    threading.Event().wait()
+for number, talk in enumerate((all_at_the_end, as_it_comes, breaks_off, tells_how_it_ended, speaks_first, never_reads)):
+    threading.Thread(target=serve, args=(socket.AF_INET, "127.0.0.1", 7000 + number, talk), daemon=True).start()
+serve(socket.AF_INET6, "::1", 7010, as_it_comes)
+"""
+
+
+@pytest.fixture(scope="module")
+def box(server: Server) -> Iterator[Sandbox]:
+    with Sandbox(server=server.address) as sandbox:
+        sandbox.files.write("/workspace/program.py", PROGRAM)
+        sandbox.spawn("exec python3 program.py")
+        sandbox.wait_for_port(7010)
+        sandbox.wait_for_port(7005)
+        yield sandbox
+
+
+def connected(forward: Forward) -> socket.socket:
+    return socket.create_connection((forward.host, forward.port), timeout=30)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+def test_a_half_closed_connection_still_gets_its_answer(box: Sandbox) -> None:
+    with box.forward(7000) as forward, connected(forward) as connection:
+        connection.sendall(b"abc")
+        connection.shutdown(socket.SHUT_WR)
+        assert read_all(connection) == b"cba"
+
+
+def test_a_program_that_speaks_first_is_heard(box: Sandbox) -> None:
+    with box.forward(7004) as forward, connected(forward) as connection:
+        assert connection.recv(5) == b"hello"
+
+
+def test_bulk_passes_whole_both_ways_at_once(box: Sandbox) -> None:
+    data = os.urandom(16 << 20)
+    with box.forward(7001) as forward, connected(forward) as connection:
+        sending = threading.Thread(target=lambda: (connection.sendall(data), connection.shutdown(socket.SHUT_WR)))
+        sending.start()
+        assert read_all(connection) == data
+        sending.join()
+
+
+def test_a_program_that_listens_on_ipv6_alone_is_reached(box: Sandbox) -> None:
+    with box.forward(7010) as forward, connected(forward) as connection:
+        connection.sendall(b"x")
+        assert connection.recv(1) == b"x"
+
+
+def test_many_connections_at_once(box: Sandbox) -> None:
+    with box.forward(7001) as forward, contextlib.ExitStack() as stack:
+        many = [stack.enter_context(connected(forward)) for _ in range(40)]
+        for number, connection in enumerate(many):
+            connection.sendall(b"%02d" % number)
+        assert [connection.recv(2) for connection in many] == [b"%02d" % number for number in range(40)]
+
+
+def test_a_reset_inside_is_a_reset_outside(box: Sandbox) -> None:
+    with box.forward(7002) as forward, connected(forward) as connection:
+        connection.sendall(b"x")
+        with pytest.raises(ConnectionResetError):
+            connection.recv(1)
+
+
+def test_a_reset_outside_is_a_reset_inside(box: Sandbox) -> None:
+    box.run("rm -f /tmp/ended")
+    with box.forward(7003) as forward:
+        connection = connected(forward)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        there = "grep ':1B5B ' /proc/net/tcp | grep -q ' 01 '"
+        wait_until(lambda: box.run(there).ok, "the connection inside")
+        connection.close()
+        wait_until(lambda: box.run("cat /tmp/ended").stdout == "reset", "the reset to arrive")
+
+
+def test_a_program_that_does_not_read_slows_its_sender(box: Sandbox) -> None:
+    with box.forward(7005) as forward, connected(forward) as connection:
+        connection.settimeout(1)
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            while sent < 256 << 20:
+                sent += connection.send(b"x" * 65536)
+        assert sent < 64 << 20
+
+
+def test_a_port_on_which_nothing_listens_is_a_reset_and_told(box: Sandbox) -> None:
+    told: list[SkerryError] = []
+    with box.forward(7999, on_error=told.append) as forward, connected(forward) as connection:
+        with pytest.raises(ConnectionResetError):
+            connection.recv(1)
+        wait_until(lambda: told, "the word about it")
+    assert "nothing listens on port 7999" in str(told[0])
+
+
+def test_leaving_the_forward_ends_its_connections(box: Sandbox) -> None:
+    with box.forward(7001) as forward:
+        connection = connected(forward)
+        connection.sendall(b"x")
+        assert connection.recv(1) == b"x"
+        port = forward.port
+    with contextlib.suppress(ConnectionResetError):
+        assert connection.recv(1) == b""
+    connection.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+async def test_the_async_twin_forwards_too(server: Server, box: Sandbox) -> None:
+    import asyncio
+
+    sandbox = await AsyncSandbox.get(box.id, server=server.address)
+    async with sandbox.forward(7000) as forward:
+        reader, writer = await asyncio.open_connection(forward.host, forward.port)
+        writer.write(b"abc")
+        writer.write_eof()
+        assert await reader.read() == b"cba"
+        writer.close()
+    await sandbox.aclose()
+
+
+def test_what_is_no_port_is_refused(box: Sandbox) -> None:
+    for wrong in (0, 65536, -1):
+        with pytest.raises(InvalidRequest):
+            box.forward(wrong)
+    with pytest.raises(InvalidRequest, match="not open"):
+        _ = box.forward(80).port
+
+
+def test_anothers_ports_are_not_found(server: Server, box: Sandbox) -> None:
+    with server.http() as http:
+        token = http.post("/v1/tokens", json={"scope": "use", "owner": "eve"}).json()["secret"]
+        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+                   "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}  # fmt: skip
+        path = f"/v1/sandboxes/{box.id}/ports/7000/connect"
+        assert http.get(path, headers={"Authorization": f"Bearer {token}", **upgrade}).status_code == 404
+        assert http.get(path).status_code == 426
+        assert http.get(f"/v1/sandboxes/{box.id}/ports/7999/connect", headers=upgrade).status_code == 409
+        assert http.get(f"/v1/sandboxes/{box.id}/ports/0/connect", headers=upgrade).status_code == 400
+
+
+def test_a_stopped_sandbox_is_woken_and_a_deleted_one_is_not_found(server: Server) -> None:
+    sandbox = Sandbox.create(server=server.address, name=f"woken-{os.getpid()}")
+    told: list[SkerryError] = []
+    with sandbox.forward(22, on_error=told.append) as forward:
+        sandbox.stop()
+        with connected(forward) as connection, contextlib.suppress(ConnectionResetError):
+            connection.recv(1)
+        wait_until(lambda: told, "the word about it")
+        assert "nothing listens" in str(told[0])
+        assert sandbox.info().state == "running"
+        with server.http() as http:
+            http.delete(f"/v1/sandboxes/{sandbox.id}").raise_for_status()
+        with connected(forward) as connection, contextlib.suppress(ConnectionResetError):
+            connection.recv(1)
+        wait_until(lambda: len(told) > 1, "the word about the second")
+        assert isinstance(told[1], NotFound)
+
+
+def test_the_command_forwards_until_it_is_interrupted(server: Server, box: Sandbox) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "skerry", "--server", server.address, "forward", box.id, "0:7000", "0:7999"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(2)]
+    ports = [int(re.fullmatch(r"127\.0\.0\.1:(\d+) -> \d+\n", line)[1]) for line in lines]  # type: ignore[index]
+    with socket.create_connection(("127.0.0.1", ports[0]), timeout=30) as connection:
+        connection.sendall(b"abc")
+        connection.shutdown(socket.SHUT_WR)
+        assert read_all(connection) == b"cba"
+    for _ in range(3):
+        connection = socket.create_connection(("127.0.0.1", ports[1]), timeout=30)
+        with connection, pytest.raises(ConnectionResetError):
+            connection.recv(1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert errors.count("nothing listens on port 7999") == 1  # told once
+
+
+def test_the_keepers_own_socket_is_no_port(box: Sandbox) -> None:
+    """What the keeper listens on is a unix socket: no port leads to it."""
+    listening = box.run("cat /proc/net/tcp /proc/net/tcp6 | awk '$4 == \"0A\" {print $2, $8}'").stdout.split("\n")
+    ports = {int(line.split()[0].rpartition(":")[2], 16) for line in listening if line}
+    assert {7000, 7001, 7002, 7003, 7004, 7005, 7010} <= ports
+    ours = ports - {7000, 7001, 7002, 7003, 7004, 7005, 7010}
+    for port in ours:  # the door's, if it is there: redirected connections only
+        with box.forward(port) as forward, connected(forward) as connection, contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
