@@ -12,8 +12,13 @@ from skerry.types import CreateRequest, Network, SecretValue
 
 
 def on_this_machine(network: Network) -> tuple[Network, tuple[SecretValue, ...]]:
-    """Presets looked up here, with the secrets that they carry."""
-    return network, ()
+    """Presets looked up here, with the secrets that they carry. Blocks: this machine's own clients are asked."""
+    if not network.presets:
+        return network, ()
+    from skerry.client.presets import read_presets  # 20 ms, which only those pay who name one
+
+    presets, secrets = read_presets(network.presets)
+    return replace(network, presets=presets), secrets
 
 
 def secret_values(secrets: Sequence[object]) -> tuple[SecretValue, ...]:

@@ -1,0 +1,81 @@
+"""git: the hosts that its configuration and the repository here name: remotes, `insteadOf`, `http.<url>`, logins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+from skerry.client.presets.finding import PORTS, Finding, without_login
+from skerry.client.presets.machine import Machine
+from skerry.types.hosts import BadHost, parse_host
+
+# user@host:path, which is no URL and no Windows drive
+_SCP: Final = re.compile(r"(?:[^@/:\s]+@)?(?P<host>[A-Za-z0-9.-]{2,}|\[[0-9A-Fa-f:.]+\]):(?!//)\S*")
+_HEADER: Final = re.compile(r"(?P<name>[A-Za-z-]+):\s*(?P<value>.+)")
+
+
+def read(machine: Machine) -> Finding:
+    found = Finding("git", machine)
+    said = machine.ask("git", "config", "--list", "--null")
+    if said is None:
+        raise found.error("there is no git on this machine that could be asked for its set-up")
+    pairs = [(key, value) for key, _, value in (row.partition("\n") for row in said.split("\0")) if key]
+    urls = [url for key, value in pairs for url in _urls(key, value)]
+    first = next((url for url in urls if urlsplit(url).scheme in ("https", "http")), None)
+    through = False
+    if first is not None:
+        values = dict(pairs)
+        through = found.use_proxy(values.get("http.proxy") or machine.proxy_of(first))
+    for url in urls:
+        _visit(found, url, through)
+    if not found.rules:
+        raise found.error("its set-up and the repository here name no host")
+    _carry(found, pairs)
+    found.bundles += [
+        machine.path(value) for key, value in pairs if re.fullmatch(r"http\.(?:.*\.)?sslcainfo", key) and value
+    ]
+    return found
+
+
+def _urls(key: str, value: str) -> Iterator[str]:
+    section, _, rest = key.partition(".")
+    middle, dot, name = rest.rpartition(".")
+    if section == "remote" and name in ("url", "pushurl"):
+        yield value
+    elif section in ("url", "http", "credential") and dot:
+        yield middle
+
+
+def _visit(found: Finding, url: str, through: bool) -> None:
+    """A path on this machine is none; an address with a star in it names no one host."""
+    if urlsplit(url).scheme in PORTS:
+        if "*" not in urlsplit(url).netloc:
+            found.visit(url, proxied=through and urlsplit(url).scheme in ("http", "https"))
+    elif match := _SCP.fullmatch(url):
+        try:
+            found.allow(parse_host(match["host"]), 22)
+        except BadHost:
+            return
+
+
+def _carry(found: Finding, pairs: list[tuple[str, str]]) -> None:
+    """What leads elsewhere goes inside by variables, above every file there; headers that sign in become secrets."""
+    carried = []
+    for key, value in pairs:
+        middle = key.partition(".")[2].rpartition(".")[0]
+        if key.endswith((".insteadof", ".pushinsteadof")) and key.startswith("url."):
+            web = urlsplit(middle).scheme in ("http", "https")
+            carried.append((f"url.{without_login(middle) if web else middle}.{key.rpartition('.')[2]}", value))
+        elif key.startswith("http.") and key.endswith(".extraheader") and (match := _HEADER.fullmatch(value)):
+            parts = urlsplit(middle)
+            if parts.scheme in PORTS and parts.hostname:
+                kind, space, secret = match["value"].partition(" ")
+                header = f"{match['name']}: {kind} {{}}" if space else f"{match['name']}: {{}}"
+                port = parts.port or PORTS[parts.scheme]
+                found.carry(parts.scheme, parse_host(parts.hostname), port, (secret or kind).strip(), header=header)
+    for number, (key, value) in enumerate(carried):
+        found.env |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    if carried:
+        found.env["GIT_CONFIG_COUNT"] = str(len(carried))

@@ -1,0 +1,117 @@
+"""This machine, as far as presets look at it: its variables, files, programs and names."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from skerry.types.hosts import Address, Name, closed, parse_host, plain
+
+FILE_MOST: Final = 4 << 20
+ANSWER_WITHIN: Final = 30.0
+NAME_WITHIN: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Machine:
+    environ: Mapping[str, str]
+    cwd: Path
+
+    @classmethod
+    def this(cls) -> Machine:
+        return cls(dict(os.environ), Path.cwd())
+
+    @property
+    def home(self) -> Path:
+        return Path(self.environ.get("HOME") or Path.home())
+
+    def variable(self, name: str) -> str | None:
+        """As curl, pip and the others read a proxy's variable: lower case first."""
+        return self.environ.get(name.lower()) or self.environ.get(name.upper()) or None
+
+    def path(self, text: str) -> Path:
+        return self.cwd / (self.home / text[2:] if text.startswith("~/") else text)
+
+    def read(self, path: Path) -> str | None:
+        """None if it is not there or not ours to read."""
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                return file.read(FILE_MOST)
+        except OSError:
+            return None
+
+    def ask(self, *argv: str, **variables: str) -> str | None:
+        """What a program of this machine says; None if there is none, or it fails or says nothing in time."""
+        environment = {**self.environ, "LC_ALL": "C.UTF-8", **variables}
+        program = self.program(argv[0])
+        if program is None:
+            return None
+        try:
+            done = subprocess.run(
+                [program, *argv[1:]], env={name: value for name, value in environment.items() if value}, cwd=self.cwd,
+                check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                timeout=ANSWER_WITHIN,
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout[:FILE_MOST].decode("utf-8", "replace")
+
+    def program(self, name: str) -> str | None:
+        """Where the program is that `ask` would run."""
+        return shutil.which(name, path=self.environ.get("PATH"))
+
+    def addresses(self, host: str) -> tuple[Address, ...]:
+        """Where a name is; () if that can't be found out soon."""
+        parsed = parse_host(host)
+        if not isinstance(parsed, Name):
+            return (parsed,)
+        found: list[Address] = []
+
+        def look_up() -> None:
+            try:
+                answers = socket.getaddrinfo(parsed, None, type=socket.SOCK_STREAM)
+            except OSError:
+                return
+            found.extend(dict.fromkeys(plain(str(answer[4][0])) for answer in answers))
+
+        thread = threading.Thread(target=look_up, daemon=True)
+        thread.start()
+        thread.join(NAME_WITHIN)
+        return tuple(found)
+
+    def needs_naming(self, address: Address) -> bool:
+        """Does a rule have to name the address: is it in a closed range, or this machine's own?"""
+        return closed(address) is not None or _is_here(address)
+
+    def proxy_of(self, url: str) -> str | None:
+        """The proxy that the usual variables name for a URL."""
+        parts = urlsplit(url)
+        found = self.variable(f"{parts.scheme}_proxy") or self.variable("all_proxy")
+        return None if found is None or self.goes_direct(parts.hostname or "") else found
+
+    def goes_direct(self, host: str, exempt: str | None = None) -> bool:
+        """Is the host named by no_proxy, itself or as something below an entry?"""
+        for entry in (exempt if exempt is not None else self.variable("no_proxy") or "").replace(",", " ").split():
+            domain = entry.partition(":")[0].lstrip("*").lstrip(".").lower()
+            if entry == "*" or (domain and (host == domain or host.endswith(f".{domain}"))):
+                return True
+        return False
+
+
+def _is_here(address: Address) -> bool:
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+            probe.bind((str(address), 0))
+    except OSError as error:
+        return error.errno != errno.EADDRNOTAVAIL
+    return True

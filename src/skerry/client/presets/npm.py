@@ -1,0 +1,120 @@
+"""npm: its registries, as `npm config ls` tells them, and the logins in .npmrc files, which it does not tell."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from skerry.client.presets.finding import PLACE, Finding
+from skerry.client.presets.machine import Machine
+from skerry.client.presets.remembered import remembered
+from skerry.types.hosts import BadHost, parse_authority
+
+_SCOPED: Final = re.compile(r"@[A-Za-z0-9._~-]+:registry")
+_LOGIN: Final = re.compile(r"//(?P<place>.+?)/?:(?P<what>_authToken|_auth|_password|username)")
+_VARIABLE: Final = re.compile(r"\$\{([^}]+)\}")
+_PROBE: Final = "npm"
+
+
+def read(machine: Machine) -> Finding:
+    found = Finding("npm", machine)
+    settings = _settings(machine)
+    if not isinstance(settings.get("registry"), str):
+        raise found.error("there is no npm on this machine that could be asked for its registry")
+    registries = {"registry": str(settings["registry"])}
+    registries |= {key: str(value) for key, value in settings.items() if _SCOPED.fullmatch(key)}
+    first = registries["registry"]
+    through = found.use_proxy(_proxy(machine, settings, first))
+    plain = {key: found.visit(url, proxied=through) for key, url in registries.items()}
+    for other in _file_hosts(machine, first):
+        found.visit(other, proxied=through)
+    _sign_in(found, settings, set(registries.values()))
+    if isinstance(settings.get("cafile"), str):
+        found.bundles.append(machine.path(settings["cafile"]))
+    given = settings.get("ca")
+    found.certificates += [given] if isinstance(given, str) else given if isinstance(given, list) else []
+    found.env["NPM_CONFIG_REGISTRY"] = plain.pop("registry")
+    if plain:  # a scope's registry has no variable that a shell could hold
+        found.files["npmrc"] = "".join(f"{key}={url}\n" for key, url in plain.items())
+        found.env["NPM_CONFIG_GLOBALCONFIG"] = f"{PLACE}/npmrc"
+    return found
+
+
+def _settings(machine: Machine) -> dict[str, Any]:
+    try:
+        said = json.loads(machine.ask("npm", "config", "ls", "--long", "--json") or "")
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _proxy(machine: Machine, settings: dict[str, Any], url: str) -> str | None:
+    parts = urlsplit(url)
+    named = (settings.get("https-proxy") if parts.scheme == "https" else None) or settings.get("proxy")
+    exempt = settings.get("noproxy")
+    words = exempt if isinstance(exempt, str) else ",".join(map(str, exempt or ()))
+    if machine.goes_direct(parts.hostname or "", words):
+        return None
+    return str(named) if named else machine.proxy_of(url)
+
+
+def _file_hosts(machine: Machine, registry: str) -> list[str]:
+    """Where a registry's packages lie, if not beside it: npm is asked for the address of one."""
+
+    def look() -> list[str] | None:
+        said = (machine.ask("npm", "view", _PROBE, "dist.tarball", "--fetch-retries=0") or "").strip()
+        parts = urlsplit(said)
+        if parts.scheme not in ("http", "https"):
+            return None
+        return [f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/"]
+
+    return remembered(machine, f"npm {registry}", look)
+
+
+def _sign_in(found: Finding, settings: dict[str, Any], registries: set[str]) -> None:
+    """`//host/path/:_authToken=…`, for those hosts that are registries here."""
+    hosts = {urlsplit(url).netloc.rpartition("@")[2]: urlsplit(url).scheme for url in registries}
+    logins: dict[str, dict[str, str]] = {}
+    for key, value in _lines(found.machine, settings):
+        match = _LOGIN.fullmatch(key)
+        if match and match["place"].partition("/")[0] in hosts:
+            logins.setdefault(match["place"].partition("/")[0], {})[match["what"]] = value
+    for place, login in logins.items():
+        scheme = hosts[place]
+        try:
+            host, port = parse_authority(place, 443 if scheme == "https" else 80)
+        except BadHost:
+            continue
+        if login.get("_authToken"):
+            found.carry(scheme, host, port or 443, login["_authToken"], header="Authorization: Bearer {}")
+        elif login.get("_auth"):
+            found.carry(scheme, host, port or 443, login["_auth"], header="Authorization: Basic {}")
+        elif login.get("username") and login.get("_password"):
+            found.sign_in(scheme, host, port or 443, login["username"], _decoded(login["_password"]))
+
+
+def _lines(machine: Machine, settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Of all .npmrc files, what counts less first, as npm would take them with `${VARIABLES}` put in."""
+    project = next(
+        (at / ".npmrc" for at in (machine.cwd, *machine.cwd.parents) if (at / "package.json").exists()), None
+    )
+    given = (settings.get("globalconfig"), settings.get("userconfig"), project or machine.cwd / ".npmrc")
+    for path in given:
+        for line in (machine.read(Path(str(path))) or "").splitlines() if path else ():
+            key, equals, value = line.strip().partition("=")
+            if equals and not key.startswith(("#", ";")):
+                whole = _VARIABLE.sub(lambda m: machine.environ.get(m[1], m[0]), value.strip())
+                yield key.strip(), whole.strip("\"'")
+
+
+def _decoded(text: str) -> str:
+    try:
+        return base64.b64decode(text, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return text

@@ -1,0 +1,120 @@
+"""pip: its indexes and links, as `pip config list` tells them, or the one that it has built in."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from typing import Final
+from urllib.parse import urlsplit
+
+from skerry.client.presets.finding import Finding
+from skerry.client.presets.machine import Machine
+from skerry.client.presets.remembered import remembered
+
+# What `pip install` goes by, later ones first. A package that indexes have, to see where their files lie.
+_SECTIONS: Final = ("global", "install", ":env:")
+_LINE: Final = re.compile(r"(global|install|:env:)\.([a-z-]+)=(.+)")
+_DEFAULT: Final = re.compile(r"--index-url <url>.*?\(default (\S+?)\)")
+_PROBE: Final = "pip"
+_COMMANDS: Final = (("pip",), ("pip3",), ("python3", "-m", "pip"))
+
+
+def read(machine: Machine) -> Finding:
+    found = Finding("pip", machine)
+    command, settings = _settings(machine)
+    if settings is None:
+        raise found.error("there is no pip on this machine that could be asked for its index")
+    index, extra = _words(settings, "index-url"), _words(settings, "extra-index-url")
+    no_index = (settings.get("no-index") or "").lower() in ("1", "true", "yes", "on")
+    indexes = [] if no_index else [*(index[:1] or [_default(found, command)]), *extra]
+    links = _words(settings, "find-links")
+    urls = [url for url in (*indexes, *links) if _on_the_network(url)]
+    if not urls:
+        raise found.error("its set-up names files of this machine only, which are not in a sandbox")
+    through = found.use_proxy(settings.get("proxy") or machine.proxy_of(urls[0]))
+    plain = {url: found.visit(url, proxied=through) for url in urls}
+    for url in indexes:
+        if url in plain:
+            for other in _file_hosts(machine, command, url, settings):
+                found.visit(other, proxied=through)
+    if settings.get("cert"):
+        found.bundles.append(machine.path(settings["cert"]))
+    _set(found, "PIP_INDEX_URL", [plain[url] for url in index[:1] if url in plain and not no_index])
+    _set(found, "PIP_EXTRA_INDEX_URL", [plain[url] for url in extra if url in plain and not no_index])
+    _set(found, "PIP_FIND_LINKS", [plain[url] for url in links if url in plain])
+    _set(found, "PIP_NO_INDEX", ["1"] * no_index)
+    _set(found, "PIP_TRUSTED_HOST", _words(settings, "trusted-host"))
+    _set(found, "PIP_DEFAULT_TIMEOUT", _words(settings, "timeout") or _words(settings, "default-timeout"))
+    return found
+
+
+def _settings(machine: Machine) -> tuple[tuple[str, ...], dict[str, str] | None]:
+    for command in _COMMANDS:
+        said = machine.ask(*command, "config", "list")
+        if said is not None:
+            return command, parse_settings(said)
+    return (), None
+
+
+def parse_settings(said: str) -> dict[str, str]:
+    """Lines like `global.index-url='https://…'`; the variables' section wins, then install's, then global's."""
+    rows = {}
+    for line in said.splitlines():
+        match = _LINE.fullmatch(line.strip())
+        if match:
+            try:
+                rows[match[1], match[2]] = str(ast.literal_eval(match[3]))
+            except (ValueError, SyntaxError):
+                continue
+    return {key: rows[section, key] for section in _SECTIONS for at, key in rows if at == section}
+
+
+def _default(found: Finding, command: tuple[str, ...]) -> str:
+    """The one that is built in: its help tells it. pip takes half a second for that, so that it is kept."""
+
+    def look() -> list[str] | None:
+        match = _DEFAULT.search(" ".join((found.machine.ask(*command, "install", "--help") or "").split()))
+        return [match[1]] if match and _on_the_network(match[1]) else None
+
+    told = remembered(found.machine, f"default of {found.machine.program(command[0])}", look)
+    if not told:
+        raise found.error("pip does not say which index it uses", "set index-url in pip.conf, or PIP_INDEX_URL")
+    return told[0]
+
+
+def _file_hosts(machine: Machine, command: tuple[str, ...], index: str, settings: dict[str, str]) -> list[str]:
+    """Where an index's files lie, if not beside it: pip is asked what it would download. Its own settings are left
+    out, since a file of this machine may be what it would take first."""
+
+    def look() -> list[str] | None:
+        options = [f"--index-url={index}"]
+        options += [f"--{name}={settings[name]}" for name in ("cert", "proxy", "client-cert") if settings.get(name)]
+        options += [f"--trusted-host={host}" for host in _words(settings, "trusted-host")]
+        unset = {name: "" for name in machine.environ if name.startswith("PIP_")}
+        said = machine.ask(
+            *command, "install", "--dry-run", "--no-deps", "--ignore-installed", "--no-input", "--quiet",
+            "--disable-pip-version-check", "--timeout=10", "--retries=1", "--report=-", *options, _PROBE,
+            **{**unset, "PIP_CONFIG_FILE": "/dev/null"},
+        )  # fmt: skip
+        try:
+            url = json.loads(said or "")["install"][0]["download_info"]["url"]
+        except (ValueError, LookupError, TypeError):
+            return None
+        parts = urlsplit(str(url))
+        return [f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/"] if _on_the_network(url) else []
+
+    return remembered(machine, f"pip {index}", look)
+
+
+def _words(settings: dict[str, str], name: str) -> list[str]:
+    return (settings.get(name) or "").split()
+
+
+def _on_the_network(url: str) -> bool:
+    return urlsplit(url).scheme in ("http", "https")
+
+
+def _set(found: Finding, name: str, words: list[str]) -> None:
+    if words:
+        found.env[name] = " ".join(words)
