@@ -104,6 +104,8 @@ class Server:
         found = [line for line in self.mounts.read_text().splitlines() if name in line]
         for pattern in (f"skerry/{name}/sb-*", f"*/skerry/{name}/sb-*", f"*/*/skerry/{name}/sb-*"):
             found += [str(p) for p in Path("/sys/fs/cgroup").glob(pattern)]
-        found += [str(p) for p in Path("/run/skerry/ranges").glob("*") if name in p.read_text()]
+        held = {str(p): p.read_text().split() for p in Path("/run/skerry/ranges").glob("*")}
+        alive = self.process is not None and self.process.poll() is None  # then its network worker has a uid
+        found += [p for p, words in held.items() if name in words and not (alive and "worker" in words)]
         found += [str(p) for where in "kmb" for p in (run_dir(self.state_dir) / where).glob("*")]
         return found

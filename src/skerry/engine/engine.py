@@ -17,12 +17,14 @@ from msgspec.structs import replace
 from skerry._version import __version__
 from skerry.config import Settings
 from skerry.engine import furnishing, lifecycle, place, plan, recovery
+from skerry.engine.attempts import Attempts
 from skerry.engine.database import Database
 from skerry.engine.events import Events
 from skerry.engine.files import Files
 from skerry.engine.images import Images
 from skerry.engine.live import Live
-from skerry.engine.policies import NoDoors, Policies
+from skerry.engine.network import Doors
+from skerry.engine.policies import Policies
 from skerry.engine.ports import Ports
 from skerry.engine.preview_listener import PreviewListener
 from skerry.engine.previews import Previews
@@ -43,7 +45,6 @@ from skerry.errors import (
     SkerryError,
 )
 from skerry.keeper import Keeper, build_id
-from skerry.network.netns import Namespaces
 from skerry.runtimes import Runtime
 from skerry.storage import ImageStore, LayerStore, pick_driver
 from skerry.types import (
@@ -73,6 +74,7 @@ class Engine:
         self._maxima = plan.host_maxima()
         self._opened_at = time.time()
         self._reach = Reach(self._awake)
+        self.doors = Doors(settings, self._lives, self._reach, self._spawn)
         self.ports = Ports(self._use, self._find, self._reach)
         self.previews = Previews(PreviewListener(settings), self._find, self._lives, self._reach, self._spawn)
         self.processes = Processes(self._find, self._use, self._fail, self._spawn)
@@ -99,12 +101,18 @@ class Engine:
         await asyncio.to_thread(driver.prepare)
         rows = Rows(self.database, self.events)
         watcher = Watcher(self.events, self._spawn, self._fail)
-        self.host = lifecycle.Host(self.settings, rows, layers, driver, self._first_process_ended, watcher.watch)
-        self.network.begin(rows, NoDoors())
+        self.doors.begin(Attempts(self.database))
+        self._reach.begin(self.doors.namespaces)
+        self.host = lifecycle.Host(
+            self.settings, rows, layers, driver, self._first_process_ended, watcher.watch, self.doors
+        )
+        self.network.begin(rows, self.doors)
+        self.doors.secrets, self.doors.ask = self.host.secrets.brokered, self.network.ask
+        self.doors.shared, self.doors.used = self.previews.shared, self.previews.used
         self._lives.update(await recovery.recover(self.host))
-        self._namespaces = Namespaces()
-        self._reach.begin(self._namespaces)
-        await self.previews.begin(self.database, lambda _, __: None)
+        await self.previews.begin(self.database, self.doors.tell)
+        self.doors.renew = self.previews.greet
+        self.previews.greet()
         ends = Ends(self._end_life, self._end_idle, self._finish, self._fail)
         self._spawn(Reaper(self._lives, ends, self._spawn).watch())
 
@@ -120,9 +128,9 @@ class Engine:
             await live.detach()
         with contextlib.suppress(OSError):  # busy while sandboxes live; adopted by the next server
             await asyncio.to_thread(self.host.driver.close)
+        await self.doors.close()
         self.host.close()
         self.previews.close()
-        self._namespaces.close()
         self.events.close()
         self.database.close()
         for fd in self._locks:
@@ -188,6 +196,8 @@ class Engine:
             live.row = self.host.rows.update(row, spec=spec, ends_at=ends_at)
             if row.state == "running":
                 await self._configure(live)
+            if request.secrets is not None:
+                await self.doors.changed(live)
         return live.row.info()
 
     async def delete(self, caller: Caller, ref: str) -> None:
@@ -327,6 +337,7 @@ class Engine:
         if live.deleted:
             del self._lives[live.row.id]
             self.previews.gone(live.row.id)
+            self.network.gone(live.row.id)
             log.info("deleted", extra={"sandbox": live.row.id})
 
     async def _awake(self, live: Live, asked: bool = False) -> None:

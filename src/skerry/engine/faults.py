@@ -7,9 +7,9 @@ import os
 import signal
 
 CREATE = ("create.row", "create.unit")
-START = ("start.range", "start.wall", "start.keeper", "start.row")
+START = ("start.range", "start.wall", "start.door", "start.keeper", "start.row")
 STOP = ("stop.mark", "stop.keeper", "stop.wall", "stop.range", "stop.row")
-DELETE = ("delete.mark", "delete.wall", "delete.range", "delete.unit", "delete.row")
+DELETE = ("delete.mark", "delete.wall", "delete.range", "delete.unit", "delete.network", "delete.row")
 POINTS = CREATE + START + STOP + DELETE
 
 

@@ -15,6 +15,7 @@ from skerry.engine.secrets import Secrets
 from skerry.errors import InvalidRequest, QuotaExceeded
 from skerry.keeper import Keeper
 from skerry.network import authority
+from skerry.network.messages import PROXY, PROXY_PORT
 from skerry.types import Network, Preset
 
 log = logging.getLogger("skerry.engine")
@@ -45,12 +46,19 @@ _TRUST: Final = {
     f"-Djavax.net.ssl.trustStorePassword={authority.STORE_PASSWORD}",
 }
 
+# For programs that prefer to be told: all of their attempts would come to the worker anyway.
+_PROXIES: Final = {
+    **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), f"http://{PROXY}:{PROXY_PORT}"),
+    **dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.0/8,127.0.0.1,::1"),
+}
+GIVEN: Final = frozenset((*_PROXIES, *_TRUST))  # what a sandbox may have although neither image nor maker set it
+
 
 def environment(secrets: Secrets, row: Row) -> dict[str, str]:
-    """A sandbox's variables: under what the image and its maker set, those that lead to the certificates; above all,
-    the placeholders."""
+    """A sandbox's variables: under what the image and its maker set, those that lead to the proxy and to the
+    certificates; above all, the placeholders."""
     spec = row.spec
-    merged: dict[str, str | None] = dict(_TRUST) if _trusts_more(secrets, row) else {}
+    merged: dict[str, str | None] = {**_PROXIES, **(_TRUST if _trusts_more(secrets, row) else {})}
     merged |= spec.image_env
     for preset in presets(spec.network):
         merged |= preset.env

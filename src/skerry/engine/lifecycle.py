@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,7 @@ from skerry.config import Settings, instance_of, run_dir
 from skerry.engine import furnishing, identity
 from skerry.engine.faults import passed
 from skerry.engine.live import Live
+from skerry.engine.network import Doors
 from skerry.engine.rows import Row, Rows, Spec
 from skerry.engine.secrets import Secrets
 from skerry.errors import HostUnsupported, SkerryError
@@ -42,6 +44,7 @@ class Host:
     driver: Driver
     ended: Callable[[Live], None]  # called when a sandbox's first process is gone
     watch: Callable[[Live], None]  # called when a sandbox has come to run
+    doors: Doors
 
     def __post_init__(self) -> None:
         self.instance = instance_of(self.settings.state_dir)
@@ -138,9 +141,10 @@ async def start(host: Host, live: Live) -> None:
         now = time.time()
         ends_at = end_of_life(row.spec, now)
         keeper = host.keeper(runtime, row.id)
-        await configure(host, keeper, row, ends_at)
-        await furnishing.put(host.secrets, keeper, row, renew=False)
-        await identity.write(keeper, row.spec.options)
+        async with _door(host, live, runtime, init):
+            await configure(host, keeper, row, ends_at)
+            await furnishing.put(host.secrets, keeper, row, renew=False)
+            await identity.write(keeper, row.spec.options)
         passed("start.keeper")
         attach(host, live, runtime, keeper, init)  # before the row: a PID 1 that is gone already is no running sandbox
         live.row = host.rows.update(
@@ -154,12 +158,28 @@ async def start(host: Host, live: Live) -> None:
         raise
 
 
+@contextlib.asynccontextmanager
+async def _door(host: Host, live: Live, runtime: Runtime, init: Init) -> AsyncIterator[None]:
+    """Made while the keeper is being told: neither needs the other, and no command can run before both are done."""
+    pidfd = runtime.pidfd(init)
+    making = asyncio.get_running_loop().create_task(host.doors.open(live, pidfd))
+    try:
+        yield
+        await making
+        passed("start.door")
+    finally:
+        making.cancel()
+        await asyncio.wait((making,))
+        os.close(pidfd)
+
+
 def attach(host: Host, live: Live, runtime: Runtime, keeper: Keeper, init: Init) -> None:
     live.attach(runtime, keeper, runtime.pidfd(init), lambda: host.ended(live))
 
 
 async def _undo_start(host: Host, live: Live, runtime: Runtime, base: int) -> None:
     try:
+        host.doors.shut(live.row.id)
         await live.detach()
         await runtime.clear(live.row.id)
         ranges.release(host.instance, live.row.id, base)
@@ -191,6 +211,7 @@ async def stop(host: Host, live: Live, state: Literal["stopped", "failed"], reas
         await _shut_down(live, live.keeper)
     passed("stop.keeper")
     await live.detach()
+    host.doors.shut(live.row.id)
     await host.clearer(live.row).clear(live.row.id)
     passed("stop.wall")
     _give_back_range(host, live.row)
@@ -212,6 +233,7 @@ async def delete(host: Host, live: Live) -> None:
     live.row = host.rows.update(live.row, state="deleting", name=None)
     passed("delete.mark")
     await live.detach()
+    host.doors.shut(live.row.id)
     await host.clearer(live.row).clear(live.row.id)
     passed("delete.wall")
     _give_back_range(host, live.row)
@@ -219,6 +241,8 @@ async def delete(host: Host, live: Live) -> None:
     await asyncio.to_thread(host.driver.delete, live.row.id)
     passed("delete.unit")
     host.secrets.remove(live.row.id)
+    host.doors.forget(live.row.id)
+    passed("delete.network")
     host.rows.remove(live.row)
     live.deleted = True
     passed("delete.row")

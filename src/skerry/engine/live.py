@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from skerry.engine.rows import Row
 from skerry.engine.turns import Shells
 from skerry.engine.work import Work
+from skerry.errors import SandboxUnavailable
 from skerry.keeper import Keeper
 from skerry.runtimes import Runtime
 from skerry.types import parse_span
@@ -48,6 +49,17 @@ class Live:
         self.unwatch()
         self._ended.set()
         ended()
+
+    @contextmanager
+    def first_process(self) -> Iterator[int]:
+        """A pidfd of it: a copy, since ours is closed, and its number another's, as soon as it ends."""
+        if self._pidfd is None:
+            raise SandboxUnavailable(f"{self.row.id} is not running", details={"state": self.row.info().state})
+        copy = os.dup(self._pidfd)
+        try:
+            yield copy
+        finally:
+            os.close(copy)
 
     async def first_process_ended(self) -> None:
         await self._ended.wait()

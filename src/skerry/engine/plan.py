@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from skerry.config import Settings
 from skerry.engine import egress
+from skerry.engine.furnishing import GIVEN
 from skerry.engine.rows import Spec
 from skerry.errors import InvalidRequest, QuotaExceeded
 from skerry.network.rules import check_secret_hosts
@@ -154,7 +155,7 @@ def _forms(secrets: tuple[SecretValue, ...], env: Mapping[str, str | None]) -> t
 
 def _needed(env: dict[str, str | None], image: dict[str, str]) -> dict[str, str | None]:
     """Without what unsets a variable that nobody has set."""
-    return {name: value for name, value in env.items() if value is not None or name in image}
+    return {name: value for name, value in env.items() if value is not None or name in image or name in GIVEN}
 
 
 def bounded(spec: Spec) -> Spec:

@@ -34,22 +34,6 @@ class Doors(Protocol):
         """Pages of what was tried after number `since`, oldest first; to follow, also what comes."""
 
 
-class NoDoors:
-    """Nothing gets out."""
-
-    async def changed(self, live: Live) -> None:
-        return
-
-    def info(self, live: Live) -> NetworkInfo:
-        return NetworkInfo(network=live.row.spec.network, secrets=live.row.spec.secrets, ready=False)
-
-    async def attempts(
-        self, sandbox: str, since: int, follow: bool, denied: bool
-    ) -> AsyncGenerator[list[Attempt], None]:
-        if sandbox == "":
-            yield []
-
-
 class Policies:
     """`engine.network`. `find` gives a caller's sandbox, `held` holds its lock, `uncut` is for what must not be cut in
     half by a caller who leaves."""

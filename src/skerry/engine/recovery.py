@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from skerry.engine import furnishing, lifecycle
 from skerry.engine.lifecycle import Host
 from skerry.engine.live import Live
+from skerry.engine.network import WORKER
 from skerry.engine.rows import HALF_ENDED
 from skerry.errors import SkerryError
 from skerry.keeper import Keeper
@@ -70,6 +71,7 @@ async def _adopt(host: Host, live: Live) -> str | None:
         if row.state == "paused":  # a frozen keeper does not answer; and a server may have died before it froze
             await asyncio.to_thread(runtime.freeze, row.id)
             lifecycle.attach(host, live, runtime, keeper, row.init)
+            await _door(host, live)
             live.work.left_behind = True
             return None
         async with asyncio.timeout(HELLO_LIMIT_S):
@@ -77,6 +79,7 @@ async def _adopt(host: Host, live: Live) -> str | None:
             processes = await keeper.processes()
         lifecycle.attach(host, live, runtime, keeper, row.init)
         await _refurnished(host, live, keeper)
+        await _door(host, live)
         live.work.left_behind = any(process.children for process in processes)
         live.work.found(process.id for process in processes if process.state == "running")
         host.watch(live)
@@ -99,6 +102,15 @@ async def _refurnished(host: Host, live: Live, keeper: Keeper) -> None:
         async with asyncio.timeout(HELLO_LIMIT_S):
             await lifecycle.configure(host, keeper, row, row.ends_at)
             await furnishing.put(host.secrets, keeper, row, renew=True)
+
+
+async def _door(host: Host, live: Live) -> None:
+    """On a fresh port: the inside may sit on the old one. Without a door it lives on, and nothing gets out."""
+    try:
+        with live.first_process() as pidfd:
+            await host.doors.open(live, pidfd)
+    except SkerryError as error:
+        log.error("no door", extra={"sandbox": live.row.id, "error": error.message})
 
 
 async def _bury(host: Host, live: Live, reason: str) -> None:
@@ -127,4 +139,5 @@ async def _sweep(host: Host, lives: dict[str, Live]) -> None:
         except (SkerryError, OSError) as error:
             log.error("not removed", extra={"sandbox": sandbox, "error": str(error)})
     host.secrets.sweep(lives)
-    ranges.sweep(host.instance, kept)
+    host.doors.sweep(set(lives))
+    ranges.sweep(host.instance, kept | {WORKER})

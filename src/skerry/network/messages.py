@@ -48,6 +48,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
+    ceiling: tuple[str, ...] = ("*",)  # the operator's: both must allow
     inspect: tuple[str, ...] = ()
     on_unknown: Literal["deny", "ask", "learn"] = "deny"
     ask_s: float = 30.0

@@ -65,7 +65,8 @@ class Namespaces:
         self._closer.submit(one.close)
 
     async def dial(self, pidfd: int, port: int, limit_s: float = _DIAL_S) -> socket.socket:
-        """A connection to whoever listens on that port of its loopback; ConnectionRefusedError if nobody does."""
+        """A connection to whoever listens on that port of its loopback; ConnectionRefusedError if nobody does. The
+        descriptor has to stay that process's until it returns."""
         inside: list[tuple[int, str]] = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
         refused: OSError | None = None
         for family, address in inside:

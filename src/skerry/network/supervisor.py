@@ -83,6 +83,16 @@ class Supervisor:
             return False
         return True
 
+    @property
+    def unread(self) -> bool:
+        """It said something that was not heard yet."""
+        return self._channel is not None and self._channel.unread
+
+    def replace(self) -> None:
+        """Ends the worker that there is: another takes its place."""
+        if self._channel is not None:
+            self._channel.close()
+
     async def room(self) -> bool:
         """Waits until it has read most of what it was sent: for who has much to say. False: it is gone."""
         channel = self._channel
@@ -199,7 +209,7 @@ class Supervisor:
             await asyncio.sleep(PULSE_S)
             if not await self.sync(SILENT_S) and self._channel is channel:
                 log.warning("the network worker does not answer")
-                channel.close()
+                self.replace()
                 return
 
     def _enter(self, state: State) -> None:

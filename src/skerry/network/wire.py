@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import array
 import asyncio
+import fcntl
 import os
 import socket
 import struct
+import termios
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Generic, TypeVar
@@ -117,6 +119,14 @@ class Channel(Generic[M]):
             asyncio.get_running_loop().remove_writer(self._socket.fileno())
 
     # -- receiving ----------------------------------------------------------------------------------------------------
+
+    @property
+    def unread(self) -> bool:
+        """Something came that nobody has taken yet."""
+        if self._buffer:
+            return True
+        waiting = array.array("i", [0])
+        return self._broken is None and not fcntl.ioctl(self._socket, termios.FIONREAD, waiting) and waiting[0] > 0
 
     async def receive(self) -> tuple[M, list[int]]:
         """The next message, with descriptors that are the caller's to close. EOFError: an orderly end."""

@@ -11,6 +11,7 @@ import uvloop
 from skerry.network.messages import Ready
 from skerry.network.worker.desk import Desk
 from skerry.network.worker.posture import become_nobody
+from skerry.network.worker.previews import Previews
 from skerry.network.worker.refusing import Refusing
 
 _CONTROL = 3
@@ -23,6 +24,7 @@ def main() -> None:
 
 async def serve() -> None:
     desk = Desk(socket.socket(fileno=_CONTROL), Refusing)
+    desk.previews = Previews(desk.dial, desk.used)
     await desk.run(Ready())
 
 

@@ -84,8 +84,6 @@ class Shown(Protocol):
 
     def unshare(self, sandbox: str, port: int) -> None: ...
 
-    def forget(self, sandbox: str) -> None: ...
-
 
 MakeWay = Callable[[Open, Sockets, Outside], Way]
 
@@ -144,8 +142,6 @@ class Desk:
         way = self._ways.pop(sandbox, None)
         if way is not None:
             way.close()
-        if self.previews is not None:
-            self.previews.forget(sandbox)
 
     def _dialled(self, message: Dialled, fds: list[int]) -> None:
         answer = self._dials.pop(message.number, None)
