@@ -328,6 +328,28 @@ def test_an_upstream_proxy_leads_to_the_hosts_of_its_rules() -> None:
     assert rules.proxy_for(host("c.example"), 443) is None
 
 
+def test_attack_an_upstream_proxy_is_not_reached_from_inside_though_a_rule_names_it() -> None:
+    """It would lead anywhere: the worker alone speaks with it."""
+    proxies = ((("a.example",), "http://proxy.internal:3128"), (("b.example",), "http://10.0.0.1:3129/"))
+    rules = policy("a.example", "proxy.internal:3128@10.0.0.1", "*", "10.0.0.1:*", proxies=proxies)
+    for text, port in (
+        ("proxy.internal", 3128),
+        ("PROXY.internal.", 3128),
+        ("10.0.0.1", 3129),
+        ("[::ffff:10.0.0.1]", 3129),
+    ):
+        verdict = rules.connect(host(text), port)
+        assert not verdict.allowed
+        assert not verdict.unknown
+        assert not rules.request(host(text), port, "CONNECT", "x").allowed
+        assert rules.upstream(host(text), port).allowed
+        assert rules.address(host(text), port, ip_address("10.0.0.1")).allowed
+    assert connects(rules, "proxy.internal", 443)
+    assert not reaches(rules, "10.0.0.1", 3128, "10.0.0.1"), "nor by its address"
+    assert not reaches(rules, "alias.internal", 3128, "10.0.0.1"), "nor by another name"
+    assert not reaches(rules, "alias.internal", 3129, "10.0.0.1")
+
+
 def test_half_a_policy_is_never_in_force() -> None:
     for wrong in (
         {"allow": ("a..b",)}, {"deny": ("a..b",)}, {"inspect": ("a..b",)}, {"secrets": (secret("a..b"),)},

@@ -51,6 +51,7 @@ class Policy:
         self._allow, self._deny, self._ceiling = allow, deny, ceiling
         self._inspect, self._secret = inspect, secret
         self._peers, self._proxies, self._on_unknown = peers, proxies, on_unknown
+        self._upstreams = frozenset(_places_of([parse_proxy(proxy) for _, proxy in proxies], allow))
 
     @classmethod
     def compile(cls, rules: Rules, ceiling: tuple[str, ...] = ("*",)) -> Policy:
@@ -60,8 +61,6 @@ class Policy:
             for secret in rules.secrets
             for host in secret.hosts
         ]
-        for _, proxy in rules.proxies:
-            parse_proxy(proxy)
         return cls(
             allow=Table.of([*_entries(rules.allow, "network.allow", WEB), *secret]),
             deny=Table.of(_entries(rules.deny, "network.deny", EVERY)),
@@ -96,7 +95,12 @@ class Policy:
         return verdict
 
     def connect(self, host: Host, port: int) -> Verdict:
-        """May anything be sent there? Before its address is known; rules that look at requests count as yes."""
+        """May anything be sent there? Before its address is known; rules that look at requests count as yes. An
+        upstream proxy never is, whatever rule names it: it would lead anywhere."""
+        return _for_the_worker(host, port) if (host, port) in self._upstreams else self.upstream(host, port)
+
+    def upstream(self, host: Host, port: int) -> Verdict:
+        """As `connect`, for the worker itself, which reaches hosts through an upstream proxy."""
         for entry in self._deny.about(host):
             if not entry.rule.restricted and entry.on(port):
                 return _denied_by(entry, host, port)
@@ -135,6 +139,8 @@ class Policy:
     def address(self, host: Host, port: int, address: Address, own: bool = False) -> Verdict:
         """May `host`, which `connect` allowed or somebody who was asked, be dialled at this address? `own`: it is an
         address of this host."""
+        if (address, port) in self._upstreams and (host, port) not in self._upstreams:
+            return _for_the_worker(host, port)
         for entry in self._deny.containing(address):
             if not entry.rule.restricted and entry.on(port):
                 return _denied_by(entry, host, port)
@@ -157,6 +163,8 @@ class Policy:
 
     def request(self, host: Host, port: int, method: str, path: str, tls: bool = False) -> Verdict:
         """May this request be sent to a host that `connect` allowed? What no rule names is as `connect` says."""
+        if (host, port) in self._upstreams:
+            return _for_the_worker(host, port)
         plain = plain_path(path)
         for entry in self._deny.about(host):
             if entry.on(port) and entry.may_take(method, plain):
@@ -194,7 +202,7 @@ class Policy:
         return self.requests_only(host, port)
 
     def proxy_for(self, host: Host, port: int) -> str | None:
-        """The upstream proxy that leads there. It is dialled under the same policy as everything else."""
+        """The upstream proxy that leads there, itself under the same rules: `upstream`, then `address`."""
         for table, proxy in self._proxies:
             if any(entry.on(port) for entry in table.about(host)):
                 return proxy
@@ -220,6 +228,19 @@ def _naming(table: Table, host: Host, port: int, address: Address) -> Iterator[E
         range_ = entry.rule.range
         if entry.on(port) and range_ is not None and names_it(range_, address):
             yield entry
+
+
+def _places_of(proxies: list[tuple[Host, int]], allow: Table) -> Iterator[tuple[Host, int]]:
+    """Upstream proxies, and the addresses that rules name for them, so that no other name leads there either."""
+    for host, port in proxies:
+        yield host, port
+        for entry in allow.about(host):
+            if entry.on(port):
+                yield from ((at.network_address, port) for at in entry.rule.at if at.num_addresses == 1)
+
+
+def _for_the_worker(host: Host, port: int) -> Verdict:
+    return Verdict(False, f"{show_host(host, port)} is an upstream proxy, which is not for what is inside")
 
 
 def _closed(host: Host, port: int | None, address: Address, kind: str) -> Verdict:
