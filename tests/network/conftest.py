@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from network.leaving import Leaving, Loop
 from network.namespacing import Place
 
 from skerry.network.netns import Namespaces
@@ -41,3 +42,12 @@ def make_place() -> Iterator[Callable[[], Place]]:
 @pytest.fixture
 def place(make_place: Callable[[], Place]) -> Place:
     return make_place()
+
+
+@pytest.fixture
+def leaving(place: Place, namespaces: Namespaces) -> Iterator[Leaving]:
+    loop = Loop()
+    made = Leaving(place, namespaces, loop)
+    yield made
+    made.end()
+    loop.close()

@@ -177,6 +177,6 @@ while True:
     one.close()
 """
     with place.running(flood):
-        await until(lambda: len(office.heard) > 100, 20)
+        await until(lambda: sum(m.attempt.count for m in office.heard if isinstance(m, Tried)) > 100, 20)
     assert await office.supervisor.sync(20)
     assert office.supervisor.starts == 1

@@ -5,14 +5,17 @@ from __future__ import annotations
 import encodings.idna  # noqa: F401 -- what is loaded only when it is needed could not be read any more by then
 import socket
 import sys
+from functools import partial
 
 import uvloop
 
 from skerry.network.messages import Ready
 from skerry.network.worker.desk import Desk
+from skerry.network.worker.egress import Egress, Shared
 from skerry.network.worker.posture import become_nobody
 from skerry.network.worker.previews import Previews
-from skerry.network.worker.refusing import Refusing
+from skerry.network.worker.relay import Pipes
+from skerry.network.worker.resolve import Resolver
 
 _CONTROL = 3
 
@@ -23,7 +26,8 @@ def main() -> None:
 
 
 async def serve() -> None:
-    desk = Desk(socket.socket(fileno=_CONTROL), Refusing)
+    shared = Shared(Resolver(), Pipes(), lambda rules: None)
+    desk = Desk(socket.socket(fileno=_CONTROL), partial(Egress, shared=shared))
     desk.previews = Previews(desk.dial, desk.used)
     await desk.run(Ready())
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import socket
 import struct
 from typing import Final, Protocol
 
 CHUNK: Final = 256 << 10
 _RESET: Final = struct.pack("ii", 1, 0)
+_NOWHERE: Final = struct.pack("=H14x", socket.AF_UNSPEC)
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Stream(Protocol):
@@ -102,8 +105,35 @@ class Wire:
             return True
         return True
 
+    @property
+    def ended(self) -> bool:
+        """Whether the other side has closed, and nothing of it is left to be read."""
+        try:
+            return self.closed or (not self.pending and not self.sock.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    async def reset(self) -> bool:
+        """Waits until the other side says or does something: True if that is a reset."""
+        await self.readable()
+        try:
+            self.sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return False
+
     def close(self) -> None:
         self.sock.close()
+
+    def cut(self) -> None:
+        """Resets it now. Whoever waits on it finds out, and closes it: were it closed here, its number could be another
+        socket's before the loop has let go of it. connect(2) to AF_UNSPEC is how the kernel is told to."""
+        if not self.closed:
+            _libc.connect(self.sock.fileno(), _NOWHERE, len(_NOWHERE))
 
     def abort(self) -> None:
         with contextlib.suppress(OSError):

@@ -1,0 +1,137 @@
+"""From a host and a port that something inside wants, to a connected socket: judged, then dialled."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from skerry.network.hosts import Address, Host, Name, parse_host, show_host
+from skerry.network.policy import Verdict
+from skerry.network.ranges import is_own
+from skerry.network.worker.attempts import safe
+from skerry.network.worker.resolve import Refused, addresses_of, dial
+from skerry.network.worker.room import ASKED_MOST, Room
+from skerry.network.worker.streams import Wire
+
+_PROXY_HEAD_MOST: Final = 16 << 10
+_PROXY_S: Final = 15.0
+_LATE_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Judged:
+    verdict: Verdict
+    granted: bool = False  # by somebody who was asked
+
+
+@dataclass(frozen=True)
+class Reached:
+    wire: Wire
+    address: Address | None = None  # None: inside a peer, or known to an upstream proxy only
+
+
+async def judge(room: Room, host: Host, port: int, cgroup: int | None) -> Judged:
+    """What the policy says to it; where that is to ask, the answer."""
+    if room.meter.over:
+        why = f"the sandbox's total of {room.meter.total:,} bytes is used up"
+        return Judged(Verdict(False, why, None, "network.total must be larger"))
+    verdict = room.policy.connect(host, port)
+    if verdict.allowed or not verdict.unknown or room.rules.on_unknown != "ask":
+        return Judged(verdict)
+    allowed, who = await _ask(room, host, port, cgroup)
+    said = safe(who or ("somebody who was asked allowed it" if allowed else "somebody who was asked refused it"))
+    latest = room.policy.connect(host, port)  # the rules may be others by now, and a deny still wins
+    if not latest.allowed and not latest.unknown:
+        return Judged(latest)
+    return Judged(Verdict(allowed, said, None, None if allowed else verdict.hint, True), granted=allowed)
+
+
+async def _ask(room: Room, host: Host, port: int, cgroup: int | None) -> tuple[bool, str]:
+    """The same question is asked once, however many connections wait for the answer."""
+    pending = room.asked.get((host, port))
+    if pending is None:
+        if len(room.asked) >= ASKED_MOST:
+            return False, f"{ASKED_MOST} questions are open already"
+        pending = asyncio.ensure_future(_answer(room, host, port, cgroup))
+        room.asked[host, port] = pending
+        pending.add_done_callback(lambda _: room.asked.pop((host, port), None))
+    return await asyncio.shield(pending)
+
+
+async def _answer(room: Room, host: Host, port: int, cgroup: int | None) -> tuple[bool, str]:
+    try:
+        async with asyncio.timeout(room.rules.ask_s + _LATE_S):
+            return await room.outside.ask(show_host(host), port, cgroup)
+    except (OSError, TimeoutError):
+        return False, "nobody answered in time"
+
+
+async def reach(room: Room, host: Host, port: int) -> Reached:
+    """A connection to what `judge` allowed. Raises Refused where an address may not be dialled, OSError (a time-out is
+    one) where it can't."""
+    peer = room.policy.peer(host)
+    if peer is not None:
+        return Reached(Wire(await room.outside.dial(peer, port)))
+    proxy = room.policy.proxy_for(host, port)
+    if proxy is not None:
+        if not isinstance(host, Name):
+            _check(room, host, port, host)
+        return Reached(await _through(room, proxy, host, port))
+    found = await addresses_of(host, room.share, lambda a: verdict_of(room, host, port, a))
+    sock, address = await dial(found, port)
+    return Reached(Wire(sock), address)
+
+
+def verdict_of(room: Room, host: Host, port: int, address: Address) -> Verdict:
+    return room.policy.address(host, port, address, own=is_own(address))
+
+
+def _check(room: Room, host: Host, port: int, address: Address) -> None:
+    verdict = verdict_of(room, host, port, address)
+    if not verdict.allowed:
+        raise Refused(verdict, address)
+
+
+async def _through(room: Room, proxy: str, host: Host, port: int) -> Wire:
+    """By CONNECT of an upstream proxy. Its own address is judged like any other."""
+    where = urlsplit(proxy)
+    name = where.hostname or ""
+    via, via_port = parse_host(f"[{name}]" if ":" in name else name), where.port or 80
+    verdict = room.policy.connect(via, via_port)
+    if not verdict.allowed:
+        raise Refused(verdict)
+    found = await addresses_of(via, room.share, lambda a: verdict_of(room, via, via_port, a))
+    sock, _ = await dial(found, via_port)
+    wire = Wire(sock)
+    try:
+        async with asyncio.timeout(_PROXY_S):
+            await _connect(wire, show_host(host, port), where.username, where.password)
+    except BaseException:
+        wire.abort()
+        raise
+    return wire
+
+
+async def _connect(wire: Wire, place: str, user: str | None, password: str | None) -> None:
+    login = ""
+    if user is not None:
+        both = f"{unquote(user)}:{unquote(password or '')}".encode()
+        login = f"Proxy-Authorization: Basic {base64.b64encode(both).decode()}\r\n"
+    await wire.write(f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n{login}\r\n".encode())
+    head = b""
+    while b"\r\n\r\n" not in head:
+        data = await wire.read(4096)
+        if not data or len(head) > _PROXY_HEAD_MOST:
+            raise ConnectionAbortedError("the upstream proxy broke off")
+        head += data
+    head, _, rest = head.partition(b"\r\n\r\n")
+    status = b""
+    with contextlib.suppress(IndexError):
+        status = head.split(b"\r\n")[0].split(b" ")[1]
+    if len(status) != 3 or not status.startswith(b"2"):
+        raise ConnectionRefusedError(f"the upstream proxy said {safe(status, 3) or 'nothing that is HTTP'}")
+    wire.unread(rest)

@@ -1,0 +1,32 @@
+"""What all connections of one sandbox share."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from skerry.network.hosts import Host
+from skerry.network.messages import Rules
+from skerry.network.policy import Policy
+from skerry.network.worker.attempts import Attempts
+from skerry.network.worker.desk import Outside
+from skerry.network.worker.hooks import Inspection
+from skerry.network.worker.limits import Meter
+from skerry.network.worker.relay import Pipes
+from skerry.network.worker.resolve import Share
+
+ASKED_MOST = 64
+
+
+@dataclass
+class Room:
+    sandbox: str
+    rules: Rules
+    policy: Policy
+    outside: Outside
+    attempts: Attempts
+    meter: Meter
+    pipes: Pipes
+    share: Share
+    inspection: Inspection | None
+    asked: dict[tuple[Host, int], asyncio.Future[tuple[bool, str]]] = field(default_factory=dict)

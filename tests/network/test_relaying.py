@@ -1,0 +1,129 @@
+"""Connections that are allowed carry their bytes as if nobody stood between."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import struct
+import threading
+
+from network.leaving import Leaving, echo, is_reset, read_all, serving
+
+
+def test_bytes_pass_both_ways(leaving: Leaving) -> None:
+    with serving(echo) as port:
+        leaving.world.names["far.example"] = ["127.0.0.1"]
+        leaving.open(f"far.example:{port}@127.0.0.0/8")
+        with leaving.connect("far.example", port) as sock:
+            sock.sendall(b"\x00hello")
+            assert sock.recv(100) == b"\x00hello"
+        leaving.quiet()
+        ended = leaving.told(lambda a: a.ended and a.decision == "allowed")
+        assert (ended.host, ended.port, ended.sent, ended.received) == ("far.example", port, 6, 6)
+        assert ended.address == "127.0.0.1"
+        assert ended.rule == f"far.example:{port}@127.0.0.0/8"
+
+
+def test_what_a_client_says_last_is_heard_and_answered(leaving: Leaving) -> None:
+    """Half-closed connections: the client's end does not end what the server still has to say."""
+
+    def count(sock: socket.socket) -> None:
+        sock.sendall(str(len(read_all(sock))).encode())
+
+    with serving(count) as port:
+        leaving.world.names["far.example"] = ["127.0.0.1"]
+        leaving.open(f"far.example:{port}@127.0.0.1")
+        with leaving.connect("far.example", port) as sock:
+            sock.sendall(b"\x01" * 3_000_000)
+            sock.shutdown(socket.SHUT_WR)
+            assert read_all(sock) == b"3000000"
+
+
+def test_a_server_may_speak_first(leaving: Leaving) -> None:
+    def greet(sock: socket.socket) -> None:
+        sock.sendall(b"220 ready\r\n")
+        assert sock.recv(100) == b"EHLO me\r\n"
+        sock.sendall(b"250 you\r\n")
+
+    with serving(greet) as port:
+        leaving.world.names["far.example"] = ["127.0.0.1"]
+        leaving.open(f"far.example:{port}@127.0.0.1")
+        with leaving.connect("far.example", port) as sock:
+            assert sock.recv(100) == b"220 ready\r\n"
+            sock.sendall(b"EHLO me\r\n")
+            assert sock.recv(100) == b"250 you\r\n"
+
+
+def test_much_passes_unchanged(leaving: Leaving) -> None:
+    data = os.urandom(1 << 20) * 24
+
+    with serving(lambda sock: sock.sendall(data)) as port:
+        leaving.world.names["far.example"] = ["127.0.0.1"]
+        leaving.open(f"far.example:{port}@127.0.0.1")
+        with leaving.connect("far.example", port) as sock:
+            assert hashlib.sha256(read_all(sock)).digest() == hashlib.sha256(data).digest()
+
+
+def test_a_reset_on_one_side_is_a_reset_on_the_other(leaving: Leaving) -> None:
+    def slam(sock: socket.socket) -> None:
+        sock.recv(1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    gone = threading.Event()
+
+    def wait(sock: socket.socket) -> None:
+        sock.sendall(b"x")
+        if is_reset(sock):
+            gone.set()
+
+    with serving(slam) as port, serving(wait) as other:
+        leaving.world.names["far.example"] = ["127.0.0.1"]
+        leaving.open(f"far.example:{port},{other}@127.0.0.1")
+        with leaving.connect("far.example", port) as sock:
+            sock.sendall(b"\x01")
+            assert is_reset(sock)
+        with leaving.connect("far.example", other) as sock:
+            assert sock.recv(1) == b"x"
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert gone.wait(10)
+    leaving.quiet()
+
+
+def test_five_hundred_connections_are_served_at_once(leaving: Leaving) -> None:
+    with serving(echo) as port:
+        leaving.world.names["far.example"] = ["127.0.0.1"]
+        leaving.open(f"far.example:{port}@127.0.0.1")
+        address = leaving.look_up("far.example")
+        socks = [leaving.socket() for _ in range(500)]
+        for sock in socks:
+            sock.connect((address, port))
+        for number, sock in enumerate(socks):
+            sock.sendall(b"\x00%d" % number)
+        for number, sock in enumerate(socks):
+            assert sock.recv(100) == b"\x00%d" % number
+        for sock in socks:
+            sock.close()
+        leaving.quiet()
+    assert len(leaving.world.tried) < 100
+
+
+def test_no_descriptor_is_left_behind(leaving: Leaving) -> None:
+    with serving(echo) as port:
+        leaving.world.names["far.example"] = ["127.0.0.1"]
+        leaving.open(f"far.example:{port}@127.0.0.1")
+        with leaving.connect("far.example", port) as sock:
+            sock.sendall(b"\x00")
+            assert sock.recv(1)
+        leaving.quiet()
+        leaving.pipes.close()
+        before = len(os.listdir("/proc/self/fd"))
+        for number in range(50):
+            with leaving.connect("far.example", port) as sock:
+                sock.sendall(b"\x00")
+                assert sock.recv(1)
+                if number % 2:
+                    leaving.socket().close()
+        leaving.quiet()
+        leaving.pipes.close()
+        assert len(os.listdir("/proc/self/fd")) <= before + 1
