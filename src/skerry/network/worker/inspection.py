@@ -14,13 +14,18 @@ from typing import Final
 
 from skerry.network.authority import Minter
 from skerry.network.messages import Rules
-from skerry.network.worker.brokering import Broker, BrokeringHooks
+from skerry.network.worker.brokering import Broker, BrokeringHooks, WireFilter
 from skerry.network.worker.streams import CHUNK, Stream, Wire
 
 HANDSHAKE_S: Final = 15.0
 LEAVES_MOST: Final = 128  # of one sandbox
 _PROTOCOLS: Final = ["http/1.1"]
 _Wrap = Callable[[ssl.MemoryBIO, ssl.MemoryBIO], ssl.SSLObject]
+
+
+def inspection(rules: Rules) -> Inspector | None:
+    """None for a sandbox in whose connections nobody has to look."""
+    return Inspector(rules) if rules.secrets or rules.authority is not None else None
 
 
 class Inspector:
@@ -47,12 +52,12 @@ class Inspector:
         except ssl.SSLError as error:
             raise ConnectionError(f"{host} does not speak TLS as it should: {error.reason or error}") from error
 
-    def hooks(self, host: str, port: int) -> BrokeringHooks:
-        return self.broker.hooks(host, port, tls=True)
+    def hooks(self, host: str, port: int, tls: bool) -> BrokeringHooks | None:
+        """None: no request needs to be changed or stopped there."""
+        return self.broker.hooks(host, port, tls=tls) if self.broker else None
 
-    def plain_hooks(self, host: str, port: int) -> BrokeringHooks | None:
-        """For requests without TLS: no value is put in, and placeholders are stopped."""
-        return self.broker.hooks(host, port, tls=False) if self.broker else None
+    def wire(self) -> WireFilter | None:
+        return self.broker.wire()
 
     def _leaf(self, host: str) -> ssl.SSLContext:
         if host in self._leaves:
