@@ -60,7 +60,6 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth: int | None = None
     total: int | None = None
     connections: int = 1024
-    ceiling: tuple[str, ...] = ("*",)  # the operator's max.network: beyond it nothing goes, whatever `allow` says
 
 
 # -- the server says ------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import uvloop
 from skerry.network.messages import Ready
 from skerry.network.worker.desk import Desk
 from skerry.network.worker.egress import Egress, Shared
+from skerry.network.worker.inspection import inspection
 from skerry.network.worker.posture import become_nobody
 from skerry.network.worker.previews import Previews
 from skerry.network.worker.relay import Pipes
@@ -26,7 +27,7 @@ def main() -> None:
 
 
 async def serve() -> None:
-    shared = Shared(Resolver(), Pipes(), lambda rules: None)
+    shared = Shared(Resolver(), Pipes(), inspection)
     desk = Desk(socket.socket(fileno=_CONTROL), partial(Egress, shared=shared))
     desk.previews = Previews(desk.dial, desk.used)
     await desk.run(Ready())
