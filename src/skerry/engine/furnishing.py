@@ -23,7 +23,6 @@ DIRECTORY: Final = "/run/skerry"
 BUNDLE: Final = f"{DIRECTORY}/ca.pem"
 TRUSTSTORE: Final = f"{DIRECTORY}/truststore.p12"
 CERTIFICATES_MOST: Final = 1 << 20
-_BUNDLES: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 _TRUST: Final = {
     **dict.fromkeys(
         (
@@ -107,7 +106,7 @@ def _certificates(secrets: Secrets, row: Row) -> str:
 def _host_bundle() -> str:
     """What this machine trusts: a Java inside reaches by it what is not inspected."""
     found = ssl.get_default_verify_paths().cafile
-    for path in (found, *_BUNDLES) if found else _BUNDLES:
+    for path in (found, *authority.BUNDLES) if found else authority.BUNDLES:
         try:
             return Path(path).read_text(errors="replace")
         except OSError:

@@ -21,6 +21,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from skerry.network.messages import Authority
 
+# Where machines keep what they trust.
+BUNDLES: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 SHORTEST: Final = datetime.timedelta(days=7)
 ENDLESS: Final = datetime.timedelta(days=3650)  # for a sandbox whose life has no end
 _MARGIN: Final = datetime.timedelta(days=1)

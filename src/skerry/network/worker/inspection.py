@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from skerry.network.authority import Minter
+from skerry.network.authority import BUNDLES, Minter
 from skerry.network.messages import Rules
 from skerry.network.worker.brokering import Broker, BrokeringHooks, WireFilter
 from skerry.network.worker.streams import CHUNK, Stream, Wire
@@ -92,6 +92,9 @@ def _trusting(certificates: str) -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(_PROTOCOLS)
+    if not context.cert_store_stats()["x509_ca"]:  # this Python's OpenSSL looks elsewhere than this machine does
+        for path in filter(os.path.exists, BUNDLES):
+            context.load_verify_locations(path)
     if certificates:
         context.load_verify_locations(cadata=certificates)
     return context
