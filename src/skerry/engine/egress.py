@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from msgspec.structs import replace
 
 from skerry.config import Settings
+from skerry.engine import furnishing
 from skerry.errors import NotFound, QuotaExceeded
 from skerry.network.rules import check_rules, rule_for
 from skerry.types import Network, NetworkChange, format_size, parse_size
@@ -28,6 +29,7 @@ def of_new(asked: Network | None, settings: Settings, peer: Peer) -> Network:
 def settled(network: Network, settings: Settings, peer: Peer) -> Network:
     """As it is kept. `peer` gives the id of a sandbox of the same owner, or raises."""
     check_rules(network)
+    furnishing.check(network)
     check_maxima(network, settings)
     return replace(network, peers={name: peer(ref) for name, ref in network.peers.items()})
 

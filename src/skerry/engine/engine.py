@@ -106,7 +106,7 @@ class Engine:
         self.host = lifecycle.Host(
             self.settings, rows, layers, driver, self._first_process_ended, watcher.watch, self.doors
         )
-        self.network.begin(rows, self.doors)
+        self.network.begin(rows, self.doors, self._configure)
         self.doors.secrets, self.doors.ask = self.host.secrets.brokered, self.network.ask
         self.doors.shared, self.doors.used = self.previews.shared, self.previews.used
         self._lives.update(await recovery.recover(self.host))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from skerry.engine.rows import Row
-from skerry.engine.secrets import Secrets
+from skerry.engine.secrets import Secrets, inspects
 from skerry.errors import InvalidRequest, QuotaExceeded
 from skerry.keeper import Keeper
 from skerry.network import authority
@@ -86,6 +86,11 @@ def check(network: Network) -> None:
     certificates = authority.readable("".join(preset.certificates for preset in presets(network)))
     if len(certificates) > CERTIFICATES_MOST:
         raise InvalidRequest("network.presets: their certificates are more than 1 MiB")
+
+
+def differ(one: Network, other: Network) -> bool:
+    """Whether what goes inside with these policies may differ."""
+    return one.presets != other.presets or inspects(one) != inspects(other)
 
 
 def presets(network: Network) -> tuple[Preset, ...]:

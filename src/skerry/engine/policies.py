@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from skerry.config import Settings
-from skerry.engine import egress, plan
+from skerry.engine import egress, furnishing, plan
 from skerry.engine.live import Live
 from skerry.engine.questions import Answered, Questions
 from skerry.engine.rows import Rows
@@ -53,10 +53,11 @@ class Policies:
         self._lives = lives
         self._open_questions = Questions(settings["network.ask_url"], self._remember)
 
-    def begin(self, rows: Rows, doors: Doors) -> None:
-        """Once the engine has them."""
+    def begin(self, rows: Rows, doors: Doors, furnish: Callable[[Live], Awaitable[None]]) -> None:
+        """Once the engine has them. `furnish` puts inside what goes with a policy: certificates, presets' set-up."""
         self._rows = rows
         self._doors = doors
+        self._furnish = furnish
 
     # -- for the API --------------------------------------------------------------------------------------------------
 
@@ -118,9 +119,12 @@ class Policies:
     async def _put(self, live: Live, make: Callable[[Network], Network]) -> None:
         """The row first: a worker or server that dies in between comes back with what was asked for."""
         async with self._held(live):
-            spec = plan.bounded(replace(live.row.spec, network=make(live.row.spec.network)))
+            before = live.row.spec.network
+            spec = plan.bounded(replace(live.row.spec, network=make(before)))
             live.row = self._rows.update(live.row, spec=spec)
             self._open_questions.forget(live.row.id)
+            if live.row.state == "running" and furnishing.differ(before, spec.network):
+                await self._furnish(live)
             await self._doors.changed(live)
 
     async def _remember(self, sandbox: str, question: Question, allow: bool) -> None:

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
+from skerry.network import authority
 from skerry.network.authority import BUNDLES, Minter
 from skerry.network.messages import Rules
 from skerry.network.worker.brokering import Broker, BrokeringHooks, WireFilter
@@ -95,8 +96,9 @@ def _trusting(certificates: str) -> ssl.SSLContext:
     if not context.cert_store_stats()["x509_ca"]:  # this Python's OpenSSL looks elsewhere than this machine does
         for path in filter(os.path.exists, BUNDLES):
             context.load_verify_locations(path)
-    if certificates:
-        context.load_verify_locations(cadata=certificates)
+    readable = authority.readable(certificates)
+    if readable:
+        context.load_verify_locations(cadata=readable)
     return context
 
 
