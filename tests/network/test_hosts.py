@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from ipaddress import IPv4Address, IPv6Address
 
@@ -159,3 +160,26 @@ def test_a_refusal_is_safe_to_print() -> None:
         parse_host("\x1b[31mred\nallowed")
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 200
+
+
+def test_attack_nothing_that_the_c_library_takes_for_an_address_is_taken_for_another_or_for_a_name() -> None:
+    """Made-up spellings, the same ones each time: what dials by number may not disagree with what judged it."""
+    chance = random.Random(4)
+    pieces = ["0", "1", "7", "8", "9", "10", "127", "255", "0x", "0X7f", "x", "f", "00", "017", "4294967295", ".",
+              ".", ".", ":", "::", "ffff", "[", "]", "%", "-", "a", " "]  # fmt: skip
+    numeric = 0
+    for _ in range(20_000):
+        text = "".join(chance.choices(pieces, k=chance.randint(1, 9)))
+        try:
+            meant = plain(str(socket.getaddrinfo(text, 1, flags=socket.AI_NUMERICHOST)[0][4][0]))
+        except (OSError, UnicodeError):
+            meant = None
+        try:
+            host = parse_host(f"[{text}]" if ":" in text and "[" not in text else text)
+        except BadHost:
+            continue
+        assert parse_host(show_host(host)) == host
+        if meant is not None:
+            numeric += 1
+            assert host == meant, text
+    assert numeric > 500
