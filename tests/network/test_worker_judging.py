@@ -247,3 +247,27 @@ def test_a_program_sees_an_ordinary_error_at_once(leaving: Leaving) -> None:
     command = ["nsenter", "-t", str(leaving._place.process.pid), "-n", sys.executable, "-c", code]
     assert subprocess.run(command, capture_output=True, timeout=20, text=True).stdout.strip() == "104"
     assert os.strerror(104) == "Connection reset by peer"
+
+
+def test_a_host_behind_an_upstream_proxy_is_reached_through_it_and_the_proxy_itself_is_not(leaving: Leaving) -> None:
+    """A sandbox that could speak with the proxy could ask it for anything."""
+    asked: list[bytes] = []
+
+    def proxy(sock: socket.socket) -> None:
+        asked.append(sock.recv(4096).split(b"\r\n")[0])
+        sock.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
+        echo(sock)
+
+    with serving(proxy, "127.0.0.9") as port:
+        leaving.world.names |= {"proxy.internal": ["127.0.0.9"], "alias.internal": ["127.0.0.9"]}
+        rule = f"proxy.internal:{port}@127.0.0.9"
+        rules = ("far.example:7000", rule, f"alias.internal:{port}@127.0.0.0/8")
+        leaving.open(*rules, proxies=((("far.example:7000", rule), f"http://proxy.internal:{port}"),))
+        with leaving.connect("far.example", 7000) as sock:
+            sock.sendall(b"\x01")
+            assert sock.recv(1) == b"\x01"
+        assert asked == [b"CONNECT far.example:7000 HTTP/1.1"]
+        for name in ("proxy.internal", "alias.internal"):
+            assert leaving.refused(name, port)
+            assert leaving.denied(name, "is an upstream proxy").port == port
+    assert len(asked) == 1

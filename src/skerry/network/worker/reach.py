@@ -101,7 +101,7 @@ async def _through(room: Room, proxy: str, host: Host, port: int) -> Wire:
     where = urlsplit(proxy)
     name = where.hostname or ""
     via, via_port = parse_host(f"[{name}]" if ":" in name else name), where.port or 80
-    verdict = room.policy.connect(via, via_port)
+    verdict = room.policy.upstream(via, via_port)
     if not verdict.allowed:
         raise Refused(verdict)
     found = await addresses_of(via, room.share, lambda a: verdict_of(room, via, via_port, a))
