@@ -179,7 +179,7 @@ class Exchange:
         while True:
             event = upstream.http.next_event()
             if event is h11.NEED_DATA:
-                data = await upstream.reader.read(BUFFER)
+                data = await upstream.read()
                 if not data and not self._begun:
                     raise EOFError
                 upstream.http.receive_data(data)

@@ -1,0 +1,418 @@
+"""Ports of sandboxes, shown by URL."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from serving import Server, wait_until
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+from skerry import AsyncSandbox, InvalidRequest, Lifecycle, NotFound, Preview, QuotaExceeded, Sandbox
+
+PROGRAM = r"""
+import base64, hashlib, http.server, socketserver, sys, threading
+gate = threading.Semaphore(0)
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        if self.headers.get("Upgrade") == "websocket":
+            key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+            self.send_response(101)
+            self.send_header("Upgrade", "websocket"); self.send_header("Connection", "Upgrade")
+            self.send_header("Sec-WebSocket-Accept", base64.b64encode(hashlib.sha1(key.encode()).digest()).decode())
+            self.end_headers()
+            while head := self.rfile.read(2):  # small frames, sent back as they are but unmasked
+                mask, size = self.rfile.read(4), head[1] & 127
+                data = bytes(byte ^ mask[at % 4] for at, byte in enumerate(self.rfile.read(size)))
+                self.connection.sendall(bytes([head[0], size]) + data)
+                if head[0] & 15 == 8: break
+            self.close_connection = True
+            return
+        if self.path == "/next": gate.release(); return self.say(b"released")
+        if self.path == "/events":
+            self.send_response(200); self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Transfer-Encoding", "chunked"); self.end_headers()
+            for number in range(3):
+                gate.acquire(); piece = b"data: %d\n\n" % number
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+            self.wfile.write(b"0\r\n\r\n")
+            return
+        self.say(f"{self.path}\n{self.headers}".encode())
+    def do_PUT(self):
+        left = int(self.headers["Content-Length"]); digest = hashlib.sha256()
+        while left: piece = self.rfile.read(min(left, 65536)); digest.update(piece); left -= len(piece)
+        self.say(digest.hexdigest().encode())
+    def say(self, body):
+        self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *args): pass
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def serve_inside(sandbox: Sandbox, port: int) -> None:
+    sandbox.files.write("/workspace/program.py", PROGRAM)
+    sandbox.spawn(f"exec python3 program.py {port}")
+    sandbox.wait_for_port(port)
+
+
+@pytest.fixture(scope="module")
+def box(server: Server) -> Iterator[Sandbox]:
+    with Sandbox(server=server.address) as sandbox:
+        serve_inside(sandbox, 8000)
+        yield sandbox
+
+
+def ask(preview: Preview, path: str = "/", *, token: bool = True, **headers: str) -> tuple[int, bytes]:
+    """As a program asks that can't look up names below localhost: by address, with the name as Host."""
+    connection = connected(preview)
+    with contextlib.closing(connection):
+        given = {"X-Skerry-Preview-Token": preview.token} if token and preview.token else {}
+        connection.request("GET", path, headers={"Host": urlsplit(preview.url).netloc, **given, **headers})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+def connected(preview: Preview) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", urlsplit(preview.path_url).port or 0, timeout=60)
+
+
+def curl(preview: Preview, *args: str, url: str | None = None) -> str:
+    place = urlsplit(preview.url).netloc
+    done = subprocess.run(
+        ["curl", "-sS", "--resolve", f"{place}:127.0.0.1", *args, url or preview.url],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_a_port_is_shown_to_who_has_the_token(box: Sandbox) -> None:
+    preview = box.expose(8000)
+    assert re.fullmatch(rf"http://8000-{box.id}\.localhost:\d+/", preview.url)
+    assert preview.token is not None
+    assert len(preview.token) >= 43
+    assert ask(preview, "/a?b=c")[1].startswith(b"/a?b=c\n")
+    assert ask(preview, token=False)[0] == 404
+    assert preview.token.encode() not in ask(preview)[1]
+    assert preview.token not in repr(preview)
+
+
+def test_a_browser_opens_the_link_once(box: Sandbox, tmp_path: Path) -> None:
+    preview, jar = box.expose(8000), str(tmp_path / "cookies")
+    assert curl(preview, "-L", "-c", jar, "-b", jar, url=preview.link).startswith("/\n")
+    assert curl(preview, "-b", jar, url=f"{preview.url}page").startswith("/page\n")
+    assert "No preview here" in curl(preview)
+
+
+def test_the_path_form_serves_programs_without_such_names(box: Sandbox) -> None:
+    preview = box.expose(8000)
+    got = curl(preview, "-H", f"X-Skerry-Preview-Token: {preview.token}", url=f"{preview.path_url}deep")
+    assert got.startswith("/deep\n")
+    assert f"X-Forwarded-Prefix: /-/8000-{box.id}".lower() in got.lower()
+
+
+def test_the_program_sees_the_previews_host_and_who_asks(box: Sandbox) -> None:
+    preview = box.expose(8000)
+    _, seen = ask(preview, **{"X-Forwarded-For": "6.6.6.6"})
+    headers = dict(line.lower().split(": ", 1) for line in seen.decode().splitlines() if ": " in line)
+    place = urlsplit(preview.url).netloc
+    assert (headers["host"], headers["x-forwarded-host"]) == (place, place)
+    assert (headers["x-forwarded-for"], headers["x-forwarded-proto"]) == ("127.0.0.1", "http")
+
+
+def web_socket(preview: Preview) -> ClientConnection:
+    sock = socket.create_connection(("127.0.0.1", urlsplit(preview.path_url).port or 0), timeout=30)
+    token = {"X-Skerry-Preview-Token": preview.token or ""}
+    return connect(preview.url.replace("http", "ws"), sock=sock, additional_headers=token)
+
+
+def test_a_websocket_passes_and_ends_with_the_preview(box: Sandbox) -> None:
+    preview = box.expose(8000)
+    with web_socket(preview) as web:
+        for message in ("text", b"bytes"):
+            web.send(message)
+            assert web.recv(30) == message
+    with web_socket(preview) as web:
+        web.send("x")
+        assert web.recv(30) == "x"
+        preview.revoke()
+        with pytest.raises(ConnectionClosed):
+            web.recv(30)
+
+
+def test_a_large_upload_comes_whole(box: Sandbox, tmp_path: Path) -> None:
+    preview, file = box.expose(8000), tmp_path / "large"
+    file.write_bytes(os.urandom(30 << 20))
+    here = subprocess.run(["sha256sum", str(file)], capture_output=True, text=True, check=True).stdout[:64]
+    assert curl(preview, "-T", str(file), "-H", f"X-Skerry-Preview-Token: {preview.token}") == here
+
+
+def test_events_come_as_they_are_sent(box: Sandbox) -> None:
+    preview = box.expose(8000)
+    connection = connected(preview)
+    headers = {"Host": urlsplit(preview.url).netloc, "X-Skerry-Preview-Token": preview.token or ""}
+    connection.request("GET", "/events", headers=headers)
+    answer = connection.getresponse()
+    for number in range(3):
+        ask(preview, "/next")  # the program sends the next one only now
+        assert answer.read1(100) == b"data: %d\n\n" % number
+    connection.close()
+
+
+def test_a_program_that_is_just_starting_is_waited_for(box: Sandbox) -> None:
+    preview = box.expose(8001)
+    got: list[tuple[int, bytes]] = []
+    asking = threading.Thread(target=lambda: got.append(ask(preview, "/late")))
+    asking.start()
+    box.spawn("sleep 1; exec python3 program.py 8001")
+    asking.join(30)
+    assert got[0][0] == 200
+    preview.revoke()
+
+
+def test_the_same_port_again_is_the_same_preview_with_new_terms(box: Sandbox) -> None:
+    first = box.expose(8002)
+    second = box.expose(8002, public=True, expires="1h")
+    third = box.expose(8002)
+    assert first.url == second.url == third.url
+    assert first.info.id == second.info.id
+    assert (second.token, second.link, second.public) == (None, second.url, True)
+    assert second.expires is not None
+    assert abs(second.expires - time.time() - 3600) < 60
+    assert (third.token, third.expires) == (first.token, None)
+    assert [preview.info for preview in box.previews.list() if preview.port == 8002] == [third.info]
+    third.revoke()
+
+
+def test_a_public_preview_needs_no_token_until_it_is_private_again(box: Sandbox) -> None:
+    preview = box.expose(8000, public=True)
+    assert ask(preview, token=False)[0] == 200
+    box.expose(8000)
+    assert ask(preview, token=False)[0] == 404
+
+
+def test_revoked_and_expired_ones_are_gone(box: Sandbox) -> None:
+    preview = box.expose(8000)
+    assert ask(preview)[0] == 200
+    preview.revoke()
+    assert ask(preview)[0] == 404
+    with pytest.raises(NotFound, match="no preview of port 8000"):
+        preview.revoke()
+    again = box.expose(8000, expires=0.5)
+    assert again.token != preview.token
+    wait_until(lambda: ask(again)[0] == 404, "it to expire")
+    assert 8000 not in [one.port for one in box.previews.list()]
+
+
+def test_another_owners_previews_are_not_found(server: Server, box: Sandbox) -> None:
+    box.expose(8000)
+    with server.http() as http_:
+        token = http_.post("/v1/tokens", json={"scope": "use", "owner": "mallory"}).json()["secret"]
+        headers = {"Authorization": f"Bearer {token}"}
+        path = f"/v1/sandboxes/{box.id}/previews"
+        assert http_.get(path, headers=headers).status_code == 404
+        assert http_.post(path, headers=headers, json={"port": 8000, "public": True}).status_code == 404
+        assert http_.delete(f"{path}/8000", headers=headers).status_code == 404
+
+
+def test_another_sandboxs_program_is_not_reached_by_this_ones_token(server: Server, box: Sandbox) -> None:
+    preview = box.expose(8000)
+    with Sandbox(server=server.address) as other:
+        second = other.expose(8000)
+        place = urlsplit(second.url).netloc
+        assert ask(preview, Host=place)[0] == 404
+
+
+def test_what_makes_no_sense_is_refused(box: Sandbox) -> None:
+    for port in (0, 65536, -1):
+        with pytest.raises(InvalidRequest):
+            box.expose(port)
+    with pytest.raises(InvalidRequest):
+        box.expose(8000, expires="soon")
+
+
+def test_a_sandbox_has_only_so_many(server: Server) -> None:
+    with Sandbox(server=server.address) as sandbox:
+        for port in range(9000, 9064):
+            sandbox.expose(port)
+        sandbox.expose(9000)
+        with pytest.raises(QuotaExceeded):
+            sandbox.expose(9999)
+
+
+def test_a_preview_goes_with_its_sandbox(server: Server) -> None:
+    with Sandbox(server=server.address) as sandbox:
+        serve_inside(sandbox, 8000)
+        preview = sandbox.expose(8000)
+        assert ask(preview)[0] == 200
+        box_id = sandbox.id
+    assert ask(preview)[0] == 404
+    assert server.sql("SELECT * FROM previews WHERE sandbox = ?", box_id) == []
+
+
+def test_a_paused_sandbox_is_woken_by_its_preview(server: Server) -> None:
+    with Sandbox(server=server.address) as sandbox:
+        serve_inside(sandbox, 8000)
+        preview = sandbox.expose(8000)
+        assert ask(preview)[0] == 200  # a connection is kept from now on
+        sandbox.pause()
+        assert ask(preview)[0] == 200
+        assert sandbox.info().state == "running"
+
+
+def test_a_stopped_sandbox_is_woken_by_its_preview(server: Server) -> None:
+    with Sandbox(server=server.address, name=f"sleeper-{os.getpid()}") as sandbox:
+        preview = sandbox.expose(8000)
+        sandbox.stop()
+        asking = threading.Thread(target=lambda: ask(preview))
+        asking.start()
+        wait_until(lambda: sandbox.info().state == "running", "it to be woken")
+        asking.join(60)
+        sandbox.delete()
+
+
+def test_one_that_is_not_to_be_woken_stays_asleep(server: Server) -> None:
+    name = f"sound-{os.getpid()}"
+    with Sandbox(server=server.address, name=name, lifecycle=Lifecycle(wake=False)) as sandbox:
+        serve_inside(sandbox, 8000)
+        preview = sandbox.expose(8000)
+        assert ask(preview)[0] == 200
+        sandbox.pause()
+        with contextlib.suppress(ConnectionError, http.client.HTTPException):  # a kept connection is cut
+            assert ask(preview)[0] == 503
+        assert ask(preview)[0] == 503
+        assert sandbox.info().state == "paused"
+        sandbox.resume()
+        assert ask(preview)[0] == 200
+        sandbox.delete()
+
+
+def test_nothing_of_the_api_is_on_the_previews_listener(box: Sandbox) -> None:
+    preview = box.expose(8000)
+    for host in ("localhost", "127.0.0.1", urlsplit(preview.url).netloc.removeprefix(f"8000-{box.id}.")):
+        for path in ("/v1/sandboxes", "/healthz", "/openapi.json", "/", f"/v1/sandboxes/{box.id}/previews"):
+            assert ask(preview, path, Host=host)[0] == 404
+    assert ask(preview, "/v1/sandboxes", Host="evil.example")[0] == 421
+
+
+def test_the_listener_is_on_loopback_and_the_ipv6_twin_is_held(box: Sandbox) -> None:
+    port = urlsplit(box.expose(8000).path_url).port or 0
+    lines = Path("/proc/net/tcp").read_text().splitlines()
+    assert any(f"0100007F:{port:04X}" in line for line in lines)
+    with socket.socket(socket.AF_INET6) as thief:
+        thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with pytest.raises(OSError, match="in use"):
+            thief.bind(("::1", port))
+
+
+async def test_the_async_twin_exposes_too(server: Server, box: Sandbox) -> None:
+    sandbox = await AsyncSandbox.get(box.id, server=server.address)
+    preview = await sandbox.expose(8003, expires=60)
+    assert [one.url for one in await sandbox.previews.list() if one.port == 8003] == [preview.url]
+    await preview.revoke()
+    await sandbox.aclose()
+
+
+def skerry(server: Server, *args: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "skerry", "--server", server.address, *args],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_the_commands_expose_list_and_revoke(server: Server, box: Sandbox) -> None:
+    link = skerry(server, "expose", box.id, "8000").strip()
+    assert re.fullmatch(rf"http://8000-{box.id}\.localhost:\d+/\?skerry_token=[\w-]+", link)
+    data = json.loads(skerry(server, "expose", box.id, "8004", "--public", "--expires", "1h", "--json"))
+    assert data["link"] == data["url"]
+    assert data["token"] is None
+    rows = skerry(server, "previews", "ls", box.id).splitlines()
+    assert rows[0].split() == ["PORT", "WHO", "EXPIRES", "LINK"]
+    assert any(row.startswith("8004") and "everyone" in row for row in rows)
+    skerry(server, "previews", "rm", box.id, "8004")
+    assert 8004 not in [one["port"] for one in json.loads(skerry(server, "previews", "ls", "--json", box.id))]
+    skerry(server, "previews", "rm", box.id)
+    assert json.loads(skerry(server, "previews", "ls", "--json", box.id)) == []
+
+
+# -- servers and workers that end -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_urls_stay_good_when_the_server_is_started_again(own_server: Server, how: signal.Signals) -> None:
+    own_server.start()
+    with Sandbox(server=own_server.address) as sandbox:
+        serve_inside(sandbox, 8000)
+        preview = sandbox.expose(8000)
+        assert ask(preview)[0] == 200
+        own_server.end(how)
+        own_server.start()
+        again = Sandbox.get(sandbox.id, server=own_server.address)
+        assert [one.info for one in again.previews.list()] == [preview.info]
+        wait_until(lambda: _quietly(lambda: ask(preview)[0]) == 200, "the preview to be back")
+
+
+def test_a_worker_that_dies_is_replaced(own_server: Server) -> None:
+    own_server.start()
+    with Sandbox(server=own_server.address) as sandbox:
+        serve_inside(sandbox, 8000)
+        preview = sandbox.expose(8000)
+        assert ask(preview)[0] == 200
+        assert own_server.process is not None
+        for child in Path(f"/proc/{own_server.process.pid}/task").glob("*/children"):
+            for pid in child.read_text().split():
+                if b"skerry.network.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(int(pid), signal.SIGKILL)
+        wait_until(lambda: _quietly(lambda: ask(preview)[0]) == 200, "the preview to be back", 10)
+
+
+def _quietly(work: Callable[[], int]) -> int | None:
+    try:
+        return work()
+    except (OSError, http.client.HTTPException):
+        return None
+
+
+def test_a_port_that_is_taken_makes_way_for_the_next(own_server: Server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        own_server.start(SKERRY_PREVIEW_LISTEN=f"127.0.0.1:{port}")
+        with Sandbox(server=own_server.address) as sandbox:
+            serve_inside(sandbox, 8000)
+            preview = sandbox.expose(8000)
+            assert urlsplit(preview.url).port != port
+            assert ask(preview)[0] == 200
+        assert "previews is taken" in own_server.tail()
+
+
+def test_a_domain_behind_a_tls_proxy_is_in_the_urls(own_server: Server) -> None:
+    own_server.start(SKERRY_PREVIEW_URL="https://*.preview.example.com", SKERRY_PREVIEW_LISTEN="127.0.0.1:0")
+    with Sandbox(server=own_server.address) as sandbox:
+        serve_inside(sandbox, 8000)
+        preview = sandbox.expose(8000)
+        assert preview.url == f"https://8000-{sandbox.id}.preview.example.com/"
+        status, seen = ask(preview)
+        assert status == 200
+        assert b"x-forwarded-proto: https" in seen.lower()
+
+
+def test_where_previews_are_switched_off_none_is_made(own_server: Server) -> None:
+    own_server.start(SKERRY_PREVIEW_LISTEN="none")
+    with Sandbox(server=own_server.address) as sandbox, pytest.raises(Exception, match="not served here"):
+        sandbox.expose(8000)
