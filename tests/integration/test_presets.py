@@ -1,0 +1,169 @@
+"""Real packages by real clients, inside, from where this machine's own clients get theirs, and from nowhere else.
+
+No host is named here: presets are read from this machine. Where its own clients reach nothing, neither can these."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli.calling import skerry
+from serving import Server
+from world import places
+from world.world import World
+
+from skerry import Network, Sandbox
+from skerry.types import Attempt
+
+FETCH = {
+    "pip": "pip download --quiet --no-deps --no-binary :none: --timeout 10 --retries 0 --dest {} six",
+    "npm": "npm pack --silent --fetch-retries=0 --pack-destination {} ms",
+    "apt": "/usr/lib/apt/apt-helper download-file"
+    " $(apt-get indextargets --no-release-info --format '$(REPO_URI)dists/$(RELEASE)/InRelease' | head -n 1)"
+    " {}/InRelease",
+}
+
+
+def reaches(client: str, at: Path) -> bool:
+    """Does this machine's own client get something with no help?"""
+    return (
+        shutil.which(client) is not None
+        and subprocess.run(["sh", "-c", FETCH[client].format(at)], cwd=at, capture_output=True, timeout=90).returncode
+        == 0
+    )
+
+
+@pytest.fixture
+def preset(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    client = str(request.param)
+    if not reaches(client, tmp_path):
+        pytest.skip(f"this machine's own {client} reaches no registry")
+    return client
+
+
+def hosts(attempts: list[Attempt], decision: str) -> set[str]:
+    return {attempt.host for attempt in attempts if attempt.decision == decision}
+
+
+INSTALL = {
+    "pip": "pip install --quiet six && python -c 'import six; print(six.__name__)'",
+    "npm": "npm install --silent ms && node -e 'console.log(require(\"ms\")(1000))'",
+    "apt": "sudo apt-get -qq update && sudo apt-get -qq install hello >/dev/null && hello",
+}
+SAYS = {"pip": "six\n", "npm": "1s\n", "apt": "Hello, world!\n"}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("preset", INSTALL, indirect=True)
+def test_a_package_is_installed_from_where_this_machine_would_get_it_and_nothing_else_is_open(
+    server: Server, preset: str
+) -> None:
+    with Sandbox(server=server.address, network=Network(presets=(preset,))) as sandbox:
+        result = sandbox.run(INSTALL[preset], timeout=200)
+        assert result.ok, result.stdout + result.stderr
+        assert result.stdout.endswith(SAYS[preset])
+        refused = sandbox.run("curl --silent --show-error --max-time 20 https://elsewhere.example/")
+        assert not refused.ok
+        assert not refused.timed_out
+        attempts = list(sandbox.network.log())
+        named = {rule.partition(":")[0] for p in sandbox.network.show().network.presets for rule in p.allow}
+        assert hosts(attempts, "allowed") <= named
+        assert "elsewhere.example" in hosts(attempts, "denied")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("preset", ["pip"], indirect=True)
+def test_the_command_of_the_readme(server: Server, preset: str) -> None:
+    done = skerry("run", "--preset", preset, "--", "pip", "install", "--quiet", "six", server=server.address)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("preset", ["pip"], indirect=True)
+def test_without_the_preset_the_same_command_fails_at_once_and_the_log_says_what_would_help(
+    server: Server, preset: str
+) -> None:
+    with Sandbox(server=server.address) as sandbox:
+        result = sandbox.run("pip install --retries 0 six", timeout=100)
+        assert not result.ok
+        assert not result.timed_out
+        refused = [attempt for attempt in sandbox.network.log() if attempt.decision == "denied"]
+        assert refused
+        assert all((attempt.hint or "").startswith("--allow ") for attempt in refused)
+
+
+# -- a company's own mirrors, in the tests' world ----------------------------------------------------------------------
+
+
+def run_there(world: World, server: Server, home: Path, preset: str, script: str, **env: str) -> str:
+    """`skerry run --preset` by somebody on that internet whose clients are set up so."""
+    home.mkdir(exist_ok=True)
+    kept = {"PATH": os.environ["PATH"], "HOME": str(home), "PIP_CONFIG_FILE": "/dev/null"}
+    done = subprocess.run(
+        [*world.inside, sys.executable, "-m", "skerry", "run", "--preset", preset, "--", "sh", "-c", script],
+        env={**kept, "SKERRY_SERVER": server.address, "SSL_CERT_FILE": str(world.home / "ca.pem"), **env},
+        cwd=home, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_password_of_pips_set_up_signs_in_and_is_never_inside(
+    world: World, world_server: Server, tmp_path: Path
+) -> None:
+    world.reset()
+    said = run_there(
+        world, world_server, tmp_path / "home", "pip",
+        "pip install -q --no-cache-dir tinylib && python -c 'import tinylib; print(tinylib.ANSWER)' && env"
+        " && cat /proc/self/environ && { grep -r hidden-word /run /etc ~ 2>/dev/null || true; }",
+        PIP_INDEX_URL="https://me:hidden-word@index.example.test/simple",
+    )  # fmt: skip
+    assert said.startswith("42\n")
+    assert "PIP_INDEX_URL=https://index.example.test/simple\n" in said
+    assert "hidden-word" not in said
+    login = base64.b64encode(b"me:hidden-word").decode()
+    asked = [call for call in world.calls(places.INDEX) if any("tinylib" in request for request in call["requests"])]
+    assert asked
+    assert all(f"Basic {login}" in call["raw"] for call in asked)
+    assert world.strays() == []
+
+
+def test_a_token_of_npms_set_up_signs_in_and_is_never_inside(
+    world: World, world_server: Server, tmp_path: Path
+) -> None:
+    world.reset()
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".npmrc").write_text("registry=https://npm.example.test/\n//npm.example.test/:_authToken=hidden-token\n")
+    said = run_there(
+        world, world_server, home, "npm",
+        "npm install --silent tiny-lib >&2 && node -p 'require(\"tiny-lib\")' && env && npm config ls -l",
+    )  # fmt: skip
+    assert said.startswith("42\n")
+    assert "hidden-token" not in said
+    asked = [call for call in world.calls(places.NPM) if any("tiny-lib" in request for request in call["requests"])]
+    assert asked
+    assert all("Bearer hidden-token" in call["raw"] for call in asked)
+    assert world.strays() == []
+
+
+def test_gits_rewriting_and_login_work_inside(world: World, world_server: Server, tmp_path: Path) -> None:
+    world.reset()
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".gitconfig").write_text('[url "https://me:hidden-word@git.example.test/"]\n\tinsteadOf = "ours:"\n')
+    said = run_there(
+        world, world_server, home, "git", "git clone -q ours:tiny.git && cat tiny/README && env && git config --list",
+        GIT_CONFIG_NOSYSTEM="1",
+    )  # fmt: skip
+    assert said.startswith("a repository of the test world\n")
+    assert "hidden-word" not in said
+    asked = world.calls(places.GIT)
+    assert asked
+    assert all("Basic " + base64.b64encode(b"me:hidden-word").decode() in call["raw"] for call in asked)
+    assert world.strays() == []
