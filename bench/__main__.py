@@ -15,7 +15,10 @@ from rich.table import Table
 from bench.crowd import MANY, crowd
 from bench.files import CP_IN, CP_OUT, READ_LARGE, WRITE_LARGE, large_files
 from bench.measure import Row, private_memory, repeat, row, side_by_side, timed
+from bench.network import figures as network_figures
+from bench.network import network
 from bench.peers import peers, run
+from bench.previews import DIRECT, PREVIEW, previews
 from bench.stream import STREAM, STREAM_HOST, stream
 from bench.trees import FILES, UPLOAD, WRITE, trees
 from skerry import Options, Sandbox
@@ -91,7 +94,9 @@ def idle_memory() -> int:
         return private_memory(sandbox.id)
 
 
-def ratios(rows: dict[str, Row], memory: int, right: int, grown: int, files_grown: int) -> list[dict[str, object]]:
+def ratios(
+    rows: dict[str, Row], memory: int, right: int, grown: int, files_grown: int, connected: int
+) -> list[dict[str, object]]:
     """The issue's figures: what was measured, against what, and the bound."""
     create = rows[CREATE]
     found: list[dict[str, object]] = []
@@ -119,6 +124,9 @@ def ratios(rows: dict[str, Row], memory: int, right: int, grown: int, files_grow
     add("files.stream of 1 GiB, share of cp's rate", rows[CP_OUT].p50 / rows[READ_LARGE].p50, 0.3, at_most=False)
     add("growth of server and SDK meanwhile, MB", files_grown / 1e6, 64)
     add("3,000 files, one call each / one upload", rows[WRITE].p50 * FILES / rows[UPLOAD].p50, 20, at_most=False)
+    for figure in network_figures(rows, connected):
+        add(*figure)
+    add("a request through a preview, ms above a direct one", rows[PREVIEW].p50 - rows[DIRECT].p50, 3)
     return found
 
 
@@ -144,6 +152,7 @@ def main() -> None:
     crowds, right = crowd()
     streams, grown = stream()
     large, files_grown = large_files()
+    networks, connected = network(args.count)
     rows = [
         *create_and_peers(args.count),
         *inside(args.count),
@@ -152,10 +161,12 @@ def main() -> None:
         *trees(),
         *crowds,
         *streams,
+        *networks,
+        *previews(args.count),
         at_once(10),
         at_once(50),
     ]
-    figures = ratios({one.name: one for one in rows}, idle_memory(), right, grown, files_grown)
+    figures = ratios({one.name: one for one in rows}, idle_memory(), right, grown, files_grown, connected)
     show(rows, figures)
     if args.json:
         args.json.write_text(json.dumps({"rows": [one.as_json() for one in rows], "figures": figures}, indent=2) + "\n")

@@ -12,6 +12,9 @@ from cli.calling import SKERRY, environment, skerry
 from cli.test_command_line import BEGIN, end, running
 from client.lying import SANDBOX, Asked, Said, lying, said
 
+from skerry.cli.policy import PRESETS
+from skerry.client.presets import KNOWN
+
 NDJSON = "application/x-ndjson"
 
 
@@ -221,3 +224,7 @@ def test_presets_and_peers_are_completed(tmp_path: Path) -> None:
         assert complete("skerry run --preset ", 3) == ["plain,pip", "plain,npm", "plain,apt", "plain,git"]
         assert complete("skerry run --peer db=m", 3) == ["plain,db=my-db"]
         assert complete("skerry network log ", 3) == ["plain,my-db"]
+
+
+def test_the_presets_that_are_completed_are_those_that_there_are() -> None:
+    assert PRESETS == KNOWN

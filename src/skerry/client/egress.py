@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from skerry.client.secrets import Secret
 from skerry.errors import InvalidRequest
-from skerry.types import CreateRequest, Network, SecretValue
+from skerry.types import CreateRequest, Network, SecretForm, SecretValue
 
 
 def on_this_machine(network: Network) -> tuple[Network, tuple[SecretValue, ...]]:
@@ -40,3 +40,13 @@ def with_what_is_here(wish: CreateRequest, secrets: Sequence[object]) -> CreateR
     given = secret_values(secrets)
     names = {secret.name for secret in given}
     return replace(wish, network=network, secrets=(*given, *(one for one in carried if one.name not in names)))
+
+
+def check_carried(secrets: Sequence[SecretValue], there: Sequence[SecretForm]) -> None:
+    """A policy alone brings no secret along: those that its presets need have to be there."""
+    missing = {secret.name for secret in secrets} - {secret.name for secret in there}
+    if missing:
+        raise InvalidRequest(
+            f"network.presets: what they are set up with has a password ({', '.join(sorted(missing))})",
+            hint="name these presets when the sandbox is made: their passwords then travel as secrets",
+        )

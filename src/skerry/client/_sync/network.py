@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from skerry.client import backend_sync as backend
 from skerry.client import network_requests as requests
 from skerry.client._sync.questions import Asking, Questions
-from skerry.client.egress import on_this_machine
+from skerry.client.egress import check_carried, on_this_machine
 from skerry.client.lines import LineDecoder
 from skerry.client.patience import Patience
 from skerry.client.responses import decode
@@ -42,9 +42,10 @@ class SandboxNetwork:
         return self._sandbox.client.value(requests.change(self._sandbox.id, change), NetworkInfo)
 
     def set(self, network: Network) -> NetworkInfo:
-        """Another policy in place of the one that is there. A preset that carries a password needs a secret:
-        `sandbox.update(secrets=…)`."""
-        settled, _ = backend.in_thread(on_this_machine, network)
+        """Another policy in place of the one that is there. A password that a preset's set-up has is a secret, which
+        only a create can carry: refused here."""
+        settled, secrets = backend.in_thread(on_this_machine, network)
+        check_carried(secrets, self._sandbox.known.secrets)
         return self._sandbox.client.value(requests.set_(self._sandbox.id, settled), NetworkInfo)
 
     def log(

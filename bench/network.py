@@ -1,0 +1,221 @@
+"""Through the door or straight: the same client program inside a sandbox and on the host, in turns, to the same server
+on this machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.far import address
+from bench.measure import Row, row, side_by_side, timed
+from skerry import Limits, Network, Options, Preset, Sandbox
+from skerry.network.messages import Rules
+from skerry.network.policy import Policy
+from skerry.types.hosts import parse_host
+
+CONNECT, CONNECT_STRAIGHT = "connect and echo, through the door", "connect and echo, straight"
+BULK, BULK_STRAIGHT = "256 MiB over HTTP, through the door", "256 MiB over HTTP, straight"
+TLS, TLS_STRAIGHT = "256 MiB over HTTPS, inspected", "256 MiB over HTTPS, straight"
+OPEN, CLOSED = "create with a policy of 100 rules", "create with no network"
+DECIDE = "10,000 hosts: one decision"
+AT_ONCE = 500
+BULK_BYTES = 256 << 20
+COLD = Options(pool=False)
+CLIENT = r"""
+import json, os, socket, ssl, sys, threading, time
+what, host, port, number = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+
+def connected():
+    made = socket.create_connection((host, port), 30)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made
+
+def one():
+    start = time.perf_counter()
+    with connected() as made:
+        made.sendall(b"x")
+        assert made.recv(1) == b"x"
+        return (time.perf_counter() - start) * 1000
+
+def fetch(made):
+    start = time.perf_counter()
+    made.sendall(b"GET /%d HTTP/1.1\r\nhost: %s:%d\r\n\r\n" % (number, host.encode(), port))
+    buffer, left = bytearray(1 << 20), None
+    held = b""
+    while b"\r\n\r\n" not in held:
+        held += made.recv(4096)
+    head, _, rest = held.partition(b"\r\n\r\n")
+    assert b" 200 " in head.split(b"\r\n")[0], head
+    left = number - len(rest)
+    while left > 0:
+        got = made.recv_into(buffer)
+        assert got, "cut off"
+        left -= got
+    return (time.perf_counter() - start) * 1000
+
+def talk(index, right):
+    try:
+        with connected() as made:
+            token = b"%08d" % index * 64
+            made.sendall(token)
+            got = b""
+            while len(got) < len(token):
+                piece = made.recv(4096)
+                if not piece:
+                    return
+                got += piece
+            barrier.wait(60)
+            right.append(got == token)
+    except OSError:
+        barrier.abort()
+
+if what == "connect":
+    print(json.dumps([one() for _ in range(number)]))
+elif what == "http":
+    with connected() as made:
+        print(json.dumps([fetch(made)]))
+elif what == "https":
+    context = ssl.create_default_context(cafile=os.environ.get("BENCH_CA") or None)
+    with context.wrap_socket(connected(), server_hostname=host) as made:
+        print(json.dumps([fetch(made)]))
+else:
+    right, barrier = [], threading.Barrier(number)
+    threading.stack_size(128 << 10)
+    threads = [threading.Thread(target=talk, args=(index, right)) for index in range(number)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join(90)
+    print(json.dumps([sum(right)]))
+"""
+
+
+@dataclass(frozen=True)
+class Far:
+    """What is talked to; `network` lets a sandbox reach it, and opens the TLS of the last port."""
+
+    name: str
+    echo: int
+    plain: int
+    tls: int
+    network: Network
+    certificate: Path
+
+    def straight(self, what: str, port: int, number: int) -> list[float]:
+        done = subprocess.run(
+            [sys.executable, "-c", CLIENT, what, self.name, str(port), str(number)],
+            stdout=subprocess.PIPE, env={"BENCH_CA": str(self.certificate)}, check=True,
+        )  # fmt: skip
+        times: list[float] = json.loads(done.stdout)
+        return times
+
+    def inside(self, sandbox: Sandbox, what: str, port: int, number: int) -> list[float]:
+        argv = ["python3", "-c", CLIENT, what, self.name, str(port), str(number)]
+        result = sandbox.run(argv, timeout=120)
+        if not result.ok:
+            sys.exit(f"the client inside failed: {result.stderr}\n{[one.why for one in result.denied]}")
+        times: list[float] = json.loads(result.stdout)
+        return times
+
+
+@contextmanager
+def far() -> Iterator[Far]:
+    name, where = address()
+    with tempfile.TemporaryDirectory() as directory:
+        serving = subprocess.Popen(
+            [sys.executable, "-m", "bench.far", directory], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert serving.stdout is not None
+        assert serving.stdin is not None
+        try:
+            echo, plain, tls = map(int, serving.stdout.readline().split())
+            certificate = Path(directory, "certificate.pem")
+            rules = tuple(f"{name}:{port}@{where}" for port in (echo, plain, tls))
+            preset = Preset(name="bench", allow=rules, certificates=certificate.read_text())
+            network = Network(presets=(preset,), inspect=(f"{name}:{tls}",))
+            yield Far(name, echo, plain, tls, network, certificate)
+        finally:
+            serving.stdin.close()
+            serving.wait(10)
+
+
+def network(count: int) -> tuple[list[Row], int]:
+    """Rows, and how many of 500 connections at once were right."""
+    with far() as there, Sandbox(network=there.network, limits=Limits(cpus=2), options=COLD) as sandbox:
+        rows = [
+            *_turns(there, sandbox, "connect", there.echo, 20, count, (CONNECT_STRAIGHT, CONNECT)),
+            *_turns(there, sandbox, "http", there.plain, BULK_BYTES, 8, (BULK_STRAIGHT, BULK)),
+            *_turns(there, sandbox, "https", there.tls, BULK_BYTES, 4, (TLS_STRAIGHT, TLS)),
+        ]
+        (right,) = there.inside(sandbox, "many", there.echo, AT_ONCE)
+    return [*rows, *creates(count), decisions()], int(right)
+
+
+def _turns(
+    there: Far, sandbox: Sandbox, what: str, port: int, number: int, rounds: int, names: tuple[str, str]
+) -> list[Row]:
+    """In turns, so that a noisy moment of the machine hits both alike; the first round warms up."""
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(rounds + 1):
+        works: tuple[Callable[[], list[float]], ...] = (
+            lambda: there.straight(what, port, number),
+            lambda: there.inside(sandbox, what, port, number),
+        )
+        for name, work in zip(names, works, strict=True):
+            spent = work()
+            times[name] += spent if turn else []
+    return [row(name, spent) for name, spent in times.items()]
+
+
+def creates(count: int) -> list[Row]:
+    policy = Network(allow=tuple(f"host-{n}.example.test" for n in range(100)))
+
+    def create(wish: Network) -> Callable[[], float]:
+        def once() -> float:
+            sandbox: list[Sandbox] = []
+            spent = timed(lambda: sandbox.append(Sandbox.create(options=COLD, network=wish)))
+            sandbox[0].delete()
+            return spent
+
+        return once
+
+    times: dict[str, list[float]] = {CLOSED: [], OPEN: []}
+    for turn in range(count + 2):
+        for name, work in ((CLOSED, create(Network())), (OPEN, create(policy))):
+            spent = work()
+            times[name] += [spent] if turn >= 2 else []
+    return [row(name, spent) for name, spent in times.items()]
+
+
+def decisions() -> Row:
+    """Milliseconds of one decision, of a thousand each time: half of them allowed."""
+    policy = Policy.compile(Rules(allow=tuple(f"host-{n}.example.test" for n in range(10_000))))
+    hosts = [parse_host(f"host-{n * 11}.example.test") for n in range(1000)]
+
+    def thousand() -> None:
+        for host in hosts:
+            policy.connect(host, 443)
+
+    spent = side_by_side({DECIDE: thousand}, 30)[0]
+    return row(DECIDE, [one / len(hosts) for one in spent.times])
+
+
+def figures(rows: dict[str, Row], right: int) -> list[tuple[str, float, float, bool]]:
+    """(what, value, bound, at most or at least)."""
+    return [
+        (
+            "connection set-up through the door, ms above straight",
+            rows[CONNECT].p50 - rows[CONNECT_STRAIGHT].p50,
+            5,
+            True,
+        ),
+        ("uninspected bulk, share of straight", rows[BULK_STRAIGHT].p50 / rows[BULK].p50, 0.5, False),
+        ("inspected bulk, share of straight TLS", rows[TLS_STRAIGHT].p50 / rows[TLS].p50, 0.15, False),
+        (f"{AT_ONCE} connections at once through the door, right", right, AT_ONCE, False),
+        ("a decision of 10,000 hosts, µs", rows[DECIDE].p50 * 1000, 50, True),
+        ("create with a policy, ms above one without", rows[OPEN].p50 - rows[CLOSED].p50, 5, True),
+    ]
