@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"encoding/json"
+	"net/netip"
 	"strings"
 	"syscall"
 	"time"
@@ -23,7 +24,8 @@ type config struct {
 	Hostname  *string           `json:"hostname"`
 	OpenFiles uint32            `json:"open_files"`
 	Journal   bounds            `json:"journal"`
-	Pids      uint32            `json:"pids"` // the cgroup's limit, threads and our own included; 0: not known
+	Resolver  string            `json:"resolver"` // asked for names; "": nobody
+	Pids      uint32            `json:"pids"`     // the cgroup's limit, threads and our own included; 0: not known
 }
 
 // bounds is how many bytes of output are kept; 0 is the default.
@@ -79,6 +81,9 @@ func (c *config) check() string {
 			return "env: a name or value can't be set"
 		}
 	}
+	if _, err := netip.ParseAddr(c.Resolver); c.Resolver != "" && err != nil {
+		return "resolver: not an address"
+	}
 	if c.Life != nil && !(*c.Life >= 0 && *c.Life < 1e9) {
 		return "life_s: out of range"
 	}
@@ -105,6 +110,7 @@ func (k *keeper) configure(c *wire.Conn, q *wire.Request) {
 	if next.Hostname != nil {
 		_ = syscall.Sethostname([]byte(*next.Hostname)) // not permitted in most walls: the runtime has set it
 	}
+	pointResolver(next.Resolver)
 	k.processes.Journals.SetBounds(next.Journal.Process, next.Journal.Sandbox)
 	k.restore.Do(k.processes.Restore)
 	k.mu.Lock()

@@ -82,7 +82,7 @@ func tell(e process.Event) happened {
 	if !e.Ended {
 		d = listed{
 			ID: d.ID, Argv: d.Argv, Shell: d.Shell, PID: d.PID, User: d.User, Session: d.Session, Detach: d.Detach, Pty: d.Pty,
-			State: "running", Started: d.Started, Children: []int{},
+			State: "running", Started: d.Started, Children: []int{}, Cgroup: d.Cgroup,
 		}
 	}
 	h := happened{Seq: e.Seq, At: float64(e.At.UnixNano()) / 1e9, Type: "process_started", Process: d}

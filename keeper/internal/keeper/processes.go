@@ -66,12 +66,14 @@ type listed struct {
 	Children []int    `json:"children"`
 	KeptFrom int64    `json:"kept_from"`
 	Offset   int64    `json:"offset"`
+	Cgroup   uint64   `json:"cgroup"`
 }
 
 func describe(p *process.Process) listed {
 	d := listed{
 		ID: p.Request.ID, Argv: p.Argv, Shell: p.Shell, PID: p.PID, User: p.User.Name, Session: p.Request.Session,
 		Detach: p.Request.Detach, Pty: p.Pty, State: "running", Started: float64(p.Began.UnixNano()) / 1e9, Children: p.Children(),
+		Cgroup: p.Cgroup(),
 	}
 	if s := p.Status(); s != nil {
 		ended := float64(p.EndedAt().UnixNano()) / 1e9

@@ -16,6 +16,7 @@ import (
 type Group struct {
 	parent int
 	name   string
+	id     uint64 // as the kernel names it to the host
 	path   string // as /proc/<pid>/cgroup shows it; pool.mu guards it
 
 	mu      sync.Mutex  // also held while the directory is removed
@@ -38,6 +39,10 @@ func newGroup(parent int, n int) (*Group, error) {
 	g := &Group{parent: parent, name: "c" + strconv.Itoa(n)}
 	if err := syscall.Mkdirat(parent, g.name, 0o755); err != nil && err != syscall.EEXIST {
 		return nil, err
+	}
+	var stat syscall.Stat_t
+	if linux.Lstatat(parent, g.name, &stat) == nil {
+		g.id = stat.Ino
 	}
 	return g, nil
 }

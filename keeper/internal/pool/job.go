@@ -36,6 +36,14 @@ const killAgain = 50 * time.Millisecond
 // orphanWait is how long a command's own status may take to arrive after its launcher died with it.
 const orphanWait = 2 * time.Second
 
+// Cgroup is the number of the group in which the command and all that it starts are; 0: none.
+func (j *Job) Cgroup() uint64 {
+	if j.launcher.group == nil || !j.launcher.grouped {
+		return 0
+	}
+	return j.launcher.group.id
+}
+
 // Exited is closed once the command has ended.
 func (j *Job) Exited() <-chan struct{} { return j.exited }
 

@@ -180,6 +180,14 @@ func (p *Process) Children() []int {
 	return p.job.Left()
 }
 
+// Cgroup is the number by which the host knows whose a socket is; 0: it can't.
+func (p *Process) Cgroup() uint64 {
+	if p.job == nil {
+		return 0
+	}
+	return p.job.Cgroup()
+}
+
 // Status is nil while the command runs.
 func (p *Process) Status() *Status {
 	if p.Running() {

@@ -35,7 +35,7 @@ type View struct {
 // Stream serves the upgraded connection of a run: its output, as fast as the host takes it, and its exit.
 func (p *Process) Stream(c *wire.Conn) {
 	s := &stream{Process: p, conn: c, reader: p.own, own: true, follow: true, left: math.MaxInt64}
-	s.serve(map[string]int{"pid": p.PID})
+	s.serve(map[string]uint64{"pid": uint64(p.PID), "cgroup": p.Cgroup()})
 }
 
 // Output serves an upgraded connection with what the journal has.

@@ -24,6 +24,7 @@ from skerry.engine.rows import Row, Rows, Spec
 from skerry.engine.secrets import Secrets
 from skerry.errors import HostUnsupported, SkerryError
 from skerry.keeper import Keeper, binary, build_id
+from skerry.network.messages import RESOLVER
 from skerry.runtimes import Init, Runtime, Wall, pick_runtime, ranges
 from skerry.storage import Driver, LayerStore
 from skerry.types import CreateRequest, Isolation, SecretValue, parse_size, parse_span
@@ -200,6 +201,7 @@ async def configure(host: Host, keeper: Keeper, row: Row, ends_at: float | None)
         user=spec.user, cwd=spec.cwd, env=furnishing.environment(host.secrets, row), sudo=spec.options.sudo,
         life_s=max(ends_at - time.time(), 0) + LIFE_GRACE_S if ends_at is not None else None,
         open_files=spec.limits.open_files or 0, pids=spec.limits.pids, journal=host.journal(spec),
+        resolver=RESOLVER,
     )  # fmt: skip
 
 

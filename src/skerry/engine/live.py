@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
+from skerry.engine.attempts import Tries
 from skerry.engine.rows import Row
 from skerry.engine.turns import Shells
 from skerry.engine.work import Work
 from skerry.errors import SandboxUnavailable
 from skerry.keeper import Keeper
 from skerry.runtimes import Runtime
-from skerry.types import parse_span
+from skerry.types import Attempt, parse_span
 
 LAST_WORDS_S = 1.0
 
@@ -37,6 +38,8 @@ class Live:
         self.input_held = 0  # bytes that came with starts and that programs have not read yet
         self.work = Work()
         self.watching: asyncio.Task[None] | None = None  # hears what its keeper tells
+        self.tries = Tries()
+        self.denied: Callable[[str, int], Awaitable[tuple[Attempt, ...]]] | None = None  # of a process; see Doors
 
     def attach(self, runtime: Runtime, keeper: Keeper, pidfd: int, ended: Callable[[], None]) -> None:
         """The sandbox runs; `ended` is called when its first process is gone."""
@@ -60,6 +63,10 @@ class Live:
             yield copy
         finally:
             os.close(copy)
+
+    async def refused(self, process: str, before: int = 0) -> tuple[Attempt, ...]:
+        """What a process of it that has ended tried to reach in vain. `before`: tries told before it began."""
+        return await self.denied(process, before) if self.denied is not None else ()
 
     async def first_process_ended(self) -> None:
         await self._ended.wait()

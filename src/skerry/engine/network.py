@@ -11,11 +11,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from skerry.config import Settings, instance_of
-from skerry.engine.attempts import Attempts, Lie, Tries
+from skerry.engine.attempts import Attempts, Lie
 from skerry.engine.live import Live
 from skerry.engine.questions import Answered
 from skerry.engine.reach import Reach
@@ -132,6 +133,7 @@ class Doors:
             log.warning("no door", extra={"sandbox": live.row.id, "error": str(error)})
             return
         self.shut(live.row.id)
+        live.tries, live.denied = self._attempts.of(live.row.id), partial(self._denied_by, live.row.id)
         self._open[live.row.id] = opened = _Opened(live, door)
         self._introduce(opened)
 
@@ -180,10 +182,7 @@ class Doors:
 
     # -- whose it was -------------------------------------------------------------------------------------------------
 
-    def tries(self, sandbox: str) -> Tries:
-        return self._attempts.of(sandbox)
-
-    async def denied_by(self, sandbox: str, process: str, before: int) -> tuple[Attempt, ...]:
+    async def _denied_by(self, sandbox: str, process: str, before: int) -> tuple[Attempt, ...]:
         """What a command that has ended was refused. `before`: how many tries were told before it began. Whatever it
         tried is on its way to us by now; only if there is anything is the worker waited for."""
         tries = self._attempts.of(sandbox)

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from skerry.engine import denials
 from skerry.engine.live import Live
 from skerry.engine.runs import Gathered, result_of
 from skerry.errors import SandboxUnavailable
 from skerry.keeper import Gap, OutputStream
-from skerry.types import OutputPage, RunResult, is_text
+from skerry.types import Attempt, OutputPage, RunResult, is_text
 
 Piece = tuple[str, bytes] | Gap
 
@@ -38,12 +39,15 @@ class Reading:
         self._stream = stream
         self._view = view
         self._stack = stack
+        self._denied: tuple[Attempt, ...] = ()
 
     async def __aiter__(self) -> AsyncIterator[Piece]:
         async with self._stack:  # it has to see what goes wrong: a keeper that lies in the middle fails its sandbox
             pieces = self._until(self._view.within) if self._view.within else self._stream
             async for piece in pieces:
                 yield piece
+            if self._stream.ended:
+                self._denied = await self._live.refused(self.id)
 
     async def _until(self, within: float) -> AsyncIterator[Piece]:
         clock = asyncio.get_running_loop().time
@@ -71,7 +75,9 @@ class Reading:
 
     @property
     def result(self) -> RunResult | None:
-        return result_of(self._live, self.id, self._stream.exit) if self._stream.ended else None
+        if not self._stream.ended:
+            return None
+        return denials.add(result_of(self._live, self.id, self._stream.exit), self._denied)
 
     async def aclose(self) -> None:
         await self._stream.aclose()

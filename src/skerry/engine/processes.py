@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
@@ -42,9 +43,11 @@ class Processes:
         lists show in its place."""
         async with self._use(caller, ref) as (live, keeper):
             process, stdin = plan.new_id("p-"), _input(request)
+            began, before = time.time(), live.tries.heard
             with _at_work(live, process):
                 stream = await keeper.start(_spec(process, request, show))
-            run = Run(live, process, stream, partial(self._fail, live, keeper))
+            live.tries.whose.note(stream.cgroup, process, began)
+            run = Run(live, process, stream, partial(self._fail, live, keeper), before)
             if stdin is not None:
                 self._spawn(_feed(run, stdin))
             return run
@@ -60,6 +63,7 @@ class Processes:
             _check_room(live, stdin)
             with _at_work(live, process):
                 started = await keeper.spawn(_spec(process, request))
+            live.tries.whose.note(started.cgroup, process, started.started_at)
             if stdin is not None:
                 self._spawn(_hand_over(live, keeper, process, stdin))
             return runs.process_info(started)

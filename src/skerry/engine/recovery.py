@@ -80,6 +80,8 @@ async def _adopt(host: Host, live: Live) -> str | None:
         lifecycle.attach(host, live, runtime, keeper, row.init)
         await _refurnished(host, live, keeper)
         await _door(host, live)
+        for process in processes:
+            live.tries.whose.note(process.cgroup, process.id, process.started_at)
         live.work.left_behind = any(process.children for process in processes)
         live.work.found(process.id for process in processes if process.state == "running")
         host.watch(live)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from skerry.engine import denials
 from skerry.engine.live import Live
 from skerry.errors import SandboxUnavailable, SkerryError
 from skerry.keeper import ExitStatus, Process, ProcessStream
@@ -26,7 +27,9 @@ class Run:
         process: str,
         stream: ProcessStream,
         failed: Callable[[SandboxUnavailable], Awaitable[None]],
+        before: int = 0,
     ) -> None:
+        """`before`: how many of its sandbox's tries to get out were told before it began."""
         self.id = process
         self.pid = stream.pid
         self._live = live
@@ -34,6 +37,7 @@ class Run:
         self._result: RunResult | None = None
         self._open = True
         self._failed = failed
+        self._before = before
         self._stdin = asyncio.Lock()  # a connection has room for one who waits until it can write
         self._in_use = contextlib.ExitStack()
         self._in_use.enter_context(live.in_use())
@@ -55,6 +59,7 @@ class Run:
         try:
             yield
             self._finish()
+            self._result = denials.add(self.result(), await self._live.refused(self.id, self._before))
             if self._then is not None:
                 self._result = await self._then(self.result())
         except SandboxUnavailable as error:

@@ -102,6 +102,7 @@ class _Ears:
             if len(work.running) >= RUNNING_MOST:
                 raise KeeperLied(f"the keeper says that more than {RUNNING_MOST} processes run")
             work.started(process.id)
+            self._live.tries.whose.note(process.cgroup, process.id, process.started_at)
             self._tell("process.started", process, event.at)
         elif process.id in self._told_early:
             self._told_early.discard(process.id)

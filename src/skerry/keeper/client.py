@@ -54,12 +54,13 @@ class Keeper:
         pids: int | None = None,
         hostname: str | None = None,
         journal: tuple[int, int] = (0, 0),
+        resolver: str = "",
     ) -> Hello:
         """Late binding: the first call after a start, and again on changes. Every other call needs it.
 
         `pids` is the limit that the sandbox's cgroup has: a user's processes get a little less, so that a fork bomb
         leaves the keeper its room. `journal`: how many bytes of output are kept of a process and of all of them; 0 is
-        the keeper's own default."""
+        the keeper's own default. `resolver`: who is asked for names, unless the sandbox's own file says otherwise."""
         body = {
             "user": user,
             "cwd": cwd,
@@ -70,6 +71,7 @@ class Keeper:
             "pids": min(pids or 0, (1 << 32) - 1),
             "hostname": hostname,
             "journal": {"process": journal[0], "sandbox": journal[1]},
+            "resolver": resolver,
         }
         self._kept = max(self._kept, journal[0])
         return self._check(await self._channel.call(_hello, "PUT", "/v1/config", body=body))

@@ -87,6 +87,7 @@ class ProcessStream(Talk):
         self, connection: Connection, keep: Callable[[Connection], None], spec: ProcessSpec, grace_s: float, kept: int
     ) -> None:
         super().__init__(connection, keep)
+        self.cgroup = 0
         self.missing = 0
         timeout_s = spec.timeout_s
         self._ends_at = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s + grace_s
@@ -99,7 +100,8 @@ class ProcessStream(Talk):
         kind, payload = await self._frame()
         if kind != frames.STARTED:
             raise KeeperLied("the keeper did not begin with a started frame")
-        self.pid = decode(_started, payload).pid
+        started = decode(_started, payload)
+        self.pid, self.cgroup = started.pid, started.cgroup
 
     def __aiter__(self) -> AsyncIterator[Output]:
         return self

@@ -15,6 +15,7 @@ Pid = Annotated[int, Meta(ge=0, le=1 << 22)]
 Id = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Seconds = Annotated[float, Meta(ge=0, le=1e10)]
 Bytes = Annotated[int, Meta(ge=0, lt=1 << 53)]
+Cgroup = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Signal = Annotated[str, Meta(pattern="^[A-Z0-9]{1,8}$")]
 Code = Annotated[int, Meta(ge=0, le=255)]
 OFFSET_MOST = 1 << 53
@@ -62,7 +63,10 @@ class ExitStatus(_Said, frozen=True, kw_only=True):
 
 
 class Started(_Said, frozen=True, kw_only=True):
+    """`cgroup`: the kernel's number of the cgroup in which it and all that it starts are; 0: it has none of its own."""
+
     pid: Pid
+    cgroup: Cgroup = 0
 
 
 class Gap(_Said, frozen=True, kw_only=True):
@@ -108,6 +112,7 @@ class Process(_Said, frozen=True, kw_only=True):
     children: Annotated[tuple[Pid, ...], Meta(max_length=1024)]
     kept_from: Offset
     offset: Offset
+    cgroup: Cgroup = 0
 
     def __post_init__(self) -> None:
         ended = (self.ended_at is not None, (self.exit_code is None) != (self.signal is None))

@@ -24,7 +24,6 @@ import dns.rdatatype
 import dns.rrset
 
 from skerry.network.hosts import BadHost, Name, parse_host
-from skerry.network.messages import RESOLVER
 from skerry.network.policy import Policy
 from skerry.network.worker.attempts import Attempts, safe
 from skerry.network.worker.book import Book, is_made_up
@@ -155,8 +154,10 @@ class Names:
             _add(reply, question, f"{name}.", dns.rdatatype.PTR)
 
     def _asker(self, sender: tuple[str, int]) -> int | None:
+        """Without a source of its own a datagram comes from the very address that it went to, whichever that was."""
         with contextlib.suppress(ValueError):
-            return self._whose.udp((IPv4Address(sender[0]), sender[1]), (IPv4Address(RESOLVER), 53))
+            address = IPv4Address(sender[0])
+            return self._whose.udp((address, sender[1]), (address, 53))
         return None
 
     def _spend(self) -> bool:

@@ -1,0 +1,289 @@
+"""The door of a real sandbox: what is refused, what is told of it, and what holds when worker or server die. No uplink
+is needed: everything here is refused, or stays on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from serving import Server, wait_until
+
+from skerry import Sandbox
+from skerry.config import instance_of
+
+CONNECT = """python3 - <<'END'
+import socket
+for where in {targets!r}:
+    try:
+        with socket.create_connection((where[0], where[1]), 10) as one:
+            print(where[0], one.recv(100))
+    except OSError as error:
+        print(where[0], type(error).__name__)
+END"""
+
+
+def connect(*targets: tuple[str, int]) -> str:
+    return CONNECT.format(targets=targets)
+
+
+def worker_of(server: Server) -> int | None:
+    """The pid of its network worker, once that takes messages."""
+    assert server.process is not None
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+    for child in children:
+        words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+        if b"skerry.network.worker" in words:
+            return int(child)
+    return None
+
+
+def ready(server: Server, sandbox: Sandbox) -> bool:
+    with server.http() as http:
+        return bool(http.get(f"/v1/sandboxes/{sandbox.id}/network").json()["ready"])
+
+
+@pytest.fixture
+def box(server: Server) -> Sandbox:
+    sandbox = Sandbox(server=server.address).create()
+    wait_until(lambda: ready(server, sandbox), "the worker")
+    yield sandbox
+    sandbox.delete()
+
+
+def test_every_attempt_is_refused_at_once_and_told_in_the_result(box: Sandbox) -> None:
+    targets = [("203.0.113.7", 443), ("169.254.169.254", 80), ("10.1.2.3", 5432), ("2001:db8::9", 22)]
+    result = box.run(connect(*targets))
+    assert result.stdout.split("\n")[:-1] == [f"{host} ConnectionResetError" for host, _ in targets]
+    assert [(attempt.host.strip("[]"), attempt.port, attempt.decision) for attempt in result.denied] == [
+        (host, port, "denied") for host, port in targets
+    ]
+    assert {attempt.process for attempt in result.denied} == {result.id}
+    assert result.hint is not None
+    assert "203.0.113.7:443" in result.hint
+    assert "--allow" in result.hint
+    assert box.run("true").denied == ()
+
+
+def test_a_name_that_no_rule_names_does_not_exist(box: Sandbox) -> None:
+    result = box.run("getent hosts api.example.com")
+    assert result.exit_code == 2
+    assert {(attempt.kind, attempt.host) for attempt in result.denied} == {("name", "api.example.com")}
+    assert result.hint is not None
+    assert 'Network(allow=("api.example.com",))' in result.hint
+
+
+def test_each_command_is_told_its_own_denials_also_when_they_run_at_once(box: Sandbox) -> None:
+    spawned = [box.spawn(connect((f"203.0.113.{n}", 80))) for n in range(1, 9)]
+    for n, process in enumerate(spawned, 1):
+        assert [attempt.host for attempt in process.wait(timeout=30).denied] == [f"203.0.113.{n}"]
+
+
+def test_what_a_command_leaves_behind_is_still_told_as_its_own(box: Sandbox, server: Server) -> None:
+    box.files.write("/tmp/late.sh", f"sleep 0.5\n{connect(('203.0.113.99', 80))}\n")
+    result = box.run("sh /tmp/late.sh >/dev/null 2>&1 &")
+    assert box.run("true").denied == ()
+    found: list[dict[str, object]] = []
+
+    def told() -> bool:
+        with server.http() as http:
+            text = http.get(f"/v1/sandboxes/{box.id}/network/log").text
+        found[:] = [line for line in map(json.loads, text.splitlines()) if line.get("host") == "203.0.113.99"]
+        return bool(found)
+
+    wait_until(told, "the attempt in the log")
+    assert {line["process"] for line in found} == {result.id}
+
+
+def test_a_sessions_command_is_told_its_denials(box: Sandbox) -> None:
+    session = box.session("one")
+    assert [attempt.host for attempt in session.run(connect(("203.0.113.5", 80))).denied] == ["203.0.113.5"]
+    assert session.run("true").denied == ()
+
+
+def test_root_inside_is_refused_alike(box: Sandbox) -> None:
+    box.files.write("/tmp/try.sh", connect(("203.0.113.6", 25)))
+    for result in (box.run("sh /tmp/try.sh", user="root"), box.run("sudo sh /tmp/try.sh")):
+        assert result.stdout == "203.0.113.6 ConnectionResetError\n"
+        assert [attempt.host for attempt in result.denied] == ["203.0.113.6"]
+
+
+def test_udp_is_refused_and_loopback_is_the_sandboxs_own(box: Sandbox) -> None:
+    code = """python3 - <<'END'
+import socket
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+one.settimeout(5)
+one.connect(("203.0.113.1", 443))
+one.send(b"x")
+try:
+    one.recv(1)
+except OSError as error:
+    print(type(error).__name__)
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+server.accept()[0].sendall(b"own")
+print(client.recv(3))
+END"""
+    assert box.run(code).stdout == "ConnectionRefusedError\nb'own'\n"
+
+
+def test_programs_are_told_of_resolver_and_proxy_and_may_be_told_otherwise(server: Server) -> None:
+    with Sandbox(server=server.address, env={"HTTPS_PROXY": "http://mine.example:1", "http_proxy": None}) as box:
+        assert box.run("cat /etc/resolv.conf").stdout == "nameserver 198.18.0.1\noptions timeout:1 attempts:2\n"
+        shown = box.run("echo $https_proxy $HTTPS_PROXY ${http_proxy-unset} $NO_PROXY").stdout
+        assert shown == "http://198.18.0.2:3128 http://mine.example:1 unset localhost,127.0.0.0/8,127.0.0.1,::1\n"
+
+
+def test_a_resolv_conf_of_the_users_own_is_left_alone(server: Server) -> None:
+    with Sandbox(server=server.address, name="own-resolver") as box:
+        box.run("echo nameserver 192.0.2.1 > /etc/resolv.conf", user="root", check=True)
+        box.stop()
+        box.resume()
+        assert box.run("cat /etc/resolv.conf").stdout == "nameserver 192.0.2.1\n"
+        assert box.run("getent hosts api.example.com").denied[0].host == "api.example.com"  # and is asked in vain
+        box.run("ln -sf ../run/systemd/resolve/stub-resolv.conf /etc/resolv.conf", user="root", check=True)
+        box.stop()
+        box.resume()
+        assert box.run("cat /etc/resolv.conf").stdout.startswith("nameserver 198.18.0.1\n")
+
+
+def test_the_door_stays_over_a_pause(box: Sandbox) -> None:
+    box.pause()
+    box.resume()
+    assert [attempt.host for attempt in box.run(connect(("203.0.113.7", 80))).denied] == ["203.0.113.7"]
+
+
+def test_a_killed_worker_is_back_at_once_and_nothing_got_out_meanwhile(own_server: Server) -> None:
+    own_server.start()
+    with Sandbox(server=own_server.address) as box:
+        wait_until(lambda: ready(own_server, box), "the worker")
+        for round_ in range(3):
+            before = worker_of(own_server)
+            assert before is not None
+            os.kill(before, signal.SIGKILL)
+            result = box.run(connect((f"203.0.113.{round_}", 80)))
+            assert result.stdout == f"203.0.113.{round_} ConnectionResetError\n"
+            wait_until(lambda: ready(own_server, box), "the worker", 2)
+            assert worker_of(own_server) not in (None, before)
+            result = box.run(connect(("198.51.100.7", 80)))
+            assert [attempt.host for attempt in result.denied] == ["198.51.100.7"]
+
+
+def test_a_create_does_not_wait_for_a_worker(own_server: Server) -> None:
+    own_server.start()
+    for _ in range(3):
+        pid = worker_of(own_server)
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+        with Sandbox(server=own_server.address) as box:
+            assert box.run("echo up").stdout == "up\n"
+
+
+SQUAT = """
+import socket, sys, threading
+def port():
+    for line in open("/proc/net/tcp6").readlines()[1:]:
+        words = line.split()
+        if words[3] == "0A":
+            yield int(words[1].rsplit(":", 1)[1], 16)
+known = set()
+print("watching", flush=True)
+while True:
+    try:
+        seen = set(port())
+    except OSError:
+        continue
+    known |= seen
+    for one in known - seen:
+        try:
+            mine = socket.create_server(("::", one), family=socket.AF_INET6, dualstack_ipv6=True)
+        except OSError:
+            continue
+        print("squatting", one, flush=True)
+        while True:
+            taken = mine.accept()[0]
+            taken.sendall(b"squatter")
+            taken.close()
+"""
+
+
+def test_a_restarted_server_takes_a_fresh_port_and_the_squatter_on_the_old_one_gets_nothing(own_server: Server) -> None:
+    own_server.start()
+    box = Sandbox(server=own_server.address, name="squatted").create()
+    wait_until(lambda: ready(own_server, box), "the worker")
+    box.files.write("/tmp/squat.py", SQUAT)
+    squatter = box.spawn(["python3", "/tmp/squat.py"], user="root")
+    squatter.wait_for_output("watching", timeout=20)
+    own_server.end(signal.SIGKILL)
+    time.sleep(1.0)  # the squatter needs no more, and there is nobody to ask
+    own_server.start()
+    wait_until(lambda: ready(own_server, box), "the worker", 5)
+    assert "squatting" in squatter.output().text
+    result = box.run(connect(("203.0.113.7", 80), ("2001:db8::7", 80)))
+    assert result.stdout == "203.0.113.7 ConnectionResetError\n2001:db8::7 ConnectionResetError\n"
+    assert [attempt.host.strip("[]") for attempt in result.denied] == ["203.0.113.7", "2001:db8::7"]
+    box.delete()
+
+
+def test_a_killed_servers_worker_is_gone_with_it(own_server: Server) -> None:
+    own_server.start()
+    pid = worker_of(own_server)
+    assert pid is not None
+    own_server.end(signal.SIGKILL)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the worker to be gone", 5)
+    own_server.start()
+
+
+def test_what_was_tried_outlives_the_server(own_server: Server) -> None:
+    own_server.start()
+    box = Sandbox(server=own_server.address).create()
+    wait_until(lambda: ready(own_server, box), "the worker")
+    box.run(connect(("203.0.113.7", 80)))
+    wait_until(lambda: own_server.sql("SELECT 1 FROM attempts WHERE sandbox = ?", box.id), "the attempt on disk")
+    own_server.end(signal.SIGKILL)
+    own_server.start()
+    with own_server.http() as http:
+        lines = http.get(f"/v1/sandboxes/{box.id}/network/log").text.splitlines()
+    assert [json.loads(line)["host"] for line in lines] == ["203.0.113.7"]
+    box.delete()
+    assert own_server.sql("SELECT count(*) FROM attempts")[0][0] == 0
+    assert not (own_server.state_dir / "names" / box.id).exists()
+
+
+def test_a_flood_of_half_open_connections_leaves_the_server_and_others_free(server: Server, box: Sandbox) -> None:
+    flood = """python3 - <<'END'
+import socket, time
+held, end = [], time.time() + 3
+while time.time() < end:
+    one = socket.socket()
+    one.setblocking(False)
+    try:
+        one.connect(("198.18.0.2", 3128))
+    except BlockingIOError:
+        held.append(one)
+    except OSError:
+        pass
+    if len(held) > 3000:
+        held.clear()
+print("done")
+END"""
+    process = box.spawn(flood)
+    with Sandbox(server=server.address) as other:
+        for n in range(5):
+            assert [a.host for a in other.run(connect((f"203.0.113.{n}", 80))).denied] == [f"203.0.113.{n}"]
+    assert process.wait(timeout=60).stdout == "done\n"
+    assert box.run("echo alive").stdout == "alive\n"
+
+
+def test_the_worker_of_a_server_has_a_uid_of_its_own_and_no_rights(server: Server, box: Sandbox) -> None:
+    pid = worker_of(server)
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    what = {line.split(":")[0]: line.split(":")[1].split() for line in lines}
+    held = {path.read_text().strip(): int(path.name) for path in Path("/run/skerry/ranges").iterdir()}
+    uid = 0x70000000 + held[f"{instance_of(server.state_dir)} worker"] * 65536
+    assert what["Uid"] == [str(uid)] * 4
+    assert what["Groups"] == []
+    assert (what["NoNewPrivs"], what["CapEff"], what["CapBnd"]) == (["1"], ["0" * 16], ["0" * 16])
