@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from serving import Server
+from serving import Server, spare_state
 from world.world import World
 
 from skerry.config import load
@@ -49,18 +50,32 @@ def _lend_base(lender: Path, state: Path) -> None:
         ImageStore(state / "images", borrowed).put(image)
 
 
+def _is_lent(lender: Path, state: Path) -> bool:
+    """Nothing but that is there, left by a server that is gone."""
+    if not state.exists():
+        return False
+    images = ImageStore(state / "images", LayerStore(state / "layers"))
+    base = ImageStore(lender / "images", LayerStore(lender / "layers")).get("base")
+    return images.list() == [base] and images.layers.digests() == sorted(base.layers)
+
+
 @pytest.fixture(scope="session")
-def make_state(base_store: Path) -> Callable[[], Path]:
+def make_state(base_store: Path) -> Iterator[Callable[[], Path]]:
     """New state directories with the image `base`, beside the borrowed one so that its layers can be hard-linked."""
     made = itertools.count()
+    spare = spare_state(base_store.parent)
 
     def make() -> Path:
         state = base_store.parent / f"skerry-test-{os.getpid()}-{next(made)}"
+        if _is_lent(base_store, spare):
+            return spare.rename(state)
+        shutil.rmtree(spare, ignore_errors=True)
         state.mkdir(mode=0o700)
         _lend_base(base_store, state)
         return state
 
-    return make
+    yield make
+    shutil.rmtree(spare, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +89,8 @@ def make_server(make_state: Callable[[], Path]) -> Iterator[Callable[[], Server]
 
     yield make
     for server in made:
-        server.retire()
+        if server.state_dir.exists():
+            server.retire()
 
 
 @pytest.fixture(scope="session")
@@ -84,9 +100,11 @@ def server(make_server: Callable[[], Server]) -> Server:
 
 
 @pytest.fixture
-def own_server(make_server: Callable[[], Server]) -> Server:
+def own_server(make_server: Callable[[], Server]) -> Iterator[Server]:
     """A server for one test, not yet started."""
-    return make_server()
+    server = make_server()
+    yield server
+    server.retire()
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,7 @@ def intruder(make_server: Callable[[], Server]) -> Iterator[Intruder]:
             assert made.status_code == 201, made.text
             yield Intruder(http, made.json()["id"], authorization)
             http.delete(f"/v1/sandboxes/{made.json()['id']}").raise_for_status()
+    server.retire()
 
 
 def ways_to(path: str) -> list[str]:

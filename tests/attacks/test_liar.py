@@ -73,6 +73,7 @@ def court(
         assert court.is_well()
         assert court.memory() - before < FLAT
     assert server.http().get("/v1/sandboxes").json() == {"sandboxes": []}
+    server.retire()
 
 
 T = TypeVar("T")

@@ -19,8 +19,10 @@ MOST = 512
 
 
 @pytest.fixture(scope="module")
-def theatre(make_server: Callable[[], Server]) -> Server:
-    return make_server().start("--listen", "127.0.0.1:0")
+def theatre(make_server: Callable[[], Server]) -> Iterator[Server]:
+    made = make_server().start("--listen", "127.0.0.1:0")
+    yield made
+    made.retire()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from cli.multiplexer import Window
@@ -51,8 +50,8 @@ def test_the_guides_commands_do_what_it_says(own_server: Server, tmp_path: Path)
         assert sorted(typed) == sorted(command for command, _ in commands(GUIDE))
 
 
-def test_the_guides_program_needs_nothing_of_ours(make_server: Callable[[], Server]) -> None:
-    server = make_server().start("--listen", "127.0.0.1:0")
+def test_the_guides_program_needs_nothing_of_ours(own_server: Server) -> None:
+    server = own_server.start("--listen", "127.0.0.1:0")
     (program,) = blocks(GUIDE, "py")
     with Client(server.address) as client, Sandbox(server=client) as sandbox:
         process = sandbox.spawn('read -r l; eval "$l"; until stty size | grep "40 120"; do sleep 0.05; done', pty=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from serving import Server
 
 
 @pytest.fixture(scope="package")
-def house(make_server: Callable[[], Server]) -> Server:
-    return make_server().start()
+def house(make_server: Callable[[], Server]) -> Iterator[Server]:
+    made = make_server().start()
+    yield made
+    made.retire()

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
@@ -18,8 +18,10 @@ KEY = {"Idempotency-Key": "the-one-key"}
 
 
 @pytest.fixture(scope="module")
-def house(make_server: Callable[[], Server]) -> Server:
-    return make_server()
+def house(make_server: Callable[[], Server]) -> Iterator[Server]:
+    made = make_server()
+    yield made
+    made.retire()
 
 
 def drive(http: httpx.Client, point: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -149,12 +149,11 @@ def test_an_image_without_a_configuration_for_git_gets_the_identity_too(server: 
         assert sandbox.run("git config user.name").stdout == "Image\n", "one of the image's own is not touched"
 
 
-def test_the_operator_gives_an_identity_to_every_new_sandbox(make_server: Callable[[], Server]) -> None:
-    server = make_server().start(SKERRY_GIT_NAME="Operator", SKERRY_GIT_EMAIL="op@example.org")
+def test_the_operator_gives_an_identity_to_every_new_sandbox(own_server: Server) -> None:
+    server = own_server.start(SKERRY_GIT_NAME="Operator", SKERRY_GIT_EMAIL="op@example.org")
     with Sandbox(server=server.address) as one, Sandbox(server=server.address, options=Options(git_name="Ann")) as two:
         assert one.run(IDENTITY).stdout == "Operator <op@example.org>\n"
         assert two.run(IDENTITY).stdout == "Ann <op@example.org>\n"
-    server.end()
 
 
 def test_a_project_gives_one_to_its_own(server: Server, tmp_path: Path) -> None:

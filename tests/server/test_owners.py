@@ -76,6 +76,7 @@ def two(make_server: Callable[[], Server]) -> Iterator[Two]:
             assert done.json()["stdout"] == "kept\n"
             yield Two(admin, ann, bob, sandbox, done.json()["id"])
             ann.delete(f"/v1/sandboxes/{sandbox}").raise_for_status()
+    server.retire()
 
 
 def ask(client: httpx.Client, method: str, path: str, ref: str, process: str) -> httpx.Response:
