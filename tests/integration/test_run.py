@@ -142,10 +142,11 @@ def test_what_sudo_started_dies_with_the_command(box: Sandbox) -> None:
 
 def test_where_two_commands_ran_an_oom_kill_is_no_ones_for_certain(server: Server) -> None:
     with Sandbox(server=server.address, limits=Limits(memory="256M")) as sandbox:
-        other = threading.Thread(target=sandbox.run, args=("sleep 3; sleep 4716",), kwargs={"timeout": 8})
+        other = threading.Thread(target=sandbox.run, args=("sleep 4716",), kwargs={"timeout": 60})
         other.start()
         wait_until(lambda: alive(sandbox, "sleep"), "the other command")
         result = sandbox.run(["python3", "-c", "x = bytearray(600 << 20)"])
+        sandbox.run(["pkill", "sleep"])
         other.join()
     assert not result.ok
     assert result.oom_killed is None

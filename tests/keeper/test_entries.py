@@ -509,7 +509,7 @@ async def test_a_long_walk_leaves_others_their_turn(room: Room) -> None:
 
 async def test_work_that_takes_long_is_told_from_silence(room: Room) -> None:
     """A sandbox whose keeper is silent fails; one whose keeper works on does not."""
-    await shell(room, "truncate -s 3G /workspace/f")
+    await shell(room, "truncate -s 2G /workspace/f")
     room.keeper.files._channel.time_limit = 1.6
     assert len(await room.keeper.files.checksum("/workspace/f", "sha512")) == 128
 

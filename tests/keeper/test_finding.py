@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from keeper.room import Room
@@ -164,12 +165,18 @@ async def test_a_hostile_pattern_takes_no_longer_than_a_friendly_one(room: Room,
         await search(room, pattern)
 
 
-async def test_a_search_leaves_out_proc_and_what_is_no_file(room: Room) -> None:
+async def test_a_search_leaves_out_what_is_no_file(room: Room) -> None:
     await shell(room, "mkfifo /run/fifo")
     async with asyncio.timeout(60):
         found = await search(room, "skerry-no-such-text-anywhere", "/run")
     assert (found.matches, found.more) == ([], False)
-    assert not where(await search(room, "PATH=", "/", glob="proc/**"))
+
+
+async def test_a_search_leaves_out_proc(tmp_path: Path) -> None:
+    async with Room(tmp_path, bare=True) as room:
+        await room.keeper.files.write("/workspace/f", b"MemTotal:\n")
+        assert b"MemTotal:" in await (await room.keeper.files.read("/proc/meminfo")).read(MEBIBYTE)
+        assert where(await search(room, "MemTotal:", "/", hidden=True)) == ["f:1"]
 
 
 async def test_a_search_that_nobody_waits_for_ends(room: Room) -> None:

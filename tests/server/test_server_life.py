@@ -8,7 +8,6 @@ import resource
 import signal
 import stat
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from subprocess import TimeoutExpired
 from typing import Any
@@ -97,13 +96,13 @@ def test_nobody_else_on_the_host_can_open_the_socket(server: Server) -> None:
     assert stat.S_IMODE(run_dir(server.state_dir).lstat().st_mode) == 0o711
 
 
-def test_an_idle_server_leaves_once_it_is_empty(make_server: Callable[[], Server]) -> None:
-    server = make_server().start("--idle-exit", "500ms")
+def test_an_idle_server_leaves_once_it_is_empty(own_server: Server) -> None:
+    server = own_server.start("--idle-exit", "500ms")
     with server.http() as http:
         box = http.post("/v1/sandboxes", json={}).json()["id"]
     wait_until(lambda: '"event":"listening"' in server.tail(), "the log")
     with pytest.raises(TimeoutExpired):
-        server.process.wait(2)  # type: ignore[union-attr]
+        server.process.wait(1.5)  # type: ignore[union-attr]
     with server.http() as http:
         assert http.delete(f"/v1/sandboxes/{box}").status_code == 204
     assert server.process is not None
