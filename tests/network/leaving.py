@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import socket
 import tempfile
 import threading
@@ -195,13 +196,13 @@ class Leaving:
 
 
 @contextlib.contextmanager
-def serving(handle: Callable[[socket.socket], None], address: str = "127.0.0.1", backlog: int = 1024) -> Iterator[int]:
+def serving(handle: Callable[[socket.socket], None], address: str = "127.0.0.1", port: int = 0) -> Iterator[int]:
     """A server on this machine: each connection in a thread, given as a blocking socket with a time limit."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((address, 0))
-        listener.listen(backlog)
+        listener.bind((address, port))
+        listener.listen(1024)
 
         def one(sock: socket.socket) -> None:
             sock.settimeout(WAIT_S)
@@ -218,6 +219,11 @@ def serving(handle: Callable[[socket.socket], None], address: str = "127.0.0.1",
         yield listener.getsockname()[1]
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(WAIT_S)
+
+
+def somewhere() -> str:
+    """A loopback address that no other test is likely to use at the same time: there any port is free."""
+    return "127." + ".".join(str(secrets.randbelow(250) + 2) for _ in range(3))
 
 
 def echo(sock: socket.socket) -> None:

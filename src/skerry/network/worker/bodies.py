@@ -91,7 +91,7 @@ def chunk(data: bytes) -> bytes:
 
 
 def last_chunk(trailers: list[tuple[bytes, bytes]]) -> bytes:
-    return b"0\r\n" + b"".join(b"%b: %b\r\n" % one for one in trailers) + b"\r\n"
+    return b"0\r\n" + b"".join(b"%b: %b\r\n" % (name.title(), value) for name, value in trailers) + b"\r\n"
 
 
 def chunk_reader(head: bytes) -> h11.Connection:

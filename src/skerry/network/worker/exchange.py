@@ -140,13 +140,20 @@ class Exchange:
                 read += len(data)
                 cycle.receive_data(data)
             elif isinstance(event, h11.InformationalResponse) and event.status_code != 101:
-                if not self.request.old:
-                    await self._client.write(_head(event.status_code, bytes(event.reason), ()))
+                await self._hint(event)
             elif isinstance(event, (h11.Response, h11.InformationalResponse)):
                 self._in(read - len(cycle.trailing_data[0]))
                 return event
             else:
                 raise BrokenOff("it closed without an answer")
+
+    async def _hint(self, event: h11.InformationalResponse) -> None:
+        """100 and 103. What nobody has looked at has no headers."""
+        headers: Headers = ()
+        if self._hooks is None:
+            headers = end_to_end(tuple((bytes(name), bytes(value)) for name, value in event.headers))
+        if not self.request.old:
+            await self._client.write(_head(event.status_code, bytes(event.reason), headers))
 
     async def _pass_on(
         self,

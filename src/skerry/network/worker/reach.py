@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
-from skerry.network.hosts import Address, Host, Name, parse_host, show_host
+from skerry.network.hosts import Address, Host, Name, show_host
 from skerry.network.policy import Verdict
 from skerry.network.ranges import is_own
+from skerry.network.rules import parse_proxy
 from skerry.network.worker.attempts import safe
 from skerry.network.worker.resolve import Refused, addresses_of, dial
 from skerry.network.worker.room import ASKED_MOST, Room
@@ -98,9 +97,7 @@ def _check(room: Room, host: Host, port: int, address: Address) -> None:
 
 async def _through(room: Room, proxy: str, host: Host, port: int) -> Wire:
     """By CONNECT of an upstream proxy. Its own address is judged like any other."""
-    where = urlsplit(proxy)
-    name = where.hostname or ""
-    via, via_port = parse_host(f"[{name}]" if ":" in name else name), where.port or 80
+    via, via_port = parse_proxy(proxy)
     verdict = room.policy.upstream(via, via_port)
     if not verdict.allowed:
         raise Refused(verdict)
@@ -109,19 +106,15 @@ async def _through(room: Room, proxy: str, host: Host, port: int) -> Wire:
     wire = Wire(sock)
     try:
         async with asyncio.timeout(_PROXY_S):
-            await _connect(wire, show_host(host, port), where.username, where.password)
+            await _connect(wire, show_host(host, port))
     except BaseException:
         wire.abort()
         raise
     return wire
 
 
-async def _connect(wire: Wire, place: str, user: str | None, password: str | None) -> None:
-    login = ""
-    if user is not None:
-        both = f"{unquote(user)}:{unquote(password or '')}".encode()
-        login = f"Proxy-Authorization: Basic {base64.b64encode(both).decode()}\r\n"
-    await wire.write(f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n{login}\r\n".encode())
+async def _connect(wire: Wire, place: str) -> None:
+    await wire.write(f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n\r\n".encode())
     head = b""
     while b"\r\n\r\n" not in head:
         data = await wire.read(4096)

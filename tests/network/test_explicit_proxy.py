@@ -1,0 +1,224 @@
+"""The proxy that the proxy variables name judges as strictly as the way without it, and explains what it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+
+import pytest
+from network.leaving import Leaving, echo, is_reset, read_all, serving, somewhere
+from network.test_http_mode import AMBIGUOUS, Far
+from network.test_tls_greeting import greeting
+
+from skerry.network.messages import PROXY, PROXY_PORT
+
+
+@contextlib.contextmanager
+def far(leaving: Leaving, server: object, *rules: str, port: int = 80) -> Iterator[None]:
+    address = somewhere()
+    with serving(server, address, port):  # type: ignore[arg-type]
+        leaving.world.names |= {"far.example": [address], "other.example": [address]}
+        leaving.open(*(f"{rule}@{address}" for rule in rules or ("far.example",)))
+        yield
+
+
+def talk(leaving: Leaving, data: bytes) -> bytes:
+    with leaving.connect(PROXY, PROXY_PORT) as sock:
+        sock.sendall(data)
+        return read_all(sock)
+
+
+def tunnel(leaving: Leaving, place: str) -> tuple[socket.socket, bytes]:
+    sock = leaving.connect(PROXY, PROXY_PORT)
+    sock.sendall(f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n\r\n".encode())
+    reply = b""
+    while b"\r\n\r\n" not in reply:
+        more = sock.recv(65536)
+        if not more:
+            break
+        reply += more
+    return sock, reply
+
+
+def test_connect_leads_to_an_allowed_host(leaving: Leaving) -> None:
+    with far(leaving, echo, "far.example:7777", port=7777):
+        sock, reply = tunnel(leaving, "far.example:7777")
+        with sock:
+            assert reply.startswith(b"HTTP/1.1 200 ")
+            sock.sendall(b"\x01hi")
+            assert sock.recv(10) == b"\x01hi"
+    ended = leaving.told(lambda a: a.ended and a.decision == "allowed")
+    assert (ended.host, ended.port, ended.sent) == ("far.example", 7777, 3)
+
+
+@pytest.mark.parametrize("target", ["evil.example:443", "10.0.0.1:22", "169.254.169.254:80", "[::1]:80", "127.1:80",
+                                    "0x7f000001:80", "2130706433:80", "[::ffff:127.0.0.1]:80"])  # fmt: skip
+def test_connect_elsewhere_is_refused_with_a_reason(leaving: Leaving, target: str) -> None:
+    leaving.open("far.example")
+    sock, reply = tunnel(leaving, target)
+    with sock:
+        assert reply.startswith(b"HTTP/1.1 403 Forbidden by Skerry\r\n")
+        assert b"skerry: " in reply + read_all(sock)
+    assert leaving.told(lambda a: a.decision == "denied").port == int(target.rpartition(":")[2])
+
+
+@pytest.mark.parametrize("target", ["far.example", "far.example:", "far.example:0", "far.example:99999", ":443",
+                                    "evil\0.far.example:80", "u@far.example:443", "far.example:443/"])  # fmt: skip
+def test_connect_to_what_is_no_place_is_refused(leaving: Leaving, target: str) -> None:
+    leaving.open("far.example")
+    sock, reply = tunnel(leaving, target)
+    with sock:
+        assert reply.startswith(b"HTTP/1.1 400 ")
+
+
+def test_tls_inside_connect_must_be_for_the_same_host(leaving: Leaving) -> None:
+    seen = []
+
+    def take(sock: socket.socket) -> None:
+        seen.append(sock.recv(65536))
+
+    with far(leaving, take, "far.example", "other.example", port=443):
+        sock, reply = tunnel(leaving, "far.example:443")
+        with sock:
+            assert b" 200 " in reply
+            sock.sendall(greeting("other.example"))
+            assert is_reset(sock)
+        leaving.quiet()
+        assert not any(seen)
+    assert leaving.denied("far.example", "TLS for other.example")
+
+
+def test_a_request_inside_connect_must_be_for_the_same_host(leaving: Leaving) -> None:
+    server = Far()
+    with far(leaving, server, "far.example", "other.example"):
+        sock, _ = tunnel(leaving, "far.example:80")
+        with sock:
+            sock.sendall(b"GET / HTTP/1.1\r\nHost: other.example\r\n\r\n")
+            assert b" 403 " in read_all(sock)
+    assert server.requests == []
+
+
+def test_requests_with_whole_addresses_may_go_to_different_hosts(leaving: Leaving) -> None:
+    server = Far()
+    with far(leaving, server, "far.example", "other.example"), leaving.connect(PROXY, PROXY_PORT) as sock:
+        for host in (b"far.example", b"other.example", b"far.example"):
+            sock.sendall(b"GET http://%b/x HTTP/1.1\r\nHost: %b\r\nProxy-Connection: keep-alive\r\n\r\n" % (host, host))
+            reply = b""
+            while not reply.endswith(b"ok"):
+                reply += sock.recv(1000)
+        sock.sendall(b"GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n")
+        reply = read_all(sock)
+        assert b" 403 Forbidden by Skerry" in reply
+        assert b"--allow evil.example" in reply
+    assert [re.search(rb"Host: (\S+)", request)[1] for request in server.requests] == [  # type: ignore[index]
+        b"far.example", b"other.example", b"far.example",
+    ]  # fmt: skip
+    assert all(request.startswith(b"GET /x HTTP/1.1\r\n") for request in server.requests)
+
+
+def test_target_and_host_must_name_one_place(leaving: Leaving) -> None:
+    server = Far()
+    with far(leaving, server, "far.example", "other.example"):
+        assert b" 400 " in talk(leaving, b"GET http://far.example/ HTTP/1.1\r\nHost: other.example\r\n\r\n")
+        assert b" 400 " in talk(leaving, b"GET / HTTP/1.1\r\nHost: far.example\r\n\r\n")
+        assert b" 400 " in talk(leaving, b"GET https://far.example/ HTTP/1.1\r\nHost: far.example\r\n\r\n")
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("name", ["CL.TE", "TE.CL", "TE.TE", "two CL", "bare LF", "folded header", "HTTP/2 preface"])
+def test_nothing_is_smuggled_through_it(leaving: Leaving, name: str) -> None:
+    server = Far()
+    data = re.sub(rb"^(GET|POST) /", rb"\1 http://far.example/", AMBIGUOUS[name])
+    with far(leaving, server):
+        assert talk(leaving, data).startswith(b"HTTP/1.1 400 ")
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("data", [b"\x05\x01\x00", b"\x04\x01\x00\x50\x7f\x00\x00\x01\x00", greeting("far.example")])
+def test_socks_and_tls_are_not_spoken_there(leaving: Leaving, data: bytes) -> None:
+    leaving.open("far.example")
+    with leaving.connect(PROXY, PROXY_PORT) as sock:
+        sock.sendall(data)
+        assert not re.match(rb"HTTP/1.1 2|\x05\x00|\x00\x5a|\x16", sock.recv(1000))
+    assert leaving.told(lambda a: a.decision == "denied")
+
+
+def test_new_rules_close_a_tunnel(leaving: Leaving) -> None:
+    with far(leaving, echo, "far.example:7777", port=7777):
+        sock, _ = tunnel(leaving, "far.example:7777")
+        with sock:
+            sock.sendall(b"\x01")
+            assert sock.recv(1) == b"\x01"
+            leaving.change("else.example")
+            assert is_reset(sock)
+
+
+def test_curl_shows_the_reason(leaving: Leaving) -> None:
+    leaving.open("far.example")
+    pid = str(leaving._place.process.pid)
+    done = subprocess.run(
+        ["nsenter", "-t", pid, "-n", "curl", "-sS", "-x", f"http://{PROXY}:{PROXY_PORT}", "https://evil.example/"],
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
+    assert "403" in done.stderr
+
+
+# -- an upstream proxy ------------
+
+
+class Corporate:
+    """A proxy of the operator's: takes CONNECT, and leads to one server."""
+
+    def __init__(self, to: tuple[str, int], status: bytes = b"200 OK") -> None:
+        self.heads: list[bytes] = []
+        self._to, self._status = to, status
+
+    def __call__(self, sock: socket.socket) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += sock.recv(4096)
+        self.heads.append(head)
+        sock.sendall(b"HTTP/1.1 %b\r\n\r\n" % self._status)
+        if self._status.startswith(b"2"):
+            with socket.create_connection(self._to, 10) as far:
+                threading.Thread(target=_pour, args=(far, sock), daemon=True).start()
+                _pour(sock, far)
+
+
+def _pour(source: socket.socket, sink: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)
+
+
+def test_what_an_upstream_proxy_leads_to_goes_through_it(leaving: Leaving) -> None:
+    address = somewhere()
+    with serving(echo, address) as port:
+        corporate = Corporate((address, port))
+        with serving(corporate, address) as via:
+            proxies = ((("far.example:7777",), f"http://{address}:{via}"),)
+            leaving.open("far.example:7777", f"{address}:{via}", proxies=proxies)
+            with leaving.connect("far.example", 7777) as sock:
+                sock.sendall(b"\x01hi")
+                assert sock.recv(10) == b"\x01hi"
+            assert corporate.heads[0].startswith(b"CONNECT far.example:7777 HTTP/1.1\r\n")
+            sock, reply = tunnel(leaving, f"{address}:{via}")  # it is the worker's way, and nobody else's
+            sock.close()
+            assert b" 403 " in reply
+
+
+def test_an_upstream_proxy_that_refuses_is_told(leaving: Leaving) -> None:
+    address = somewhere()
+    with serving(Corporate((address, 1), b"407 Proxy Authentication Required"), address) as via:
+        proxies = ((("far.example:7777",), f"http://{address}:{via}"),)
+        leaving.open("far.example:7777", f"{address}:{via}", proxies=proxies)
+        assert leaving.refused("far.example", 7777)
+    ended = leaving.told(lambda a: a.ended)
+    assert "upstream proxy said 407" in ended.why
