@@ -76,6 +76,14 @@ def test_a_name_that_no_rule_names_does_not_exist(box: Sandbox) -> None:
     assert 'Network(allow=("api.example.com",))' in result.hint
 
 
+def test_a_sandbox_knows_its_own_name(box: Sandbox) -> None:
+    code = "import socket; print(*sorted({one[4][0] for one in socket.getaddrinfo(socket.gethostname(), 80)}))"
+    result = box.run(["python3", "-c", code])
+    assert result.stdout == "127.0.0.1 ::1\n"
+    assert box.run("hostname -f").stdout == f"{box.id}\n"
+    assert result.denied == ()
+
+
 def test_each_command_is_told_its_own_denials_also_when_they_run_at_once(box: Sandbox) -> None:
     spawned = [box.spawn(connect((f"203.0.113.{n}", 80))) for n in range(1, 9)]
     for n, process in enumerate(spawned, 1):

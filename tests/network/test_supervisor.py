@@ -180,3 +180,46 @@ while True:
         await until(lambda: sum(m.attempt.count for m in office.heard if isinstance(m, Tried)) > 100, 20)
     assert await office.supervisor.sync(20)
     assert office.supervisor.starts == 1
+
+
+LIAR = str(Path(__file__).with_name("liar.py"))
+
+
+@pytest.mark.parametrize("lie", ["early", "twice", "long", "fds", "exit"])
+async def test_a_worker_that_does_not_keep_to_the_protocol_is_ended_and_replaced(
+    monkeypatch: pytest.MonkeyPatch, lie: str
+) -> None:
+    monkeypatch.setattr(supervision, "PROGRAM", (LIAR, lie))
+    before = len(os.listdir("/proc/self/fd"))
+    office = Office()
+    office.supervisor.start()
+    await until(lambda: office.supervisor.starts >= 3, 30)
+    await office.supervisor.close()
+    assert office.heard == []
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_a_worker_that_floods_is_heard_no_faster_than_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "PROGRAM", (LIAR, "flood"))
+    monkeypatch.setattr(supervision, "BURST", 100)
+    monkeypatch.setattr(supervision, "A_SECOND", 100)
+    office = Office()
+    office.supervisor.start()
+    assert await office.supervisor.up(20)
+    turns, end = 0, asyncio.get_running_loop().time() + 2
+    while asyncio.get_running_loop().time() < end:
+        await asyncio.sleep(0.001)
+        turns += 1
+    assert 100 < len(office.heard) < 1000
+    assert turns > 100  # others had the loop
+    await office.supervisor.close()
+
+
+async def test_a_worker_that_never_gets_ready_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "PROGRAM", (LIAR, "silent"))
+    monkeypatch.setattr(supervision, "READY_S", 0.3)
+    office = Office()
+    office.supervisor.start()
+    await until(lambda: office.supervisor.starts >= 2, 20)
+    await office.supervisor.close()
+    assert office.supervisor.state == "closed"

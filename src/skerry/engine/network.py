@@ -198,7 +198,7 @@ class Doors:
         row = opened.live.row
         sent, received = self._attempts.traffic(row.id)
         rules = rules_of(row.spec, self._settings, *self.secrets(row))
-        message = Open(sandbox=row.id, rules=rules, sent=sent, received=received)
+        message = Open(sandbox=row.id, rules=rules, hostname=row.name or row.id, sent=sent, received=received)
         book = _book(self._names / row.id)
         try:
             opened.told = self.worker.starts

@@ -71,6 +71,7 @@ class Open(Message, frozen=True, kw_only=True):
 
     sandbox: str
     rules: Rules
+    hostname: str = ""  # what it calls itself: a look-up of that is no attempt to get out
     sent: int = 0  # so far, for `total`
     received: int = 0
 

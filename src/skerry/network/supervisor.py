@@ -20,6 +20,7 @@ from skerry.network.messages import Change, Done, FromServer, FromWorker, Ready,
 from skerry.network.wire import Channel, WireError, refuse_fds
 
 log = logging.getLogger("skerry.network")
+PROGRAM = ("-I", "-m", "skerry.network.worker")
 READY_S: Final = 20.0
 HEARD_MOST: Final = 64 << 10  # bytes of one message from it
 BURST, A_SECOND = 4000, 2000  # messages that it may send
@@ -260,7 +261,7 @@ def _spawn(uid: int, control: int, words: int) -> int:
     try:
         return os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-m", "skerry.network.worker", str(uid), str(os.getpid())],
+            [sys.executable, *PROGRAM, str(uid), str(os.getpid())],
             {**_ENV, **handed},
             file_actions=[(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(moved)],
             setsid=True,

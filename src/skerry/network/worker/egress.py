@@ -66,7 +66,7 @@ class Egress:
         )
         self._whose = Whose(sockets.diag)
         self._book = Book(sockets.book)
-        self._names = Names(lambda: self._room.policy, self._book, self._room.attempts, self._whose)
+        self._names = Names(lambda: self._room.policy, self._book, self._room.attempts, self._whose, opened.hostname)
         self._own_port: int = sockets.listener.getsockname()[1]
         self._tasks: dict[asyncio.Task[None], Connection | Explicit | None] = {}
         self._clients: dict[asyncio.Task[None], Wire] = {}

@@ -45,7 +45,11 @@ dns.rdata.load_all_types()  # type: ignore[no-untyped-call]
 class Names:
     """One sandbox's. Every answer is computed at once and from what is at hand."""
 
-    def __init__(self, policy: Callable[[], Policy], book: Book, attempts: Attempts, whose: Whose) -> None:
+    def __init__(
+        self, policy: Callable[[], Policy], book: Book, attempts: Attempts, whose: Whose, own: str = ""
+    ) -> None:
+        """`own`: what the sandbox calls itself."""
+        self._own = own.lower()
         self._policy, self._book, self._attempts, self._whose = policy, book, attempts, whose
         self._tokens, self._at = float(_BURST), time.monotonic()
 
@@ -125,7 +129,7 @@ class Names:
     def _forward(
         self, name: Name, question: dns.rrset.RRset, reply: dns.message.Message, asker: Callable[[], int | None]
     ) -> None:
-        if name == "localhost" or name.endswith(".localhost"):
+        if name in ("localhost", self._own) or name.endswith(".localhost"):
             if question.rdtype == dns.rdatatype.A:
                 _add(reply, question, "127.0.0.1")
             elif question.rdtype == dns.rdatatype.AAAA:

@@ -1,0 +1,172 @@
+"""What was tried, kept: bounded, made safe, in order, and told as whose it was."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from skerry.engine import denials
+from skerry.engine.attempts import Attempts, Lie, Whose, checked
+from skerry.engine.database import Database
+from skerry.network.messages import Tried
+from skerry.types import Attempt, RunResult
+
+BOX, OTHER = "sb-aaaaaaaaaa", "sb-bbbbbbbbbb"
+
+
+def attempt(number: int = 0, **more: Any) -> Attempt:
+    values: dict[str, Any] = {"kind": "connection", "host": "a.example", "decision": "denied", "why": "no rule"}
+    return Attempt(**{"id": f"a{number}", "at": time.time(), **values, **more})
+
+
+def tried(number: int = 0, sandbox: str = BOX, cgroup: int | None = None, **more: Any) -> Tried:
+    return Tried(sandbox=sandbox, attempt=attempt(number, **more), cgroup=cgroup)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    made = Database(tmp_path / "state.db")
+    yield made
+    made.close()
+
+
+async def pages(attempts: Attempts, sandbox: str = BOX, since: int = 0, denied: bool = False) -> list[Attempt]:
+    return [one async for page in attempts.read(sandbox, since, False, denied) for one in page]
+
+
+async def test_what_is_told_again_takes_a_new_place_and_is_there_once(database: Database) -> None:
+    attempts = Attempts(database)
+    attempts.add(tried(1, decision="allowed", ended=False))
+    attempts.add(tried(2))
+    first = await pages(attempts)
+    assert [one.id for one in first] == ["a1", "a2"]
+    attempts.add(tried(1, decision="allowed", sent=10, received=20))
+    again = await pages(attempts)
+    assert [(one.id, one.ended, one.sent) for one in again] == [("a2", True, 0), ("a1", True, 10)]
+    assert [one.id for one in await pages(attempts, since=first[-1].seq)] == ["a1"]
+    assert [one.id for one in await pages(attempts, denied=True)] == ["a2"]
+    attempts.close()
+
+
+async def test_the_newest_are_kept_and_one_sandboxs_flood_takes_nothing_from_another(database: Database) -> None:
+    attempts = Attempts(database, kept=100, slack=10)
+    attempts.add(tried(0, OTHER))
+    for number in range(1000):
+        attempts.add(tried(number))
+        if number % 7 == 0:
+            attempts.flush()
+    kept = await pages(attempts)
+    assert 100 <= len(kept) <= 110
+    assert kept[-1].id == "a999"
+    assert len(await pages(attempts, OTHER)) == 1
+    attempts.close()
+
+
+async def test_a_follower_hears_what_comes_until_the_sandbox_is_gone(database: Database) -> None:
+    attempts = Attempts(database)
+    attempts.add(tried(1))
+    heard: list[str] = []
+
+    async def follow() -> None:
+        async for page in attempts.read(BOX, 0, True, False):
+            heard.extend(one.id for one in page)
+
+    following = asyncio.create_task(follow())
+    await asyncio.sleep(0)
+    attempts.add(tried(2))
+    async with asyncio.timeout(10):
+        while len(heard) < 2:
+            await asyncio.sleep(0.01)
+        attempts.forget(BOX)
+        await following
+    assert heard == ["a1", "a2"]
+    assert await pages(attempts) == []
+    attempts.close()
+
+
+async def test_traffic_adds_up_over_servers(database: Database) -> None:
+    attempts = Attempts(database)
+    attempts.count(BOX, 5, 7)
+    assert attempts.traffic(BOX) == (5, 7)
+    attempts.close()
+    attempts = Attempts(database)
+    attempts.count(BOX, 1, 1)
+    assert attempts.traffic(BOX) == (6, 8)
+    assert attempts.traffic(OTHER) == (0, 0)
+    attempts.close()
+
+
+def test_text_from_inside_is_made_safe_again_here() -> None:
+    shown = checked(attempt(host="evil\x1b[2Jhost\n", path="/\u202e" + "x" * 5000, hint="ok"), time.time())
+    assert shown.host == "evil?[2Jhost?"
+    assert shown.path is not None
+    assert shown.path.isascii()
+    assert len(shown.path) <= 2048
+    assert shown.hint == "ok"
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"id": "../x"}, {"id": ""}, {"port": 65536}, {"port": -1}, {"sent": -1}, {"received": 1 << 60}, {"count": -5},
+        {"at": -1.0}, {"at": 1e300}, {"duration_s": -1.0}, {"duration_s": 1e20},
+    ],
+)  # fmt: skip
+def test_an_attempt_that_cant_be_is_a_lie(lie: dict[str, Any]) -> None:
+    with pytest.raises(Lie):
+        checked(replace(attempt(), **lie), time.time())
+
+
+def test_the_worker_says_neither_who_tried_nor_when_it_will_be() -> None:
+    now = time.time()
+    shown = checked(attempt(process="p-another", at=now + 1000, seq=7, secrets=("A", "no\x1b")), now)
+    assert (shown.process, shown.at, shown.seq, shown.secrets) == (None, now, 0, ("A",))
+
+
+def test_a_cgroup_that_is_used_again_belongs_to_who_was_there_at_the_time() -> None:
+    whose = Whose()
+    whose.note(7, "p-1", 100.0)
+    whose.note(7, "p-2", 200.0)
+    whose.note(8, "p-3", 150.0)
+    whose.note(0, "p-4", 0.0)
+    assert [whose.find(7, at) for at in (99.5, 100.0, 199.0, 200.0, 999.0)] == ["p-1", "p-1", "p-1", "p-2", "p-2"]
+    assert (whose.find(8, 10.0), whose.find(9, 100.0), whose.find(None, 100.0), whose.find(0, 1.0)) == (None,) * 4
+
+
+async def test_a_commands_denials_are_its_own_and_each_there_once(database: Database) -> None:
+    attempts = Attempts(database)
+    tries = attempts.of(BOX)
+    tries.whose.note(7, "p-1", 0.0)
+    tries.whose.note(8, "p-2", 0.0)
+    for number, cgroup in ((1, 7), (2, 8), (3, None), (1, 7)):
+        attempts.add(tried(number, cgroup=cgroup))
+    attempts.add(tried(4, cgroup=7, decision="allowed"))
+    assert [(one.id, one.process) for one in tries.denied_by("p-1")] == [("a1", "p-1")]
+    assert [one.process for one in await pages(attempts)] == ["p-2", None, "p-1", "p-1"]
+    attempts.close()
+
+
+def test_a_result_says_what_was_refused_and_what_would_allow_it() -> None:
+    end = RunResult(id="p-1", exit_code=1, signal=None, duration_s=1.0, timed_out=False)
+    assert denials.add(end, ()) is end
+    told = denials.add(
+        end,
+        (
+            attempt(1, kind="name", hint="--allow a.example"),
+            attempt(2, port=443, hint="--allow a.example", why="no rule names it"),
+            attempt(3, host="10.0.0.1", port=5432, why="it is private", hint="--allow 10.0.0.1:5432"),
+        ),
+    )
+    assert len(told.denied) == 3
+    assert told.hint == (
+        'refused: a.example:443 (no rule names it); allow it with network=Network(allow=("a.example",))'
+        " or --allow a.example; 10.0.0.1:5432 (it is private); allow it with"
+        ' network=Network(allow=("10.0.0.1:5432",)) or --allow 10.0.0.1:5432'
+    )
+    assert denials.add(replace(end, hint="out of time"), told.denied).hint == "out of time"
