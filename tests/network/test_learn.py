@@ -42,6 +42,16 @@ def test_a_private_address_is_named_and_nothing_that_only_an_attack_asks_for() -
     assert network.allow == ("192.168.0.9:22", "a.example:443", "db.internal:5432@10.0.0.5")
 
 
+def test_an_address_that_only_the_hint_tells_counts_too() -> None:
+    hint = "--allow db.internal:5432@10.0.0.5"
+    network = learned([tried("db.internal", 5432), tried("db.internal", 5432, denied=True, hint=hint)])
+    assert network.allow == ("db.internal:5432@10.0.0.5",)
+    hint = "--allow sly.example@169.254.169.254"
+    assert learned(
+        [tried("sly.example"), tried("sly.example", denied=True, hint=hint), tried("sly.example", 22)]
+    ).allow == ("sly.example:22",)
+
+
 def test_what_a_rule_denied_and_what_is_allowed_anyway_is_not_learned() -> None:
     assert learned([
         tried("bad.example", denied=True, rule="bad.example", hint="deny wins: take bad.example out of deny"),

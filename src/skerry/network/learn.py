@@ -6,6 +6,7 @@ asks for (loopback, link-local, metadata), however often it was tried.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections import defaultdict
 from collections.abc import Iterable
@@ -23,28 +24,33 @@ from skerry.types.network import RULES_MOST
 SIBLINGS: Final = 8  # names below one parent; with more of them, on the same ports, they become one `*.parent`
 FILE: Final = "skerry.toml"
 _SAID_BY: Final = ("peer ", "secret ")  # not rules: `peers` and `secrets` allow these anyway
+_HINT: Final = "--allow "
 _NAMEABLE: Final = ("private", "carrier-grade NAT")
 
 
 def learned(attempts: Iterable[Attempt]) -> Network:
     """From what got through (`on_unknown="learn"`) and what was refused for want of a rule."""
     ports: dict[Host, set[int]] = defaultdict(set)
-    closed_at: dict[Host, set[Address]] = defaultdict(set)
-    names: set[Host] = set()
+    named: dict[Host, set[Address]] = defaultdict(set)
+    refused_names: set[Host] = set()
+    attacks: set[tuple[Host, int]] = set()
     for attempt in attempts:
         host = _host_of(attempt)
         if host is None:
             continue
         if attempt.port is None:
-            names |= {host} if attempt.decision == "denied" else set()
+            refused_names |= {host} if attempt.decision == "denied" else set()
             continue
+        kinds = {address: closed(address) for address in _addresses_of(attempt, host)}
+        if any(kind not in (None, *_NAMEABLE) for kind in kinds.values()):
+            attacks.add((host, attempt.port))
         ports[host].add(attempt.port)
-        address = _address_of(attempt)
-        if address is not None and isinstance(host, Name) and closed(address) is not None:
-            closed_at[host].add(address)
-    for host in names - ports.keys():  # it never got to a port, since its name was refused
+        named[host] |= {address for address, kind in kinds.items() if kind in _NAMEABLE}
+    for host, port in attacks:
+        ports[host].discard(port)
+    for host in refused_names - ports.keys():  # it never got to a port, since its name was refused
         ports[host] = {low for low, _ in WEB}
-    rules = [_rule(host, ports[host], closed_at[host]) for host in ports]
+    rules = [_rule(host, ports[host], named[host]) for host in ports if ports[host]]
     return Network(allow=tuple(sorted(map(str, _gathered(rules)), key=_by_domain))[:RULES_MOST])
 
 
@@ -63,22 +69,25 @@ def _host_of(attempt: Attempt) -> Host | None:
     """The host of an attempt that a rule could allow; the attempt was told by the worker and is not trusted."""
     if (attempt.rule or "").startswith(_SAID_BY):
         return None
-    if attempt.decision == "denied" and not (attempt.hint or "").startswith("--allow "):
+    if attempt.decision == "denied" and not (attempt.hint or "").startswith(_HINT):
         return None
     try:
-        host = parse_host(f"[{attempt.host}]" if ":" in attempt.host.strip("[]") else attempt.host)
+        return parse_host(f"[{attempt.host}]" if ":" in attempt.host.strip("[]") else attempt.host)
     except BadHost:
         return None
-    address = host if not isinstance(host, Name) else _address_of(attempt)
-    kind = None if address is None else closed(address)
-    return host if kind is None or kind in _NAMEABLE else None
 
 
-def _address_of(attempt: Attempt) -> Address | None:
-    try:
-        return None if attempt.address is None else plain(attempt.address)
-    except ValueError:
-        return None
+def _addresses_of(attempt: Attempt, host: Host) -> set[Address]:
+    """Where it was, as far as that is told: as its address, or in the rule that would have allowed it."""
+    if not isinstance(host, Name):
+        return {host}
+    found = set()
+    with contextlib.suppress(ValueError):
+        found |= {plain(attempt.address)} if attempt.address is not None else set()
+    with contextlib.suppress(InvalidRequest):
+        if (attempt.hint or "").startswith(_HINT):
+            found |= {at.network_address for at in parse_rule((attempt.hint or "")[len(_HINT) :].strip('"')).at}
+    return found
 
 
 def _rule(host: Host, ports: set[int], at: set[Address]) -> Rule:

@@ -88,14 +88,14 @@ def _file_hosts(machine: Machine, command: tuple[str, ...], index: str, settings
     out, since a file of this machine may be what it would take first."""
 
     def look() -> list[str] | None:
-        options = [f"--index-url={index}"]
-        options += [f"--{name}={settings[name]}" for name in ("cert", "proxy", "client-cert") if settings.get(name)]
-        options += [f"--trusted-host={host}" for host in _words(settings, "trusted-host")]
-        unset = {name: "" for name in machine.environ if name.startswith("PIP_")}
+        # by variables, since an index's address may have a password, and everybody sees a command's arguments
+        variables = {name: "" for name in machine.environ if name.startswith("PIP_")}
+        for name in ("cert", "proxy", "client-cert", "trusted-host"):
+            variables[f"PIP_{name.upper().replace('-', '_')}"] = " ".join(_words(settings, name))
         said = machine.ask(
             *command, "install", "--dry-run", "--no-deps", "--ignore-installed", "--no-input", "--quiet",
-            "--disable-pip-version-check", "--timeout=10", "--retries=1", "--report=-", *options, _PROBE,
-            **{**unset, "PIP_CONFIG_FILE": "/dev/null"},
+            "--disable-pip-version-check", "--timeout=10", "--retries=1", "--report=-", _PROBE,
+            **{**variables, "PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": index},
         )  # fmt: skip
         try:
             url = json.loads(said or "")["install"][0]["download_info"]["url"]
