@@ -167,7 +167,8 @@ class Inside(http.server.BaseHTTPRequestHandler):
 
     def give_cookies(self) -> None:
         lines = ("a=1; Domain=localhost; Path=/", "b=2; dOmAiN = .localhost; HttpOnly", "skerry_preview=mine", "c=3")
-        self.whole(200, b"", *(("Set-Cookie", line) for line in lines))
+        more = (("Service-Worker-Allowed", "/"), ("Clear-Site-Data", '"*"'), ("Alt-Svc", 'h2="evil.example:443"'))
+        self.whole(200, b"", *(("Set-Cookie", line) for line in lines), *more)
 
     def give_moved(self) -> None:
         self.whole(302, b"", ("Location", "/next"))

@@ -187,6 +187,7 @@ def test_no_cookie_passes_the_path_form_because_all_previews_share_its_origin(
 ) -> None:
     answer, _ = showing.ask("127.0.0.1", f"/-/8000-{BOX}/cookies", Cookie="theirs=1")
     assert answer.headers.get_all("Set-Cookie") is None
+    assert not {"service-worker-allowed", "clear-site-data", "alt-svc"} & {name.lower() for name in answer.headers}
     assert "cookie" not in headers_seen(program)
     cookie = f"skerry_preview={TOKEN}"
     assert showing.ask("127.0.0.1", f"/-/8000-{BOX}/", token=None, Cookie=cookie)[0].status == 404
@@ -237,6 +238,7 @@ def test_what_is_claimed_and_what_is_hop_by_hop_is_not_passed_on(showing: Showin
 def test_a_cookie_for_the_parent_domain_becomes_one_for_the_preview_alone(showing: Showing, host: str) -> None:
     answer, _ = showing.ask(host, "/cookies")
     assert answer.headers.get_all("Set-Cookie") == ["a=1; Path=/", "b=2; HttpOnly", "c=3"]
+    assert "Alt-Svc" not in answer.headers  # it would lead a browser past the token
 
 
 def test_answers_without_a_body_are_whole(showing: Showing, host: str) -> None:

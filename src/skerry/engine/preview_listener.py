@@ -76,6 +76,7 @@ class PreviewListener:
         port = self.addresses.port
         if port != wanted and wanted:
             log.warning("the port for previews is taken: they are served on another", extra={"port": port})
+        log.info("previews", extra={"address": f"{host}:{port}", "domains": self.addresses.domains})
         self._note.write_text(f"{self._setting} {port}\n")
 
     @property

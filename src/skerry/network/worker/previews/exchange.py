@@ -87,7 +87,7 @@ class Exchange:
     async def run(self, request: h11.Request, target: str) -> None:
         """Raises Ended with what the client is to be told, as long as it was not told anything."""
         received: headers.Headers = list(request.headers)
-        self._websocket = headers.asks_for_websocket(received)
+        self._websocket = request.method == b"GET" and headers.asks_for_websocket(received)
         chunked, length = (headers.value(received, name) for name in (b"transfer-encoding", b"content-length"))
         bodiless = chunked is None and length in (None, "0")
         lines = headers.forwarded(received, self._place, self._peer, self._websocket)

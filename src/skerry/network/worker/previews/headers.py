@@ -14,6 +14,9 @@ _HOP_BY_HOP = frozenset(
 # What a client says of itself in these is not to be believed, so it is not passed on.
 _CLAIMED = frozenset((b"forwarded", b"x-real-ip", b"x-original-host", b"x-original-url", b"x-rewrite-url"))
 _TOKEN_IN_URL = b"skerry_token="
+_ELSEWHERE = frozenset((b"alt-svc",))  # would lead a browser past us
+# What speaks for a whole origin, which is no single preview's in the path form.
+_OF_THE_ORIGIN = frozenset((b"set-cookie", b"service-worker-allowed", b"clear-site-data"))
 
 
 def values(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> list[str]:
@@ -68,8 +71,10 @@ def answered(headers: Headers, place: Place, websocket: bool = False) -> Headers
     """As the client gets them."""
     found: Headers = []
     for name, line in _end_to_end(headers):
+        if name in _ELSEWHERE or (place.prefix and name in _OF_THE_ORIGIN):
+            continue
         if name == b"set-cookie":
-            cookie = None if place.prefix else own_cookie(line.decode("latin-1"))
+            cookie = own_cookie(line.decode("latin-1"))
             if cookie is None:
                 continue
             line = cookie.encode("latin-1")

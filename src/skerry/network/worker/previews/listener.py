@@ -28,7 +28,7 @@ from skerry.network.worker.previews.pages import Ended, Page
 from skerry.network.worker.previews.shares import Shared, Shares
 from skerry.network.worker.previews.upstream import BUFFER, HEAD_MOST, Dial
 
-CONNECTIONS_MOST = 1024
+CONNECTIONS_MOST = 4096
 OF_ONE_MOST = 256  # connections that look at one preview at once
 HEAD_WITHIN_S = 15.0
 KEEP_ALIVE_S = 75.0
