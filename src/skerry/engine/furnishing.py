@@ -41,10 +41,17 @@ _TRUST: Final = {
         ),
         BUNDLE,
     ),
+    # GnuTLS, which knows no variable
+    "WGETRC": f"{DIRECTORY}/presets/trust/wgetrc",
+    "APT_CONFIG": f"{DIRECTORY}/presets/trust/apt.conf",
     "JAVA_TOOL_OPTIONS": f"-Djavax.net.ssl.trustStore={TRUSTSTORE} "
     f"-Djavax.net.ssl.trustStorePassword={authority.STORE_PASSWORD}",
 }
 
+_TRUST_FILES: Final = {
+    "presets/trust/wgetrc": f"ca_certificate = {BUNDLE}\n".encode(),
+    "presets/trust/apt.conf": f'Acquire::https::CAInfo "{BUNDLE}";\n'.encode(),
+}
 # For programs that prefer to be told: all of their attempts would come to the worker anyway.
 _PROXIES: Final = {
     **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), f"http://{PROXY}:{PROXY_PORT}"),
@@ -71,7 +78,9 @@ async def put(secrets: Secrets, keeper: Keeper, row: Row, *, renew: bool) -> Non
     that, which is its own loss."""
     files = {f"presets/{name}": text.encode() for p in presets(row.spec.network) for name, text in p.files.items()}
     certificates = _certificates(secrets, row)
-    if certificates:  # 10 ms
+    if certificates:
+        files |= _TRUST_FILES
+        # 10 ms
         files["truststore.p12"] = await asyncio.to_thread(authority.truststore, _host_bundle(), certificates)
     if not (files or certificates or renew):
         return

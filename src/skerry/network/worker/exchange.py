@@ -148,12 +148,13 @@ class Exchange:
                 raise BrokenOff("it closed without an answer")
 
     async def _hint(self, event: h11.InformationalResponse) -> None:
-        """100 and 103. What nobody has looked at has no headers."""
+        """100 and 103. Where somebody must look they have neither words nor headers: nobody looks at these."""
         headers: Headers = ()
         if self._hooks is None:
             headers = end_to_end(tuple((bytes(name), bytes(value)) for name, value in event.headers))
         if not self.request.old:
-            await self._client.write(_head(event.status_code, bytes(event.reason), headers))
+            reason = bytes(event.reason) if self._hooks is None else b""
+            await self._client.write(_head(event.status_code, reason, headers))
 
     async def _pass_on(
         self,

@@ -1,0 +1,264 @@
+"""Secrets from end to end: real clients inside, real TLS servers outside, and the value nowhere else."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from serving import Server, wait_until
+from world.git import TOKEN as PUSH_TOKEN
+from world.git import USER as PUSH_USER
+from world.world import World
+
+from skerry import Network, Sandbox, Secret
+
+VALUE = "ghp_s3cr3t/+=value-0123456789abcdef"
+OTHER = "ghp_0th3r-value-9876543210fedcba"
+API, FILES, GIT = "api.example.test", "files.example.test", "git.example.test"
+URLLIB = """
+import os, sys, urllib.request
+request = urllib.request.Request(sys.argv[1], headers={"Authorization": "Bearer " + os.environ["TOKEN"]})
+print(urllib.request.urlopen(request, timeout=20).read().decode())
+"""
+FETCH = """
+fetch(process.argv[1], {headers: {Authorization: "Bearer " + process.env.TOKEN}})
+    .then(a => a.text()).then(console.log, e => { console.error(e); process.exit(1) })
+"""
+NODE_HTTPS = """
+require("https").get(process.argv[1], {headers: {Authorization: "Bearer " + process.env.TOKEN}},
+    a => a.pipe(process.stdout)).on("error", e => { throw e })
+"""
+CLIENTS = {
+    "curl": 'curl -sS -H "Authorization: Bearer $TOKEN" {url}',
+    "curl by the proxy variables": 'curl -sS --proxy http://198.18.0.2:3128 -H "Authorization: Bearer $TOKEN" {url}',
+    "wget": 'wget -qO- --header "Authorization: Bearer $TOKEN" {url}',
+    "python": f"python3 -c {shlex.quote(URLLIB)} " + "{url}",
+    "node's fetch": f"node -e {shlex.quote(FETCH)} " + "{url}",
+    "node's https": f"node -e {shlex.quote(NODE_HTTPS)} " + "{url}",
+}
+
+
+def secret(value: str = VALUE, **form: Any) -> Secret:
+    return Secret("TOKEN", hosts=[API], value=value, **form)
+
+
+@pytest.fixture(scope="module")
+def box(world_server: Server) -> Iterator[Sandbox]:
+    """With a secret that takes its placeholder's place wherever that stands."""
+    network = Network(allow=[FILES, f"{API}:80", f"{API}:7"])
+    with Sandbox(server=world_server.address, network=network, secrets=[secret()]) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(autouse=True)
+def fresh(world: World) -> None:
+    world.reset()
+
+
+def outside(world: World) -> str:
+    """All that the servers out there were sent."""
+    return "\n".join(call["raw"] for call in world.calls())
+
+
+def denied(sandbox: Sandbox, host: str) -> int:
+    """How often a placeholder was stopped on its way there; like ones may be told together."""
+    why = "it carries the placeholder of secret TOKEN"
+    return sum(a.count for a in sandbox.network.log(denied=True) if (a.host, a.why) == (host, why))
+
+
+# -- clients ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_uses_a_secret_that_is_not_there(world: World, box: Sandbox, client: str) -> None:
+    result = box.run(CLIENTS[client].replace("{url}", f"https://{API}/who"), timeout=60)
+    assert result.ok, result.stderr
+    assert f"Bearer {VALUE}" in outside(world)
+    assert "skerry-secret" not in outside(world)
+    assert f"Bearer {'*' * len(VALUE)}" in result.stdout, "an echo is masked"
+    assert VALUE not in result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("form", "sent"),
+    [
+        ({"header": "X-Key: key {}"}, f"X-Key: key {VALUE}"),
+        ({"query": "key"}, "GET /who?a=1&key=ghp_s3cr3t%2F%2B%3Dvalue-0123456789abcdef "),
+        ({"basic": "me"}, "Authorization: Basic bWU6Z2hwX3MzY3IzdC8rPXZhbHVlLTAxMjM0NTY3ODlhYmNkZWY="),
+    ],
+    ids=["header", "query", "basic"],
+)
+def test_a_form_puts_it_where_no_client_asked_for_it(
+    world: World, world_server: Server, form: dict[str, str], sent: str
+) -> None:
+    with Sandbox(server=world_server.address, secrets=[secret(**form)]) as sandbox:
+        result = sandbox.run(f"curl -sS 'https://{API}/who?a=1'")
+        assert result.ok, result.stderr
+        assert sent in outside(world)
+        for shape in (VALUE, "ghp_s3cr3t", "bWU6Z2hwX3M"):
+            assert shape not in result.stdout
+        used = [attempt for attempt in sandbox.network.log() if attempt.kind == "request"]
+        assert [attempt.secrets for attempt in used] == [("TOKEN",)] * len(used)
+        assert used
+        assert VALUE not in repr(used)
+
+
+def test_git_pushes_with_a_token_that_is_not_there(world: World, world_server: Server) -> None:
+    push = Secret("GIT_TOKEN", hosts=[GIT], value=PUSH_TOKEN, basic=PUSH_USER)
+    with Sandbox(server=world_server.address, secrets=[push]) as sandbox:
+        result = sandbox.run(
+            f"""set -e
+            git clone -q https://{GIT}/tiny.git /tmp/tiny && cd /tmp/tiny
+            git config user.name t && git config user.email t@example.test
+            echo more >> README && git commit -qam 'Add a line' && git push -q origin HEAD:from-inside
+            git ls-remote origin from-inside; grep -ra {PUSH_TOKEN} /tmp/tiny || echo clean"""
+        )
+        assert result.ok, result.stderr
+        assert "refs/heads/from-inside" in result.stdout
+        assert result.stdout.endswith("clean\n")
+
+
+def test_git_pushes_with_the_placeholder_as_its_password(world: World, world_server: Server) -> None:
+    push = Secret("GIT_TOKEN", hosts=[GIT], value=PUSH_TOKEN)
+    with Sandbox(server=world_server.address, secrets=[push]) as sandbox:
+        result = sandbox.run(
+            f"""set -e
+            git clone -q https://{PUSH_USER}:$GIT_TOKEN@{GIT}/tiny.git /tmp/tiny && cd /tmp/tiny
+            git config user.name t && git config user.email t@example.test
+            echo more >> README && git commit -qam 'Add a line' && git push -q origin HEAD:by-login
+            git ls-remote origin by-login; grep -ra {PUSH_TOKEN} /tmp/tiny || echo clean"""
+        )
+        assert result.ok, result.stderr
+        assert "refs/heads/by-login" in result.stdout
+        assert result.stdout.endswith("clean\n")
+
+
+def test_pip_installs_from_an_index_that_wants_a_login(world: World, world_server: Server) -> None:
+    index = Secret("INDEX_TOKEN", hosts=["index.example.test"], value=VALUE)
+    with Sandbox(server=world_server.address, secrets=[index]) as sandbox:
+        result = sandbox.run(
+            "pip install -q --no-input --target /tmp/wheels --index-url "
+            "https://reader:$INDEX_TOKEN@index.example.test/simple tinylib && "
+            "PYTHONPATH=/tmp/wheels python3 -c 'import tinylib; print(tinylib.ANSWER)'",
+            timeout=120,
+        )
+        assert (result.ok, result.stdout) == (True, "42\n"), result.stderr
+        assert "Basic cmVhZGVyOmdocF9zM2NyM3QvKz12YWx1ZS0wMTIzNDU2Nzg5YWJjZGVm" in outside(world)
+
+
+def test_only_http_1_is_offered_to_inspected_clients(box: Sandbox) -> None:
+    assert box.run(f"curl -sS --http2 -o /dev/null -w '%{{http_version}}' https://{API}/").stdout == "1.1"
+
+
+# -- where it does not go ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f'curl -sS -H "Authorization: Bearer $TOKEN" http://{FILES}/',
+        f'curl -sS "http://{FILES}/?x=$TOKEN"',
+        f'curl -sS -u "me:$TOKEN" http://{FILES}/',
+        f'curl -sS -d "x=$TOKEN" http://{FILES}/',
+        f'curl -sS -x http://198.18.0.2:3128 -H "X: $TOKEN" http://{FILES}/',
+    ],
+)
+def test_the_placeholder_on_its_way_elsewhere_is_stopped_and_recorded(world: World, box: Sandbox, command: str) -> None:
+    before = denied(box, FILES)
+    result = box.run(command)
+    wait_until(lambda: denied(box, FILES) == before + 1, "a record of it")
+    assert [attempt.host for attempt in result.denied] == [FILES]
+    assert "skerry-secret" not in outside(world)
+
+
+def test_the_placeholder_in_plain_http_is_stopped_at_its_own_host_too(world: World, box: Sandbox) -> None:
+    result = box.run(f'curl -sS -H "X: $TOKEN" http://{API}/')
+    assert "placeholder of secret TOKEN" in result.stdout
+    assert outside(world) == ""
+
+
+def test_the_placeholder_in_a_raw_stream_is_stopped(world: World, box: Sandbox) -> None:
+    raw = f"import os, socket; s = socket.create_connection(('{API}', 7), 10); s.settimeout(10); "
+    before = denied(box, API)
+    hello = box.run(["python3", "-c", raw + "s.sendall(b'hello'); print(s.recv(100))"])
+    assert "hello" in hello.stdout, hello.stderr
+    cut = box.run(["python3", "-c", raw + "s.sendall(os.environ['TOKEN'].encode()); print(s.recv(100))"])
+    assert "skerry-secret" not in cut.stdout
+    wait_until(lambda: denied(box, API) == before + 1, "a record of it")
+
+
+def test_a_redirect_to_another_host_does_not_carry_it(world: World, world_server: Server) -> None:
+    network = Network(allow=[f"{FILES}:80"])
+    with Sandbox(
+        server=world_server.address, network=network, secrets=[secret(header="Authorization: Bearer {}")]
+    ) as sandbox:
+        result = sandbox.run(f"curl -sS -L 'https://{API}/redirect?to=http://{FILES}/there'")
+        assert '"/there"' in result.stdout
+    there = [call["raw"] for call in world.calls("198.51.100.20")]
+    assert there
+    assert VALUE not in "".join(there)
+
+
+def test_a_host_with_a_wrong_certificate_gets_nothing(world: World, world_server: Server) -> None:
+    world.teach("wrong.test", ["198.51.100.10"])
+    wrong = Secret("TOKEN", hosts=["wrong.test"], value=VALUE, header="Authorization: Bearer {}")
+    with Sandbox(server=world_server.address, secrets=[wrong]) as sandbox:
+        result = sandbox.run("curl -sS -w '%{http_code}' https://wrong.test/")
+        assert result.stdout.endswith("502")
+        assert "no certificate that is trusted here" in result.stdout
+    assert VALUE not in outside(world)
+
+
+# -- live -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_secret_is_changed_and_taken_away_while_the_sandbox_runs(world: World, world_server: Server) -> None:
+    ask = f'curl -sS -H "Authorization: Bearer $TOKEN" https://{API}/'
+    with Sandbox(server=world_server.address, network=Network(allow=[API]), secrets=[secret()]) as sandbox:
+        sandbox.run(ask, check=True)
+        sandbox.update(secrets=[secret(OTHER)])
+        sandbox.run(ask, check=True)
+        told = outside(world)
+        assert VALUE in told
+        assert OTHER in told
+        world.reset()
+        sandbox.update(secrets=[])
+        assert sandbox.run("echo ${TOKEN-gone}").stdout == "gone\n"
+        assert OTHER not in outside(world)
+
+
+def test_secrets_work_again_after_the_server_was_killed(world: World, own_world_server: Server) -> None:
+    own_world_server.start()
+    with Sandbox(server=own_world_server.address, secrets=[secret()]) as sandbox:
+        ask = f'curl -sS -H "Authorization: Bearer $TOKEN" https://{API}/ --retry 5 --retry-all-errors --retry-delay 1'
+        sandbox.run(ask, check=True)
+        own_world_server.end(signal.SIGKILL)
+        own_world_server.start()
+        world.reset()
+        sandbox.run(ask, check=True)
+        assert f"Bearer {VALUE}" in outside(world)
+
+
+def test_a_value_is_nowhere_but_at_its_host(world: World, world_server: Server, box: Sandbox) -> None:
+    box.run(
+        f'curl -sS -H "Authorization: Bearer $TOKEN" https://{API}/ > /tmp/answer; curl -sS http://{FILES}/', check=True
+    )
+    box.run(f'curl -sS "https://{API}/?q=$TOKEN" -u "x:$TOKEN" -D /tmp/head > /tmp/answer2', check=True)
+    assert VALUE in outside(world)
+    places = "/tmp /run /home /root /etc /var /workspace"
+    search = box.run(  # the pattern does not match itself in its own command line
+        f"sudo grep -ra 'ghp_s3[c]r3t' {places} 2>/dev/null; "
+        "sudo sh -c 'cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline' 2>/dev/null | grep -ac 'ghp_s3[c]r3t'"
+    )
+    assert search.stdout == "0\n"
+    log = list(box.network.log())
+    assert any(attempt.secrets == ("TOKEN",) for attempt in log)
+    assert "ghp_s3cr3t" not in repr(log)
+    assert "ghp_s3cr3t" not in world_server.log.read_text(errors="replace")
+    for file in world_server.state_dir.glob("state.db*"):
+        assert b"ghp_s3cr3t" not in file.read_bytes()
+    assert "ghp_s3cr3t" not in repr(box.info())
+    assert "ghp_s3cr3t" not in repr(box.network.show())
