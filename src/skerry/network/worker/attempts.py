@@ -74,6 +74,12 @@ class Attempts:
         else:
             record.changed = True
 
+    def deny(self, record: Record, why: str, **more: Any) -> None:
+        """What was let through before its address or its body was known is refused after all: one record says so."""
+        record.attempt = msgspec.structs.replace(record.attempt, decision="denied", why=safe(why), **_safe(more))
+        record.open = 0
+        self._tell(record)
+
     def at(self, record: Record, address: str) -> None:
         """Where it was found to be. Told with whatever is told of it next."""
         record.attempt = msgspec.structs.replace(record.attempt, address=address)
@@ -137,9 +143,6 @@ class Attempts:
 
 
 def _attempt(kind: Kind, host: str, decision: Literal["allowed", "denied"], why: str, more: dict[str, Any]) -> Attempt:
-    told: dict[str, Any] = {
-        k: safe(v, _PATH_MOST if k == "path" else _TEXT_MOST) if isinstance(v, str) else v for k, v in more.items()
-    }
     return Attempt(
         id=secrets.token_hex(8),
         at=time.time(),
@@ -147,5 +150,9 @@ def _attempt(kind: Kind, host: str, decision: Literal["allowed", "denied"], why:
         host=safe(host, _HOST_MOST),
         decision=decision,
         why=safe(why),
-        **told,
+        **_safe(more),
     )
+
+
+def _safe(more: dict[str, Any]) -> dict[str, Any]:
+    return {k: safe(v, _PATH_MOST if k == "path" else _TEXT_MOST) if isinstance(v, str) else v for k, v in more.items()}

@@ -220,9 +220,15 @@ class Connection:
             )  # fmt: skip
 
     def _refuse(self, verdict: Verdict, address: Address | None = None) -> None:
+        where = None if address is None else str(address)
+        if self._record is not None and not self._sent and not self._received:
+            record, self._record = self._record, None
+            why = {"rule": verdict.rule, "hint": verdict.hint, **({} if where is None else {"address": where})}
+            self._room.attempts.deny(record, verdict.why, **why)
+            return
         self._room.attempts.refused(
             "connection", show_host(self.host), verdict.why, port=self.port, rule=verdict.rule, hint=verdict.hint,
-            address=None if address is None else str(address), cgroup=self._cgroup,
+            address=where, cgroup=self._cgroup,
         )  # fmt: skip
         self._trouble = "refused"
 

@@ -207,6 +207,7 @@ class Exchange:
             headers.append((b"content-length", b"%d" % length))
             if watch is None and len(ahead) == length:  # all of it is here: one write
                 await self._begin(told, headers, self.request.closes, ahead)
+                self._in(len(ahead))
                 return True
             await self._begin(told, headers, self.request.closes)
             upstream.stream.unread(ahead)

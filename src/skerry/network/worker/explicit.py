@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skerry.network.hosts import BadHost, Host, parse_authority, show_host
+from skerry.network.hosts import Address, BadHost, Host, parse_authority, show_host
 from skerry.network.policy import Verdict
 from skerry.network.worker.carry import Connection
 from skerry.network.worker.heads import BadRequest, Request
@@ -53,7 +53,7 @@ class Explicit:
         try:
             reached = await reach(self._room, host, port)
         except Refused as refused:
-            await self._refuse(host, port, refused.verdict)
+            await self._refuse(host, port, refused.verdict, refused.address)
             return
         except OSError as error:
             why = f"{show_host(host, port)} could not be reached: {said(error)}"
@@ -72,9 +72,9 @@ class Explicit:
             raise
         await self._tunnel.tunnel(reached, judged)
 
-    async def _refuse(self, host: Host, port: int, verdict: Verdict) -> None:
+    async def _refuse(self, host: Host, port: int, verdict: Verdict, address: Address | None = None) -> None:
         self._room.attempts.refused(
             "connection", show_host(host), verdict.why, port=port, rule=verdict.rule, hint=verdict.hint,
-            method="CONNECT", cgroup=self._cgroup,
+            method="CONNECT", address=None if address is None else str(address), cgroup=self._cgroup,
         )  # fmt: skip
         await answer(self._client, 403, "Forbidden by Skerry", verdict.why, verdict.hint)

@@ -48,8 +48,11 @@ class Request:
 
     @property
     def path(self) -> str:
-        """For people: what may be in a query is nobody's business."""
-        return self.target.split(b"?", 1)[0].decode("latin-1")
+        """For people: what may be in a query is nobody's business, and where it goes stands elsewhere."""
+        target = self.target.split(b"?", 1)[0].decode("latin-1")
+        if target[:1] == "/" or "://" not in target:
+            return target
+        return "/" + target.partition("://")[2].partition("/")[2]
 
 
 def parse_request(head: bytes) -> Request:

@@ -8,13 +8,13 @@ import os
 import re
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 import h11
 
-from skerry.network.hosts import Host, Name, show_host
+from skerry.network.hosts import Address, Host, Name, show_host
 from skerry.network.policy import Verdict
-from skerry.network.worker.attempts import safe
+from skerry.network.worker.attempts import Record, safe
 from skerry.network.worker.exchange import Exchange, Upstream
 from skerry.network.worker.heads import HEAD_MOST, BadRequest, Request, authority, end_to_end, parse_request
 from skerry.network.worker.hooks import Blocked, Hooks, Inspection, Refusal, RequestHead
@@ -175,21 +175,25 @@ class HttpMode:
                 await self._refuse(where, request, _verdict_of(changed), changed.status)
                 return False
             sent = changed
-        record = self._room.attempts.begin(
+        record: Record | None = self._room.attempts.begin(
             "request", show_host(where[0]), verdict.why, port=where[1], rule=verdict.rule, cgroup=self._cgroup,
             method=request.method.decode(), path=request.path, secrets=hooks.secrets() if hooks is not None else (),
         )  # fmt: skip
         exchange = Exchange(self._room, self._client, head, request, sent, hooks)
         trouble: str | None = None
         try:
-            return await self._exchange(exchange, where)
+            return await self._exchange(exchange, where, record)
         except Refused as refused:
-            trouble = "refused"
-            await self._refuse(where, request, refused.verdict, begun=exchange.begun)
+            told, record = record, None
+            await self._refuse(
+                where, request, refused.verdict, begun=exchange.begun, record=told, address=refused.address
+            )
         except Blocked as blocked:
-            trouble = "refused"
+            told, record = record, None
+            told.sent, told.received = told.sent + exchange.sent, told.received + exchange.received
             refusal = blocked.refusal
-            await self._refuse(where, request, _verdict_of(refusal), refusal.status, begun=exchange.begun)
+            verdict = _verdict_of(refusal)
+            await self._refuse(where, request, verdict, refusal.status, begun=exchange.begun, record=told)
         except (OSError, h11.RemoteProtocolError) as error:
             trouble = said(error)
             if exchange.begun or exchange.client_gone:
@@ -197,13 +201,16 @@ class HttpMode:
             else:
                 await self._answer(502, "Bad Gateway", f"{show_host(*where)} could not be reached: {trouble}", None)
         finally:
-            self._room.attempts.end(record, exchange.sent, exchange.received, trouble)
+            if record is not None:
+                self._room.attempts.end(record, exchange.sent, exchange.received, trouble)
             if not exchange.reusable:
                 self._drop()
         return False
 
-    async def _exchange(self, exchange: Exchange, where: tuple[Host, int]) -> bool:
+    async def _exchange(self, exchange: Exchange, where: tuple[Host, int], record: Record | None) -> bool:
         upstream, fresh = await self._reach(where)
+        if record is not None and upstream.address is not None:
+            self._room.attempts.at(record, str(upstream.address))
         try:
             return await exchange.run(upstream)
         except (OSError, h11.RemoteProtocolError):
@@ -259,12 +266,25 @@ class HttpMode:
     # -- saying no -----------------------------------------------------------------------------------------------------
 
     async def _refuse(
-        self, where: tuple[Host, int], request: Request, verdict: Verdict, status: int = 403, begun: bool = False
+        self,
+        where: tuple[Host, int],
+        request: Request,
+        verdict: Verdict,
+        status: int = 403,
+        begun: bool = False,
+        record: Record | None = None,
+        address: Address | None = None,
     ) -> None:
-        self._room.attempts.refused(
-            "request", show_host(where[0]), verdict.why, port=where[1], rule=verdict.rule, hint=verdict.hint,
-            method=request.method.decode(), path=request.path, cgroup=self._cgroup,
-        )  # fmt: skip
+        why: dict[str, Any] = {"rule": verdict.rule, "hint": verdict.hint}
+        if address is not None:
+            why["address"] = str(address)
+        if record is not None:
+            self._room.attempts.deny(record, verdict.why, **why)
+        else:
+            self._room.attempts.refused(
+                "request", show_host(where[0]), verdict.why, port=where[1], **why,
+                method=request.method.decode(), path=request.path, cgroup=self._cgroup,
+            )  # fmt: skip
         if begun:
             self._client.abort()
         else:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -192,13 +193,22 @@ async def relay(
 
     async def one(source: Wire, sink: Wire, count: Callable[[int], None]) -> None:
         await Way(source, sink, pipes, meter, count).run()
-        sink.sock.shutdown(socket.SHUT_WR)
+        _no_more(sink)
 
     ways = [
         asyncio.ensure_future(one(client, upstream, sent)),
         asyncio.ensure_future(one(upstream, client, received)),
     ]
     await _both(client, upstream, ways)
+
+
+def _no_more(sink: Wire) -> None:
+    """Nothing more will be sent. One that is gone already need not hear of it."""
+    try:
+        sink.sock.shutdown(socket.SHUT_WR)
+    except OSError as error:
+        if error.errno != errno.ENOTCONN:
+            raise
 
 
 async def _both(client: Wire, upstream: Wire, ways: Sequence[asyncio.Future[None]]) -> None:
@@ -234,10 +244,10 @@ async def filtered(
         last = watch.end()
         await upstream.write(last)
         sent(len(last))
-        upstream.sock.shutdown(socket.SHUT_WR)
+        _no_more(upstream)
 
     async def back() -> None:
         await Way(upstream, client, pipes, meter, received).run()
-        client.sock.shutdown(socket.SHUT_WR)
+        _no_more(client)
 
     await _both(client, upstream, [asyncio.ensure_future(out()), asyncio.ensure_future(back())])
