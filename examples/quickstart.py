@@ -23,7 +23,8 @@ def main() -> None:
         sandbox.files.write("/workspace/a.txt", "hello\n")
         show(sandbox, "cat a.txt; echo MODE is $MODE; id")
         show(sandbox, "sudo id -un; python3 --version; node --version; git --version")
-        show(sandbox, "curl -sS --max-time 5 http://192.0.2.1/")
+        for attempt in show(sandbox, "curl -sS http://example.com/").denied:  # nothing gets out but what you name
+            print(f"    refused: {attempt.why}; {attempt.hint} would allow it")
         wall = sandbox.isolation
     print(f"\ngone again, with all that was in it (the wall: {wall.runtime} {wall.runtime_version})")
 

@@ -190,7 +190,8 @@ class HttpMode:
             )
         except Blocked as blocked:
             told, record = record, None
-            told.sent, told.received = told.sent + exchange.sent, told.received + exchange.received
+            if told is not None:
+                told.sent, told.received = told.sent + exchange.sent, told.received + exchange.received
             refusal = blocked.refusal
             verdict = _verdict_of(refusal)
             await self._refuse(where, request, verdict, refusal.status, begun=exchange.begun, record=told)
