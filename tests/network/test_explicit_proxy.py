@@ -222,3 +222,34 @@ def test_an_upstream_proxy_that_refuses_is_told(leaving: Leaving) -> None:
         assert leaving.refused("far.example", 7777)
     ended = leaving.told(lambda a: a.ended)
     assert "upstream proxy said 407" in ended.why
+
+
+def test_an_upstream_proxy_is_given_plain_requests_and_no_tunnel_to_port_80(leaving: Leaving) -> None:
+    """Squid and its like open tunnels to 443 only, and caches want to see what is asked for."""
+    heads: list[bytes] = []
+
+    def cache(sock: socket.socket) -> None:
+        while head := sock.recv(4096):
+            heads.append(head)
+            sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+
+    address = somewhere()
+    with serving(cache, address) as via:
+        proxies = ((("far.example:80,8080",), f"http://{address}:{via}"),)
+        leaving.open("far.example:80,8080", f"{address}:{via}", proxies=proxies)
+        with leaving.connect("far.example", 80) as sock:
+            for _ in range(2):
+                sock.sendall(b"GET /a?b HTTP/1.1\r\nHost: far.example\r\n\r\n")
+                assert b"hi" in sock.recv(4096)
+            sock.sendall(b"OPTIONS * HTTP/1.1\r\nHost: far.example\r\n\r\n")
+            assert b"hi" in sock.recv(4096)
+        with leaving.connect(PROXY, PROXY_PORT) as sock:
+            sock.sendall(b"GET http://far.example:8080/c HTTP/1.1\r\nHost: far.example:8080\r\n\r\n")
+            assert b"hi" in sock.recv(4096)
+    assert [head.split(b"\r\n")[0] for head in heads] == [
+        b"GET http://far.example/a?b HTTP/1.1",
+        b"GET http://far.example/a?b HTTP/1.1",
+        b"OPTIONS http://far.example HTTP/1.1",
+        b"GET http://far.example:8080/c HTTP/1.1",
+    ]
+    assert all(b"host: far.example" in head.lower() for head in heads)

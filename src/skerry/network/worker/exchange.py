@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import h11
 
-from skerry.network.hosts import Address, Host
+from skerry.network.hosts import Address, Host, show_host
 from skerry.network.worker.bodies import Belt, BrokenOff, chunk, chunk_reader, last_chunk
 from skerry.network.worker.heads import HEAD_MOST, Request, end_to_end
 from skerry.network.worker.hooks import Blocked, Filter, Headers, Hooks, Refusal, RequestHead, ResponseHead
@@ -24,12 +24,20 @@ Answer: TypeAlias = h11.Response | h11.InformationalResponse
 
 @dataclass(frozen=True)
 class Upstream:
-    """`stream` is `wire` itself, or TLS over it."""
+    """`stream` is `wire` itself, or TLS over it. `by_proxy`: requests on it say where they are to go."""
 
     place: tuple[Host, int]
     stream: Stream
     wire: Wire
     address: Address | None
+    by_proxy: bool = False
+
+    def target(self, target: bytes) -> bytes:
+        """As it is written to what is at the other end."""
+        if not self.by_proxy:
+            return target
+        host, port = self.place
+        return f"http://{show_host(host, None if port == 80 else port)}".encode() + target.removeprefix(b"*")
 
     @property
     def stale(self) -> bool:
@@ -52,7 +60,7 @@ class Exchange:
         cycle = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_MOST)
         watch = self._hooks.request_filter(self._asked) if self._hooks is not None and self.request.body else None
         chunked = self.request.length is None or (watch is not None and not watch.same_length)
-        head = self._request_head(cycle, chunked)
+        head = self._request_head(cycle, chunked, upstream)
         await upstream.stream.write(head)
         self._out(len(head))
         if not self.request.body:
@@ -68,7 +76,7 @@ class Exchange:
 
     # -- to upstream ---------------------------------------------------------------------------------------------------
 
-    def _request_head(self, cycle: h11.Connection, chunked: bool) -> bytes:
+    def _request_head(self, cycle: h11.Connection, chunked: bool, upstream: Upstream) -> bytes:
         headers = [(_title(name), value) for name, value in self._asked.headers]
         if chunked:
             headers.append((b"Transfer-Encoding", b"chunked"))
@@ -76,7 +84,7 @@ class Exchange:
             headers.append((b"Content-Length", str(self.request.length).encode()))
         if self._upgrades:
             headers += [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
-        event = h11.Request(method=self._asked.method, target=self._asked.target, headers=headers)
+        event = h11.Request(method=self._asked.method, target=upstream.target(self._asked.target), headers=headers)
         return cycle.send(event) or b""
 
     @property

@@ -231,7 +231,7 @@ class HttpMode:
         self._drop()
         reached, self._ready = self._ready, None
         if reached is None:
-            reached = await reach(self._room, *where)
+            reached = await reach(self._room, *where, plain_http=not self._tls)
         stream: Stream = reached.wire
         try:
             if self._tls:
@@ -242,7 +242,7 @@ class HttpMode:
         except BaseException:
             reached.wire.abort()
             raise
-        self._upstream = Upstream(where, stream, reached.wire, reached.address)
+        self._upstream = Upstream(where, stream, reached.wire, reached.address, reached.by_proxy)
         return self._upstream, True
 
     def _drop(self) -> None:

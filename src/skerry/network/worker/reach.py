@@ -29,8 +29,11 @@ class Judged:
 
 @dataclass(frozen=True)
 class Reached:
+    """`by_proxy`: it ends at an upstream proxy, which is told in each request where that is to go."""
+
     wire: Wire
     address: Address | None = None  # None: inside a peer, or known to an upstream proxy only
+    by_proxy: bool = False
 
 
 async def judge(room: Room, host: Host, port: int, cgroup: int | None) -> Judged:
@@ -69,9 +72,9 @@ async def _answer(room: Room, host: Host, port: int, cgroup: int | None) -> tupl
         return False, "nobody answered in time"
 
 
-async def reach(room: Room, host: Host, port: int) -> Reached:
+async def reach(room: Room, host: Host, port: int, plain_http: bool = False) -> Reached:
     """A connection to what `judge` allowed. Raises Refused where an address may not be dialled, OSError (a time-out is
-    one) where it can't."""
+    one) where it can't. `plain_http`: an upstream proxy is given requests, since many open tunnels to 443 only."""
     peer = room.policy.peer(host)
     if peer is not None:
         return Reached(Wire(await room.outside.dial(peer, port)))
@@ -79,7 +82,8 @@ async def reach(room: Room, host: Host, port: int) -> Reached:
     if proxy is not None:
         if not isinstance(host, Name):
             _check(room, host, port, host)
-        return Reached(await _through(room, proxy, host, port))
+        wire = await _to_proxy(room, proxy)
+        return Reached(wire, by_proxy=True) if plain_http else Reached(await _tunnel(wire, host, port))
     found = await addresses_of(host, room.share, lambda a: verdict_of(room, host, port, a))
     sock, address = await dial(found, port)
     return Reached(Wire(sock), address)
@@ -95,15 +99,18 @@ def _check(room: Room, host: Host, port: int, address: Address) -> None:
         raise Refused(verdict, address)
 
 
-async def _through(room: Room, proxy: str, host: Host, port: int) -> Wire:
-    """By CONNECT of an upstream proxy. Its own address is judged like any other."""
+async def _to_proxy(room: Room, proxy: str) -> Wire:
+    """Its own address is judged like any other."""
     via, via_port = parse_proxy(proxy)
     verdict = room.policy.upstream(via, via_port)
     if not verdict.allowed:
         raise Refused(verdict)
     found = await addresses_of(via, room.share, lambda a: verdict_of(room, via, via_port, a))
     sock, _ = await dial(found, via_port)
-    wire = Wire(sock)
+    return Wire(sock)
+
+
+async def _tunnel(wire: Wire, host: Host, port: int) -> Wire:
     try:
         async with asyncio.timeout(_PROXY_S):
             await _connect(wire, show_host(host, port))
