@@ -12,7 +12,9 @@ from skerry.errors import HostUnsupported
 def test_a_sandbox_tells_what_isolates_it(server: Server) -> None:
     with Sandbox(server=server.address) as sandbox:
         assert sandbox.isolation is not None
-        assert {"user_namespace", "seccomp", "memory_limit", "disk_limit"} <= set(sandbox.isolation.guarantees)
+        assert {"user_namespace", "seccomp", "memory_limit", "disk_limit", "egress_policy"} <= set(
+            sandbox.isolation.guarantees
+        )
         assert sandbox.isolation.waived == ()
 
 

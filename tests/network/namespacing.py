@@ -24,6 +24,10 @@ class Place:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
+    def status(self, code: str, *arguments: str) -> str:
+        """What one says that fails."""
+        return subprocess.run(self.command(code, *arguments), capture_output=True, text=True, timeout=30).stderr
+
     @contextlib.contextmanager
     def running(self, code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         """A program in it, as long as the block lasts; it has begun once it has printed a line."""

@@ -13,8 +13,8 @@ import pytest
 from network.namespacing import Place
 
 from skerry.errors import SandboxUnavailable
+from skerry.network import checks, netlink
 from skerry.network import door as doors
-from skerry.network import netlink
 from skerry.network.door import Door
 from skerry.network.netns import Namespaces
 
@@ -233,3 +233,22 @@ async def test_a_dial_to_a_port_that_nobody_has_is_refused(namespaces: Namespace
     (await doors.make(namespaces, place.pidfd)).close()
     with pytest.raises(ConnectionRefusedError):
         await namespaces.dial(place.pidfd, 3000)
+
+
+def test_the_doctor_tries_a_door_and_leaves_nothing() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    (check,) = checks.checks()
+    assert (check.name, check.ok) == ("egress", True)
+    assert "IPv4" in check.detail
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert os.readlink("/proc/self/ns/net") == os.readlink("/proc/thread-self/ns/net")
+
+
+async def test_who_waits_at_a_door_that_nobody_serves_can_be_refused(door: Door, place: Place) -> None:
+    loop = asyncio.get_running_loop()
+    code = CONNECT.replace("print(one.recv(100).decode())", "print(one.recv(100))")
+    waiting = loop.run_in_executor(None, place.status, code, "203.0.113.1", "80")
+    while not waiting.done():
+        await asyncio.sleep(0.05)
+        door.refuse()
+    assert "ConnectionResetError" in await waiting

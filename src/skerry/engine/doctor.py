@@ -8,6 +8,7 @@ from skerry import keeper, runtimes, storage
 from skerry.config import Settings
 from skerry.errors import NotFound, SkerryError
 from skerry.images import recipe_digest
+from skerry.network.checks import checks as network
 from skerry.storage import ImageStore, LayerStore
 from skerry.types import Check
 
@@ -15,7 +16,7 @@ from skerry.types import Check
 def examine(settings: Settings) -> list[Check]:
     """Every check, in the order in which they matter."""
     walls = runtimes.checks(settings.state_dir)
-    return [*walls, *storage.checks(settings.state_dir), _keeper(), _base_image(settings)]
+    return [*walls, *network(), *storage.checks(settings.state_dir), _keeper(), _base_image(settings)]
 
 
 def _keeper() -> Check:

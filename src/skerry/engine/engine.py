@@ -288,6 +288,7 @@ class Engine:
             "version": __version__, "build": build_id(), "pid": os.getpid(), "started_at": self._opened_at,
             "uptime_s": time.time() - self._opened_at, "state_dir": str(self.settings.state_dir),
             "runtime": self.host.runtime(None).name, "storage": self.host.driver.name, "sandboxes": len(self._lives),
+            "network": self.doors.state,
         }  # fmt: skip
 
     @property

@@ -75,8 +75,10 @@ class Host:
         )  # fmt: skip
 
     def isolation(self, runtime: Runtime, wall: Wall) -> Isolation:
-        """The runtime's guarantees, and the disk's, which is the storage driver's to give."""
+        """The runtime's guarantees, the disk's, which is the storage driver's to give, and the door's."""
         wall_only = runtime.isolation(wall)
+        if self.doors.stands(wall.id):
+            wall_only = replace(wall_only, guarantees=(*wall_only.guarantees, "egress_policy"))
         if self.driver.enforces_limit:
             return replace(wall_only, guarantees=(*wall_only.guarantees, "disk_limit"))
         return replace(wall_only, waived=(*wall_only.waived, "disk_limit"))

@@ -49,6 +49,7 @@ from skerry.types import SANDBOX_ID, Attempt, NetworkInfo, Preset, parse_size, p
 log = logging.getLogger("skerry.engine")
 WORKER: Final = "worker"  # its entry in the register of uid ranges
 CHANGE_S: Final = 10.0
+PATIENCE_S: Final = 3.0
 DENIED_S: Final = 0.1
 DENIED_MOST: Final = 100  # in one result
 DIALS_MOST: Final = 512  # at once
@@ -105,6 +106,7 @@ class Doors:
             return
         self.worker = Supervisor(self._uid, self._heard, self._renew)
         self.worker.start()
+        self._spawn(self._refuse_meanwhile(self.worker))
 
     async def close(self) -> None:
         """No worker, no sockets: nothing gets out until the next server is there."""
@@ -117,6 +119,11 @@ class Doors:
         if self._uid is not None:
             ranges.release(self._instance, WORKER, self._uid)
         self._attempts.close()
+
+    @property
+    def state(self) -> str:
+        """Of the worker: starting, ready, down, closed."""
+        return self.worker.state if self.worker is not None else "down"
 
     # -- a sandbox's life ---------------------------------------------------------------------------------------------
 
@@ -136,6 +143,9 @@ class Doors:
         live.tries, live.denied = self._attempts.of(live.row.id), partial(self._denied_by, live.row.id)
         self._open[live.row.id] = opened = _Opened(live, door)
         self._introduce(opened)
+
+    def stands(self, sandbox: str) -> bool:
+        return sandbox in self._open
 
     def shut(self, sandbox: str) -> None:
         """Idempotent."""
@@ -228,6 +238,14 @@ class Doors:
                     self._introduce(opened)
                 except (OSError, SkerryError) as error:
                     log.error("not told to the worker", extra={"sandbox": opened.live.row.id, "error": str(error)})
+
+    async def _refuse_meanwhile(self, worker: Supervisor) -> None:
+        """Who knocks while a worker is on its way waits for it; if none comes, they are refused."""
+        while True:
+            await asyncio.sleep(PATIENCE_S / 4)
+            if worker.missing_s > PATIENCE_S:
+                for opened in list(self._open.values()):
+                    opened.door.refuse()
 
     # -- hearing ------------------------------------------------------------------------------------------------------
 

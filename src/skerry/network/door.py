@@ -10,12 +10,14 @@ import contextlib
 import errno
 import secrets
 import socket
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from skerry.errors import SandboxUnavailable
 from skerry.network import netlink
-from skerry.network.netns import Namespaces
+from skerry.network.netns import Kind, Namespaces
 
 BACKLOG: Final = 512
 _TRIES: Final = 64
@@ -36,6 +38,14 @@ class Door:
     def sockets(self) -> tuple[socket.socket, socket.socket, socket.socket]:
         return self.tcp, self.udp, self.diag
 
+    def refuse(self) -> None:
+        """Resets who waits at it: for when there has been no worker for too long."""
+        with contextlib.suppress(OSError):  # nobody does, any more
+            for _ in range(BACKLOG):
+                taken, _ = self.tcp.accept()
+                taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                taken.close()
+
     def close(self) -> None:
         """The rules stay, and lead nowhere."""
         for one in self.sockets:
@@ -47,7 +57,15 @@ async def make(namespaces: Namespaces, pidfd: int) -> Door:
     return await namespaces.run(lambda: build(namespaces, pidfd))
 
 
-def build(namespaces: Namespaces, pidfd: int) -> Door:
+class Maker(Protocol):
+    """What makes sockets in the namespace of a process, and closes those that take their time for it."""
+
+    def sockets(self, pidfd: int, kinds: Sequence[Kind]) -> list[socket.socket]: ...
+
+    def let_go(self, one: socket.socket) -> None: ...
+
+
+def build(namespaces: Maker, pidfd: int) -> Door:
     """On the namespaces' thread."""
     raw = socket.SOCK_RAW
     kinds = [(socket.AF_NETLINK, raw, kind) for kind in (netlink.ROUTE, netlink.NETFILTER, netlink.SOCK_DIAG)]
@@ -79,7 +97,7 @@ def _ipv6() -> bool:
     return True
 
 
-def _pair(namespaces: Namespaces, pidfd: int, family: int) -> tuple[socket.socket, socket.socket]:
+def _pair(namespaces: Maker, pidfd: int, family: int) -> tuple[socket.socket, socket.socket]:
     """On one port that nobody inside holds, chosen at random: the inside may sit on those that it expects."""
     kinds = [(family, socket.SOCK_STREAM, 0), (socket.AF_INET, socket.SOCK_DGRAM, 0)]
     for _ in range(_TRIES):

@@ -18,7 +18,7 @@ from skerry.errors import SandboxUnavailable
 
 T = TypeVar("T")
 Kind = tuple[int, int, int]  # as socket(2) takes them: family, type, protocol
-_CLONE_NEWNET: Final = 0x40000000
+CLONE_NEWNET: Final = 0x40000000
 _OWN: Final = "/proc/thread-self/ns/net"
 _DIAL_S: Final = 10.0
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -94,7 +94,7 @@ class Namespaces:
 
     def _go_back(self) -> None:
         """A thread that stayed inside would make its next sockets in the wrong sandbox: nothing may run on."""
-        if _libc.setns(self._home, _CLONE_NEWNET) != 0 or _identity() != self._here:
+        if _libc.setns(self._home, CLONE_NEWNET) != 0 or _identity() != self._here:
             os.abort()
 
 
@@ -123,6 +123,6 @@ def _identity() -> tuple[int, int]:
 
 
 def _enter(pidfd: int) -> None:
-    if _libc.setns(pidfd, _CLONE_NEWNET) != 0:
+    if _libc.setns(pidfd, CLONE_NEWNET) != 0:
         number = ctypes.get_errno()
         raise SandboxUnavailable(f"its network namespace can't be entered: {os.strerror(number)}")

@@ -52,7 +52,7 @@ class Supervisor:
         self.state: State = "starting"
         self.pid: int | None = None
         self.starts = 0
-        self.since = time.time()
+        self._gone_at: float | None = time.monotonic()
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -63,6 +63,11 @@ class Supervisor:
             self._task.cancel()
             await asyncio.wait((self._task,))
         self._enter("closed")
+
+    @property
+    def missing_s(self) -> float:
+        """For how long there has been none that takes messages."""
+        return 0.0 if self._gone_at is None else time.monotonic() - self._gone_at
 
     async def up(self, limit_s: float) -> bool:
         """Whether it takes messages within so many seconds."""
@@ -214,8 +219,12 @@ class Supervisor:
                 return
 
     def _enter(self, state: State) -> None:
+        if state == "ready":
+            self._gone_at = None
+        elif self._gone_at is None:
+            self._gone_at = time.monotonic()
         if state != self.state:
-            self.state, self.since = state, time.time()
+            self.state = state
             log.info("network worker", extra={"state": state, "worker": self.pid})
         if state == "ready":
             self._up.set()

@@ -13,7 +13,8 @@ from skerry.types import Answer, Check
 
 
 class ServerInfo(Answer, frozen=True, kw_only=True):
-    """The server. What tells of the host (pid, directories, addresses) is for admins."""
+    """The server. What tells of the host (pid, directories, addresses) is for admins. `network`: its worker is
+    starting, ready or down; while it is not ready nothing gets out of any sandbox."""
 
     version: str
     build: str
@@ -22,6 +23,7 @@ class ServerInfo(Answer, frozen=True, kw_only=True):
     sandboxes: int
     runtime: str = ""
     storage: str = ""
+    network: str = ""
     pid: int | None = None
     address: str | None = None
     addresses: tuple[str, ...] = ()
@@ -39,7 +41,7 @@ class Report(Answer, frozen=True, kw_only=True):
 
 async def info(call: Call[Nothing, Nothing]) -> ServerInfo:
     status = call.engine.status()
-    shown = {name: status[name] for name in ("version", "build", "sandboxes", "runtime", "storage")}
+    shown = {name: status[name] for name in ("version", "build", "sandboxes", "runtime", "storage", "network")}
     info = ServerInfo(**shown, started_at=call.control.started_at, uptime_s=call.control.uptime_s)
     if call.caller.scope != "admin":
         return msgspec.structs.replace(info, sandboxes=len(call.engine.list(call.caller, {}, None)))
