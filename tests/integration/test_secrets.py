@@ -190,6 +190,30 @@ def test_the_placeholder_in_a_raw_stream_is_stopped(world: World, box: Sandbox) 
     wait_until(lambda: denied(box, API) == before + 1, "a record of it")
 
 
+@pytest.mark.parametrize(
+    "request_line",
+    ["GET http://x:{token}@{api}/ HTTP/1.1", "GET http://{api}/{token} HTTP/1.1", "{token} http://{api}/ HTTP/1.1"],
+    ids=["user of a whole address", "path", "method"],
+)
+def test_the_placeholder_in_a_request_line_to_the_proxy_gets_nowhere(
+    world: World, box: Sandbox, request_line: str
+) -> None:
+    line = request_line.format(token="' + os.environ['TOKEN'] + '", api=API)
+    script = (
+        "import os, socket; s = socket.create_connection(('198.18.0.2', 3128), 10); s.settimeout(10); "
+        f"s.sendall(('{line}\\r\\nHost: {API}\\r\\n\\r\\n').encode()); print(s.recv(9999).decode())"
+    )
+    result = box.run(["python3", "-c", script])
+    assert result.stdout.startswith(("HTTP/1.1 403", "HTTP/1.1 400")), result.stdout + result.stderr
+    assert outside(world) == ""
+
+
+def test_trace_is_not_sent_to_a_host_that_gets_secrets(world: World, box: Sandbox) -> None:
+    result = box.run(f'curl -sS -X TRACE -H "X: $TOKEN" -w "%{{http_code}}" https://{API}/')
+    assert result.stdout.endswith("405")
+    assert outside(world) == ""
+
+
 def test_a_redirect_to_another_host_does_not_carry_it(world: World, world_server: Server) -> None:
     network = Network(allow=[f"{FILES}:80"])
     with Sandbox(

@@ -44,11 +44,23 @@ def test_overlapping_occurrences_leave_no_byte_of_either() -> None:
     assert masked([b"x-secret-", b"more-y"], b"-secret-", b"secret-more") == b"x" + b"*" * 12 + b"-y"
 
 
-def test_nothing_is_held_back_that_can_be_no_secret() -> None:
+def test_a_line_goes_on_at_once_and_a_word_with_what_follows() -> None:
     mask = Mask(Patterns([b"s3cr3t-value"]))
     assert mask.feed(b"data: 1\n\n") == b"data: 1\n\n"
     assert mask.feed(b"data: s3cr") == b"data: "
     assert mask.feed(b"et\n") == b"s3cret\n"
+    assert mask.feed(b"x" * 100) == b"x" * 89, "no more than could be of a secret"
+
+
+def test_a_right_guess_is_held_back_no_longer_than_a_wrong_one() -> None:
+    for guess in (b"s3cr3t", b"s3cr3x", b"xxxxxx"):
+        mask = Mask(Patterns([b"s3cr3t-value"]))
+        assert mask.feed(b"echo: " + guess) == b"echo: "
+        assert mask.feed(b"\n") == guess + b"\n"
+
+
+def test_a_secret_with_blanks_in_it_is_masked_too() -> None:
+    assert masked([b"my long", b" secret phrase here"], b"long secret phrase") == b"my " + b"*" * 18 + b" here"
 
 
 def test_a_beginning_that_the_end_of_the_stream_cuts_off_comes_out_as_it_is() -> None:

@@ -65,7 +65,7 @@ func (p *Place) Put(c *Content) error {
 func (p *Place) write(files map[string][]byte) error {
 	for name := range p.written {
 		if _, stays := files[name]; !stays {
-			_ = os.Remove(filepath.Join(Dir, name))
+			remove(filepath.Join(Dir, name))
 		}
 	}
 	p.written = map[string]bool{}
@@ -76,6 +76,13 @@ func (p *Place) write(files map[string][]byte) error {
 		}
 	}
 	return nil
+}
+
+// remove takes a file away, and the directories that are empty then.
+func remove(path string) {
+	for path != Dir && os.Remove(path) == nil {
+		path = filepath.Dir(path)
+	}
 }
 
 func valid(name string) bool {

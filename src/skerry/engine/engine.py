@@ -395,7 +395,8 @@ class Engine:
         if live.keeper is not None:
             try:
                 await lifecycle.configure(self.host, live.keeper, live.row, live.row.ends_at)
-                await furnishing.put(self.host.secrets, live.keeper, live.row, renew=True)
+                furniture = await furnishing.begin(self.host.secrets, live.row)
+                await furnishing.put(live.keeper, live.row, furniture, renew=True)
             except SandboxUnavailable as error:
                 await lifecycle.stop(self.host, live, "failed", error.message)
                 raise

@@ -135,18 +135,18 @@ async def start(host: Host, live: Live) -> None:
     runtime = host.runtime(row.spec.options.runtime)
     base = ranges.take(host.instance, row.id)
     passed("start.range")
+    furniture = asyncio.ensure_future(furnishing.begin(host.secrets, row))  # while the wall is raised
     try:
         wall = host.wall(row, runtime, base)
-        if host.secrets.needed(row):
-            await asyncio.to_thread(host.secrets.authority, row)
         init = await runtime.start(wall)
         passed("start.wall")
         now = time.time()
         ends_at = end_of_life(row.spec, now)
         keeper = host.keeper(runtime, row.id)
         async with _door(host, live, runtime, init):
+            made = await furniture
             await configure(host, keeper, row, ends_at)
-            await furnishing.put(host.secrets, keeper, row, renew=False)
+            await furnishing.put(keeper, row, made, renew=False)
             await identity.write(keeper, row.spec.options)
         passed("start.keeper")
         attach(host, live, runtime, keeper, init)  # before the row: a PID 1 that is gone already is no running sandbox
@@ -157,6 +157,7 @@ async def start(host: Host, live: Live) -> None:
         host.watch(live)
         passed("start.row")
     except BaseException:
+        furniture.cancel()
         await _undo_start(host, live, runtime, base)
         raise
 

@@ -103,7 +103,7 @@ async def _refurnished(host: Host, live: Live, keeper: Keeper) -> None:
     if row.spec.secrets or row.spec.network.presets:
         async with asyncio.timeout(HELLO_LIMIT_S):
             await lifecycle.configure(host, keeper, row, row.ends_at)
-            await furnishing.put(host.secrets, keeper, row, renew=True)
+            await furnishing.put(keeper, row, await furnishing.begin(host.secrets, row), renew=True)
 
 
 async def _door(host: Host, live: Live) -> None:

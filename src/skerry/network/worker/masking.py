@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import quote, quote_plus
 
-_PROBE: Final = 4
+_PRINTABLE: Final = bytes(range(0x21, 0x7F))  # a line's end lets all before it go
 ALIGNED_LEAST: Final = 12  # shorter ones would be met by chance
 
 
@@ -41,6 +41,8 @@ class Patterns:
 
     def __init__(self, patterns: Iterable[bytes]) -> None:
         self._patterns = tuple(sorted({p for p in patterns if p}, key=len, reverse=True))
+        self._longest = len(self._patterns[0]) - 1 if self._patterns else 0
+        self._letters = _PRINTABLE + bytes({byte for p in self._patterns for byte in p} - set(_PRINTABLE))
 
     def __bool__(self) -> bool:
         return bool(self._patterns)
@@ -59,27 +61,16 @@ class Patterns:
         return found
 
     def open_end(self, data: bytes) -> int:
-        """How many bytes at the end of `data` may be the beginning of an occurrence."""
-        return max((_open_end(pattern, data) for pattern in self._patterns), default=0)
+        """How many bytes at the end of `data` are held back, because they may be the beginning of an occurrence. What
+        they are is not asked, only whether they could be of any: were it the right ones that wait and wrong ones that
+        go on, whoever can have guesses echoed would read a secret from that, one letter after the other."""
+        last = data[max(0, len(data) - self._longest) :]
+        return len(last) - len(last.rstrip(self._letters))
 
     def mask(self, data: bytes) -> bytes:
         """A text that is whole: a header's value, say."""
         spans = self.spans(data)
         return _starred(data, spans) if spans else data
-
-
-def _open_end(pattern: bytes, data: bytes) -> int:
-    start = max(0, len(data) - len(pattern) + 1)
-    probe = pattern[:_PROBE]
-    at = data.find(probe, start)
-    while at >= 0:
-        if pattern.startswith(data[at:]):
-            return len(data) - at
-        at = data.find(probe, at + 1)
-    for length in range(min(_PROBE - 1, len(pattern) - 1), 0, -1):  # too short for the probe
-        if data.endswith(pattern[:length]):
-            return length
-    return 0
 
 
 def _starred(data: bytes, spans: Iterable[tuple[int, int]]) -> bytes:
@@ -92,7 +83,7 @@ def _starred(data: bytes, spans: Iterable[tuple[int, int]]) -> bytes:
 class Mask:
     """A stream from which the patterns are starred out, byte for byte, so that its length stays as announced.
 
-    Only what may be the beginning of an occurrence is held back; all else goes on at once."""
+    Its last word is held back until more comes, or its end."""
 
     def __init__(self, patterns: Patterns) -> None:
         self._patterns = patterns

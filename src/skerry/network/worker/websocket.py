@@ -1,7 +1,5 @@
-"""Masking in a WebSocket: frame by frame, and nothing is held back beyond the end of a frame.
-
-In an endless stream of bytes the end of a guess would be held back if it is the beginning of a secret, and let go if
-not: whoever can have it echoed would read the secret from that, one letter after the other. A frame has an end."""
+"""Masking in a WebSocket: frame by frame, and nothing is held back beyond the end of a frame. A message that ends in a
+word would otherwise wait for the next one, for which its receiver may first have to ask."""
 
 from __future__ import annotations
 
