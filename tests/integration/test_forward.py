@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 from serving import Server, wait_until
 
-from skerry import AsyncSandbox, Forward, InvalidRequest, NotFound, Sandbox, SkerryError
+from skerry import AsyncSandbox, Client, Forward, InvalidRequest, NotFound, Sandbox, SkerryError
 
 # Answers each connection with what it was sent, reversed, after the other side has said all; `B`: the same as it comes.
 PROGRAM = """
@@ -44,7 +44,13 @@ def speaks_first(c):
     c.sendall(b"hello"); c.recv(1)
 def never_reads(c):
     threading.Event().wait()
-for number, talk in enumerate((all_at_the_end, as_it_comes, breaks_off, tells_how_it_ended, speaks_first, never_reads)):
+def floods(c):
+    sent = 0
+    while sent < 1 << 30:
+        sent += c.send(b"x" * 65536)
+        open("/tmp/sent", "w").write(str(sent))
+for number, talk in enumerate((all_at_the_end, as_it_comes, breaks_off, tells_how_it_ended, speaks_first, never_reads,
+                               floods)):
     threading.Thread(target=serve, args=(socket.AF_INET, "127.0.0.1", 7000 + number, talk), daemon=True).start()
 serve(socket.AF_INET6, "::1", 7010, as_it_comes)
 """
@@ -56,7 +62,7 @@ def box(server: Server) -> Iterator[Sandbox]:
         sandbox.files.write("/workspace/program.py", PROGRAM)
         sandbox.spawn("exec python3 program.py")
         sandbox.wait_for_port(7010)
-        sandbox.wait_for_port(7005)
+        sandbox.wait_for_port(7006)
         yield sandbox
 
 
@@ -226,12 +232,38 @@ def test_the_command_forwards_until_it_is_interrupted(server: Server, box: Sandb
     assert errors.count("nothing listens on port 7999") == 1  # told once
 
 
+def test_it_works_over_a_server_on_tcp_with_a_token(own_server: Server) -> None:
+    own_server.start("--listen", "127.0.0.1:0")
+    with own_server.http() as http:
+        secret = http.post("/v1/tokens", json={"scope": "use", "owner": "ann"}).json()["secret"]
+        url = next(one for one in http.get("/v1/server").json()["addresses"] if one.startswith("http"))
+    with Client(url, token=secret) as client, Sandbox(server=client) as sandbox:
+        sandbox.spawn(["python3", "-m", "http.server", "8000"])
+        sandbox.wait_for_port(8000)
+        with sandbox.forward(8000) as forward, connected(forward) as connection:
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert read_all(connection).startswith(b"HTTP/1.0 200")
+
+
+def test_a_local_program_that_does_not_read_slows_the_one_inside(box: Sandbox) -> None:
+    with box.forward(7006) as forward, connected(forward) as connection:
+        connection.sendall(b"x")
+        sent = [-1]
+
+        def stands() -> bool:
+            sent.append(int(box.run("cat /tmp/sent").stdout or 0))
+            return sent[-1] == sent[-2] > 0
+
+        wait_until(stands, "the program inside to be held")
+        assert sent[-1] < 64 << 20
+
+
 def test_the_keepers_own_socket_is_no_port(box: Sandbox) -> None:
     """What the keeper listens on is a unix socket: no port leads to it."""
     listening = box.run("cat /proc/net/tcp /proc/net/tcp6 | awk '$4 == \"0A\" {print $2, $8}'").stdout.split("\n")
     ports = {int(line.split()[0].rpartition(":")[2], 16) for line in listening if line}
-    assert {7000, 7001, 7002, 7003, 7004, 7005, 7010} <= ports
-    ours = ports - {7000, 7001, 7002, 7003, 7004, 7005, 7010}
+    assert {7000, 7001, 7002, 7003, 7004, 7005, 7006, 7010} <= ports
+    ours = ports - {7000, 7001, 7002, 7003, 7004, 7005, 7006, 7010}
     for port in ours:  # the door's, if it is there: redirected connections only
         with box.forward(port) as forward, connected(forward) as connection, contextlib.suppress(ConnectionResetError):
             assert connection.recv(1) == b""

@@ -52,7 +52,7 @@ CHANGE_S: Final = 10.0
 PATIENCE_S: Final = 3.0
 DENIED_S: Final = 0.1
 DENIED_MOST: Final = 100  # in one result
-DIALS_MOST: Final = 512  # at once
+DIALS_MOST: Final = 128  # of one sandbox at once: a port that never answers must not keep others from theirs
 ASKS_MOST: Final = 256
 Secrets = tuple[tuple[Brokered, ...], Authority | None]
 
@@ -84,7 +84,7 @@ class Doors:
         self._instance = instance_of(settings.state_dir)
         self._names = settings.state_dir / "names"
         self._open: dict[str, _Opened] = {}
-        self._dials = 0
+        self._dials: Counter[str] = Counter()
         self._asks: Counter[str] = Counter()
         self._lies = 0
         self.ask: Callable[[Live, str, int | None, str | None], Awaitable[Answered]] | None = None
@@ -306,17 +306,20 @@ class Doors:
     def _dialled(self, message: Dial) -> None:
         if not 1 <= message.port <= 65535:
             raise Lie("a port that can't be")
-        if self._dials >= DIALS_MOST:
+        live, whose = self._reachable(message), message.peer_of or message.sandbox
+        if self._dials[whose] >= DIALS_MOST:
             self.tell(Dialled(number=message.number, error="too many connections are being made"))
         else:
-            self._dials += 1
-            self._spawn(self._dial(message, self._reachable(message)))
+            self._dials[whose] += 1
+            self._spawn(self._dial(message, live, whose))
 
-    async def _dial(self, message: Dial, live: Live | None) -> None:
+    async def _dial(self, message: Dial, live: Live | None, whose: str) -> None:
         try:
             await self._reach.answer(message, live, self.tell)
         finally:
-            self._dials -= 1
+            self._dials[whose] -= 1
+            if self._dials[whose] <= 0:
+                del self._dials[whose]
 
     def _reachable(self, message: Dial) -> Live | None:
         """A preview's port must be shown; a peer must be named by the policy of who wants to reach it, and be of the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import hashlib
+import logging
 import secrets
 import sqlite3
 import time
@@ -20,6 +21,7 @@ from skerry.errors import NotFound, QuotaExceeded, SkerryError
 from skerry.network.messages import Listen, Share, Unshare
 from skerry.types import Caller, PreviewInfo, PreviewRequest, parse_span
 
+log = logging.getLogger("skerry.engine")
 OF_ONE_MOST = 64
 TOKEN_BYTES = 32
 
@@ -110,13 +112,14 @@ class Previews:
             )  # fmt: skip
         self._known[preview.sandbox, preview.port] = preview
         self._tell(preview.share(), ())
+        log.info("exposed", extra={"sandbox": preview.sandbox, "port": preview.port, "public": preview.public})
         return preview.info(addresses)
 
     def list(self, caller: Caller, ref: str) -> builtins.list[PreviewInfo]:
         """Those of one sandbox, by port."""
         sandbox = self._find(caller, ref).row.id
-        found = self._of_one(sandbox)
-        return [preview.info(self._listener.addresses) for preview in sorted(found, key=lambda one: one.port)]
+        found = sorted(self._of_one(sandbox), key=lambda one: one.port)
+        return [preview.info(self._listener.addresses) for preview in found]
 
     def remove(self, caller: Caller, ref: str, port: int) -> None:
         """Nobody gets in any more; who is in is put out."""
@@ -124,6 +127,7 @@ class Previews:
         if self._of(sandbox, port) is None:
             raise NotFound(f"{sandbox} has no preview of port {port}", hint="`skerry previews ls` lists them")
         self._forget(sandbox, port)
+        log.info("revoked", extra={"sandbox": sandbox, "port": port})
 
     # -- for the sandbox's life ---------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from skerry.engine.live import Live
 from skerry.errors import SandboxUnavailable, SkerryError
 from skerry.network.messages import REFUSED, Dial, Dialled, FromServer
 
-AT_ONCE = 64
 Tell = Callable[[FromServer, Sequence[int]], object]
 
 
@@ -28,7 +27,6 @@ class Reach:
     def __init__(self, awake: Callable[[Live], Awaitable[None]]) -> None:
         self._awake = awake
         self._entered: Entered | None = None
-        self._room = asyncio.Semaphore(AT_ONCE)
 
     def begin(self, entered: Entered) -> None:
         """Once the engine has it."""
@@ -55,10 +53,13 @@ class Reach:
             raise SandboxUnavailable(f"{live.row.id} has just ended", details={"state": live.row.info().state})
         pidfd = live.runtime.pidfd(live.row.init)
         try:
-            async with self._room:
-                return await self._entered.dial(pidfd, port)
+            connected = await self._entered.dial(pidfd, port)
         finally:
             os.close(pidfd)
+        if connected.getsockname() == connected.getpeername():  # the kernel chose that very port for our own end
+            connected.close()
+            raise ConnectionRefusedError("nothing listens there")
+        return connected
 
     async def answer(self, dial: Dial, live: Live | None, tell: Tell) -> None:
         """The worker asks for a connection. `live` None: it may not have that one."""

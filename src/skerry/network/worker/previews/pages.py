@@ -66,4 +66,6 @@ def nothing_listens(port: int) -> Page:
 
 
 def not_reached(port: int) -> Page:
-    return Page(503, f"Port {port} can't be reached", "The sandbox is not running, and could not be woken.", 5)
+    return Page(
+        503, f"Port {port} can't be reached", "The sandbox does not run, or the program inside takes no connections.", 5
+    )

@@ -16,6 +16,7 @@ Dial = Callable[[str, int], Awaitable[socket.socket]]
 """Sandbox and port → a connected socket; ConnectionRefusedError: nothing listens there yet; OSError: it can't be."""
 
 STARTS_WITHIN_S = 10.0  # a server that was just started may take so long until it listens
+REACHED_WITHIN_S = 30.0  # a sandbox may have to be woken first; others may wait for the same port
 RETRY_S = 0.1
 DIALS_AT_ONCE = 16
 KEPT_MOST = 8
@@ -86,7 +87,7 @@ class Upstreams:
         until = time.monotonic() + STARTS_WITHIN_S
         while True:
             try:
-                async with self._room:
+                async with asyncio.timeout(REACHED_WITHIN_S), self._room:
                     connected = await self._dial(self._sandbox, self._port)
                 break
             except ConnectionRefusedError:
