@@ -179,6 +179,19 @@ def test_a_proxy_is_allowed_and_leads_to_the_hosts_behind_it(machine: Make) -> N
         PIP_INDEX_URL="https://a.mirror.example/", https_proxy="http://p.example:1", no_proxy=".mirror.example"
     )
     assert one("pip", direct)[0].proxy is None
+    mixed = machine(where, PIP_INDEX_URL="https://far.example/", PIP_EXTRA_INDEX_URL="https://near.corp/",
+                    https_proxy="http://proxy.internal:3128", no_proxy="corp")  # fmt: skip
+    through, near = read_presets(["pip"], mixed)[0]
+    assert (through.allow, through.proxy) == (
+        ("proxy.internal:3128@10.0.0.1", "far.example:443"),
+        "http://proxy.internal:3128",
+    )
+    assert (near.name, near.allow, near.proxy) == ("pip-direct", ("near.corp:443",), None)
+    local = machine({"localhost": "127.0.0.1"}, PIP_INDEX_URL="https://a.example/", PIP_PROXY="http://localhost:3128")
+    assert one("pip", local)[0].allow == ("localhost:3128@127.0.0.1", "a.example:443")
+    with pytest.raises(InvalidRequest, match="two proxies"):
+        one("pip", machine(PIP_INDEX_URL="https://a.example/", PIP_EXTRA_INDEX_URL="http://b.example/",
+                           https_proxy="http://p.example:1", http_proxy="http://q.example:1"))  # fmt: skip
     for proxy in ("http://me:pw@p.example:1", "socks5://p.example:1"):
         with pytest.raises(InvalidRequest, match="proxy"):
             one("pip", machine(PIP_INDEX_URL="https://a.example/", PIP_PROXY=proxy))

@@ -38,5 +38,5 @@ def read_presets(
     unread = [name for name in wanted if name not in given]
     with ThreadPoolExecutor(max(1, len(unread))) as pool:
         found = dict(zip(unread, pool.map(lambda name: _READERS[name](machine), unread), strict=True))
-    presets = tuple(given.get(name) or found[name].preset(name, machine) for name in wanted)
+    presets = tuple(p for name in wanted for p in ((given[name],) if name in given else found[name].presets(name)))
     return presets, tuple(secret for name in unread for secret in found[name].secrets)

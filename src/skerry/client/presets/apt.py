@@ -25,17 +25,16 @@ _BUNDLE: Final = "/run/skerry/ca.pem"
 
 
 def read(machine: Machine) -> Finding:
-    found = Finding("apt", machine)
+    settings = dict(_settings(machine))
+    found = Finding("apt", machine, lambda url: _proxy(machine, settings, url))
     said = machine.ask("apt-get", "indextargets", "--no-release-info", "--format", "$(REPO_URI)")
     if said is None:
         raise found.error("there is no apt on this machine that could be asked for its archives")
     urls = [url for source in dict.fromkeys(said.split()) for url in _mirrors(machine, source)]
     if not urls:
         raise found.error("its sources name no archive on the network")
-    settings = dict(_settings(machine))
-    through = found.use_proxy(_proxy(machine, settings, urls[0]))
     for url in urls:
-        found.visit(url, proxied=through)
+        found.visit(url)
     _sign_in(found, machine, settings)
     found.bundles += [machine.path(value) for name, value in settings.items() if _CA.fullmatch(name) and value]
     lines = [f'{name} "{value}";\n' for name, value in settings.items() if value and _CARRIED.fullmatch(name)]

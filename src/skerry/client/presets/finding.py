@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ from skerry.client.presets.certificates import additions
 from skerry.client.presets.machine import Machine
 from skerry.errors import InvalidRequest
 from skerry.types import Preset, SecretValue
-from skerry.types.hosts import BadHost, Host, Name, closed, parse_host, show_host
+from skerry.types.hosts import Address, BadHost, Host, Name, closed, parse_host, show_host
 from skerry.types.network import SECRET_LEAST
 
 PLACE: Final = "/run/skerry/presets"
@@ -22,11 +23,13 @@ PORTS: Final = {"https": 443, "http": 80, "ssh": 22, "git": 9418}
 
 @dataclass
 class Finding:
-    """`client` is what errors call it. Rules come from `visit`, which also takes the passwords out of URLs."""
+    """`client` is what errors call it, `route` gives the proxy that leads to a URL. Rules come from `visit`, which also
+    takes the passwords out of URLs; True: they are behind the proxy."""
 
     client: str
     machine: Machine
-    rules: dict[str, None] = field(default_factory=dict)
+    route: Callable[[str], str | None]
+    rules: dict[str, bool] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     bundles: list[Path] = field(default_factory=list)
@@ -34,13 +37,16 @@ class Finding:
     proxy: str | None = None
     secrets: list[SecretValue] = field(default_factory=list)
 
-    def preset(self, name: str, machine: Machine) -> Preset:
-        return Preset(
-            name=name, allow=tuple(self.rules), env=self.env, files=self.files, proxy=self.proxy,
-            certificates=additions(machine, self.bundles, self.certificates),
+    def presets(self, name: str) -> tuple[Preset, ...]:
+        """Two, if some of its hosts are behind a proxy and some are not."""
+        direct = () if self.proxy is None else tuple(rule for rule, behind in self.rules.items() if not behind)
+        main = Preset(
+            name=name, allow=tuple(rule for rule in self.rules if rule not in direct), env=self.env, files=self.files,
+            proxy=self.proxy, certificates=additions(self.machine, self.bundles, self.certificates),
         )  # fmt: skip
+        return (main, Preset(name=f"{name}-direct", allow=direct)) if direct else (main,)
 
-    def visit(self, url: str, *, proxied: bool = False) -> str:
+    def visit(self, url: str) -> str:
         """Allow the URL's host on its port, and give the URL back with nobody signed in. What a sandbox can't reach at
         all is an error."""
         parts = urlsplit(url)
@@ -48,14 +54,19 @@ class Finding:
             host, port = parse_host(_host_text(url)), parts.port or PORTS[parts.scheme]
         except (BadHost, ValueError, KeyError) as error:
             raise self.error(f"its set-up names {without_login(url)!r}, which can't be reached: {error}") from None
-        self.allow(host, port, proxied=proxied)
-        if parts.username and parts.scheme in ("https", "http"):
+        web = parts.scheme in ("https", "http")
+        if web and self._use(self.route(url)):
+            self.rules.setdefault(
+                show_host(host, port), True
+            )  # the proxy looks it up: where it is from here is nothing
+        else:
+            self.allow(host, port)
+        if parts.username and web:
             self.sign_in(parts.scheme, host, port, unquote(parts.username), unquote(parts.password or ""))
-        return without_login(url) if parts.scheme in ("https", "http") else url
+        return without_login(url) if web else url
 
-    def allow(self, host: Host, port: int, *, proxied: bool = False) -> None:
-        """`proxied`: its name is looked up by the proxy, so that it does not matter where it is from here."""
-        addresses = () if proxied else self.machine.addresses(show_host(host))
+    def allow(self, host: Host, port: int) -> None:
+        addresses = self.machine.addresses(show_host(host))
         for address in addresses:
             kind = closed(address)
             if kind is not None and kind not in ("private", "carrier-grade NAT"):
@@ -63,12 +74,16 @@ class Finding:
                     f"it goes to {show_host(host, port)}, a {kind} address, which means something else inside",
                     "give it a name or an address that others reach this machine by",
                 )
-        named = [str(address) for address in addresses if self.machine.needs_naming(address)]
-        at = f"@{','.join(sorted(named))}" if named and isinstance(host, Name) else ""
-        self.rules[f"{show_host(host, port)}{at}"] = None
+        self.rules.setdefault(self._rule(host, port, addresses), False)
 
-    def use_proxy(self, proxy: str | None) -> bool:
-        """Everything goes through it, if there is one. It is allowed like every host, since it is dialled."""
+    def _rule(self, host: Host, port: int, addresses: tuple[Address, ...]) -> str:
+        named = sorted(str(address) for address in addresses if self.machine.needs_naming(address))
+        at = f"@{','.join(named)}" if named and isinstance(host, Name) else ""
+        return f"{show_host(host, port)}{at}"
+
+    def _use(self, proxy: str | None) -> bool:
+        """A host is behind it, if it is one. It is allowed like every host, since it is dialled, but not from inside:
+        so it may be at this machine's loopback, as long as that is the server's too."""
         if not proxy:
             return False
         parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
@@ -80,8 +95,11 @@ class Finding:
             host, port = parse_host(_host_text(urlunsplit(parts))), parts.port or 80
         except ValueError as error:
             raise self.error(f"its proxy {proxy[:80]!r} can't be used: {error}") from None
-        self.allow(host, port)
-        self.proxy = f"http://{show_host(host, port)}"
+        used = f"http://{show_host(host, port)}"
+        if self.proxy not in (None, used):
+            raise self.error(f"it goes through two proxies, {self.proxy} and {used}, which can't be told apart inside")
+        self.proxy = used
+        self.rules.setdefault(self._rule(host, port, self.machine.addresses(show_host(host))), True)
         return True
 
     def sign_in(self, scheme: str, host: Host, port: int, user: str, password: str) -> None:

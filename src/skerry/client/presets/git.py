@@ -17,19 +17,14 @@ _HEADER: Final = re.compile(r"(?P<name>[A-Za-z-]+):\s*(?P<value>.+)")
 
 
 def read(machine: Machine) -> Finding:
-    found = Finding("git", machine)
     said = machine.ask("git", "config", "--list", "--null")
+    pairs = [(key, value) for key, _, value in (row.partition("\n") for row in (said or "").split("\0")) if key]
+    found = Finding("git", machine, lambda url: dict(pairs).get("http.proxy") or machine.proxy_of(url))
     if said is None:
         raise found.error("there is no git on this machine that could be asked for its set-up")
-    pairs = [(key, value) for key, _, value in (row.partition("\n") for row in said.split("\0")) if key]
-    urls = [url for key, value in pairs for url in _urls(key, value)]
-    first = next((url for url in urls if urlsplit(url).scheme in ("https", "http")), None)
-    through = False
-    if first is not None:
-        values = dict(pairs)
-        through = found.use_proxy(values.get("http.proxy") or machine.proxy_of(first))
-    for url in urls:
-        _visit(found, url, through)
+    for key, value in pairs:
+        for url in _urls(key, value):
+            _visit(found, url)
     if not found.rules:
         raise found.error("its set-up and the repository here name no host")
     _carry(found, pairs)
@@ -48,11 +43,11 @@ def _urls(key: str, value: str) -> Iterator[str]:
         yield middle
 
 
-def _visit(found: Finding, url: str, through: bool) -> None:
+def _visit(found: Finding, url: str) -> None:
     """A path on this machine is none; an address with a star in it names no one host."""
     if urlsplit(url).scheme in PORTS:
         if "*" not in urlsplit(url).netloc:
-            found.visit(url, proxied=through and urlsplit(url).scheme in ("http", "https"))
+            found.visit(url)
     elif match := _SCP.fullmatch(url):
         try:
             found.allow(parse_host(match["host"]), 22)

@@ -23,17 +23,16 @@ _PROBE: Final = "npm"
 
 
 def read(machine: Machine) -> Finding:
-    found = Finding("npm", machine)
     settings = _settings(machine)
+    found = Finding("npm", machine, lambda url: _proxy(machine, settings, url))
     if not isinstance(settings.get("registry"), str):
         raise found.error("there is no npm on this machine that could be asked for its registry")
     registries = {"registry": str(settings["registry"])}
     registries |= {key: str(value) for key, value in settings.items() if _SCOPED.fullmatch(key)}
     first = registries["registry"]
-    through = found.use_proxy(_proxy(machine, settings, first))
-    plain = {key: found.visit(url, proxied=through) for key, url in registries.items()}
+    plain = {key: found.visit(url) for key, url in registries.items()}
     for other in _file_hosts(machine, first):
-        found.visit(other, proxied=through)
+        found.visit(other)
     _sign_in(found, settings, set(registries.values()))
     if isinstance(settings.get("cafile"), str):
         found.bundles.append(machine.path(settings["cafile"]))

@@ -21,9 +21,10 @@ _COMMANDS: Final = (("pip",), ("pip3",), ("python3", "-m", "pip"))
 
 
 def read(machine: Machine) -> Finding:
-    found = Finding("pip", machine)
-    command, settings = _settings(machine)
-    if settings is None:
+    command, said = _settings(machine)
+    settings = said or {}
+    found = Finding("pip", machine, lambda url: settings.get("proxy") or machine.proxy_of(url))
+    if said is None:
         raise found.error("there is no pip on this machine that could be asked for its index")
     index, extra = _words(settings, "index-url"), _words(settings, "extra-index-url")
     no_index = (settings.get("no-index") or "").lower() in ("1", "true", "yes", "on")
@@ -32,12 +33,11 @@ def read(machine: Machine) -> Finding:
     urls = [url for url in (*indexes, *links) if _on_the_network(url)]
     if not urls:
         raise found.error("its set-up names files of this machine only, which are not in a sandbox")
-    through = found.use_proxy(settings.get("proxy") or machine.proxy_of(urls[0]))
-    plain = {url: found.visit(url, proxied=through) for url in urls}
+    plain = {url: found.visit(url) for url in urls}
     for url in indexes:
         if url in plain:
             for other in _file_hosts(machine, command, url, settings):
-                found.visit(other, proxied=through)
+                found.visit(other)
     if settings.get("cert"):
         found.bundles.append(machine.path(settings["cert"]))
     _set(found, "PIP_INDEX_URL", [plain[url] for url in index[:1] if url in plain and not no_index])
