@@ -89,6 +89,8 @@ FILES = {
                   '    "y.example" # no comma ]\n    ,\n]\n[env]\nA = "1"\n',
     "no comma at the end": "[network]\nallow = [\n  'z.example',\n  'y.example'  # last\n]\n",
     "dotted": '# top\nnetwork.allow = ["z.example"]\nimage = "base"\n',
+    "lines end as on Windows": '[network]\r\nallow = ["z.example"]\r\n[limits]\r\ncpus = 2\r\n',
+    "a text that looks like it": 'image = """\n[limits]\nallow = ["no"]\n"""\n[network]\nallow = ["z.example"]\n',
     "quoted": '["network"]\nallow = ["""z.example"""]\n',
 }  # fmt: skip
 
@@ -119,6 +121,13 @@ def test_what_the_file_allows_already_is_not_added() -> None:
     assert patch(RULES, old) == ""
     assert patch(RULES, old.replace("@10.0.0.0/8", "")) != ""
     assert patch(RULES, old.replace('"*.example"', '"GET *.example"')) != "", "only some requests were allowed"
+
+
+def test_ten_thousand_rules_are_no_trouble() -> None:
+    rules = tuple(f"h{i}.example:443" for i in range(10_000))
+    old = "[network]\nallow = [\n" + "".join(f'    "{rule}", # {i}\n' for i, rule in enumerate(rules)) + "]\n"
+    assert patch(Network(allow=rules), old) == ""
+    assert patch(Network(allow=(*rules, "new.example:22")), old).count("\n+") == 2, "the line of +++, and the rule's"
 
 
 @pytest.mark.parametrize(

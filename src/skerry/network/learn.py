@@ -134,7 +134,8 @@ def _missing(rules: tuple[str, ...], allowed: tuple[str, ...]) -> list[str]:
         policy = Policy.compile(Rules(allow=allowed))
     except InvalidRequest as error:
         raise InvalidRequest(f"{FILE}: {error.message}", hint=error.hint) from None
-    return [rule for rule in rules if rule not in allowed and not _covers(policy, parse_rule(rule))]
+    there = frozenset(allowed)
+    return [rule for rule in rules if rule not in there and not _covers(policy, parse_rule(rule))]
 
 
 def _covers(policy: Policy, rule: Rule) -> bool:

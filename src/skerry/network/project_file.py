@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from skerry.errors import InvalidRequest
 
-_TABLE: Final = re.compile(r"[ \t]*\[[ \t]*(?:network|\"network\"|'network')[ \t]*\][ \t]*(?:#.*)?")
-_ANY_TABLE: Final = re.compile(r"[ \t]*\[")
-_KEY: Final = r"[ \t]*{}[ \t]*="
+_TABLE: Final = re.compile(r"^[ \t]*\[[ \t]*(?:network|\"network\"|'network')[ \t]*\][ \t\r]*(?:#.*)?$", re.MULTILINE)
+_ANY_TABLE: Final = re.compile(r"^[ \t]*\[", re.MULTILINE)
+_KEY: Final = re.compile(r"^[ \t]*allow[ \t]*=", re.MULTILINE)
+_DOTTED: Final = re.compile(r"^[ \t]*network[ \t]*\.[ \t]*allow[ \t]*=", re.MULTILINE)
 _BY_HAND: Final = "put the rules into its [network] table by hand: skerry network learn shows them"
 
 
@@ -29,7 +30,7 @@ def with_allowed(old: str, missing: Callable[[tuple[str, ...]], list[tuple[str, 
         return old
     new = _edited(old, added)
     expected = {**before, "network": {**before.get("network", {}), "allow": [*allowed, *(rule for rule, _ in added)]}}
-    if _read(new) != expected:
+    if not _says(new, expected):
         raise InvalidRequest("skerry.toml: its network table can't be changed without rewriting it", hint=_BY_HAND)
     return new
 
@@ -41,44 +42,32 @@ def _read(text: str) -> dict[str, Any]:
         raise InvalidRequest(f"skerry.toml: {error}") from None
 
 
+def _says(text: str, expected: dict[str, Any]) -> bool:
+    try:
+        return tomllib.loads(text) == expected
+    except tomllib.TOMLDecodeError:
+        return False
+
+
 def _edited(old: str, added: list[tuple[str, str | None]]) -> str:
     items = "".join(f"    {json.dumps(rule)},{f'  # {comment}' if comment else ''}\n" for rule, comment in added)
-    lines = old.splitlines(keepends=True)
-    start = next((i for i, line in enumerate(lines) if _TABLE.fullmatch(line.rstrip("\r\n"))), None)
-    if start is not None:
-        end = next((i for i in range(start + 1, len(lines)) if _ANY_TABLE.match(lines[i])), len(lines))
-        found = _find_key(lines, start + 1, end, "allow")
-        if found is None:
-            head = "".join(lines[: start + 1])
-            return (
-                f"{head}{'' if head.endswith(chr(10)) else chr(10)}allow = [\n{items}]\n{''.join(lines[start + 1 :])}"
-            )
+    table = _TABLE.search(old)
+    if table is not None:
+        following = _ANY_TABLE.search(old, table.end())
+        key = _KEY.search(old, table.end(), following.start() if following else len(old))
+        if key is None:
+            return f"{old[: table.end()]}\nallow = [\n{items}]{old[table.end() :] or chr(10)}"
     else:
-        found = _find_key(lines, 0, len(lines), r"network[ \t]*\.[ \t]*allow")
-    if found is None:
-        gap = "" if not old else "\n" if old.endswith("\n") else "\n\n"
-        return f"{old}{gap}[network]\nallow = [\n{items}]\n"
-    first, last = found
-    return "".join(lines[:first]) + _grown("".join(lines[first:last]), items) + "".join(lines[last:])
+        key = _DOTTED.search(old)
+    if key is not None:
+        return _grown(old, key.end(), items)
+    gap = "" if not old else "\n" if old.endswith("\n") else "\n\n"
+    return f"{old}{gap}[network]\nallow = [\n{items}]\n"
 
 
-def _find_key(lines: list[str], start: int, end: int, key: str) -> tuple[int, int] | None:
-    """The lines of a key and its value: from where the key stands to where what was read is whole for the first time.
-    A line within a longer text that only looks like the key leads to a wrong edit, which the comparison then finds."""
-    for first in range(start, end):
-        if re.match(_KEY.format(key), lines[first]):
-            for last in range(first + 1, end + 1):
-                try:
-                    tomllib.loads("".join(lines[first:last]))
-                except tomllib.TOMLDecodeError:
-                    continue
-                return first, last
-    return None
-
-
-def _grown(text: str, items: str) -> str:
-    """An array with lines put before its closing bracket."""
-    bracket, mark = _ends(text)
+def _grown(text: str, at: int, items: str) -> str:
+    """The array that begins there with lines put before its closing bracket."""
+    bracket, mark = _ends(text, at)
     comma = "" if text[mark] in ",[" else ","
     between = text[mark + 1 : bracket].rstrip(" \t")
     if not between.endswith("\n"):
@@ -86,29 +75,30 @@ def _grown(text: str, items: str) -> str:
     return f"{text[: mark + 1]}{comma}{between}{items}{text[bracket:]}"
 
 
-def _ends(text: str) -> tuple[int, int]:
-    """Where the last closing bracket is, and the last thing before it that is neither blank nor comment."""
-    bracket = mark = previous = at = 0
+def _ends(text: str, at: int) -> tuple[int, int]:
+    """Where the bracket is that closes the array, and the last thing before it that is neither blank nor comment. What
+    only looks like the key, within a longer text, may lead anywhere: the comparison afterwards finds that."""
+    depth, mark = 0, at
     while at < len(text):
         if text[at] == "#":
-            at = (text.find("\n", at) + 1 or len(text) + 1) - 1
+            end = text.find("\n", at)
+            at = len(text) if end < 0 else end
         elif text[at] in "\"'":
-            at = _end_of_string(text, at)
-            previous = at
-        elif text[at] == "]":
-            bracket, mark = at, previous
-            previous = at
+            mark = at = _end_of_string(text, at)
         elif not text[at].isspace():
-            previous = at
+            depth += {"[": 1, "]": -1}.get(text[at], 0)
+            if depth == 0:
+                break
+            mark = at
         at += 1
-    return bracket, mark
+    return min(at, len(text) - 1), mark
 
 
 def _end_of_string(text: str, at: int) -> int:
     quote = text[at]
     if text[at : at + 3] == quote * 3:
-        return text.index(quote * 3, at + 3) + 2
+        return max(text.find(quote * 3, at + 3), at) + 2
     at += 1
-    while text[at] != quote:
+    while at < len(text) and text[at] != quote:
         at += 2 if text[at] == "\\" and quote == '"' else 1
     return at
