@@ -16,6 +16,10 @@ CASES = [
     ("[!a]x", "bx", False, True), ("[!a]x", "ax", False, False), ("?", "ü", False, True), (r"\*", "*", False, True),
     (r"\*", "a", False, False), ("a?c", "a/c", False, False), ("[a-c]", "b", False, True), ("a.b", "axb", False, False),
     ("*\n", "x\n", False, True), ("x]", "x]", False, True),
+    ("*.{ts,tsx}", "a/b.tsx", False, True), ("{a,b/c}/d", "b/c/d", False, True), (".*", ".git", True, True),
+    ("*", ".git", True, True), ("[a", "[a", False, True), ("./a//b", "a/b", False, True), ("[]a]", "]", False, True),
+    ("[z-a]", "b", False, False), ("[!z-a]", "b", False, True), ("{,x}y", "xy", False, True),
+    ("{,x}y", "y", False, True),
 ]  # fmt: skip
 
 
@@ -24,7 +28,7 @@ def test_a_pattern_matches_what_it_means(pattern: str, path: str, directory: boo
     assert Patterns([pattern]).excludes(path, directory) == wanted
 
 
-@pytest.mark.parametrize("pattern", ["", "/", "a//b", "[", "a[b", "a\\", "x" * 1025, "[z-a]"])
+@pytest.mark.parametrize("pattern", ["", "/", "..", "a/../b", "a\\", "{a", "x" * 1025, "{a,b}" * 7])
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidRequest, match="exclude"):
         Patterns([pattern])

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from keeper.room import Room, eventually, spec
 
+from skerry.client.packing import Packer
 from skerry.errors import (
     FileFailure,
     FileForbidden,
@@ -340,7 +341,23 @@ async def test_what_is_excluded_is_not_packed(room: Room) -> None:
     members, _, _ = await packed(room, exclude=["*.pyc", "a/c", "b/"])
     assert set(members) == {"a", "a/x.py"}
     with pytest.raises(InvalidRequest):
-        await packed(room, exclude=["["])
+        await packed(room, exclude=["{a"])
+
+
+async def test_patterns_mean_the_same_inside_and_on_the_host(room: Room, tmp_path: Path) -> None:
+    names = ("a.py", "b.pyc", ".hidden", "src/a.py", "src/x/y/z.c", "src/x/b", "b/src/b", "[a", "{b", "*", "é", "a\nb")
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    await room.keeper.files.unpack("/workspace/t", pieces(b"".join(Packer(tmp_path))))
+    for pattern in (
+        "*", "*.py", "**", "src", "/src", "src/", "b", "/b", "b/", "**/b", "src/**", "src/*", "src/**/b", "*/x/**",
+        "[a", "[!a]*", "[a-b]*", "[b-a]*", "?", "{a,b}*", "*.{py,pyc}", "{src,b}/*", "\\*", "\\{b", ".*", "x/y",
+        "**/x/y/*", "./src//x", "[]é]", "a?b", "{src/{x,y},b}/**", "é", "[^a]",
+    ):  # fmt: skip
+        with tarfile.open(fileobj=io.BytesIO(b"".join(Packer(tmp_path, exclude=[pattern])))) as tar:
+            here = set(tar.getnames())
+        assert set((await packed(room, exclude=[pattern]))[0]) == here, pattern
 
 
 async def test_proc_is_never_packed(room: Room) -> None:

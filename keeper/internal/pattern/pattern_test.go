@@ -17,7 +17,9 @@ func TestPatternsMatchPaths(t *testing.T) {
 		{"a/**/x.c", "a/b/c/x.c", false, true}, {"**/x", "x", false, true}, {"a/**", "a", true, false},
 		{"a/**", "a/b", false, true}, {"b/", "a/b", false, false}, {"b/", "a/b", true, true}, {"b/", "a/b/c", false, true},
 		{"[!a]x", "bx", false, true}, {"[!a]x", "ax", false, false}, {"?", "ü", false, true}, {`\*`, "*", false, true},
-		{`\*`, "a", false, false}, {"a?c", "a/c", false, false},
+		{`\*`, "a", false, false}, {"a?c", "a/c", false, false}, {"*.{ts,tsx}", "a/b.tsx", false, true},
+		{"{a,b/c}/d", "b/c/d/e", false, true}, {".*", ".git", true, true}, {"*", ".git", true, true}, {"[a", "[a", false, true},
+		{"./a//b", "a/b", false, true},
 	} {
 		set, err := Parse([]string{c.pattern})
 		if err != nil {
@@ -29,12 +31,15 @@ func TestPatternsMatchPaths(t *testing.T) {
 	}
 }
 
-func TestBadPatternsAreRefused(t *testing.T) {
-	long := make([]byte, longest+1)
-	for i := range long {
-		long[i] = 'a'
+func TestOnlyTheLastNameCountsWhereTheOthersAreKnown(t *testing.T) {
+	set, err := Parse([]string{"a"})
+	if err != nil || set.MatchLast("a/b", false) || !set.MatchLast("b/a", false) || !set.Match("a/b", false) {
+		t.Error(set, err)
 	}
-	for _, text := range []string{"", "/", "a//b", "[", "a[b", `a\`, string(long)} {
+}
+
+func TestBadPatternsAreRefused(t *testing.T) {
+	for _, text := range []string{"", "/", "..", "a/../b", `a\`, "{a", strings.Repeat("a", 2000)} {
 		if _, err := Parse([]string{text}); err == nil {
 			t.Errorf("%.20q was taken", text)
 		}

@@ -42,6 +42,10 @@ func (w *Watcher) closed(path string) {
 
 func (w *Watcher) removed(here *node, n *notice) {
 	path := w.leave(here, n)
+	if here.left[n.name] {
+		delete(here.left, n.name)
+		return
+	}
 	if child := here.below[n.name]; child != nil && n.directory() {
 		w.forget(child)
 	}
@@ -49,7 +53,13 @@ func (w *Watcher) removed(here *node, n *notice) {
 }
 
 func (w *Watcher) movedFrom(here *node, n *notice) {
-	w.holdMove(w.leave(here, n), n, here.below[n.name])
+	path := w.leave(here, n)
+	if here.left[n.name] {
+		delete(here.left, n.name)
+		w.overtaken[n.cookie] = true
+		return
+	}
+	w.holdMove(path, n, here.below[n.name])
 }
 
 // leave lets what is kept back of a name go before that name does.
@@ -58,6 +68,7 @@ func (w *Watcher) leave(here *node, n *notice) string {
 	delete(here.told, n.name)
 	if n.directory() {
 		w.settleAll()
+		w.unmiss(here, n.name)
 	} else {
 		w.settle(path)
 	}
@@ -71,6 +82,7 @@ func (w *Watcher) movedTo(here *node, n *notice) {
 	delete(here.told, n.name)
 	from := w.takeMove(n.cookie)
 	switch {
+	case w.overtaken[n.cookie]: // found where it went, or beyond
 	case from != nil && told: // a scan was quicker: all that is left to tell is that it is no longer there
 		from.state = ready
 	case from != nil:

@@ -22,6 +22,7 @@ var (
 	ErrNoInstances    = errors.New("the host's limit of watchers is reached (fs.inotify.max_user_instances)")
 	ErrTooDeep        = errors.New("there are more than 1,024 levels of directories in it")
 	errGone           = errors.New("the watched directory is gone")
+	errElsewhere      = errors.New("it is not where it should be")
 )
 
 // node is a watched directory.
@@ -30,8 +31,8 @@ type node struct {
 	name  string
 	above *node // nil: the root
 	below map[string]*node
-	told  map[string]bool // names that a scan has told and whose own notices may still come
-	round int             // in which it was last seen
+	told  map[string]bool // names whose coming a scan has told: their own notices may still come
+	left  map[string]bool // names whose going a scan has told
 }
 
 func (n *node) path() string {
@@ -112,6 +113,10 @@ func (w *Watcher) enter(above *node, name string, tell bool) error {
 		next := pending[len(pending)-1]
 		pending = pending[:len(pending)-1]
 		below, err := w.look(next, tell)
+		if err == errElsewhere {
+			w.miss(next)
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -146,13 +151,20 @@ func (w *Watcher) look(f found, tell bool) (below []found, err error) {
 	return below, nil
 }
 
-// watch opens a directory and watches it. What vanished meanwhile, or is not the user's to see, is no error.
+// watch opens a directory and watches it. One that is not the user's to see is no error.
 func (w *Watcher) watch(f found) (int, *node, error) {
 	fd, err := w.open(f)
 	if fd < 0 {
 		return -1, nil, err
 	}
 	wd, err := addWatch(w.fd, fd)
+	if n := w.nodes[wd]; err == nil && n != nil {
+		if !w.overtake(n, f) {
+			_ = syscall.Close(fd)
+			return -1, nil, nil // it is known here
+		}
+		wd, err = addWatch(w.fd, fd)
+	}
 	if err == nil && w.nodes[wd] == nil && len(w.nodes) >= maxWatches {
 		_, _ = syscall.InotifyRmWatch(w.fd, uint32(wd))
 		err = ErrTooManyWatches
@@ -169,27 +181,20 @@ func (w *Watcher) watch(f found) (int, *node, error) {
 		}
 		return -1, nil, err
 	}
-	n := w.nodes[wd]
-	if n == nil {
-		n = &node{wd: wd}
-	}
-	if !n.fits(f.above) {
-		if w.nodes[wd] == nil {
-			_, _ = syscall.InotifyRmWatch(w.fd, uint32(wd))
-		}
+	n := &node{wd: wd}
+	if bad := w.misfit(n, f.above); bad != nil {
+		_, _ = syscall.InotifyRmWatch(w.fd, uint32(wd))
 		_ = syscall.Close(fd)
-		return -1, nil, ErrTooDeep
+		return -1, nil, bad
 	}
 	w.nodes[wd] = n
 	if f.above != nil {
 		w.place(n, f.above, f.name)
 	}
-	n.told, n.round = nil, w.round
 	return fd, n, nil
 }
 
-// open opens what was found; -1 with no error: it is not there any more, or not to be watched. Nothing in /proc and the
-// like is ever told.
+// open opens what was found; -1 with no error: it is not to be watched. Nothing in /proc and the like is ever told.
 func (w *Watcher) open(f found) (int, error) {
 	root, err := w.openRoot()
 	if err != nil {
@@ -208,10 +213,24 @@ func (w *Watcher) open(f found) (int, error) {
 		_ = syscall.Close(fd)
 		err = syscall.EINVAL
 	}
-	if err != nil {
-		return -1, nil
+	switch err {
+	case nil:
+		return fd, nil
+	case syscall.ENOENT, syscall.ENOTDIR, syscall.ELOOP:
+		return -1, errElsewhere
 	}
-	return fd, nil
+	return -1, nil
+}
+
+// misfit says why a new node can't be below another: that one is too deep, or was itself found to be elsewhere.
+func (w *Watcher) misfit(n, above *node) error {
+	switch {
+	case !n.fits(above):
+		return ErrTooDeep
+	case above != nil && w.nodes[above.wd] != above:
+		return errElsewhere
+	}
+	return nil
 }
 
 // openRoot opens the watched directory by its path, if it is still the same. It can't be kept open: the kernel tells of a

@@ -7,6 +7,7 @@ const (
 	movedHold   = 50 * time.Millisecond  // the other half of a move follows at once, if it does
 	quiet       = 100 * time.Millisecond // of one who writes, before that is told
 	writingMost = time.Second            // between two that tell of one who does not stop
+	lookPause   = 20 * time.Millisecond
 	maxHeld     = 1000
 )
 
@@ -125,8 +126,11 @@ func (w *Watcher) decide(h *held) {
 	h.state = ready
 }
 
-// nextDue is when something is to be told; zero: nothing waits.
+// nextDue is when something is to be told or looked for; zero: nothing waits.
 func (w *Watcher) nextDue() (next time.Time) {
+	if len(w.missed) > 0 {
+		next = time.Now().Add(lookPause)
+	}
 	for _, h := range w.held {
 		if h.state != ready && (next.IsZero() || h.due.Before(next)) {
 			next = h.due

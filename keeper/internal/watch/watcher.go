@@ -44,11 +44,12 @@ type Watcher struct {
 	identity  inode
 	root      *node
 	nodes     map[int]*node
-	scanned   []*node // that have names in told
-	toldNames int     // how many
+	scanned   []*node         // that have names in told
+	toldNames int             // how many
+	overtaken map[uint32]bool // moves of what a scan has found already
+	missed    []missed
 	held      []*held
 	byPath    map[string]*held
-	round     int  // of looking at all directories
 	gone      bool // the root
 
 	readers int // the set's
@@ -63,17 +64,13 @@ func open(wish Wish) (*Watcher, error) {
 	w := &Watcher{
 		user: wish.User, path: wish.Path, recursive: wish.Recursive, include: wish.Include, exclude: wish.Exclude,
 		file: os.NewFile(uintptr(fd), "inotify"), fd: fd, stop: make(chan struct{}), nodes: map[int]*node{},
-		byPath: map[string]*held{}, pulse: wish.Pulse,
+		byPath: map[string]*held{}, overtaken: map[uint32]bool{}, pulse: wish.Pulse,
 	}
 	if err := w.enter(nil, "", false); err != nil {
 		_ = w.file.Close()
 		return nil, err
 	}
-	for _, n := range w.nodes {
-		if n.above == nil {
-			w.root = n
-		}
-	}
+	w.findRoot()
 	w.started, w.pulse = true, nil
 	go w.run()
 	return w, nil
@@ -104,9 +101,11 @@ func (w *Watcher) run() {
 		w.release(time.Now())
 		if linux.Pending(w.fd) == 0 { // whatever a scan told, its notices are all read
 			for _, n := range w.scanned {
-				n.told = nil
+				n.told, n.left = nil, nil
 			}
 			w.scanned, w.toldNames = nil, 0
+			clear(w.overtaken)
+			w.lookAgain()
 		}
 	}
 }
@@ -152,17 +151,24 @@ func (w *Watcher) vanish() {
 	w.gone = true
 }
 
-// overflow says that notices were lost, and finds the directories that they told of. What is watched stays so: a directory
-// that is watched again keeps its number.
+// overflow finds all directories anew after notices were lost, and then says so: what happened before that, whoever looks
+// again sees.
 func (w *Watcher) overflow() {
 	w.settleAll()
 	w.releaseAll()
-	w.ring.add(Event{Type: "overflow", Directory: true})
-	w.round++
+	w.missed = nil
+	w.forget(w.root)
 	w.explore(nil, "", false)
+	w.findRoot()
+	if !w.gone {
+		w.ring.add(Event{Type: "overflow", Directory: true})
+	}
+}
+
+func (w *Watcher) findRoot() {
 	for _, n := range w.nodes {
-		if n.round != w.round && n != w.root {
-			w.drop(n)
+		if n.above == nil {
+			w.root = n
 		}
 	}
 }

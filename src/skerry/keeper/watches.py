@@ -15,7 +15,7 @@ from skerry.keeper import messages
 from skerry.keeper.channel import MAX_JSON, Channel, decode, failure
 from skerry.keeper.connection import Connection
 from skerry.keeper.failures import KeeperLied
-from skerry.types import FileEvent
+from skerry.types import FileEvent, told_path
 
 _LINE: Final = 1 << 20
 _Seq = Annotated[int, Meta(ge=0, lt=1 << 53)]
@@ -98,7 +98,7 @@ class Changes:
             self._connection.close()
             raise
         self._lost = False
-        path, raw_path = _readable(os.fsencode(self._path))
+        path, raw_path = told_path(self._path)
         return FileEvent(type="overflow", path=path, token=self.token, directory=True, raw_path=raw_path)
 
     def _stand(self, standing: _Standing) -> None:
@@ -122,10 +122,10 @@ class Changes:
         """Where it is, from where the caller said that he watches."""
         below = relative.encode() if raw is None else raw
         if not below and may_be_root:
-            return _readable(os.fsencode(self._path))
+            return told_path(self._path)
         if any(part in (b"", b".", b"..") or b"\0" in part for part in below.split(b"/")):
             raise KeeperLied("the keeper told of a change that lies elsewhere")
-        return _readable(posixpath.join(os.fsencode(self._path), below))
+        return told_path(posixpath.join(self._path, os.fsdecode(below)))
 
     async def _next(self) -> bytes:
         while (end := self._line.find(b"\n")) < 0:
@@ -141,14 +141,6 @@ class Changes:
 
     async def aclose(self) -> None:
         self._connection.close()
-
-
-def _readable(path: bytes) -> tuple[str, bytes | None]:
-    """A path as text, and its bytes where it is none."""
-    try:
-        return path.decode(), None
-    except UnicodeDecodeError:
-        return path.decode("utf-8", "replace"), path
 
 
 class Watches:
