@@ -1,0 +1,85 @@
+"""A guest that shouts does not drown others: the API answers, and another sandbox gets through."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from attacks.egress.trying import PLACE, Try, carry_in, tried
+from serving import Server, wait_until
+from world import places
+from world.world import World
+
+from skerry import Limits, Network, Sandbox
+
+
+@pytest.fixture(scope="module")
+def loud(world: World, world_server: Server) -> Iterator[Sandbox]:
+    network = Network(allow=("api.example.test", "api.example.test:7"))
+    with Sandbox(server=world_server.address, network=network, limits=Limits(pids=128)) as sandbox:
+        carry_in(sandbox)
+        yield sandbox
+
+
+def shout(sandbox: Sandbox, **jobs: Try) -> object:
+    argv = ["python3", PLACE, json.dumps({name: [one.way, one.args] for name, one in jobs.items()})]
+    return sandbox.spawn(argv)
+
+
+def others_still_can(world: World, world_server: Server, guest: Sandbox) -> None:
+    """The API answers, and a well-behaved sandbox reaches what it may."""
+    with world_server.http(timeout=10) as http:  # type: ignore[misc]
+        assert http.get("/healthz").status_code == 200
+        assert http.get(f"/v1/sandboxes/{guest.id}").status_code == 200
+    seen = tried(world, guest, {f"{n}": Try("get", ["api.example.test"]) for n in range(3)})
+    assert [outcome for outcome in seen.outcomes.values() if outcome.gained is None] == []
+
+
+def test_half_open_connections_do_not_keep_others_out(
+    world: World, world_server: Server, guest: Sandbox, loud: Sandbox
+) -> None:
+    flood = Try("half_open", ["api.example.test", 80, 3000, 6])
+    process = loud.spawn(["python3", PLACE, json.dumps({f"{n}": [flood.way, flood.args] for n in range(2)})])
+    wait_until(lambda: _connections(loud) > 300, "the flood to rise")
+    others_still_can(world, world_server, guest)
+    process.kill()
+    process.wait()
+    wait_until(lambda: _connections(loud) < 50, "the flood to fall")
+    seen = tried(world, loud, {"after": Try("get", ["api.example.test"])})
+    assert seen.outcomes["after"].gained is not None
+    assert seen.strays == []
+
+
+def _connections(sandbox: Sandbox) -> int:
+    return sandbox.run(["sh", "-c", "cat /proc/net/tcp /proc/net/tcp6 | grep -c ' 01 '"]).stdout.strip() and int(
+        sandbox.run(["sh", "-c", "cat /proc/net/tcp /proc/net/tcp6 | grep -c ' 01 '"]).stdout
+    )
+
+
+def test_thousands_of_refused_connections_are_judged_while_others_work(
+    world: World, world_server: Server, guest: Sandbox, loud: Sandbox
+) -> None:
+    jobs = {f"{n}": ["many", ["get", 400, [places.EVIL]]] for n in range(8)}
+    process = loud.spawn(["python3", PLACE, json.dumps(jobs)])
+    for _ in range(3):
+        others_still_can(world, world_server, guest)
+    result = process.wait(timeout=60)
+    assert result.ok, result.stderr
+    ends = [outcome.get("gained") for outcome in json.loads(result.stdout).values()]
+    assert all(end and "gained" not in end for end in ends), ends
+    refused = sum(attempt.count for attempt in result.denied if attempt.host == places.EVIL)
+    assert refused == 3200
+    assert len(result.denied) <= 1000
+    assert world.strays() == []
+
+
+def test_thousands_of_refused_names_are_judged_while_others_work(
+    world: World, world_server: Server, guest: Sandbox, loud: Sandbox
+) -> None:
+    jobs = {f"{n}": ["many", ["dns", 500, [[f"secret-{n}", "evil", "test"]]]] for n in range(8)}
+    process = loud.spawn(["python3", PLACE, json.dumps(jobs)])
+    others_still_can(world, world_server, guest)
+    result = process.wait(timeout=60)
+    assert result.ok, result.stderr
+    assert "evil" not in " ".join(world.asked())

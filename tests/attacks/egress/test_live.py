@@ -1,0 +1,134 @@
+"""A policy that changes while a guest is at it, its limits, and whose door is whose."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from attacks.egress.trying import PLACE, Try, carry_in, tried
+from serving import Server, wait_until
+from world import places
+from world.world import World
+
+from skerry import Network, Sandbox
+
+HOLD = """
+import socket, sys
+one = socket.create_connection((sys.argv[1], int(sys.argv[2])), 5)
+one.sendall(b"hello"); assert one.recv(5) == b"hello"
+print("open", flush=True)
+one.settimeout(20)
+try:
+    print("ended", one.recv(5))
+except OSError as error:
+    print("ended", error)
+"""
+
+
+@pytest.fixture
+def make(world: World, world_server: Server) -> Iterator[object]:
+    made: list[Sandbox] = []
+
+    def create(**words: object) -> Sandbox:
+        sandbox = Sandbox.create(server=world_server.address, network=Network(**words))  # type: ignore[arg-type]
+        made.append(sandbox)
+        carry_in(sandbox)
+        return sandbox
+
+    yield create
+    for sandbox in made:
+        sandbox.delete()
+
+
+def test_a_live_deny_closes_what_is_open(world: World, make: object) -> None:
+    box = make(allow=("api.example.test:7", "a.files.example.test:7"))  # type: ignore[operator]
+    gone, kept = (
+        box.spawn(["python3", "-c", HOLD, host, "7"]) for host in ("api.example.test", "a.files.example.test")
+    )
+    for one in (gone, kept):
+        one.wait_for_output("open", timeout=10)
+    box.network.deny("api.example.test")
+    result = gone.wait(timeout=10)
+    assert "ended" in result.stdout
+    assert kept.state == "running" or "ended" not in kept.output().text
+    seen = tried(world, box, {"again": Try("raw", ["api.example.test", 7, "x", "x"])})
+    assert seen.outcomes["again"].gained is None
+    kept.kill()
+
+
+def test_a_live_allow_opens_and_leaves_the_rest_closed(world: World, make: object) -> None:
+    box = make()  # type: ignore[operator]
+    batch = {"api": Try("get", ["api.example.test"]), "evil": Try("get", ["evil.test"])}
+    assert all(outcome.gained is None for outcome in tried(world, box, batch).outcomes.values())
+    box.network.allow("api.example.test")
+    seen = tried(world, box, batch)
+    assert seen.outcomes["api"].gained is not None, seen.outcomes
+    assert seen.outcomes["evil"].gained is None
+    assert seen.strays == []
+
+
+def test_no_more_connections_than_the_limit(world: World, make: object) -> None:
+    box = make(allow=("api.example.test:7",), connections=3)  # type: ignore[operator]
+    holders = [box.spawn(["python3", "-c", HOLD, "api.example.test", "7"]) for _ in range(3)]
+    for holder in holders:
+        holder.wait_for_output("open", timeout=10)
+    seen = tried(world, box, {"fourth": Try("raw", ["api.example.test", 7, "x", "x"])})
+    assert seen.outcomes["fourth"].gained is None
+    assert seen.result is not None
+    assert any("connections" in attempt.why for attempt in seen.result.denied)
+    for holder in holders:
+        holder.kill()
+        holder.wait()
+    wait_until(
+        lambda: tried(world, box, {"x": Try("raw", ["api.example.test", 7, "x", "x"])}).outcomes["x"].gained,
+        "room for a connection",
+    )
+
+
+def test_the_total_is_the_end(world: World, make: object) -> None:
+    box = make(allow=("api.example.test",), total="256K")  # type: ignore[operator]
+    done = box.run("curl -sS --noproxy '*' -o /tmp/big http://api.example.test/bytes/4000000; stat -c %s /tmp/big")
+    assert int(done.stdout) < 1 << 20
+    seen = tried(world, box, {"after": Try("get", ["api.example.test"])})
+    assert seen.outcomes["after"].gained is None
+    assert seen.result is not None
+    assert any("total" in attempt.why for attempt in seen.result.denied), seen.result.denied
+
+
+def test_the_bandwidth_is_kept(world: World, make: object) -> None:
+    """A megabyte at 200 KB a second can't be there in two seconds, whichever way it is asked for."""
+    box = make(allow=("api.example.test",), bandwidth="200K")  # type: ignore[operator]
+    done = box.run("for n in 1 2 3 4; do timeout 2 curl -sS --noproxy '*' http://api.example.test/bytes/1000000 & done "
+                   "| wc -c; wait")  # fmt: skip
+    assert int(done.stdout.split()[0]) < 1_000_000
+
+
+def test_one_sandbox_is_not_taken_for_another(world: World, make: object) -> None:
+    """Each has a door of its own: no header, source address or name of the other makes any difference."""
+    rich = make(allow=("api.example.test",))  # type: ignore[operator]
+    poor = make()  # type: ignore[operator]
+    assert tried(world, rich, {"get": Try("get", ["api.example.test"])}).outcomes["get"].gained is not None
+    found = json.loads(rich.run(["python3", PLACE, json.dumps({"p": ["own_ports", []]})]).stdout)["p"]["gained"]
+    port = json.loads(found)[0]
+    looked = tried(world, rich, {"n": Try("look_up", ["api.example.test"])}).outcomes["n"].gained
+    assert looked is not None
+    made_up = json.loads(looked.replace("'", '"'))[0]
+    proxied = "PROXY TCP4 {0} {1} 1234 80\r\nGET / HTTP/1.1\r\nHost: api.example.test\r\n\r\n"
+    batch = {
+        "the other's name": Try("get", ["api.example.test"]),
+        "the other's made-up address": Try("get", [made_up, 80, "/", "api.example.test"]),
+        "the other's port": Try("get", ["127.0.0.1", port]),
+        "a PROXY header": Try("raw", [places.API, 80, proxied.format("198.18.0.5", places.API), '"address"']),
+        "a forwarding header": Try(
+            "absolute", ["http://api.example.test/", "api.example.test", "GET",
+                         f"X-Forwarded-For: 127.0.0.1\r\nForwarded: for=127.0.0.1\r\nX-Sandbox: {rich.id}\r\n"
+                         f"Proxy-Authorization: Basic {rich.id}\r\n"]),
+        "a source address": Try("source", [places.API, 80, "127.0.0.99"]),
+    }  # fmt: skip
+    for user in ("user", "root"):
+        seen = tried(world, poor, batch, user)
+        assert {name: one.gained for name, one in seen.outcomes.items() if not one.repelled} == {}
+        assert seen.calls == []
+        assert seen.strays == []
+    assert {attempt.decision for attempt in poor.network.log()} == {"denied"}

@@ -1,0 +1,3 @@
+module skerry/tests/goclient
+
+go 1.22
