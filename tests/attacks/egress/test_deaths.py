@@ -55,6 +55,10 @@ def worker_of(server: Server) -> int | None:
     return None
 
 
+def status_of(pid: int | None) -> dict[str, str]:
+    return dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+
+
 def works(world: World, sandbox: Sandbox) -> bool:
     return tried(world, sandbox, {"get": Try("get", ["api.example.test"])}).outcomes["get"].gained is not None
 
@@ -66,9 +70,9 @@ def refused(world: World, sandbox: Sandbox) -> None:
 
 
 def test_the_worker_is_unprivileged(own: Sandbox, own_world_server: Server) -> None:
-    status = dict(
-        line.split(":\t", 1) for line in Path(f"/proc/{worker_of(own_world_server)}/status").read_text().splitlines()
-    )
+    worker = worker_of(own_world_server)
+    wait_until(lambda: status_of(worker)["NoNewPrivs"].strip() == "1", "the worker to have begun", 10)
+    status = status_of(worker)
     assert {int(uid) for uid in status["Uid"].split()} & {0} == set()
     assert {int(gid) for gid in status["Gid"].split()} & {0} == set()
     assert status["Groups"].strip() == ""

@@ -55,7 +55,6 @@ BATCH = {
         "door_port", ["", "CONNECT api.example.test:80 HTTP/1.1\r\nHost: api.example.test\r\n\r\n"]
     ),
     "the worker's port beside it": Try("listen_beside", []),
-    "the host's sockets in /proc/net/unix": Try("read_proc", ["/proc/net/unix", "skerry"]),
     "the host's connections in /proc/net/tcp": Try("read_proc", ["/proc/net/tcp", "0100007F:0016"]),
     "another route in /proc/net/route": Try("read_proc", ["/proc/net/route", "near"]),
 }

@@ -197,7 +197,7 @@ def udp(host: str, port: int, data: str = "knock", family: int = socket.AF_INET)
         caller.settimeout(1)
         caller.connect((host, port))
         caller.send(data.encode("latin-1"))
-        return caller.recv(2000)
+        return _datagram(caller)
 
 
 def udp_unconnected(host: str, port: int) -> object:
@@ -206,7 +206,14 @@ def udp_unconnected(host: str, port: int) -> object:
         caller.settimeout(0.5)
         for _ in range(3):
             caller.sendto(b"\xc0" + bytes(1199), (host, port))
-        return caller.recvfrom(2000)
+        return _datagram(caller)
+
+
+def _datagram(caller: socket.socket) -> bytes:
+    try:
+        return caller.recv(2000)
+    except TimeoutError:
+        raise Refused("nothing came back") from None
 
 
 def any_socket(family: int, kind: int, protocol: int = 0) -> object:
