@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attacks.egress.trying import PLACE, Try, carry_in, tried
+from attacks.egress.trying import Try, carry_in, door_port, tried
 from serving import Server, wait_until
 from world import places
 from world.world import World
@@ -98,8 +98,7 @@ def test_a_killed_worker_means_no_network_and_comes_back(world: World, own: Sand
 def test_the_port_can_not_be_taken_while_the_worker_is_gone(
     world: World, own: Sandbox, own_world_server: Server
 ) -> None:
-    ports = json.loads(own.run(["python3", PLACE, json.dumps({"ports": ["own_ports", []]})]).stdout)["ports"]["gained"]
-    port = json.loads(ports)[0]
+    port = door_port(world, own)
     squatter = own.spawn(["python3", "-c", SQUATTER, str(port)], user="root")
     squatter.wait_for_output("ready", timeout=10)
     for _ in range(3):
@@ -114,8 +113,7 @@ def test_the_port_can_not_be_taken_while_the_worker_is_gone(
 
 def test_a_squatter_gains_nothing_by_the_servers_death(world: World, own: Sandbox, own_world_server: Server) -> None:
     """While no server holds the port the inside can take it; the next server takes a fresh one and turns the rule."""
-    ports = json.loads(own.run(["python3", PLACE, json.dumps({"ports": ["own_ports", []]})]).stdout)["ports"]["gained"]
-    port = json.loads(ports)[0]
+    port = door_port(world, own)
     squatter = own.spawn(["python3", "-c", SQUATTER, str(port)], user="root")
     squatter.wait_for_output("ready", timeout=10)
     worker = worker_of(own_world_server)

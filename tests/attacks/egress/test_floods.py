@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from attacks.egress.trying import PLACE, Try, carry_in, tried
+from attacks.egress.trying import PLACE, Try, carry_in, jobs, tried
 from serving import Server, wait_until
 from world import places
 from world.world import World
 
-from skerry import Limits, Network, Sandbox
+from skerry import Limits, Network, Process, Sandbox
 
 
 @pytest.fixture(scope="module")
@@ -22,14 +22,16 @@ def loud(world: World, world_server: Server) -> Iterator[Sandbox]:
         yield sandbox
 
 
-def shout(sandbox: Sandbox, **jobs: Try) -> object:
-    argv = ["python3", PLACE, json.dumps({name: [one.way, one.args] for name, one in jobs.items()})]
-    return sandbox.spawn(argv)
+def shout(sandbox: Sandbox, batch: dict[str, Try]) -> Process:
+    process = sandbox.spawn(["python3", PLACE])
+    process.stdin.write(jobs(batch))
+    process.stdin.close()
+    return process
 
 
 def others_still_can(world: World, world_server: Server, guest: Sandbox) -> None:
     """The API answers, and a well-behaved sandbox reaches what it may."""
-    with world_server.http(timeout=10) as http:  # type: ignore[misc]
+    with world_server.http() as http:
         assert http.get("/healthz").status_code == 200
         assert http.get(f"/v1/sandboxes/{guest.id}").status_code == 200
     seen = tried(world, guest, {f"{n}": Try("get", ["api.example.test"]) for n in range(3)})
@@ -39,8 +41,7 @@ def others_still_can(world: World, world_server: Server, guest: Sandbox) -> None
 def test_half_open_connections_do_not_keep_others_out(
     world: World, world_server: Server, guest: Sandbox, loud: Sandbox
 ) -> None:
-    flood = Try("half_open", ["api.example.test", 80, 3000, 6])
-    process = loud.spawn(["python3", PLACE, json.dumps({f"{n}": [flood.way, flood.args] for n in range(2)})])
+    process = shout(loud, {f"{n}": Try("half_open", ["api.example.test", 80, 3000, 6]) for n in range(2)})
     wait_until(lambda: _connections(loud) > 300, "the flood to rise")
     others_still_can(world, world_server, guest)
     process.kill()
@@ -60,8 +61,7 @@ def _connections(sandbox: Sandbox) -> int:
 def test_thousands_of_refused_connections_are_judged_while_others_work(
     world: World, world_server: Server, guest: Sandbox, loud: Sandbox
 ) -> None:
-    jobs = {f"{n}": ["many", ["get", 400, [places.EVIL]]] for n in range(8)}
-    process = loud.spawn(["python3", PLACE, json.dumps(jobs)])
+    process = shout(loud, {f"{n}": Try("many", ["get", 400, [places.EVIL]]) for n in range(8)})
     for _ in range(3):
         others_still_can(world, world_server, guest)
     result = process.wait(timeout=60)
@@ -77,8 +77,7 @@ def test_thousands_of_refused_connections_are_judged_while_others_work(
 def test_thousands_of_refused_names_are_judged_while_others_work(
     world: World, world_server: Server, guest: Sandbox, loud: Sandbox
 ) -> None:
-    jobs = {f"{n}": ["many", ["dns", 500, [[f"secret-{n}", "evil", "test"]]]] for n in range(8)}
-    process = loud.spawn(["python3", PLACE, json.dumps(jobs)])
+    process = shout(loud, {f"{n}": Try("many", ["dns", 500, [[f"secret-{n}", "evil", "test"]]]) for n in range(8)})
     others_still_can(world, world_server, guest)
     result = process.wait(timeout=60)
     assert result.ok, result.stderr

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from attacks.egress.trying import PLACE, Try, carry_in, tried
+from attacks.egress.trying import Try, carry_in, door_port, tried
 from serving import Server, wait_until
 from world import places
 from world.world import World
@@ -109,8 +109,7 @@ def test_one_sandbox_is_not_taken_for_another(world: World, make: object) -> Non
     rich = make(allow=("api.example.test",))  # type: ignore[operator]
     poor = make()  # type: ignore[operator]
     assert tried(world, rich, {"get": Try("get", ["api.example.test"])}).outcomes["get"].gained is not None
-    found = json.loads(rich.run(["python3", PLACE, json.dumps({"p": ["own_ports", []]})]).stdout)["p"]["gained"]
-    port = json.loads(found)[0]
+    port = door_port(world, rich)
     looked = tried(world, rich, {"n": Try("look_up", ["api.example.test"])}).outcomes["n"].gained
     assert looked is not None
     made_up = json.loads(looked.replace("'", '"'))[0]

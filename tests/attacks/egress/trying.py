@@ -55,7 +55,7 @@ def carry_in(sandbox: Sandbox) -> None:
 def tried(world: World, sandbox: Sandbox, batch: dict[str, Try], user: str = "user", timeout: float = 90) -> Tried:
     """Inside, with nothing else going on in the world."""
     world.reset()
-    result = sandbox.run(["python3", PLACE, _jobs(batch)], user=user, timeout=timeout)
+    result = sandbox.run(["python3", PLACE], stdin=jobs(batch), user=user, timeout=timeout)
     assert result.ok, result.stderr
     return _seen(world, result.stdout, result)
 
@@ -63,14 +63,21 @@ def tried(world: World, sandbox: Sandbox, batch: dict[str, Try], user: str = "us
 def controlled(world: World, batch: dict[str, Try]) -> Tried:
     """On the world's host side."""
     world.reset()
-    done = world.run(sys.executable, str(WAYS), _jobs(batch))
+    done = world.run(sys.executable, str(WAYS), input=jobs(batch))
     assert done.returncode == 0, done.stderr
     seen = _seen(world, done.stdout, None)
     world.reset()
     return seen
 
 
-def _jobs(batch: dict[str, Try]) -> str:
+def door_port(world: World, sandbox: Sandbox) -> int:
+    """The port that the worker listens on, as the inside sees it."""
+    found = tried(world, sandbox, {"ports": Try("own_ports", [])}).outcomes["ports"].gained
+    assert found is not None
+    return int(json.loads(found)[0])
+
+
+def jobs(batch: dict[str, Try]) -> str:
     return json.dumps({name: [one.way, one.args] for name, one in batch.items()})
 
 

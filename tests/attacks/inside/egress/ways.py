@@ -1,6 +1,6 @@
-"""Ways out, tried where an attacker would: `python3 ways.py JOBS`, a JSON object of id → [way, arguments]. What a way
-returns is what it gained; an OSError or `Refused` is how it failed. Only the standard library, in the sandbox's Python.
-"""
+"""Ways out, tried where an attacker would: `python3 ways.py`, with a JSON object of id → [way, arguments] on stdin.
+What a way returns is what it gained; an OSError or `Refused` is how it failed. Only the standard library, in the
+sandbox's own Python."""
 
 from __future__ import annotations
 
@@ -197,7 +197,10 @@ def udp(host: str, port: int, data: str = "knock", family: int = socket.AF_INET)
         caller.settimeout(1)
         caller.connect((host, port))
         caller.send(data.encode("latin-1"))
-        return _datagram(caller)
+        said = _datagram(caller)
+        if port == 53 and said[4:12] == bytes(8):
+            raise Refused("an error of the resolver's, with nothing in it")
+        return said
 
 
 def udp_unconnected(host: str, port: int) -> object:
@@ -462,7 +465,7 @@ def _end(child: int, near: int) -> dict[str, str]:
 
 
 def main() -> None:
-    jobs = list(json.loads(sys.argv[1]).items())
+    jobs = list(json.load(sys.stdin).items())
     outcomes = {}
     while jobs:
         now, jobs = jobs[:AT_ONCE], jobs[AT_ONCE:]
