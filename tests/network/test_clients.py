@@ -51,9 +51,9 @@ class Client:
 CLIENTS = {
     "curl": Client("curl -sS https://{host}/some/path", '"/some/path"', "api"),
     "curl without the proxy variables": Client("curl -sS --noproxy '*' https://{host}/some", '"/some"', "api"),
-    "curl over plain HTTP": Client("curl -sS http://{host}/some/path", '"/some/path"', "api"),
+    "curl over plain HTTP": Client("curl -fsS http://{host}/some/path", '"/some/path"', "api"),
     "curl that uploads": Client(
-        "head -c 3000000 /dev/zero | curl -sS -T - http://{host}/up", '"length": 3000000', "api"
+        "head -c 3000000 /dev/zero | curl -fsS -T - http://{host}/up", '"length": 3000000', "api"
     ),
     "wget": Client("wget -qO- --tries=1 https://{host}/some/path", '"/some/path"', "api"),
     "wget without the proxy variables": Client("wget -qO- --tries=1 --no-proxy https://{host}/a", '"/a"', "api"),

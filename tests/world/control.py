@@ -32,7 +32,11 @@ class Remote:
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(20)
-        self._socket.connect(str(path))
+        try:
+            self._socket.connect(str(path))
+        except OSError:
+            self._socket.close()
+            raise
         self._lines = self._socket.makefile("rwb")
 
     def __call__(self, name: str, *arguments: object) -> Any:

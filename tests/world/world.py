@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -152,12 +153,16 @@ class World:
         process = self._far if name == "far" else self._host
         path, log = self.home / f"{name}.sock", self.home / f"{name}.log"
 
+        found: list[Remote] = []
+
         def there() -> bool:
             assert process.poll() is None, log.read_text()
-            return path.exists()
+            with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
+                found.append(Remote(path))
+            return bool(found)
 
         wait_until(there, f"the {name} side of the world")
-        return Remote(path)
+        return found[0]
 
 
 def _do(*argv: str) -> None:

@@ -25,7 +25,6 @@ LOOKALIKES = {
     "a denied host with a dot": "denied.files.example.test.",
     "cyrillic": "аpi.example.test",
     "cyrillic in punycode": "xn--pi-6kc.example.test",
-    "full width": "ａpi.example.test",
     "ideographic full stop": "evil。test",
     "an underscore": "api_.example.test",
     "a space": "api.example.test evil.test",

@@ -3,6 +3,8 @@ counts is what reached the far side, byte by byte."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from attacks.egress.conftest import Raid
 from attacks.egress.trying import Try, tried
@@ -76,14 +78,29 @@ HARMLESS = {"an overridden URL", "an overridden method", "a target with a space"
 
 def smuggled(calls: list[dict[str, object]]) -> list[str]:
     """The request lines that reached the far side and were none of what the policy allows."""
-    lines = [line for call in calls for line in str(call["raw"]).replace("\r", "\n").split("\n")]
-    found = [line for line in lines if "HTTP/" in line and not line.startswith(("GET /public ", "HEAD /public "))]
-    return [line for line in found if not line.startswith("X: ")] + [
-        line
-        for call in calls
-        for line in call["requests"]
-        if "/private" in line or "evil" in line  # type: ignore[attr-defined]
-    ]
+    lines = [line for call in calls for line in request_lines(str(call["raw"]))]
+    return [line for line in lines if not line.startswith(("GET /public ", "HEAD /public "))]
+
+
+def request_lines(raw: str) -> list[str]:
+    """Every line that any reader could take for a request's: one who knows nothing of framing finds them all, so that
+    a body is let off only where there is one way to read how long it is."""
+    lines = []
+    while raw:
+        head, end, raw = raw.partition("\r\n\r\n")
+        first, *fields = re.split(r"\r\n|\r|\n", head)
+        lines.append(first)
+        if not end:
+            break
+        framing = [field for field in fields if re.match(r"(?i)\s*(content-length|transfer-encoding)\s*:", field)]
+        length = re.fullmatch(r"Content-Length: ([0-9]+)", framing[0]) if len(framing) == 1 else None
+        if framing == ["Transfer-Encoding: chunked"]:
+            raw = re.sub(r"\A(?:[1-9a-f][0-9a-f]*\r\n(?s:.*?)\r\n)*?(?:0\r\n\r\n|\Z)", "", raw)
+        elif length:
+            raw = raw[int(length[1]) :]
+        elif framing:
+            lines += [f"two ways to read: {framing}"]
+    return lines
 
 
 @pytest.mark.parametrize("name", SMUGGLED)

@@ -154,9 +154,13 @@ class BrokeringHooks:
         """A secret whose placeholder is on its way to a host that it does not name."""
         if not self._foreign:
             return None
-        texts = [head.target, unquote_to_bytes(head.target), *(text for line in head.headers for text in line)]
+        texts = [head.target, unquote_to_bytes(head.target), *(value for _, value in head.headers)]
         texts += [login for name, value in head.headers if (login := _login(name, value)) is not None]
-        return next((secret for text, secret in self._foreign.items() if any(text in seen for seen in texts)), None)
+        names = b"\n".join(name for name, _ in head.headers)  # in small letters by now
+        return next(
+            (s for text, s in self._foreign.items() if text.lower() in names or any(text in seen for seen in texts)),
+            None,
+        )
 
     def _wins(self, secret: Brokered, headers: Headers) -> bool:
         """Of several secrets for one header, that whose placeholder the client sent; else the first of them."""

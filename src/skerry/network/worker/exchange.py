@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import re
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -17,6 +20,8 @@ from skerry.network.worker.room import Room
 from skerry.network.worker.streams import CHUNK, Stream, Wire
 
 _GRACE_S: Final = 2.0
+_KEY: Final = re.compile(rb"[A-Za-z0-9+/]{22}==")
+_GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _BODILESS: Final = frozenset((204, 304))
 
 Answer: TypeAlias = h11.Response | h11.InformationalResponse
@@ -90,7 +95,21 @@ class Exchange:
     @property
     def _upgrades(self) -> bool:
         """Only to what a browser's page can ask for; to HTTP/2 above all not, in which nobody could look."""
-        return self.request.upgrade is not None and self.request.upgrade.lower() == b"websocket"
+        asked = dict(self.request.headers)
+        return (
+            (self.request.upgrade or b"").lower() == b"websocket"
+            and self.request.method == b"GET"
+            and not self.request.body
+            and asked.get(b"sec-websocket-version") == b"13"
+            and _KEY.fullmatch(asked.get(b"sec-websocket-key", b"")) is not None
+        )
+
+    def _agreed(self, headers: Headers) -> bool:
+        """Whether it was a WebSocket's server that said 101, and not one that still reads requests and was made to
+        say so: those would follow unjudged."""
+        key = dict(self.request.headers).get(b"sec-websocket-key", b"")
+        accept = base64.b64encode(hashlib.sha1(key + _GUID, usedforsecurity=False).digest())
+        return self._upgrades and dict(headers).get(b"sec-websocket-accept") == accept
 
     async def _pump(self, upstream: Upstream, chunked: bool, watch: Filter | None) -> None:
         belt = Belt(self._client, upstream.stream, self._room.meter, self._room.pipes, self._out)
@@ -184,6 +203,8 @@ class Exchange:
             told = changed
             watch = self._hooks.response_filter(self._asked, told)
         if event.status_code == 101:
+            if not self._agreed(told.headers):
+                raise BrokenOff("it agreed to a WebSocket as no WebSocket's server does")
             await self._switch(cycle, upstream, told, watch)
             return False
         found = {bytes(name): bytes(value) for name, value in event.headers}
