@@ -417,17 +417,22 @@ def test_long_bodies_pass_unchanged_both_ways(leaving: Leaving) -> None:
         client.close()
 
 
+# The example of RFC 6455.
+WEBSOCKET = b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
+ASK = b"GET %b HTTP/1.1\r\nHost: far.example\r\n" + WEBSOCKET + b"Sec-WebSocket-Version: 13\r\n"
+KEY = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+ACCEPT = b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"
+
+
 def test_a_websocket_is_judged_as_its_request_and_then_passes(leaving: Leaving) -> None:
     def switch(sock: socket.socket) -> None:
         head = sock.recv(65536)
         assert b"Upgrade: websocket" in head
-        sock.sendall(
-            b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nX-A: b\r\n\r\nfirst"
-        )
+        sock.sendall(b"HTTP/1.1 101 Switching Protocols\r\n" + WEBSOCKET + ACCEPT + b"X-A: b\r\n\r\nfirst")
         while data := sock.recv(1000):
             sock.sendall(data.upper())
 
-    ask = b"GET %b HTTP/1.1\r\nHost: far.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    ask = ASK + KEY + b"\r\n"
     with far(leaving, switch, "GET far.example:80/ws"):
         with leaving.connect("far.example", 80) as sock:
             sock.sendall(ask % b"/ws")
@@ -441,6 +446,34 @@ def test_a_websocket_is_judged_as_its_request_and_then_passes(leaving: Leaving) 
             sock.shutdown(socket.SHUT_WR)
             assert read_all(sock) == b""
         assert b" 403 " in talk(leaving, ask % b"/elsewhere")
+
+
+@pytest.mark.parametrize("accept", [b"", b"Sec-WebSocket-Accept: x\r\n"])
+def test_a_101_of_no_websockets_server_opens_nothing(leaving: Leaving, accept: bytes) -> None:
+    """Of a server that was made to say 101 and goes on reading requests, which nobody would judge any more."""
+
+    def fooled(sock: socket.socket) -> None:
+        sock.recv(65536)
+        sock.sendall(b"HTTP/1.1 101 Switching Protocols\r\n" + WEBSOCKET + accept + b"\r\n")
+        with contextlib.suppress(OSError):
+            assert sock.recv(1000) == b""
+
+    with far(leaving, fooled, "GET far.example:80/ws"):
+        assert b" 502 " in talk(leaving, ASK % b"/ws" + KEY + b"\r\nGET /elsewhere HTTP/1.1\r\n\r\n")
+
+
+@pytest.mark.parametrize("key", [b"", b"Sec-WebSocket-Key: short\r\n"])
+def test_an_upgrade_without_a_key_is_an_ordinary_request(leaving: Leaving, key: bytes) -> None:
+    heads = []
+
+    def answer(request: bytes, sock: socket.socket) -> None:
+        heads.append(request)
+        sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    with far(leaving, Far(answer), "GET far.example:80/ws"):
+        asked = (ASK % b"/ws").replace(b"Connection: Upgrade", b"Connection: Upgrade, close")
+        assert b" 200 " in talk(leaving, asked + key + b"\r\n")
+    assert b"Upgrade" not in heads[0]
 
 
 def test_new_rules_stop_the_request_that_is_under_way(leaving: Leaving) -> None:

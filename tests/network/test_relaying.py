@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import socket
 import struct
 import threading
 
+import pytest
 from network.leaving import Leaving, echo, is_reset, read_all, serving
+
+from skerry.network.worker.limits import Meter
+from skerry.network.worker.relay import Pipes, Way
+from skerry.network.worker.streams import Wire
 
 
 def test_bytes_pass_both_ways(leaving: Leaving) -> None:
@@ -127,3 +133,22 @@ def test_no_descriptor_is_left_behind(leaving: Leaving) -> None:
         leaving.quiet()
         leaving.pipes.close()
         assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+@pytest.mark.parametrize("rounds", range(1, 10))
+async def test_a_counted_piece_ends_with_its_last_byte(rounds: int) -> None:
+    """Whenever that falls: when the loop's other work has its turn, nothing more is to come that would wake it."""
+    near, source = socket.socketpair()
+    sink, far = socket.socketpair()
+    pipes, passed = Pipes(), []
+    wires = Wire(source), Wire(sink)
+    meter = Meter(lambda: None, lambda: None)
+    meter.allowance = lambda want: min(want, 10)  # type: ignore[method-assign]
+    try:
+        near.sendall(b"0123456789" * rounds)
+        ended = await asyncio.wait_for(Way(*wires, pipes, meter, passed.append, left=10 * rounds).run(), 5)
+        assert (ended, sum(passed), far.recv(1000)) == (False, 10 * rounds, b"0123456789" * rounds)
+    finally:
+        pipes.close()
+        for one in (near, far, *wires):
+            one.close()

@@ -92,6 +92,9 @@ class Way:
             for _ in range(_ROUNDS):
                 if not self._move():
                     return
+            if self._left == 0 and not self._held:  # nothing more is to come that would wake it
+                self._done.set_result(None)
+                return
             self._want(read=not self._held, write=bool(self._held))
             if self._source.pending:
                 self._loop.call_soon(self._step)
