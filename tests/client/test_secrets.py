@@ -43,7 +43,9 @@ def test_from_a_file_without_its_last_line_end(tmp_path: Path) -> None:
         assert Secret.from_file("TOKEN", tmp_path / "token", hosts=HOSTS).read().value == VALUE
 
 
-@pytest.mark.parametrize("text", ["", "short", f"{VALUE}\n{VALUE}", "é" * 20, "x" * 20_000, "a\0b" * 10])
+@pytest.mark.parametrize(
+    "text", ["", "short", f"{VALUE}\n{VALUE}", "é" * 20, "x" * 20_000, "a\0b" * 10, " leading-blank", "trailing-blank "]
+)
 def test_a_file_that_holds_no_secret_is_refused_without_being_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "token").write_text(text)
     with pytest.raises(InvalidRequest) as refused:
@@ -105,6 +107,9 @@ def test_nothing_tells_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
         {"header": "A: {}\r\nB: x"},
         {"header": "A: {}", "query": "x"},
         {"basic": "a:b"},
+        {"header": "Host: {}"},
+        {"header": "content-length: {}"},
+        {"header": "Transfer-Encoding: {}"},
     ],
 )
 def test_what_can_not_be_is_refused_when_it_is_written(wrong: dict[str, Any]) -> None:

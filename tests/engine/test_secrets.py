@@ -204,6 +204,7 @@ def test_secrets_can_be_changed_while_a_sandbox_runs(house: Server) -> None:
         assert [held["name"] for held in changed["secrets"]] == ["TOKEN"]
         placeholder = run(house, sandbox, "echo $TOKEN; test -s /run/skerry/ca.pem && echo trusts")
         assert placeholder.endswith("\ntrusts\n")
+        assert http.patch(f"/v1/sandboxes/{sandbox}", json={"env": {"TOKEN": "x"}}).status_code == 400
         http.patch(f"/v1/sandboxes/{sandbox}", json={"secrets": []}).raise_for_status()
         assert run(house, sandbox, "echo ${TOKEN-none}; ls /run/skerry") == "none\nbin\nsudo.sock\n"
         http.patch(f"/v1/sandboxes/{sandbox}", json={"secrets": [form(value=OTHER)]}).raise_for_status()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +33,17 @@ fetch(process.argv[1], {headers: {Authorization: "Bearer " + process.env.TOKEN}}
 NODE_HTTPS = """
 require("https").get(process.argv[1], {headers: {Authorization: "Bearer " + process.env.TOKEN}},
     a => a.pipe(process.stdout)).on("error", e => { throw e })
+"""
+JAVA = """
+import java.net.URI;
+import java.net.http.*;
+public class Ask {
+    public static void main(String[] args) throws Exception {
+        var request = HttpRequest.newBuilder(URI.create(args[0]))
+            .header("Authorization", "Bearer " + System.getenv("TOKEN")).build();
+        System.out.println(HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString()).body());
+    }
+}
 """
 CLIENTS = {
     "curl": 'curl -sS -H "Authorization: Bearer $TOKEN" {url}',
@@ -147,6 +161,20 @@ def test_pip_installs_from_an_index_that_wants_a_login(world: World, world_serve
         )
         assert (result.ok, result.stdout) == (True, "42\n"), result.stderr
         assert "Basic cmVhZGVyOmdocF9zM2NyM3QvKz12YWx1ZS0wMTIzNDU2Nzg5YWJjZGVm" in outside(world)
+
+
+@pytest.mark.skipif(shutil.which("jlink") is None, reason="this host has no JDK (jlink, javac)")
+def test_java_uses_a_secret_that_is_not_there(world: World, box: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "Ask.java").write_text(JAVA)
+    jre = tmp_path / "jre"
+    modules = ["jlink", "--add-modules", "java.base,java.net.http,jdk.crypto.ec", "--strip-debug", "--no-man-pages"]
+    subprocess.run([*modules, "--no-header-files", "--output", str(jre)], check=True, timeout=60)
+    subprocess.run(["javac", "-d", str(jre), str(tmp_path / "Ask.java")], check=True, timeout=60)
+    box.files.upload(jre, "/tmp/jre")
+    result = box.run(["/tmp/jre/bin/java", "-cp", "/tmp/jre", "Ask", f"https://{API}/who"], timeout=60)
+    assert result.ok, result.stderr
+    assert f"Bearer {VALUE}" in outside(world)
+    assert f"Bearer {'*' * len(VALUE)}" in result.stdout
 
 
 def test_only_http_1_is_offered_to_inspected_clients(box: Sandbox) -> None:

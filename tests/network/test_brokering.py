@@ -282,6 +282,13 @@ def test_a_head_can_not_be_blown_up_by_many_placeholders() -> None:
     assert refused(told).status == 431
 
 
+def test_many_logins_on_one_connection_cost_no_memory_without_end() -> None:
+    mine = hooks(secret())
+    for number in range(200):
+        passed(mine.on_request(head(authorization=basic(f"user{number}:{PLACEHOLDER}"))))
+    assert len(mine._logins) < 50
+
+
 def test_a_login_that_is_no_base64_is_left_alone() -> None:
     told = passed(hooks(secret()).on_request(head(authorization="Basic !!!!")))
     assert values(told.headers, "authorization") == [b"Basic !!!!"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import os
 import secrets
-from collections.abc import Mapping
 from typing import Any
 
 from msgspec import json
@@ -117,8 +116,9 @@ def resolve(
         limits=resolve_limits(request.limits, settings, host),
         lifecycle=resolve_lifecycle(request.lifecycle, settings.lifecycle, settings, request.name),
         network=egress.of_new(request.network, settings, peer), options=_signed(request.options, settings),
-        secrets=_forms(request.secrets, request.env),
+        secrets=_forms(request.secrets),
     )  # fmt: skip
+    _check_apart(spec)
     return bounded(spec)
 
 
@@ -133,7 +133,8 @@ def changed(spec: Spec, request: UpdateRequest, settings: Settings, name: str | 
     spec = replace(spec, env=_needed({**spec.env, **(request.env or {})}, spec.image_env))
     check_env(spec.env)
     if request.secrets is not None:
-        spec = replace(spec, secrets=_forms(request.secrets, spec.env))
+        spec = replace(spec, secrets=_forms(request.secrets))
+    _check_apart(spec)
     if request.labels is not None:
         spec = replace(spec, labels=request.labels)
     if request.lifecycle is not None:
@@ -141,16 +142,20 @@ def changed(spec: Spec, request: UpdateRequest, settings: Settings, name: str | 
     return bounded(spec)
 
 
-def _forms(secrets: tuple[SecretValue, ...], env: Mapping[str, str | None]) -> tuple[SecretForm, ...]:
+def _forms(secrets: tuple[SecretValue, ...]) -> tuple[SecretForm, ...]:
     """Secrets as a row may hold them."""
     for secret in secrets:
         check_secret_hosts(secret.name, secret.hosts)
-        if env.get(secret.name) is not None:
+    return tuple(secret.form for secret in secrets)
+
+
+def _check_apart(spec: Spec) -> None:
+    for secret in spec.secrets:
+        if spec.env.get(secret.name) is not None:
             raise InvalidRequest(
                 f"{secret.name} is among the secrets and in env",
                 hint="leave it out of env: inside, the variable holds the secret's placeholder",
             )
-    return tuple(secret.form for secret in secrets)
 
 
 def _needed(env: dict[str, str | None], image: dict[str, str]) -> dict[str, str | None]:

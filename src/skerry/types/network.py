@@ -19,6 +19,11 @@ PEM_MOST = 1 << 20
 PEERS_MOST = 64
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}: ?[\x20-\x7e]*\{\}[\x20-\x7e]*")
+# What frames a request, or says where it goes: HTTP mode writes these itself.
+_FRAMING = frozenset((
+    "accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "proxy-authorization",
+    "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+))  # fmt: skip
 _PEER = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 if TYPE_CHECKING:
     Peers = dict[str, Any]  # a Sandbox may stand there too; it is kept by its id
@@ -130,7 +135,9 @@ class SecretForm(Value, frozen=True, kw_only=True):
             raise InvalidRequest(f"secrets: {self.name[:60]!r} can't be a variable's name")
         if not self.hosts:
             raise InvalidRequest(f"secrets: {self.name} names no host", hint='hosts=["api.example.com"]')
-        if self.header is not None and not _HEADER.fullmatch(self.header):
+        if self.header is not None and (
+            not _HEADER.fullmatch(self.header) or self.header.partition(":")[0].lower() in _FRAMING
+        ):
             raise InvalidRequest(
                 f"secrets: {self.name}: its header can't be used",  # which may hold the value itself, by mistake
                 hint='like "Authorization: Bearer {}"; {} is where the value goes',
@@ -151,10 +158,11 @@ class SecretValue(SecretForm, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         # A short one would be met by chance in what comes back, and the stars in its place would tell what it is.
-        if not SECRET_LEAST <= len(self.value) <= SECRET_MOST or not re.fullmatch(r"[\x20-\x7e]+", self.value):
+        fits = SECRET_LEAST <= len(self.value) <= SECRET_MOST
+        if not fits or not re.fullmatch(r"[\x21-\x7e][\x20-\x7e]*[\x21-\x7e]", self.value):
             raise InvalidRequest(
                 f"secrets: the value of {self.name} can't be used",
-                hint="printable ASCII on one line, of 8 bytes to 16 KiB; a file's last line end is not part of it",
+                hint="printable ASCII on one line, of 8 bytes to 16 KiB, and no blank at either end",
             )
 
     def __repr__(self) -> str:

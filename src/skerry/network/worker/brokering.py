@@ -23,6 +23,7 @@ from skerry.types.hosts import Host, parse_host
 HTTPS: Final[Ports] = ((443, 443),)
 HEAD_MOST: Final = 64 << 10  # a value stands wherever its placeholder does: a head must not grow without end
 _BODILESS: Final = frozenset((204, 304))
+_LOGINS_MOST: Final = 32
 _LOGIN_MOST: Final = 16 << 10
 
 
@@ -124,7 +125,7 @@ class BrokeringHooks:
         self._mine = mine
         self._foreign = broker.foreign(mine)
         self._patterns = broker.patterns
-        self._logins: set[bytes] = set()  # in base64, as they were sent
+        self._logins: dict[bytes, None] = {}  # the latest, in base64, as they were sent
         self._used: tuple[str, ...] = ()
 
     def secrets(self) -> tuple[str, ...]:
@@ -196,7 +197,9 @@ class BrokeringHooks:
         login = _login(name, text)
         if login is not None and placeholder in login:
             encoded = base64.b64encode(login.replace(placeholder, value))
-            self._logins.add(encoded.rstrip(b"="))
+            self._logins[encoded.rstrip(b"=")] = None
+            if len(self._logins) > _LOGINS_MOST:
+                del self._logins[next(iter(self._logins))]
             return b"Basic " + encoded
         return text.replace(placeholder, value)
 
