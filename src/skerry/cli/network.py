@@ -101,6 +101,7 @@ def _line(attempt: Attempt, sandbox: str) -> str:
     words = [str(attempt.seq).rjust(5), moment, attempt.decision.ljust(7), where, seen]
     words += [attempt.process] if attempt.process else []
     words += [f"×{attempt.count}"] if attempt.count > 1 else []
+    words += [f"with {', '.join(attempt.secrets)}"] if attempt.secrets else []
     if attempt.decision == "allowed":
         end = "open" if not attempt.ended else f"sent {talk.size(attempt.sent)}, received {talk.size(attempt.received)}"
         return "  ".join([*words, attempt.why, end] if attempt.kind != "name" else [*words, attempt.why])
