@@ -70,3 +70,22 @@ def test_without_a_wish_the_operator_says_what_a_new_sandbox_may_reach(tmp_path:
 )
 def test_a_rule_names_just_what_was_asked_about(host: str, port: int | None, rule: str) -> None:
     assert egress.rule_of(host, port) == rule
+
+
+def test_rules_are_kept_in_their_one_spelling() -> None:
+    network = egress.changed(Network(deny=("api.test",)), NetworkChange(allow=("API.Test.",)))
+    assert (network.allow, network.deny) == (("api.test",), ())
+
+
+def test_what_is_asked_for_is_kept_in_one_spelling_too(settings: Settings) -> None:
+    kept = egress.settled(Network(allow=("A.test", "a.test.", "0xa000001:22")), settings, egress.no_peer)
+    assert kept.allow == ("a.test", "10.0.0.1:22")
+
+
+@pytest.mark.parametrize("name", ["max.network", "network.allow", "network.deny"])
+def test_an_operators_rule_that_cannot_be_read_is_refused_at_the_start(name: str, tmp_path: Path) -> None:
+    good = load(environ={}, operator_file=tmp_path / "none", flags={name: "*.example.test"})
+    egress.check_settings(good)
+    bad = load(environ={}, operator_file=tmp_path / "none", flags={name: "http://a.test"})
+    with pytest.raises(InvalidRequest, match=f"^{name}: 'http://a.test'"):
+        egress.check_settings(bad)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from skerry.config import Settings
 from skerry.engine import furnishing
 from skerry.errors import NotFound, QuotaExceeded
-from skerry.network.rules import check_rules, rule_for
+from skerry.network.rules import canonical, check_rules, rule_for
 from skerry.types import Network, NetworkChange, format_size, parse_size
 from skerry.types.hosts import parse_host
 
@@ -18,6 +18,12 @@ Peer = Callable[[str], str]
 
 def no_peer(ref: str) -> str:
     raise NotFound(f"network.peers: there is no sandbox {ref[:80]!r}", details={"sandbox": ref[:80]})
+
+
+def check_settings(settings: Settings) -> None:
+    """The operator's own rules can be read: else no sandbox would get its door."""
+    check_rules(Network(allow=settings["network.allow"], deny=settings["network.deny"]))
+    canonical(settings["max.network"], "max.network")
 
 
 def of_new(asked: Network | None, settings: Settings, peer: Peer) -> Network:
@@ -31,7 +37,8 @@ def settled(network: Network, settings: Settings, peer: Peer) -> Network:
     check_rules(network)
     furnishing.check(network)
     check_maxima(network, settings)
-    return replace(network, peers={name: peer(ref) for name, ref in network.peers.items()})
+    rules = {"allow": canonical(network.allow), "deny": canonical(network.deny), "inspect": canonical(network.inspect)}
+    return replace(network, **rules, peers={name: peer(ref) for name, ref in network.peers.items()})
 
 
 def check_maxima(network: Network, settings: Settings) -> None:
@@ -52,8 +59,9 @@ def check_maxima(network: Network, settings: Settings) -> None:
 
 def changed(network: Network, change: NetworkChange) -> Network:
     """A rule that is allowed leaves `deny`, and the other way; one that is there already stays where it is."""
-    allow = _joined((rule for rule in network.allow if rule not in change.deny), change.allow)
-    deny = _joined((rule for rule in network.deny if rule not in change.allow), change.deny)
+    more, less = canonical(change.allow), canonical(change.deny)
+    allow = _joined((rule for rule in network.allow if rule not in less), more)
+    deny = _joined((rule for rule in network.deny if rule not in more), less)
     return replace(network, allow=allow, deny=deny)
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from skerry._version import __version__
 from skerry.config import Settings
-from skerry.engine import furnishing, lifecycle, place, plan, recovery
+from skerry.engine import egress, furnishing, lifecycle, place, plan, recovery
 from skerry.engine.attempts import Attempts
 from skerry.engine.database import Database
 from skerry.engine.events import Events
@@ -88,6 +88,7 @@ class Engine:
         """Lock the state directory, find the host's parts, repair what an earlier server left."""
         if os.geteuid() != 0:
             raise HostUnsupported("the server must run as root", hint="sudo skerry setup makes it a service")
+        egress.check_settings(self.settings)
         state = self.settings.state_dir
         place.make_directories(state)
         self._locks = place.lock(state)

@@ -7,6 +7,7 @@ HOST is a name, `*.name` (all below it, not itself), `*`, an address or a range 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_network
 from typing import Any, Final, TypeAlias
@@ -82,6 +83,11 @@ def parse_rule(text: str, where: str = "network.allow") -> Rule:
         return _parse(text)
     except _Wrong as wrong:
         raise InvalidRequest(f"{where}: {text[:80]!r}: {wrong.what}", hint=wrong.right) from None
+
+
+def canonical(rules: Iterable[str], where: str = "network.allow") -> tuple[str, ...]:
+    """Each in its one spelling, so that two that mean the same are the same; none twice."""
+    return tuple(dict.fromkeys(str(parse_rule(rule, where)) for rule in rules))
 
 
 def check_rules(network: Network) -> None:
