@@ -23,7 +23,7 @@ def main() -> None:
         sandbox.files.write("/workspace/a.txt", "hello\n")
         show(sandbox, "cat a.txt; echo MODE is $MODE; id")
         show(sandbox, "sudo id -un; python3 --version; node --version; git --version")
-        for attempt in show(sandbox, "curl -sS http://example.com/").denied:  # nothing gets out but what you name
+        for attempt in show(sandbox, "curl -sSf http://example.com/").denied:  # nothing gets out but what you name
             print(f"    refused: {attempt.why}; {attempt.hint} would allow it")
         wall = sandbox.isolation
     print(f"\ngone again, with all that was in it (the wall: {wall.runtime} {wall.runtime_version})")
