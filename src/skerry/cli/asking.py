@@ -6,7 +6,6 @@ import os
 import select
 import time
 
-from skerry.cli import talk
 from skerry.client.harmless import harmless
 from skerry.types import Question, Reply
 
@@ -65,8 +64,6 @@ class Prompt:
 
 
 def prompt_or_none() -> Prompt | None:
+    """None: this program has no terminal."""
     descriptor = terminal()
-    if descriptor is None:
-        talk.say("nobody can be asked here: there is no terminal; `skerry network ask` answers from another one")
-        return None
-    return Prompt(descriptor)
+    return None if descriptor is None else Prompt(descriptor)

@@ -12,14 +12,11 @@ MOST = 8
 
 def hints(denied: Iterable[Attempt], sandbox: str | None = None) -> list[str]:
     """Lines for people. `sandbox`: one that stays, whose policy can be changed; None: the next run needs a flag."""
-    told: dict[tuple[str, int | None], Attempt] = {}
+    told: dict[tuple[str, str | None], Attempt] = {}
     for attempt in denied:
-        # A refused look-up is followed by no connection; where both are there, the one with a port says more.
-        if attempt.port is not None:
-            told.pop((attempt.host, None), None)
-        elif any(host == attempt.host for host, _ in told):
-            continue
-        told.setdefault((attempt.host, attempt.port), attempt)
+        known = told.get((attempt.host, attempt.hint))
+        if known is None or known.port is None:  # one with a port says more than the look-up of its name
+            told[attempt.host, attempt.hint] = attempt
     lines = [_line(attempt, sandbox) for attempt in told.values()]
     rest = len(lines) - MOST
     if rest > 0:

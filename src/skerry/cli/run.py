@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,8 +73,21 @@ def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: A
 def _with_questions(wish: dict[str, Any]) -> dict[str, Any]:
     """--network ask: whoever started it is asked, at the terminal."""
     network = wish.get("network")
-    prompt = asking.prompt_or_none() if network is not None and network.on_unknown == "ask" else None
-    return wish if prompt is None else {**wish, "on_unknown": prompt}
+    if network is None or network.on_unknown != "ask":
+        return wish
+    prompt = asking.prompt_or_none()
+    if prompt is None:
+        talk.say(
+            "there is no terminal to ask at: what no rule names is refused, unless the operator's webhook allows it"
+        )
+        return wish
+    return {**wish, "on_unknown": prompt}
+
+
+def _answering(target: Sandbox) -> AbstractContextManager[object]:
+    """While a command of a sandbox that asks is waited for, whoever waits is asked, if there is a terminal."""
+    prompt = asking.prompt_or_none() if target.known.network.on_unknown == "ask" else None
+    return nullcontext() if prompt is None else target.network.ask(prompt)
 
 
 @click.command("exec", context_settings=_COMMAND)
@@ -116,7 +130,8 @@ def exec_(session: Session, /, sandbox: str, command: tuple[str, ...], as_json: 
         raise click.UsageError("--journal goes with -d")
     elif given["tty"]:
         return open_terminal(session, target, list(command), options)
-    result = run(list(command), stdin=given_stdin(), on_output=None if as_json else _pass_on, **options)
+    with _answering(target):
+        result = run(list(command), stdin=given_stdin(), on_output=None if as_json else _pass_on, **options)
     return _finish(result, command, as_json, session, sandbox)
 
 
