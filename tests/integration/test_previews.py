@@ -351,18 +351,21 @@ def test_the_commands_expose_list_and_revoke(server: Server, box: Sandbox) -> No
     assert json.loads(skerry(server, "previews", "ls", "--json", box.id)) == []
 
 
+# One from above those that servers look for first: other servers of this machine start and end meanwhile.
+ANY_PORT = {"SKERRY_PREVIEW_LISTEN": "127.0.0.1:0"}
+
 # -- servers and workers that end -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_urls_stay_good_when_the_server_is_started_again(own_server: Server, how: signal.Signals) -> None:
-    own_server.start()
+    own_server.start(**ANY_PORT)
     with Sandbox(server=own_server.address) as sandbox:
         serve_inside(sandbox, 8000)
         preview = sandbox.expose(8000)
         assert ask(preview)[0] == 200
         own_server.end(how)
-        own_server.start()
+        own_server.start(**ANY_PORT)
         again = Sandbox.get(sandbox.id, server=own_server.address)
         assert [one.info for one in again.previews.list()] == [preview.info]
         wait_until(lambda: _quietly(lambda: ask(preview)[0]) == 200, "the preview to be back")

@@ -42,6 +42,11 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("GET", "/v1/sandboxes/{ref}/files/watch"): {"params": {"path": "/workspace"}},
     ("POST", "/v1/sandboxes/{ref}/files/link"): {"params": {"path": "/workspace/l", "target": "/"}},
     ("PATCH", "/v1/sandboxes/{ref}"): {"json": {"labels": {"a": "b"}}},
+    ("GET", "/v1/sandboxes/{ref}/ports/{port}/connect"): {"headers": HANDSHAKE},
+    ("POST", "/v1/sandboxes/{ref}/previews"): {"json": {"port": 80, "public": True}},
+    ("PUT", "/v1/sandboxes/{ref}/network"): {"json": {"allow": ["*"]}},
+    ("PATCH", "/v1/sandboxes/{ref}/network"): {"json": {"allow": ["*"]}},
+    ("POST", "/v1/sandboxes/{ref}/network/questions/{question}"): {"json": {"allow": True}},
 }
 MINE = [route for route in ROUTES if "{ref}" in route.path]
 
@@ -80,7 +85,7 @@ def two(make_server: Callable[[], Server]) -> Iterator[Two]:
 
 
 def ask(client: httpx.Client, method: str, path: str, ref: str, process: str) -> httpx.Response:
-    concrete = path.replace("{ref}", ref).replace("{process}", process)
+    concrete = path.replace("{ref}", ref).replace("{process}", process).replace("{port}", "80")
     return client.request(method, concrete, **BODIES.get((method, path), {}))
 
 
