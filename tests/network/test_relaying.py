@@ -61,6 +61,20 @@ def test_a_server_may_speak_first(leaving: Leaving) -> None:
             assert sock.recv(100) == b"250 you\r\n"
 
 
+def test_a_word_without_an_end_is_not_waited_for(leaving: Leaving) -> None:
+    """It could become a request; until it does, it passes, and what follows passes by the fast way."""
+    with serving(echo) as port:
+        leaving.world.names["far.example"] = ["127.0.0.1"]
+        leaving.open(f"far.example:{port}@127.0.0.1")
+        with leaving.connect("far.example", port) as sock:
+            for word in (b"ping", b"ping", b"\n", b"GET / HTTP/1.1\n", os.urandom(5000)):
+                sock.sendall(word)
+                got = b""
+                while len(got) < len(word):
+                    got += sock.recv(10_000)
+                assert got == word
+
+
 def test_much_passes_unchanged(leaving: Leaving) -> None:
     data = os.urandom(1 << 20) * 24
 

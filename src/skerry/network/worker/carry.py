@@ -161,12 +161,14 @@ class Connection:
         upstream = await self._dialled()
         room = self._room
         watch: Filter | None = room.inspection.wire() if room.inspection is not None and seen.kind != "tls" else None
+        both = (room.pipes, room.meter, self._out, self._in)
         if seen.kind == "unclear":
-            watch = FirstLine(watch)
-        if watch is None:
-            await relay(self._client, upstream, room.pipes, room.meter, self._out, self._in)
+            line = FirstLine(watch)
+            await filtered(self._client, upstream, line, *both, settled=lambda: line.settled)
+        elif watch is not None:
+            await filtered(self._client, upstream, watch, *both)
         else:
-            await filtered(self._client, upstream, watch, room.pipes, room.meter, self._out, self._in)
+            await relay(self._client, upstream, *both)
 
     async def _inspect(self) -> None:
         inspection = self._room.inspection

@@ -236,14 +236,18 @@ async def filtered(
     meter: Meter,
     sent: Callable[[int], None],
     received: Callable[[int], None],
+    settled: Callable[[], bool] = lambda: False,
 ) -> None:
-    """As `relay`, with everything that leaves seen by a filter, which may raise Blocked."""
+    """As `relay`, with what leaves seen by a filter, which may raise Blocked, until all is `settled`."""
 
     async def out() -> None:
         while data := await client.read(await meter.room(CHUNK)):
             passed = watch.feed(data)
             await upstream.write(passed)
             sent(len(passed))
+            if settled():
+                await Way(client, upstream, pipes, meter, sent).run()
+                break
         last = watch.end()
         await upstream.write(last)
         sent(len(last))

@@ -18,6 +18,7 @@ _LINE_MOST: Final = 16 << 10
 # there if it is not a proper one.
 _LINE: Final = re.compile(rb"[\r\n]*[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}[ \t\x0b\x0c]+[^\n]*HTTP/", re.IGNORECASE)
 _MAYBE_LINE: Final = re.compile(rb"[\r\n]*[!#$%&'*+.^_`|~0-9A-Za-z-]{0,64}([ \t\x0b\x0c][^\n]*)?")
+_SPACED: Final = re.compile(rb"\S[ \t\x0b\x0c]")
 TUNNELLED: Final = b"SSH-"
 
 
@@ -31,7 +32,8 @@ class Seen:
 
 async def sniff(client: Wire, patience: float | None = None) -> Seen:
     """Reads until it is clear what it is, and puts everything back. Bounded in bytes; the caller bounds the time.
-    `patience`: seconds for which more is waited for, once something has come; then it is "unclear"."""
+    `patience`: seconds for which the rest of what may be a request's first line is waited for; then it is "unclear", as
+    is at once a word that has nothing behind it."""
     data = b""
     while True:
         try:
@@ -42,6 +44,8 @@ async def sniff(client: Wire, patience: float | None = None) -> Seen:
             return Seen("unclear", first=data[:64])
         data += more
         seen = _decide(data, bool(more))
+        if seen is None and patience is not None and not looks_like_tls(data) and not _SPACED.search(data):
+            seen = Seen("unclear", first=data[:64])
         if seen is not None:
             client.unread(data)
             return seen
@@ -66,6 +70,11 @@ class FirstLine:
             if seen is not None:
                 self._seen = None
         return data if self._beyond is None else self._beyond.feed(data)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing that follows has to be looked at."""
+        return self._seen is None and self._beyond is None
 
     def end(self) -> bytes:
         return b"" if self._beyond is None else self._beyond.end()
