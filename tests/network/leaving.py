@@ -169,8 +169,12 @@ class Leaving:
 
     def ask(self, query: bytes, server: str = RESOLVER) -> bytes:
         with self.socket(kind=socket.SOCK_DGRAM) as sock:
-            sock.sendto(query, (server, 53))
-            return sock.recv(4096)
+            sock.settimeout(1)
+            for _ in range(int(WAIT_S)):  # as resolvers do: a datagram may be lost
+                sock.sendto(query, (server, 53))
+                with contextlib.suppress(TimeoutError):
+                    return sock.recv(4096)
+        raise TimeoutError("no answer")
 
     def denied(self, *words: str) -> Attempt:
         """The first refusal that was told in which all these words stand."""

@@ -166,3 +166,17 @@ async def test_a_counted_piece_ends_with_its_last_byte(rounds: int) -> None:
         pipes.close()
         for one in (near, far, *wires):
             one.close()
+
+
+def test_a_peer_that_is_another_sandbox_now_is_not_kept(leaving: Leaving) -> None:
+    with serving(echo) as port:
+        leaving.world.peers |= {"sb-bbbbbbbbbb": port, "sb-cccccccccc": port}
+        leaving.open(peers={"db": "sb-bbbbbbbbbb"})
+        with leaving.connect("db", 5432) as sock:
+            sock.sendall(b"\x01")
+            assert sock.recv(1) == b"\x01"
+            leaving.change(peers={"db": "sb-bbbbbbbbbb"})
+            sock.sendall(b"\x02")
+            assert sock.recv(1) == b"\x02"
+            leaving.change(peers={"db": "sb-cccccccccc"})
+            assert is_reset(sock)

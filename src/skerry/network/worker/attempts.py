@@ -75,14 +75,10 @@ class Attempts:
             record.changed = True
 
     def deny(self, record: Record, why: str, **more: Any) -> None:
-        """What was let through before its address or its body was known is refused after all: one record says so."""
+        """What was let through before its body was known is refused after all: one record says so."""
         record.attempt = msgspec.structs.replace(record.attempt, decision="denied", why=safe(why), **_safe(more))
         record.open = 0
         self._tell(record)
-
-    def at(self, record: Record, address: str) -> None:
-        """Where it was found to be. Told with whatever is told of it next."""
-        record.attempt = msgspec.structs.replace(record.attempt, address=address)
 
     def flush(self) -> None:
         """Tells what was only counted so far. After it, everything is told."""

@@ -11,7 +11,7 @@ from skerry.network.policy import Verdict
 from skerry.network.worker.attempts import Record
 from skerry.network.worker.hooks import Blocked, Filter
 from skerry.network.worker.http import HttpMode, said
-from skerry.network.worker.reach import Judged, Reached, judge, reach, verdict_of
+from skerry.network.worker.reach import Judged, Reached, judge, reach
 from skerry.network.worker.relay import filtered, relay
 from skerry.network.worker.resolve import Refused
 from skerry.network.worker.room import Room
@@ -29,8 +29,7 @@ class Connection:
 
     def __init__(self, room: Room, client: Wire, host: Host, port: int, cgroup: int | None) -> None:
         self._room, self._client, self.host, self.port, self._cgroup = room, client, host, port, cgroup
-        self._upstream: Wire | None = None
-        self._address: Address | None = None
+        self._reached: Reached | None = None
         self._judged: Judged | None = None
         self._record: Record | None = None
         self._mode: HttpMode | None = None
@@ -48,10 +47,9 @@ class Connection:
         verdict = policy.connect(self.host, self.port)
         if not verdict.allowed and not (self._judged.granted and verdict.unknown):
             return verdict
-        if self._address is not None:
-            verdict = verdict_of(self._room, self.host, self.port, self._address)
-            if not verdict.allowed:
-                return verdict
+        elsewhere = self._reached.refusal(self._room, self.host, self.port) if self._reached is not None else None
+        if elsewhere is not None:
+            return elsewhere
         if self._opaque and policy.inspects(self.host, self.port):
             return Verdict(False, "its requests must be seen from now on")
         return None if self._mode is None else self._mode.refusal()
@@ -59,8 +57,8 @@ class Connection:
     def stop(self, verdict: Verdict) -> None:
         """Cuts it, and tells why. Whoever runs it is to be cancelled."""
         self._client.cut()
-        if self._upstream is not None:
-            self._upstream.cut()
+        if self._reached is not None:
+            self._reached.wire.cut()
         if self._mode is not None:
             self._mode.stop(verdict)
         else:
@@ -77,7 +75,7 @@ class Connection:
 
     async def tunnel(self, reached: Reached, judged: Judged) -> None:
         """The same for what an explicit proxy's CONNECT has judged and reached already."""
-        self._judged, self._upstream, self._address = judged, reached.wire, reached.address
+        self._judged, self._reached = judged, reached
         try:
             await self._carry()
         finally:
@@ -85,8 +83,8 @@ class Connection:
 
     def _end(self) -> None:
         self._client.abort()  # after an orderly end there is nothing left to reset
-        if self._upstream is not None:
-            self._upstream.abort()
+        if self._reached is not None:
+            self._reached.wire.abort()
         if self._record is not None:
             self._room.attempts.end(self._record, self._sent, self._received, self._trouble)
 
@@ -123,7 +121,6 @@ class Connection:
         patience = None
         if self.port not in _CLIENT_FIRST and not self._room.policy.inspects(self.host, self.port):
             patience = _PATIENCE_S
-            self._begin()
             upstream = await self._dialled()
             if await _first_of(self._client, upstream) is upstream:
                 return Seen("other")
@@ -147,7 +144,7 @@ class Connection:
                 why = "its requests must be seen, and this is neither HTTP nor TLS"
             elif self.port in _CLIENT_FIRST and not seen.first.startswith(TUNNELLED):
                 why = f"neither HTTP nor TLS, on port {self.port}"
-        elif seen.kind == "nothing" and self._upstream is None:
+        elif seen.kind == "nothing" and self._reached is None:
             self._trouble = "the client said nothing"
             self._begin()
             return True
@@ -156,7 +153,6 @@ class Connection:
         return why is not None
 
     async def _relay(self, seen: Seen) -> None:
-        self._begin()
         self._opaque = True
         upstream = await self._dialled()
         room = self._room
@@ -186,7 +182,7 @@ class Connection:
             client.close()
 
     async def _http(self, client: Stream, tls: bool) -> None:
-        reached, self._upstream = self._upstream, None
+        reached, self._reached = self._reached, None
         judged = self._judged
         assert judged is not None  # noqa: S101 -- nothing is carried unjudged
         mode = HttpMode(self._room, client, self._cgroup, tls=tls, place=(self.host, self.port), granted=judged.granted)
@@ -196,7 +192,7 @@ class Connection:
         try:
             self._mode = mode
             if reached is not None:
-                mode.adopt(Reached(reached, self._address))
+                mode.adopt(reached)
             await mode.run()
         finally:
             mode.close()
@@ -204,13 +200,15 @@ class Connection:
     # -- small things --------------------------------------------------------------------------------------------------
 
     async def _dialled(self) -> Wire:
-        if self._upstream is None:
-            assert self._judged is not None  # noqa: S101 -- nothing is dialled unjudged
-            reached = await reach(self._room, self.host, self.port)
-            self._upstream, self._address = reached.wire, reached.address
-            if self._record is not None and reached.address is not None:
-                self._room.attempts.at(self._record, str(reached.address))
-        return self._upstream
+        """Told as begun once it is there, or can't be; what is refused here was never begun."""
+        if self._reached is None:
+            try:
+                self._reached = await reach(self._room, self.host, self.port)
+            except OSError:
+                self._begin()
+                raise
+        self._begin()
+        return self._reached.wire
 
     def _begin(self) -> None:
         if self._record is None:
@@ -218,7 +216,8 @@ class Connection:
             verdict = self._judged.verdict
             self._record = self._room.attempts.begin(
                 "connection", show_host(self.host), verdict.why, port=self.port, rule=verdict.rule,
-                hint=verdict.hint, cgroup=self._cgroup,
+                cgroup=self._cgroup,
+                address=None if self._reached is None or self._reached.address is None else str(self._reached.address),
             )  # fmt: skip
 
     def _refuse(self, verdict: Verdict, address: Address | None = None) -> None:

@@ -21,7 +21,7 @@ from skerry.network.worker.carry import Connection
 from skerry.network.worker.desk import Outside, Sockets
 from skerry.network.worker.explicit import Explicit
 from skerry.network.worker.hooks import Inspection
-from skerry.network.worker.limits import Meter
+from skerry.network.worker.limits import Meter, Turns
 from skerry.network.worker.names import Names
 from skerry.network.worker.relay import Pipes
 from skerry.network.worker.resolve import Resolver
@@ -30,7 +30,9 @@ from skerry.network.worker.streams import Wire
 from skerry.network.worker.whose import Whose
 
 _AT_ONCE: Final = 32
-_PAUSE_S: Final = 0.1
+_A_SECOND, _BURST = 1000, 2000
+_PAUSE_S: Final = 0.1  # without file descriptors
+_BREATH_S: Final = 0.01
 _COUNT_S: Final = 1.0
 _ORIGINAL: Final = 80  # SO_ORIGINAL_DST, and IP6T_SO_ORIGINAL_DST
 _RESOLVER, _PROXY = IPv4Address(RESOLVER), IPv4Address(PROXY)
@@ -67,6 +69,7 @@ class Egress:
         self._whose = Whose(sockets.diag)
         self._book = Book(sockets.book)
         self._names = Names(lambda: self._room.policy, self._book, self._room.attempts, self._whose, opened.hostname)
+        self._turns = Turns(_A_SECOND, _BURST)
         self._own_port: int = sockets.listener.getsockname()[1]
         self._tasks: dict[asyncio.Task[None], Connection | Explicit | None] = {}
         self._clients: dict[asyncio.Task[None], Wire] = {}
@@ -77,7 +80,7 @@ class Egress:
         sockets.listener.setblocking(False)
         sockets.names.setblocking(False)
         self._loop.add_reader(sockets.listener.fileno(), self._accept)
-        self._loop.add_reader(sockets.names.fileno(), self._names.drain, sockets.names)
+        self._loop.add_reader(sockets.names.fileno(), self._answer)
 
     def change(self, rules: Rules) -> None:
         """New rules. When it returns, no byte passes any more that they don't allow."""
@@ -118,37 +121,45 @@ class Egress:
     # -- accepting -----------------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        """So many at a time: other sandboxes are waiting for the loop as well."""
+        """So many at a time, and so many a second: other sandboxes are waiting for the loop as well."""
         for _ in range(_AT_ONCE):
+            if not self._turns.take():
+                self._pause(self._sockets.listener, self._accept, _BREATH_S)
+                return
             try:
                 sock, peer = self._sockets.listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    self._pause()
+                    self._pause(self._sockets.listener, self._accept, _PAUSE_S)
                 return
             self._take(Wire(sock), peer)
 
-    def _pause(self) -> None:
-        """No file descriptors: those who wait, wait; the loop must not spin on them."""
-        self._loop.remove_reader(self._sockets.listener.fileno())
-        self._timers["accept"] = self._loop.call_later(_PAUSE_S, self._resume)
+    def _answer(self) -> None:
+        if self._names.drain(self._sockets.names):
+            self._pause(self._sockets.names, self._answer, _BREATH_S)
 
-    def _resume(self) -> None:
-        self._timers.pop("accept", None)
-        if not self._closed:
-            self._loop.add_reader(self._sockets.listener.fileno(), self._accept)
+    def _pause(self, sock: socket.socket, then: Callable[[], None], seconds: float) -> None:
+        """Those who wait, wait; the loop must not spin on them."""
+        number = sock.fileno()
+        self._loop.remove_reader(number)
+
+        def resume() -> None:
+            if not self._closed:
+                self._loop.add_reader(number, then)
+
+        self._timers[f"resume {number}"] = self._loop.call_later(seconds, resume)
 
     def _take(self, client: Wire, peer: tuple[str, int]) -> None:
         found = _destination(client.sock)
         near = (plain(peer[0]), peer[1])
         if found is None or (found[0].is_loopback and found[1] == self._own_port):
-            client.abort()
             cgroup = self._whose.tcp(near, (plain("127.0.0.1"), self._own_port))
             self._room.attempts.refused(
                 "connection", "(the worker)", "the worker's own port is for nobody", port=self._own_port, cgroup=cgroup
             )
+            client.abort()
             return
         address, port = found
         cgroup = self._whose.tcp(near, found)

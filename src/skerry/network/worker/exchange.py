@@ -11,10 +11,11 @@ from typing import Any, Final, TypeAlias
 
 import h11
 
-from skerry.network.hosts import Address, Host, show_host
+from skerry.network.hosts import Host, show_host
 from skerry.network.worker.bodies import Belt, BrokenOff, chunk, chunk_reader, last_chunk
 from skerry.network.worker.heads import HEAD_MOST, Request, end_to_end
 from skerry.network.worker.hooks import Blocked, Filter, Headers, Hooks, Refusal, RequestHead, ResponseHead
+from skerry.network.worker.reach import Reached
 from skerry.network.worker.relay import relay
 from skerry.network.worker.room import Room
 from skerry.network.worker.streams import CHUNK, Stream, Wire
@@ -29,24 +30,23 @@ Answer: TypeAlias = h11.Response | h11.InformationalResponse
 
 @dataclass(frozen=True)
 class Upstream:
-    """`stream` is `wire` itself, or TLS over it. `by_proxy`: requests on it say where they are to go."""
+    """`stream` is what was reached, or TLS over it."""
 
     place: tuple[Host, int]
     stream: Stream
-    wire: Wire
-    address: Address | None
-    by_proxy: bool = False
+    reached: Reached
 
     def target(self, target: bytes) -> bytes:
         """As it is written to what is at the other end."""
-        if not self.by_proxy:
+        if not self.reached.by_proxy:
             return target
         host, port = self.place
         return f"http://{show_host(host, None if port == 80 else port)}".encode() + target.removeprefix(b"*")
 
     @property
     def stale(self) -> bool:
-        return self.wire.stale if self.stream is self.wire else self.wire.ended
+        wire = self.reached.wire
+        return wire.stale if self.stream is wire else wire.ended
 
 
 class Exchange:

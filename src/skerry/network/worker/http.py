@@ -18,7 +18,7 @@ from skerry.network.worker.attempts import Record, safe
 from skerry.network.worker.exchange import Exchange, Upstream
 from skerry.network.worker.heads import HEAD_MOST, BadRequest, Request, authority, end_to_end, parse_request
 from skerry.network.worker.hooks import Blocked, Hooks, Inspection, Refusal, RequestHead
-from skerry.network.worker.reach import Judged, Reached, judge, reach, verdict_of
+from skerry.network.worker.reach import Judged, Reached, judge, reach
 from skerry.network.worker.resolve import Refused
 from skerry.network.worker.room import Room
 from skerry.network.worker.streams import Stream
@@ -72,14 +72,15 @@ class HttpMode:
             return None
         host, port, method, target = self._current
         verdict = self._room.policy.request(host, port, method, target, self._tls)
-        if verdict.allowed and self._upstream is not None and self._upstream.address is not None:
-            verdict = verdict_of(self._room, host, port, self._upstream.address)
+        elsewhere = self._upstream.reached.refusal(self._room, host, port) if self._upstream is not None else None
+        if elsewhere is not None:
+            return elsewhere
         return None if verdict.allowed or (verdict.unknown and self._granted) else verdict
 
     def stop(self, verdict: Verdict) -> None:
         """Cuts the request that is under way, and tells why."""
         if self._upstream is not None:
-            self._upstream.wire.cut()
+            self._upstream.reached.wire.cut()
         if self._current is not None:
             host, port, method, target = self._current
             self._room.attempts.refused(
@@ -102,24 +103,26 @@ class HttpMode:
     # -- a request -----------------------------------------------------------------------------------------------------
 
     async def _head(self) -> bytes | None:
-        data = await self._client.read() if not self._first else b""
+        data = bytearray(b"" if self._first else await self._client.read(HEAD_MOST))
+        looked = 0  # so far; what was looked at is not looked at again, however small the pieces are
         async with asyncio.timeout(FIRST_HEAD_S if self._first else _HEAD_S):
-            while (end := data.find(b"\r\n\r\n")) < 0:
-                if _BARE_LF.search(data) or len(data) > HEAD_MOST or not (data[:1].isalpha() or not data):
+            while (end := data.find(b"\r\n\r\n", max(0, looked - 3))) < 0:
+                if _BARE_LF.search(data, max(0, looked - 1)) or len(data) > HEAD_MOST or not _begins(data):
                     break
-                more = await self._client.read()
+                looked = len(data)
+                more = await self._client.read(HEAD_MOST)
                 if not more:
                     return None
                 data += more
         self._first = False
         if not data:
             return None
-        head = data[: end + 4] if end >= 0 else data
+        head = bytes(data[: end + 4] if end >= 0 else data)
         if _BARE_LF.search(head):
             raise BadRequest("a line in it ends with a bare LF")
         if end < 0 or end > HEAD_MOST:
             raise BadRequest("it is not HTTP, or its head is too long")
-        self._client.unread(data[end + 4 :])
+        self._client.unread(bytes(data[end + 4 :]))
         return head
 
     async def _serve(self, head: bytes) -> bool:
@@ -175,32 +178,34 @@ class HttpMode:
                 await self._refuse(where, request, _verdict_of(changed), changed.status)
                 return False
             sent = changed
-        record: Record | None = self._room.attempts.begin(
-            "request", show_host(where[0]), verdict.why, port=where[1], rule=verdict.rule, cgroup=self._cgroup,
-            method=request.method.decode(), path=request.path, secrets=hooks.secrets() if hooks is not None else (),
-        )  # fmt: skip
+        secrets = hooks.secrets() if hooks is not None else ()
+        try:
+            upstream, fresh = await self._reach(where)
+        except Refused as refused:
+            await self._refuse(where, request, refused.verdict, address=refused.address)
+            return False
+        except OSError as error:
+            self._room.attempts.end(self._begin(where, request, verdict, secrets, None), 0, 0, said(error))
+            await self._answer(502, "Bad Gateway", f"{show_host(*where)} could not be reached: {said(error)}", None)
+            return False
         exchange = Exchange(self._room, self._client, head, request, sent, hooks)
+        record: Record | None = self._begin(where, request, verdict, secrets, upstream.reached.address)
         trouble: str | None = None
         try:
-            return await self._exchange(exchange, where, record)
-        except Refused as refused:
-            told, record = record, None
-            await self._refuse(
-                where, request, refused.verdict, begun=exchange.begun, record=told, address=refused.address
-            )
-        except Blocked as blocked:
-            told, record = record, None
-            if told is not None:
-                told.sent, told.received = told.sent + exchange.sent, told.received + exchange.received
-            refusal = blocked.refusal
-            verdict = _verdict_of(refusal)
-            await self._refuse(where, request, verdict, refusal.status, begun=exchange.begun, record=told)
+            return await self._exchange(exchange, upstream, fresh)
+        except (Refused, Blocked) as stopped:
+            begun, record = record, None
+            if begun is not None:
+                begun.sent, begun.received = begun.sent + exchange.sent, begun.received + exchange.received
+            told = stopped.verdict if isinstance(stopped, Refused) else _verdict_of(stopped.refusal)
+            status = stopped.refusal.status if isinstance(stopped, Blocked) else 403
+            await self._refuse(where, request, told, status, begun=exchange.begun, record=begun)
         except (OSError, h11.RemoteProtocolError) as error:
             trouble = said(error)
             if exchange.begun or exchange.client_gone:
                 self._client.abort()
             else:
-                await self._answer(502, "Bad Gateway", f"{show_host(*where)} could not be reached: {trouble}", None)
+                await self._answer(502, "Bad Gateway", f"{show_host(*where)} did not answer: {trouble}", None)
         finally:
             if record is not None:
                 self._room.attempts.end(record, exchange.sent, exchange.received, trouble)
@@ -208,10 +213,7 @@ class HttpMode:
                 self._drop()
         return False
 
-    async def _exchange(self, exchange: Exchange, where: tuple[Host, int], record: Record | None) -> bool:
-        upstream, fresh = await self._reach(where)
-        if record is not None and upstream.address is not None:
-            self._room.attempts.at(record, str(upstream.address))
+    async def _exchange(self, exchange: Exchange, upstream: Upstream, fresh: bool) -> bool:
         try:
             return await exchange.run(upstream)
         except (OSError, h11.RemoteProtocolError):
@@ -219,15 +221,30 @@ class HttpMode:
             if fresh or exchange.received or exchange.request.body or exchange.client_gone:
                 raise
         self._drop()
-        upstream, _ = await self._reach(where)
+        upstream, _ = await self._reach(upstream.place)
         return await exchange.run(upstream)
+
+    def _begin(
+        self,
+        where: tuple[Host, int],
+        request: Request,
+        verdict: Verdict,
+        secrets: tuple[str, ...],
+        address: Address | None,
+    ) -> Record:
+        return self._room.attempts.begin(
+            "request", show_host(where[0]), verdict.why, port=where[1], rule=verdict.rule, cgroup=self._cgroup,
+            method=request.method.decode(), path=request.path, secrets=secrets,
+            address=None if address is None else str(address),
+        )  # fmt: skip
 
     # -- upstream ------------------------------------------------------------------------------------------------------
 
     async def _reach(self, where: tuple[Host, int]) -> tuple[Upstream, bool]:
         """A connection there, and whether it is a new one."""
-        if self._upstream is not None and self._upstream.place == where and not self._upstream.stale:
-            return self._upstream, False
+        kept = self._upstream
+        if kept is not None and kept.place == where and not kept.stale and not kept.reached.refusal(self._room, *where):
+            return kept, False
         self._drop()
         reached, self._ready = self._ready, None
         if reached is None:
@@ -242,12 +259,12 @@ class HttpMode:
         except BaseException:
             reached.wire.abort()
             raise
-        self._upstream = Upstream(where, stream, reached.wire, reached.address, reached.by_proxy)
+        self._upstream = Upstream(where, stream, reached)
         return self._upstream, True
 
     def _drop(self) -> None:
         if self._upstream is not None:
-            self._upstream.wire.abort()
+            self._upstream.reached.wire.abort()
             self._upstream = None
 
     def _hooks(self, where: tuple[Host, int]) -> Hooks | None:
@@ -334,6 +351,10 @@ def said(error: BaseException) -> str:
     if isinstance(error, OSError) and (error.errno or 0) > 0:
         return os.strerror(error.errno or 0)  # not what the event loop made of it
     return safe(getattr(error, "strerror", None) or str(error) or type(error).__name__, 120)
+
+
+def _begins(data: bytearray) -> bool:
+    return not data or data[:1].isalpha()
 
 
 def _verdict_of(refusal: Refusal) -> Verdict:

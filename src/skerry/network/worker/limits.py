@@ -11,6 +11,23 @@ _BURST_S: Final = 0.25  # so much of a second's worth may go at once
 _LEAST: Final = 64 << 10
 
 
+class Turns:
+    """How often something may happen: so many a second, and so many at once after a quiet time."""
+
+    def __init__(self, a_second: int, at_once: int) -> None:
+        self._a_second, self._at_once = a_second, at_once
+        self._left, self._at = float(at_once), time.monotonic()
+
+    def take(self) -> bool:
+        now = time.monotonic()
+        self._left = min(self._at_once, self._left + (now - self._at) * self._a_second)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
 class Meter:
     """`changed` is called when bytes have gone through, `used_up` once when the total is reached."""
 

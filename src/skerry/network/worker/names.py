@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import socket
 import struct
-import time
 from collections.abc import Callable
 from ipaddress import IPv4Address
 from typing import Final
@@ -27,6 +26,7 @@ from skerry.network.hosts import BadHost, Name, parse_host
 from skerry.network.policy import Policy
 from skerry.network.worker.attempts import Attempts, safe
 from skerry.network.worker.book import Book, is_made_up
+from skerry.network.worker.limits import Turns
 from skerry.network.worker.streams import Wire
 from skerry.network.worker.whose import Whose
 
@@ -51,19 +51,21 @@ class Names:
         """`own`: what the sandbox calls itself."""
         self._own = own.lower()
         self._policy, self._book, self._attempts, self._whose = policy, book, attempts, whose
-        self._tokens, self._at = float(_BURST), time.monotonic()
+        self._turns = Turns(_A_SECOND, _BURST)
+        self._flooded = False
 
-    def drain(self, sock: socket.socket) -> None:
-        """Answers what is waiting on the UDP socket, so much of it at a time."""
+    def drain(self, sock: socket.socket) -> bool:
+        """Answers what is waiting on the UDP socket, so much of it at a time. Whether there is a flood of it."""
         for _ in range(_AT_ONCE):
             try:
                 query, sender = sock.recvfrom(QUERY_MOST + 1)
             except OSError:
-                return
+                return False
             reply = self.answer(query, lambda sender=sender: self._asker(sender))  # type: ignore[misc]
             if reply is not None:
                 with contextlib.suppress(OSError):
                     sock.sendto(reply, sender)
+        return self._flooded
 
     async def serve(self, client: Wire, cgroup: int | None) -> None:
         """The same over TCP, one question after the other."""
@@ -92,7 +94,9 @@ class Names:
         number, flags, questions, answers, authorities, more = _HEAD.unpack_from(query)
         if flags & dns.flags.QR:
             return None
-        if not self._spend():
+        self._flooded = not self._turns.take()
+        if self._flooded:
+            self._attempts.refused("name", "(many)", f"more than {_A_SECOND} look-ups a second")
             return _bare(number, flags, dns.rcode.REFUSED)
         if flags & 0x7800:
             return _bare(number, flags, dns.rcode.NOTIMP)
@@ -163,17 +167,6 @@ class Names:
             address = IPv4Address(sender[0])
             return self._whose.udp((address, sender[1]), (address, 53))
         return None
-
-    def _spend(self) -> bool:
-        """A flood of questions costs a packet each and no more."""
-        now = time.monotonic()
-        self._tokens = min(_BURST, self._tokens + (now - self._at) * _A_SECOND) - 1
-        self._at = now
-        if self._tokens < 0:
-            self._tokens = 0.0
-            self._attempts.refused("name", "(many)", f"more than {_A_SECOND} look-ups a second")
-            return False
-        return True
 
 
 def _spelled(name: dns.name.Name) -> bytes:

@@ -34,6 +34,14 @@ class Reached:
     wire: Wire
     address: Address | None = None  # None: inside a peer, or known to an upstream proxy only
     by_proxy: bool = False
+    peer: str | None = None
+
+    def refusal(self, room: Room, host: Host, port: int) -> Verdict | None:
+        """Why what was dialled is no longer what the rules mean by this host."""
+        if self.peer != room.policy.peer(host):
+            return Verdict(False, f"{show_host(host)} is another sandbox now, or none")
+        verdict = verdict_of(room, host, port, self.address) if self.address is not None else None
+        return None if verdict is None or verdict.allowed else verdict
 
 
 async def judge(room: Room, host: Host, port: int, cgroup: int | None) -> Judged:
@@ -77,7 +85,7 @@ async def reach(room: Room, host: Host, port: int, plain_http: bool = False) -> 
     one) where it can't. `plain_http`: an upstream proxy is given requests, since many open tunnels to 443 only."""
     peer = room.policy.peer(host)
     if peer is not None:
-        return Reached(Wire(await room.outside.dial(peer, port)))
+        return Reached(Wire(await room.outside.dial(peer, port)), peer=peer)
     proxy = room.policy.proxy_for(host, port)
     if proxy is not None:
         if not isinstance(host, Name):

@@ -11,9 +11,10 @@ from skerry.network.hosts import BadHost, Host, Name, parse_host, show_host
 from skerry.network.worker.attempts import safe
 from skerry.network.worker.hooks import Blocked, Filter, Refusal
 from skerry.network.worker.streams import Wire
-from skerry.network.worker.tls import HELLO_MOST, BadHello, Hello, looks_like_tls, parse_hello
+from skerry.network.worker.tls import BadHello, Greeting, Hello, looks_like_tls
 
 _LINE_MOST: Final = 16 << 10
+_PIECES_MOST: Final = 256
 # More than strict HTTP, on purpose: what any server could take for a request must come into HTTP mode, which refuses it
 # there if it is not a proper one.
 _LINE: Final = re.compile(rb"[\r\n]*[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}[ \t\x0b\x0c]+[^\n]*HTTP/", re.IGNORECASE)
@@ -31,73 +32,94 @@ class Seen:
 
 
 async def sniff(client: Wire, patience: float | None = None) -> Seen:
-    """Reads until it is clear what it is, and puts everything back. Bounded in bytes; the caller bounds the time.
-    `patience`: seconds for which the rest of what may be a request's first line is waited for; then it is "unclear", as
-    is at once a word that has nothing behind it."""
-    data = b""
+    """Reads until it is clear what it is, and puts everything back. Bounded in bytes and pieces; the caller bounds the
+    time. `patience`: seconds for which the rest of what may be a request's first line is waited for; then it is
+    "unclear", as is at once a word that has nothing behind it."""
+    data = bytearray()
+    look = _Look()
     while True:
         try:
             async with asyncio.timeout(patience if data else None):
                 more = await client.read(16 << 10)
         except TimeoutError:
-            client.unread(data)
-            return Seen("unclear", first=data[:64])
-        data += more
-        seen = _decide(data, bool(more))
-        if seen is None and patience is not None and not looks_like_tls(data) and not _SPACED.search(data):
-            seen = Seen("unclear", first=data[:64])
+            seen: Seen | None = Seen("unclear", first=bytes(data[:64]))
+        else:
+            data += more
+            seen = look.feed(more)
+            if seen is None and patience is not None and look.word:
+                seen = Seen("unclear", first=bytes(data[:64]))
         if seen is not None:
-            client.unread(data)
+            client.unread(bytes(data))
             return seen
 
 
+class _Look:
+    """Decides what the bytes are that it is fed."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._pieces = 0
+        self._greeting: Greeting | None = None
+
+    @property
+    def word(self) -> bool:
+        """Whether there is one word so far, and nothing behind it."""
+        return self._greeting is None and not _SPACED.search(self._data)
+
+    def feed(self, data: bytes) -> Seen | None:
+        """None: it is not clear yet. No data: there is no more."""
+        if self._greeting is None and not self._data:
+            if not data:
+                return Seen("nothing")
+            if looks_like_tls(data):
+                self._greeting = Greeting()
+        return self._line(data) if self._greeting is None else self._tls(self._greeting, data)
+
+    def _tls(self, greeting: Greeting, data: bytes) -> Seen | None:
+        try:
+            hello = greeting.feed(data)
+        except BadHello as error:
+            return Seen("tls", None, bad=str(error))
+        if hello is not None:
+            return Seen("tls", hello)
+        return None if data else Seen("tls", None, bad="it is not whole")
+
+    def _line(self, data: bytes) -> Seen | None:
+        self._data += data
+        self._pieces += 1
+        if _LINE.match(self._data):
+            return Seen("http", first=self._data[:64])
+        goes_on = data and self._pieces < _PIECES_MOST and len(self._data) < _LINE_MOST
+        if goes_on and b"\n" not in self._data.lstrip() and _MAYBE_LINE.fullmatch(self._data):
+            return None
+        return Seen("other", first=self._data[:64])
+
+
 class FirstLine:
-    """Lets pass what is unclear so far, and blocks it the moment it turns out to be a request or TLS: by then no header
-    has been sent."""
+    """Lets pass what is unclear so far, and blocks it the moment it turns out to be a request: by then no header has
+    been sent."""
 
     same_length = True
 
     def __init__(self, beyond: Filter | None = None) -> None:
-        self._seen: bytes | None = b""
+        self._look: _Look | None = _Look()
         self._beyond = beyond
 
     def feed(self, data: bytes) -> bytes:
-        if self._seen is not None:
-            self._seen += data
-            seen = _decide(self._seen, True)
-            if seen is not None and seen.kind != "other":
-                raise Blocked(Refusal("a request or TLS greeting that came in pieces, over too long a time"))
-            if seen is not None:
-                self._seen = None
+        seen = self._look.feed(data) if self._look is not None else None
+        if seen is not None and seen.kind != "other":
+            raise Blocked(Refusal("a request that came in pieces, over too long a time"))
+        if seen is not None:
+            self._look = None
         return data if self._beyond is None else self._beyond.feed(data)
 
     @property
     def settled(self) -> bool:
         """Whether nothing that follows has to be looked at."""
-        return self._seen is None and self._beyond is None
+        return self._look is None and self._beyond is None
 
     def end(self) -> bytes:
         return b"" if self._beyond is None else self._beyond.end()
-
-
-def _decide(data: bytes, more: bool) -> Seen | None:
-    if not data:
-        return Seen("nothing")
-    if looks_like_tls(data):
-        try:
-            hello = parse_hello(data)
-        except BadHello as error:
-            return Seen("tls", None, data[:8], str(error))
-        if hello is not None:
-            return Seen("tls", hello, data[:8])
-        if len(data) > HELLO_MOST or not more:
-            return Seen("tls", None, data[:8], "it is not whole")
-        return None
-    if _LINE.match(data):
-        return Seen("http", first=data[:64])
-    if more and b"\n" not in data.lstrip() and len(data) < _LINE_MOST and _MAYBE_LINE.fullmatch(data):
-        return None
-    return Seen("other", first=data[:64])
 
 
 def disagreement(seen: Seen, host: Host, port: int) -> str | None:
