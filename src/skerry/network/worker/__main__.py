@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import encodings.idna  # noqa: F401 -- what is loaded only when it is needed could not be read any more by then
+# What is loaded only when it is needed could not be read any more by then, if it lies where root alone can read.
+import encodings.idna  # noqa: F401
 import socket
 import sys
 from functools import partial
 
+import cryptography.hazmat.backends.openssl.backend  # noqa: F401
 import uvloop
 
 from skerry.network.messages import Ready
