@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from serving import Server, wait_until
 
-from skerry import Sandbox
+from skerry import Network, Sandbox
 from skerry.config import instance_of
 
 CONNECT = """python3 - <<'END'
@@ -259,6 +259,25 @@ def test_what_was_tried_outlives_the_server(own_server: Server) -> None:
     box.delete()
     assert own_server.sql("SELECT count(*) FROM attempts")[0][0] == 0
     assert not (own_server.state_dir / "names" / box.id).exists()
+
+
+def test_names_keep_their_addresses_over_the_death_of_worker_and_server(own_server: Server) -> None:
+    own_server.start()
+    box = Sandbox(server=own_server.address, network=Network(allow=("*.example",))).create()
+    wait_until(lambda: ready(own_server, box), "the worker")
+    names = [f"n{n}.example" for n in range(20)]
+    look = "for name in " + " ".join(names) + "; do getent ahostsv4 $name | head -1; done"
+    before = box.run(look).stdout
+    assert len(set(before.split()[::3])) == len(names)
+    worker = worker_of(own_server)
+    assert worker is not None
+    os.kill(worker, signal.SIGKILL)
+    assert box.run(look).stdout == before
+    own_server.end(signal.SIGKILL)
+    own_server.start()
+    shuffled = look.replace(names[0], "new.example").replace(names[1], names[0]).replace("new.example", names[1])
+    assert sorted(box.run(shuffled).stdout.splitlines()) == sorted(before.splitlines())
+    box.delete()
 
 
 def test_a_flood_of_half_open_connections_leaves_the_server_and_others_free(server: Server, box: Sandbox) -> None:

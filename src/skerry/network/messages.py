@@ -15,6 +15,7 @@ NAMES = "198.18.0.0/15"
 RESOLVER = "198.18.0.1"
 PROXY = "198.18.0.2"
 PROXY_PORT = 3128
+OWN = "198.18.0.3"  # on every sandbox's lo: without any but loopback's, getaddrinfo finds no names (AI_ADDRCONFIG)
 MESSAGE_MOST = 8 << 20
 REFUSED = "refused"
 

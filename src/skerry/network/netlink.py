@@ -11,6 +11,8 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from skerry.network.messages import OWN
+
 ROUTE, NETFILTER, SOCK_DIAG = 0, 12, 4  # the protocols of netlink that are used here
 LIMIT_S: Final = 5.0
 _ANSWER_MOST: Final = 64 << 10
@@ -19,7 +21,8 @@ _REQUEST, _ACK, _REPLACE, _CREATE, _APPEND = 0x1, 0x4, 0x100, 0x400, 0x800
 _NLMSG_ERROR: Final = 2
 _HEADER: Final = struct.Struct("=IHHII")
 
-_RTM_NEWLINK, _RTM_NEWROUTE = 16, 24
+_RTM_NEWLINK, _RTM_NEWADDR, _RTM_NEWROUTE = 16, 20, 24
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _RTA_OIF: Final = 4
 _TABLE_LOCAL, _PROTOCOL_STATIC, _TYPE_LOCAL = 255, 4, 2
 _SCOPE_HOST, _SCOPE_UNIVERSE = 254, 0
@@ -44,11 +47,14 @@ class NetlinkError(OSError):
 
 
 def prepare(route: socket.socket, *, ipv6: bool) -> None:
-    """lo is up, and every address there is, of IPv4 and IPv6, is this namespace's own. Idempotent. Without the sources
-    of routes being given, a connection comes from the very address that it goes to, so that no two of them can have
-    the same addresses and ports once they are redirected."""
+    """lo is up and has an address beside loopback's, and every address there is, of IPv4 and IPv6, is this namespace's
+    own. Idempotent. The routes give no source: a connection comes from the very address that it goes to, so that no two
+    of them can have the same addresses and ports once they are redirected."""
     link = struct.pack("=BxHiII", socket.AF_UNSPEC, 0, _LO, _IFF_UP, _IFF_UP)
-    requests = [(_RTM_NEWLINK, 0, link)]
+    own = socket.inet_aton(OWN)
+    address = struct.pack("=BBBBI", socket.AF_INET, 32, 0, _SCOPE_UNIVERSE, _LO)
+    address += _attribute(_IFA_LOCAL, own) + _attribute(_IFA_ADDRESS, own)
+    requests = [(_RTM_NEWLINK, 0, link), (_RTM_NEWADDR, _CREATE | _REPLACE, address)]
     families = [(socket.AF_INET, _SCOPE_HOST)] + ([(socket.AF_INET6, _SCOPE_UNIVERSE)] if ipv6 else [])
     for family, scope in families:
         body = struct.pack("=BBBBBBBBI", family, 0, 0, 0, _TABLE_LOCAL, _PROTOCOL_STATIC, scope, _TYPE_LOCAL, 0)
