@@ -7,7 +7,7 @@ an address is known, whether it is closed and, if so, whether anything names it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -18,7 +18,6 @@ from skerry.network.rules import (
     WEB,
     Ports,
     parse_proxy,
-    parse_rule,
     parse_secret_host,
     rule_for,
     show_ports,
@@ -61,14 +60,17 @@ class Policy:
             for secret in rules.secrets
             for host in secret.hosts
         ]
+        allow = Table.parse(rules.allow, "network.allow", WEB)
+        for entry in secret:
+            allow.add(entry)
         return cls(
-            allow=Table.of([*_entries(rules.allow, "network.allow", WEB), *secret]),
-            deny=Table.of(_entries(rules.deny, "network.deny", EVERY)),
-            ceiling=Table.of(_entries(ceiling, "max.network", WEB)),
-            inspect=Table.of(_entries(rules.inspect, "network.inspect", _TLS)),
+            allow=allow,
+            deny=Table.parse(rules.deny, "network.deny", EVERY),
+            ceiling=Table.parse(ceiling, "max.network", WEB),
+            inspect=Table.parse(rules.inspect, "network.inspect", _TLS),
             secret=Table.of(secret),
             peers=dict(rules.peers),
-            proxies=tuple((Table.of(_entries(these, "proxies", WEB)), proxy) for these, proxy in rules.proxies),
+            proxies=tuple((Table.parse(these, "proxies", WEB), proxy) for these, proxy in rules.proxies),
             on_unknown=rules.on_unknown,
         )
 
@@ -207,10 +209,6 @@ class Policy:
             if any(entry.on(port) for entry in table.about(host)):
                 return proxy
         return None
-
-
-def _entries(rules: Iterable[str], where: str, default: Ports) -> list[Entry]:
-    return [make_entry(parse_rule(text, where), default, None) for text in rules]
 
 
 def _all_restricted(table: Table, host: Host, port: int) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from skerry.network.paths import is_within, plain_path
-from skerry.network.rules import EVERY, Ports, Range, Rule
+from skerry.network.rules import EVERY, Ports, Range, Rule, is_plain, parse_rule
 from skerry.types.hosts import Address, Host, Name, closed, closed_range
 
 
@@ -43,6 +43,10 @@ def make_entry(rule: Rule, default: Ports, text: str | None = None) -> Entry:
 
 @dataclass(slots=True)
 class Table:
+    """`plain`: names that stand alone, on the ports that go without saying; their entries are made when asked for."""
+
+    default: Ports = EVERY
+    plain: set[str] = field(default_factory=set)
     names: dict[str, list[Entry]] = field(default_factory=dict)
     below: dict[str, list[Entry]] = field(default_factory=dict)
     ranges: dict[tuple[int, int], dict[int, list[Entry]]] = field(default_factory=dict)
@@ -53,6 +57,17 @@ class Table:
         table = cls()
         for entry in entries:
             table.add(entry)
+        return table
+
+    @classmethod
+    def parse(cls, rules: Iterable[str], where: str, default: Ports) -> Table:
+        """Raises InvalidRequest for one that is none."""
+        table = cls(default)
+        for text in rules:
+            if is_plain(text):
+                table.plain.add(text)
+            else:
+                table.add(make_entry(parse_rule(text, where), default))
         return table
 
     def add(self, entry: Entry) -> None:
@@ -69,6 +84,8 @@ class Table:
     def about(self, host: Host) -> Iterator[Entry]:
         """The rules that speak of it, the closest first."""
         if isinstance(host, Name):
+            if host in self.plain:
+                yield Entry(Rule(host), self.default, host)
             yield from self.names.get(host, ())
             parent = host.partition(".")[2]
             while parent:
