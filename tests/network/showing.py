@@ -29,7 +29,9 @@ class Showing:
         self.inside: dict[tuple[str, int], int] = {}
         self.dials: deque[tuple[str, int]] = deque(maxlen=10_000)
         self.used: deque[str] = deque(maxlen=10_000)
+        self.unforeseen: list[dict[str, Any]] = []
         self._loop = uvloop.new_event_loop()
+        self._loop.set_exception_handler(lambda _, context: self.unforeseen.append(context))
         self._thread = threading.Thread(target=self._loop.run_forever)
 
     def start(self) -> Showing:
@@ -51,6 +53,7 @@ class Showing:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(20)
         self._loop.close()
+        assert self.unforeseen == []
 
     async def _dial(self, sandbox: str, port: int) -> socket.socket:
         self.dials.append((sandbox, port))
@@ -213,6 +216,7 @@ class Inside(http.server.BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def inside(handler: type = Inside, port: int = 0) -> Iterator[Any]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
     server.daemon_threads = True
     server.seen, server.gate = deque(maxlen=1000), threading.Semaphore(0)  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import subprocess
 import threading
@@ -555,3 +556,61 @@ def test_one_preview_has_only_so_many_connections(showing: Showing, host: str, m
 def test_a_refused_upload_hears_why(showing: Showing, host: str) -> None:
     head = f"POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: 500000\r\n\r\n"
     assert showing.raw(head.encode() + b"x" * 500_000).startswith(b"HTTP/1.1 404")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nonsense_is_answered_or_cut_and_never_a_surprise(showing: Showing, host: str, seed: int) -> None:
+    """Requests with bytes changed, added and left out; `showing` fails at its end if anything was unforeseen."""
+    chance = random.Random(seed)
+    token = f"X-Skerry-Preview-Token: {TOKEN}\r\n"
+    whole = (
+        f"GET /x?skerry_token={TOKEN} HTTP/1.1\r\nHost: {host}\r\n\r\n",
+        f"POST / HTTP/1.1\r\nHost: {host}\r\n{token}Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        f"POST / HTTP/1.1\r\nHost: {host}\r\n{token}Content-Length: 5\r\nExpect: 100-continue\r\n\r\nhello",
+        f"GET / HTTP/1.1\r\nHost: {host}\r\n{token}Connection: Upgrade\r\nUpgrade: websocket\r\n\r\nabc",
+        f"HEAD /cookies HTTP/1.0\r\nHost: {host}\r\nCookie: a=b; skerry_preview={TOKEN}\r\n\r\n",
+        f"GET /-/8000-{BOX}/moved HTTP/1.1\r\nHost: 127.0.0.1\r\n{token}\r\n",
+    )
+    extra = (b"\r\n", b"\n", b"\0", b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n", b"Host: x\r\n")
+    for _ in range(100):
+        data = bytearray((chance.choice(whole) * chance.choice((1, 1, 2))).encode())
+        for _ in range(chance.randrange(6)):
+            at = chance.randrange(len(data))
+            what = chance.choice((b"", chance.choice(extra), bytes([chance.randrange(256)])))
+            data[at : at + chance.randrange(4)] = what
+        answer = showing.raw(bytes(data), end=True)
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 ")
+    assert showing.ask(host)[0].status == 200
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nonsense_from_inside_is_told_as_such_or_cut(showing: Showing, seed: int) -> None:
+    """A hostile program's answers: one request gets one answer, or none."""
+    chance = random.Random(seed)
+    whole = (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nhello",
+        b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nSet-Cookie: a\r\nConnection: content-length\r\nContent-Length: 2\r\n\r\nhello",
+    )
+
+    def lie(connection: socket.socket) -> None:
+        connection.recv(65536)
+        data = bytearray(chance.choice(whole) * chance.choice((1, 1, 2)))
+        for _ in range(chance.randrange(5)):
+            at = chance.randrange(len(data))
+            what = chance.choice((b"", b"\r\n", b"\0", b"Content-Length: 3\r\n", bytes([chance.randrange(256)])))
+            data[at : at + chance.randrange(4)] = what
+        connection.sendall(data)
+
+    with talking(lie) as port:
+        host = showing.share(BOX, 8000, port)
+        upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
+        for _ in range(60):
+            more = chance.choice(("Connection: close\r\n", upgrade))
+            request = f"GET / HTTP/1.1\r\nHost: {host}\r\nX-Skerry-Preview-Token: {TOKEN}\r\n{more}\r\n"
+            answer = showing.raw(request.encode(), end=more == upgrade)
+            assert answer == b"" or answer.startswith(b"HTTP/1.1 ")

@@ -146,12 +146,14 @@ class Stream:
         return await self._reader.read(PIECE)
 
     async def write(self, data: bytes) -> None:
+        if self._writer.is_closing():  # uvloop would call it a mistake of ours
+            raise ConnectionResetError
         self._writer.write(data)
         await self._writer.drain()
 
     def end(self) -> None:
         """Nothing more will be written."""
-        with contextlib.suppress(OSError):
+        if not self._writer.is_closing():
             self._writer.write_eof()
 
     def reset(self) -> None:

@@ -12,7 +12,7 @@ import h11
 from skerry.network.worker.previews import headers, pages
 from skerry.network.worker.previews.address import Place
 from skerry.network.worker.previews.pages import Ended
-from skerry.network.worker.previews.upstream import BUFFER, Upstream, Upstreams
+from skerry.network.worker.previews.upstream import BUFFER, Upstream, Upstreams, end, write
 
 SILENT_S = 120.0  # a client that sends nothing of a body that it announced
 AFTERWARDS_S = 2.0  # how long what a client still sends is taken, after an answer that did not wait for it
@@ -42,8 +42,7 @@ class Client:
     async def send(self, event: h11.Event) -> None:
         data = self.http.send(event)
         if data:
-            self.writer.write(data)
-            await self.writer.drain()
+            await write(self.writer, data)
 
     @property
     def left(self) -> bool:
@@ -53,7 +52,7 @@ class Client:
         """The answer is out and the request is not all in. To close now would reset the connection, and with it the
         answer."""
         with contextlib.suppress(TimeoutError, OSError):
-            self.writer.write_eof()
+            end(self.writer)
             async with asyncio.timeout(AFTERWARDS_S):
                 taken = 0
                 while taken < AFTERWARDS_MOST and (data := await self.reader.read(BUFFER)):
@@ -236,11 +235,9 @@ class Exchange:
         data = first or await reader.read(BUFFER)
         while data:
             self._used()
-            writer.write(data)
-            await writer.drain()
+            await write(writer, data)
             data = await reader.read(BUFFER)
-        if writer.can_write_eof():
-            writer.write_eof()
+        end(writer)
 
 
 class _Stale(Exception):
@@ -254,5 +251,4 @@ class ClientLeft(Exception):
 async def _send(upstream: Upstream, event: h11.Event) -> None:
     data = upstream.http.send(event)
     if data:
-        upstream.writer.write(data)
-        await upstream.writer.drain()
+        await write(upstream.writer, data)

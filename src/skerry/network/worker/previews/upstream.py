@@ -118,6 +118,20 @@ class Upstreams:
         self._kept.clear()
 
 
+async def write(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """At the other side's speed. uvloop calls a connection that has ended meanwhile a programmer's mistake."""
+    if writer.is_closing():
+        raise ConnectionResetError
+    writer.write(data)
+    await writer.drain()
+
+
+def end(writer: asyncio.StreamWriter) -> None:
+    """Nothing more will be written."""
+    if not writer.is_closing():
+        writer.write_eof()
+
+
 async def _streams(connected: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     try:
         connected.setblocking(False)
