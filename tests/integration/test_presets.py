@@ -9,11 +9,12 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cli.calling import skerry
-from serving import Server
+from serving import Server, wait_until
 from world import places
 from world.world import World
 
@@ -166,3 +167,64 @@ def test_gits_rewriting_and_login_work_inside(world: World, world_server: Server
     assert asked
     assert all("Basic " + base64.b64encode(b"me:hidden-word").decode() in call["raw"] for call in asked)
     assert world.strays() == []
+
+
+PROXY = """
+import socket, socketserver, threading
+
+def pour(source, sink):
+    while data := source.recv(65536):
+        sink.sendall(data)
+    sink.shutdown(socket.SHUT_WR)
+
+class Handler(socketserver.StreamRequestHandler):
+    def handle(self):
+        first = self.rfile.readline().decode()
+        while self.rfile.readline().strip():
+            pass
+        print(first.strip(), flush=True)
+        host, _, port = first.split()[1].rpartition(":")
+        with socket.create_connection((host, int(port)), 10) as far:
+            self.wfile.write(b"HTTP/1.1 200 OK\\r\\n\\r\\n")
+            threading.Thread(target=pour, args=(far, self.connection), daemon=True).start()
+            pour(self.connection, far)
+
+server = socketserver.ThreadingTCPServer(("192.0.2.1", 0), Handler)
+server.daemon_threads = True
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture
+def proxy(world: World, tmp_path: Path) -> Iterator[tuple[int, Path]]:
+    """A company's proxy on the host's side of the world, and the file in which stands what it was asked for."""
+    asked = tmp_path / "asked"
+    with asked.open("wb") as log:
+        process = subprocess.Popen([*world.inside, sys.executable, "-c", PROXY], stdout=log, stdin=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: asked.read_text().endswith("\n"), "the proxy's port")
+        yield int(asked.read_text()), asked
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_proxy_of_pips_set_up_is_gone_through_and_never_reached_from_inside(
+    world: World, world_server: Server, proxy: tuple[int, Path], tmp_path: Path
+) -> None:
+    world.reset()
+    port, asked = proxy
+    straight = f"curl --silent --max-time 20 http://192.0.2.1:{port}/"
+    said = run_there(
+        world, world_server, tmp_path / "home", "pip",
+        "pip install -q --no-cache-dir tinylib && python -c 'import tinylib; print(tinylib.ANSWER)'"
+        f" && {straight}; {straight} --noproxy '*' || echo reset",
+        PIP_INDEX_URL="https://index.example.test/simple", https_proxy=f"http://192.0.2.1:{port}",
+    )  # fmt: skip
+    assert said.startswith("42\n")
+    assert "is an upstream proxy" in said
+    assert said.endswith("reset\n")
+    lines = asked.read_text().splitlines()[1:]
+    assert "CONNECT index.example.test:443 HTTP/1.1" in lines
+    assert all(line.startswith("CONNECT index.example.test:443 ") for line in lines)
