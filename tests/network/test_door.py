@@ -252,3 +252,56 @@ async def test_who_waits_at_a_door_that_nobody_serves_can_be_refused(door: Door,
         await asyncio.sleep(0.05)
         door.refuse()
     assert "ConnectionResetError" in await waiting
+
+
+async def test_what_goes_to_loopback_is_not_tracked(door: Door, place: Place) -> None:
+    """A table of 262,144 is full after two minutes of 2,000 connections a second between programs inside."""
+    counted = """
+import socket, sys
+families = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+for family, address in families:
+    with socket.socket(family) as server:
+        server.bind((address, 0))
+        server.listen()
+        for _ in range(50):
+            with socket.create_connection(server.getsockname()[:2]) as one:
+                server.accept()[0].close()
+print(open("/proc/net/stat/nf_conntrack").readlines()[1].split()[0])
+"""
+    assert int(place.python(counted), 16) == 0
+    others = counted.replace("families = [", 'socket.create_connection(("203.0.113.1", 80))\nfamilies = [')
+    assert int(place.python(others), 16) == 1
+
+
+@pytest.mark.parametrize("source", ["127.0.0.1", "127.9.9.9", "::1", "198.18.0.3"])
+async def test_a_client_that_binds_itself_to_loopback_comes_to_the_door_alike(
+    door: Door, place: Place, source: str
+) -> None:
+    served = asyncio.create_task(serve(door, 1))
+    target = "2001:db8::1" if ":" in source else "203.0.113.1"
+    code = CONNECT.replace("one.settimeout(5)", f"one.settimeout(5); one.bind(({source!r}, 0))")
+    assert await asyncio.to_thread(place.python, code, target, "80") == "the door"
+    assert await served == [(target, 80)]
+
+
+async def test_the_doors_port_is_no_services_unless_somebody_sits_on_all_others(
+    namespaces: Namespaces, place: Place
+) -> None:
+    made = await doors.make(namespaces, place.pidfd)
+    made.close()
+    assert made.port >= 61000
+    squat = """
+import socket
+held = []
+for port in range(61000, 65536):
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.bind(("0.0.0.0", port))
+    held.append(one)
+print("all", flush=True)
+import time
+time.sleep(600)
+"""
+    with place.running(squat):
+        made = await doors.make(namespaces, place.pidfd)
+        made.close()
+    assert 1024 <= made.port < 61000

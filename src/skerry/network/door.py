@@ -20,8 +20,9 @@ from skerry.network import netlink
 from skerry.network.netns import Kind, Namespaces
 
 BACKLOG: Final = 512
-_TRIES: Final = 64
-_LOWEST, _HIGHEST = 1024, 65535
+# Above what the kernel gives out by itself, where no service has its place; and anywhere, if somebody sits there.
+_PORTS: Final = ((32, 61000), (64, 1024))  # tries, and the lowest
+_HIGHEST: Final = 65535
 
 
 @dataclass(frozen=True)
@@ -100,10 +101,10 @@ def _ipv6() -> bool:
 def _pair(namespaces: Maker, pidfd: int, family: int) -> tuple[socket.socket, socket.socket]:
     """On one port that nobody inside holds, chosen at random: the inside may sit on those that it expects."""
     kinds = [(family, socket.SOCK_STREAM, 0), (socket.AF_INET, socket.SOCK_DGRAM, 0)]
-    for _ in range(_TRIES):
+    for lowest in (lowest for tries, lowest in _PORTS for _ in range(tries)):
         tcp, udp = namespaces.sockets(pidfd, kinds)
         try:
-            _bind(tcp, udp, _LOWEST + secrets.randbelow(_HIGHEST - _LOWEST + 1))
+            _bind(tcp, udp, lowest + secrets.randbelow(_HIGHEST - lowest + 1))
         except BaseException as error:
             tcp.close()
             udp.close()

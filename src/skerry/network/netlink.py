@@ -35,7 +35,8 @@ _NEWTABLE, _DELTABLE, _NEWCHAIN, _NEWRULE = 0, 2, 3, 6
 _NESTED: Final = 0x8000
 _NFPROTO_IPV4, _NFPROTO_IPV6 = 2, 10
 _HOOK_LOCAL_OUT: Final = 3
-_PRIORITY_DSTNAT: Final = -100
+_PRIORITY_RAW, _PRIORITY_DSTNAT = -300, -100  # before connections are tracked, and where they are redirected
+_SOURCE, _DESTINATION = 0, 2  # of a port in a header of TCP or UDP
 _TCP, _UDP = 6, 17
 _RETURN: Final = -5  # NFT_RETURN
 _REG_VERDICT, _REG_1 = 0, 1
@@ -66,7 +67,10 @@ def prepare(route: socket.socket, *, ipv6: bool) -> None:
 
 def redirect(netfilter: socket.socket, port: int) -> None:
     """All TCP but to loopback, and IPv4's UDP to port 53, goes to `port` of loopback. One transaction, which also takes
-    away what an earlier server set: there is no moment with both or with neither."""
+    away what an earlier server set: there is no moment with both or with neither.
+
+    What goes to loopback is not tracked, or 2,000 connections a second between programs inside would fill the table and
+    be dropped; but for what comes from `port`, which the redirect has to lead back."""
     requests: list[tuple[int, int, bytes]] = []
     for family in (_NFPROTO_IPV4, _NFPROTO_IPV6):
         table = _string(1, TABLE)
@@ -74,12 +78,15 @@ def redirect(netfilter: socket.socket, port: int) -> None:
             (_NEWTABLE, _CREATE, _family(family) + table),  # so that there is one to delete
             (_DELTABLE, 0, _family(family) + table),
             (_NEWTABLE, _CREATE, _family(family) + table),
-            (_NEWCHAIN, _CREATE, _family(family) + _chain()),
+            (_NEWCHAIN, _CREATE, _family(family) + _chain("raw", "filter", _PRIORITY_RAW)),
+            (_NEWCHAIN, _CREATE, _family(family) + _chain("output", "nat", _PRIORITY_DSTNAT)),
         ]
-        rules = [_loopback(family), _redirected(_TCP, port)]
+        tracking = [(*_transport(_SOURCE, port), _LEAVE), (*_loopback(family), _expression("notrack"))]
+        leading = [(*_loopback(family), _LEAVE), _redirected(_TCP, port)]
         if family == _NFPROTO_IPV4:
-            rules.append(_redirected(_UDP, port, 53))
-        requests += [(_NEWRULE, _CREATE | _APPEND, _family(family) + _rule(*rule)) for rule in rules]
+            leading.append(_redirected(_UDP, port, 53))
+        for chain, rules in (("raw", tracking), ("output", leading)):
+            requests += [(_NEWRULE, _CREATE | _APPEND, _family(family) + _rule(chain, *rule)) for rule in rules]
     batch = struct.pack("=BBH", 0, 0, socket.htons(_NFTABLES))
     messages = [_message(_NFNL_BATCH_BEGIN, _REQUEST, 0, batch)]
     for number, (kind, flags, body) in _counted(requests):
@@ -95,13 +102,13 @@ def _family(family: int) -> bytes:
     return struct.pack("=BBH", family, 0, 0)
 
 
-def _chain() -> bytes:
-    hook = _attribute(1, struct.pack(">I", _HOOK_LOCAL_OUT)) + _attribute(2, struct.pack(">i", _PRIORITY_DSTNAT))
-    return _string(1, TABLE) + _string(3, "output") + _nest(4, hook) + _string(7, "nat")
+def _chain(name: str, kind: str, priority: int) -> bytes:
+    hook = _attribute(1, struct.pack(">I", _HOOK_LOCAL_OUT)) + _attribute(2, struct.pack(">i", priority))
+    return _string(1, TABLE) + _string(3, name) + _nest(4, hook) + _string(7, kind)
 
 
-def _rule(*expressions: bytes) -> bytes:
-    return _string(1, TABLE) + _string(2, "output") + _nest(4, b"".join(_nest(1, one) for one in expressions))
+def _rule(chain: str, *expressions: bytes) -> bytes:
+    return _string(1, TABLE) + _string(2, chain) + _nest(4, b"".join(_nest(1, one) for one in expressions))
 
 
 def _expression(name: str, *attributes: bytes) -> bytes:
@@ -117,18 +124,22 @@ def _equals(value: bytes) -> bytes:
 
 
 def _loopback(family: int) -> tuple[bytes, ...]:
-    """What goes to loopback is left alone. The destination stands at 16 in an IPv4 header, at 24 in one of IPv6."""
+    """It goes to loopback. The destination stands at 16 in an IPv4 header, at 24 in one of IPv6."""
     offset, length, address = (16, 1, b"\x7f") if family == _NFPROTO_IPV4 else (24, 16, bytes(15) + b"\x01")
     load = _expression("payload", _number(1, _REG_1), _number(2, 1), _number(3, offset), _number(4, length))
-    verdict = _nest(2, _attribute(1, struct.pack(">i", _RETURN)))
-    return load, _equals(address), _expression("immediate", _number(1, _REG_VERDICT), _nest(2, verdict))
+    return load, _equals(address)
+
+
+def _transport(offset: int, port: int) -> tuple[bytes, ...]:
+    """It comes from, or goes to, that port."""
+    load = _expression("payload", _number(1, _REG_1), _number(2, 2), _number(3, offset), _number(4, 2))
+    return load, _equals(struct.pack(">H", port))
 
 
 def _redirected(protocol: int, port: int, of_port: int | None = None) -> tuple[bytes, ...]:
     expressions = [_expression("meta", _number(2, 16), _number(1, _REG_1)), _equals(bytes([protocol]))]
     if of_port is not None:
-        load = _expression("payload", _number(1, _REG_1), _number(2, 2), _number(3, 2), _number(4, 2))
-        expressions += [load, _equals(struct.pack(">H", of_port))]
+        expressions += _transport(_DESTINATION, of_port)
     target = _nest(2, _attribute(1, struct.pack(">H", port)))
     expressions.append(_expression("immediate", _number(1, _REG_1), target))
     return (*expressions, _expression("redir", _number(1, _REG_1)))
@@ -148,6 +159,11 @@ def _nest(kind: int, value: bytes) -> bytes:
 
 def _string(kind: int, value: str) -> bytes:
     return _attribute(kind, value.encode() + b"\0")
+
+
+_LEAVE: Final = _expression(
+    "immediate", _number(1, _REG_VERDICT), _nest(2, _nest(2, _attribute(1, struct.pack(">i", _RETURN))))
+)
 
 
 def _message(kind: int, flags: int, number: int, body: bytes) -> bytes:
