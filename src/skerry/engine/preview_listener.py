@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import logging
 import re
 import socket
@@ -76,6 +77,8 @@ class PreviewListener:
         port = self.addresses.port
         if port != wanted and wanted:
             log.warning("the port for previews is taken: they are served on another", extra={"port": port})
+        if not ipaddress.ip_address(host).is_loopback:
+            log.warning("previews are served beyond this host, without encryption", extra={"host": host})
         log.info("previews", extra={"address": f"{host}:{port}", "domains": self.addresses.domains})
         self._note.write_text(f"{self._setting} {port}\n")
 
