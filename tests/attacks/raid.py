@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,7 @@ def plant(box: Sandbox) -> None:
 def raid(box: Sandbox, script: str, user: str, facts: dict[str, Any], *names: str) -> dict[str, Outcome]:
     """The attacks of a script by a user of the sandbox: those that are named, or all that are for that user."""
     names = names or tuple(attack.name for attack in attacks(script) if user in attack.by)
-    argv = ["python3", f"{PLACE}/{script}", json.dumps(facts | {"inside": True}), *names]
+    argv = ["python3", f"{PLACE}/{script}", json.dumps(facts | {"inside": True, "scratch": "/tmp"}), *names]
     done = box.run(argv, user=user, timeout=60)
     assert done.ok, done.stderr
     return _outcomes(done.stdout)
@@ -101,11 +102,12 @@ def raid(box: Sandbox, script: str, user: str, facts: dict[str, Any], *names: st
 
 def control(script: str, where: str, facts: dict[str, Any]) -> dict[str, Outcome]:
     """The same attacks where they should succeed."""
-    facts = facts | {"first": [facts["victim"]]}
     names = [attack.name for attack in attacks(script) if attack.control == where]
     before = _NAMESPACES if where == "namespace" else []
-    argv = [*before, sys.executable, str(INSIDE / script), json.dumps(facts), *names]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": ""})
+    with tempfile.TemporaryDirectory() as scratch:
+        facts = facts | {"first": [facts["victim"]], "scratch": scratch}
+        argv = [*before, sys.executable, str(INSIDE / script), json.dumps(facts), *names]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": ""})
     assert done.returncode == 0, done.stderr
     return _outcomes(done.stdout)
 

@@ -123,7 +123,8 @@ def test_nonsense_is_refused_before_it_is_sent(listening: Listening) -> None:
         terminal.write(b"x")
 
 
-def test_a_server_that_goes_and_comes_is_not_noticed(tmp_path: Path) -> None:
+def test_a_server_that_goes_and_comes_is_not_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "CLOSE_WITHIN_S", 0.3)  # nobody reads its farewell
     first = Listening(tmp_path, listen=None).start()
     with terminal_at(first) as terminal:
         terminal.write(b"before")
@@ -234,9 +235,8 @@ def answering(tmp_path: Path, answer: Callable[[str], bytes]) -> Iterator[str]:
                     key = next(line.split(": ")[1] for line in lines if line.lower().startswith("sec-websocket-key"))
                     try:
                         connection.sendall(answer(key))
-                        connection.settimeout(1)
-                        while connection.recv(65536):
-                            pass
+                        connection.settimeout(0.5)
+                        connection.recv(65536)  # a farewell, if there is one
                     except OSError:
                         continue
 
@@ -304,7 +304,7 @@ def test_messages_that_make_no_sense_are_an_error_and_not_asked_for_again(tmp_pa
 
 
 def test_one_that_always_breaks_off_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "GIVE_UP_AFTER", 1.0)
+    monkeypatch.setattr(patience, "GIVE_UP_AFTER", 0.5)
     for last in (closing(1001), b"\x89\x00" + closing(1001)):
         answer = switched(text('{"type":"unheard-of"}'), last)
         with answering(tmp_path, answer) as at, Terminal(sandbox_at(at), ECHO) as terminal, pytest.raises(SkerryError):

@@ -49,16 +49,14 @@ def run(http: httpx.Client, line: str) -> str:
 @pytest.mark.parametrize("point", faults.POINTS)
 def test_a_server_killed_at_any_step_leaves_a_sandbox_complete_or_gone(house: Server, point: str) -> None:
     made_before = point.partition(".")[0] in ("stop", "delete")
-    if made_before:
-        house.start()
-        with house.http() as http:
+    house.start(SKERRY_FAULT=point)
+    with house.http() as http:
+        if made_before:
             made = http.post("/v1/sandboxes", json={"name": "subject"})
             assert made.status_code == 201, made.text
             run(http, "echo kept > /workspace/note; sync")
-        house.end()
-    house.start(SKERRY_FAULT=point)
-    with house.http() as http, pytest.raises(httpx.TransportError):
-        drive(http, point)
+        with pytest.raises(httpx.TransportError):
+            drive(http, point)
     assert house.process is not None
     assert house.process.wait(10) == -9
     house.start()

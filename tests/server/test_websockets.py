@@ -217,7 +217,10 @@ def test_what_was_sent_before_the_close_is_heard(listening: Listening, process: 
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_program_that_does_not_read_makes_its_viewer_wait(listening: Listening) -> None:
+def test_a_program_that_does_not_read_makes_its_viewer_wait(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(websocket, "CLOSE_WITHIN_S", 0.5)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with RawViewer(listening, DEAF) as viewer:
         assert viewer.send_until_it_stands(frame(b"x" * 60000)) < 8 << 20
@@ -313,7 +316,8 @@ def test_an_unexpected_error_tells_nothing(listening: Listening) -> None:
     wait_until(lambda: listening.engine.terminals.open_now == 0, "the terminal to be let go")
 
 
-def test_a_stop_tells_viewers_and_waits_for_none(tmp_path: Path) -> None:
+def test_a_stop_tells_viewers_and_waits_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "CLOSE_WITHIN_S", 0.5)
     listening = Listening(tmp_path, listen=None).start()
     with view(listening, ECHO) as viewer, RawViewer(listening, FLOOD), RawViewer(listening, DEAF) as deaf:
         deaf.send_until_it_stands(frame(b"x" * 60000))

@@ -119,7 +119,7 @@ def overwrite_its_program_through_proc() -> object:
 def overwrite_its_program() -> object:
     path = "/run/skerry/bin/skerry-keeper"
     if not os.path.exists(path):
-        path = f"/tmp/program-{os.getpid()}"  # the control: any file of one's own
+        path = f"{FACTS['scratch']}/program"  # the control: any file of one's own
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o755))
     return first_gain(
         lambda: os.open(path, os.O_WRONLY), lambda: os.truncate(path, 0), lambda: os.chmod(path, 0o777),

@@ -55,8 +55,9 @@ def climb_out_through_an_open_fd_of_some_process() -> object:
 @attack("host")
 def climb_out_of_a_chroot_in_the_chroot() -> object:
     out = os.open("/", os.O_RDONLY | os.O_DIRECTORY)
-    os.makedirs("/tmp/jail", exist_ok=True)
-    os.chroot("/tmp/jail")
+    jail = f"{FACTS['scratch']}/jail"
+    os.makedirs(jail, exist_ok=True)
+    os.chroot(jail)
     os.fchdir(out)
     for _ in range(64):
         os.chdir("..")

@@ -19,7 +19,7 @@ def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -
 
 
 def place() -> str:
-    path = f"/tmp/place-{os.getpid()}"
+    path = f"{FACTS['scratch']}/place-{os.getpid()}"
     os.makedirs(path, exist_ok=True)
     return path
 
