@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skerry.errors import InvalidRequest
-from skerry.types import DEFAULT_LIMITS, Lifecycle, Limits, check_line, parse_size, parse_span
+from skerry.types import DEFAULT_LIMITS, Lifecycle, Limits, SecretForm, check_line, parse_size, parse_span
 
 RUN_BASE = Path("/run/skerry")
 OPERATOR_FILE = Path("/etc/skerry/config.toml")
@@ -86,6 +86,25 @@ def _pairs(value: Any, name: str) -> dict[str, str]:
     return {_text(key, name): _text(item, f"{name}.{key}") for key, item in value.items()}
 
 
+def _secrets(value: Any, name: str) -> dict[str, dict[str, Any]]:
+    """Where secrets go, by their names. Never where their values come from: a project's file is whoever's who wrote it,
+    and could have any file and variable of its user sent anywhere."""
+    if not isinstance(value, dict) or not all(isinstance(form, dict) for form in value.values()):
+        raise InvalidRequest(f"{name}: not a table of secrets", hint='[secrets.TOKEN] hosts = ["api.example.com"]')
+    forms = {}
+    for key, form in value.items():
+        if stray := form.keys() - {"hosts", "header", "query", "basic"}:
+            raise InvalidRequest(
+                f"{name}.{key}: {sorted(stray)[0]!r} can't be set here",
+                hint=f"a value is given by whoever makes the sandbox: --secret {key}",
+            )
+        texts = {how: _text(text, f"{name}.{key}.{how}") for how, text in form.items() if how != "hosts"}
+        hosts = _words(form.get("hosts", ()), f"{name}.{key}.hosts")
+        SecretForm(name=key, hosts=hosts, **texts)
+        forms[key] = {"hosts": hosts, **texts}
+    return forms
+
+
 @dataclass(frozen=True)
 class Setting:
     """One row. `project` rows may also stand in a project's skerry.toml."""
@@ -122,6 +141,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("network.allow", (), _words, "what a new sandbox may reach", project=True),
     Setting("network.deny", (), _words, "what no new sandbox may reach", project=True),
     Setting("network.presets", (), _words, "presets of a new sandbox: pip, npm, apt, git", project=True),
+    Setting("secrets", {}, _secrets, "where secrets go, by name; --secret NAME gives one its value", project=True),
     Setting("network.ask_url", None, _text, "asked, by POST, about what no rule names (on_unknown=\"ask\")"),
     Setting("network.ask_timeout", "30s", _span, "how long an answer may take; then it is no"),
     Setting("max.network", ("*",), _words, "rules beyond which no sandbox may reach, whatever its own policy says"),

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from skerry.cli.secrets import secret_options, secrets
 from skerry.client.secrets import Secret
+from skerry.config import load
 from skerry.errors import InvalidRequest
 
 VALUE = "s3cr3t-value-0123456789"
@@ -123,7 +124,7 @@ def test_what_can_not_be_is_refused_when_it_is_written(wrong: dict[str, Any]) ->
 @click.command()
 @secret_options
 def command(**given: Any) -> None:
-    for secret in secrets(given):
+    for secret in secrets(given, load(project=Path.cwd())):
         form = secret.read().form
         click.echo(f"{form.name} {','.join(form.hosts)} {form.header} {form.query} {form.basic}")
 
@@ -161,6 +162,38 @@ def test_a_value_on_the_command_line_is_refused_and_not_told(args: tuple[str, ..
     with pytest.raises(InvalidRequest) as refused:
         call(*args)
     assert "s3cr3t" not in f"{refused.value} {refused.value.hint}"
+
+
+def test_a_projects_file_says_where_a_secret_goes_and_its_user_gives_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOKEN", VALUE)
+    (tmp_path / "skerry.toml").write_text('[secrets.TOKEN]\nhosts = ["a.example"]\nheader = "X-Key: {}"\n')
+    assert call() == "", "not unless it is named"
+    assert call("--secret", "TOKEN") == "TOKEN a.example X-Key: {} None None\n"
+    with pytest.raises(InvalidRequest, match="does not say where it goes"):
+        call("--secret", "OTHER")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[secrets.TOKEN]\nhosts = ["a.example"]\nfile = "/etc/shadow"\n',
+        '[secrets.TOKEN]\nhosts = ["a.example"]\nenv = "AWS_SECRET_ACCESS_KEY"\n',
+        '[secrets.TOKEN]\nhosts = ["a.example"]\ncommand = ["cat", "/etc/shadow"]\n',
+        '[secrets.TOKEN]\nhosts = ["a.example"]\nvalue = "s3cr3t-value"\n',
+        "[secrets.TOKEN]\n",
+        '[secrets.TOKEN]\nhosts = ["a.example"]\nheader = 5\n',
+        '[secrets."a b"]\nhosts = ["a.example"]\n',
+        'secrets = "TOKEN"\n',
+    ],
+)
+def test_a_projects_file_names_no_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "skerry.toml").write_text(text)
+    with pytest.raises(InvalidRequest):
+        call()
 
 
 def test_a_variable_that_is_not_set_is_named() -> None:

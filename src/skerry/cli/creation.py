@@ -46,7 +46,7 @@ def creation(given: dict[str, Any], *, project: Path | None = None) -> dict[str,
     network = policy(given, settings)
     return {
         **({"network": network} if network is not None else {}),
-        "secrets": secrets(given),
+        "secrets": secrets(given, settings),
         "image": given.pop("image") or wished(settings, "image") or "base",
         "env": {**(wished(settings, "env") or {}), **pairs(given.pop("env"), "-e", inherit=True)},
         "labels": pairs(given.pop("labels"), "--label"),

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
+from skerry.cli.policy import wished
 from skerry.client.secrets import Secret
+from skerry.config import Settings
 from skerry.errors import InvalidRequest
 from skerry.types.hosts import BadHost, parse_authority
 
@@ -17,8 +19,8 @@ _FORMS = ("header", "query", "basic")
 
 _OPTIONS = (
     click.option(
-        "--secret", "secrets", multiple=True, metavar="NAME=HOST[,HOST]",
-        help="A secret for these hosts alone; its value is that of your variable NAME.",
+        "--secret", "secrets", multiple=True, metavar="NAME[=HOST,…]",
+        help="A secret for these hosts, or those in skerry.toml; its value is that of your variable NAME.",
     ),
     click.option(
         "--secret-file", "secret_files", multiple=True, metavar="NAME=PATH@HOST[,HOST]",
@@ -45,8 +47,24 @@ def secret_options(command: F) -> F:
     return command
 
 
-def secrets(given: dict[str, Any]) -> tuple[Secret, ...]:
-    """Taken out of `given`."""
+def secrets(given: dict[str, Any], settings: Settings) -> tuple[Secret, ...]:
+    """Flags, and what the project's skerry.toml says of a secret that is named alone. Taken out of `given`."""
+    named = [word for word in given["secrets"] if "=" not in word]
+    given["secrets"] = tuple(word for word in given["secrets"] if "=" in word)
+    return tuple(_of_project(name, settings) for name in named) + _of_flags(given)
+
+
+def _of_project(name: str, settings: Settings) -> Secret:
+    form = (wished(settings, "secrets") or {}).get(name)
+    if form is None:
+        raise InvalidRequest(
+            "--secret: this directory's skerry.toml does not say where it goes",  # the word itself may be a value
+            hint='--secret NAME=HOST, or [secrets.NAME] hosts = ["…"] there',
+        )
+    return Secret.from_env(name, **form)
+
+
+def _of_flags(given: dict[str, Any]) -> tuple[Secret, ...]:
     forms = {form: _pairs(given.pop(f"secret_{form}"), f"--secret-{form}") for form in _FORMS}
     from_env = _pairs(given.pop("secrets"), "--secret")
     from_file = _pairs(given.pop("secret_files"), "--secret-file")
