@@ -146,6 +146,17 @@ def test_a_pip_that_is_not_set_up_goes_where_it_would_go_itself(machine: Make) -
 
 
 @needs("pip")
+def test_an_index_that_is_a_directory_here_is_not_replaced_by_pips_own_inside(machine: Make) -> None:
+    preset, _ = one(
+        "pip", machine(PIP_INDEX_URL="file:///srv/simple", PIP_EXTRA_INDEX_URL="https://a.example/ https://b.example/")
+    )
+    assert preset.allow == ("a.example:443", "b.example:443")
+    assert preset.env == {"PIP_INDEX_URL": "https://a.example/", "PIP_EXTRA_INDEX_URL": "https://b.example/"}
+    preset, _ = one("pip", machine(PIP_INDEX_URL="file:///srv/simple", PIP_FIND_LINKS="https://links.example/"))
+    assert preset.env == {"PIP_FIND_LINKS": "https://links.example/", "PIP_NO_INDEX": "1"}
+
+
+@needs("pip")
 def test_a_pip_that_only_has_files_is_an_error(machine: Make) -> None:
     with pytest.raises(InvalidRequest, match="files of this machine only"):
         one("pip", machine(PIP_NO_INDEX="1", PIP_FIND_LINKS="/opt/wheels"))

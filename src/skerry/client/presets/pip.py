@@ -12,11 +12,11 @@ from skerry.client.presets.finding import Finding
 from skerry.client.presets.machine import Machine
 from skerry.client.presets.remembered import remembered
 
-# What `pip install` goes by, later ones first. A package that indexes have, to see where their files lie.
+# What `pip install` goes by; a later one wins.
 _SECTIONS: Final = ("global", "install", ":env:")
 _LINE: Final = re.compile(r"(global|install|:env:)\.([a-z-]+)=(.+)")
 _DEFAULT: Final = re.compile(r"--index-url <url>.*?\(default (\S+?)\)")
-_PROBE: Final = "pip"
+_PROBE: Final = "pip"  # a package that indexes have, to see where their files lie
 _COMMANDS: Final = (("pip",), ("pip3",), ("python3", "-m", "pip"))
 
 
@@ -40,10 +40,12 @@ def read(machine: Machine) -> Finding:
                 found.visit(other)
     if settings.get("cert"):
         found.bundles.append(machine.path(settings["cert"]))
-    _set(found, "PIP_INDEX_URL", [plain[url] for url in index[:1] if url in plain and not no_index])
-    _set(found, "PIP_EXTRA_INDEX_URL", [plain[url] for url in extra if url in plain and not no_index])
+    # The first that is on the network stands for one that is a directory here: inside, pip would look for its own.
+    carried = [plain[url] for url in (indexes if index else extra) if url in plain and not no_index]
+    _set(found, "PIP_INDEX_URL", carried[:1] if index else [])
+    _set(found, "PIP_EXTRA_INDEX_URL", carried[1:] if index else carried)
     _set(found, "PIP_FIND_LINKS", [plain[url] for url in links if url in plain])
-    _set(found, "PIP_NO_INDEX", ["1"] * no_index)
+    _set(found, "PIP_NO_INDEX", ["1"] if no_index or (index and not carried) else [])
     _set(found, "PIP_TRUSTED_HOST", _words(settings, "trusted-host"))
     _set(found, "PIP_DEFAULT_TIMEOUT", _words(settings, "timeout") or _words(settings, "default-timeout"))
     return found
