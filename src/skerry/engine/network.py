@@ -23,6 +23,7 @@ from skerry.engine.reach import Reach
 from skerry.engine.rows import Row, Spec
 from skerry.errors import HostUnsupported, QuotaExceeded, SkerryError
 from skerry.network import door as doors
+from skerry.network.checks import checks
 from skerry.network.door import Door
 from skerry.network.messages import (
     Ask,
@@ -107,6 +108,7 @@ class Doors:
         self.worker = Supervisor(self._uid, self._heard, self._renew)
         self.worker.start()
         self._spawn(self._refuse_meanwhile(self.worker))
+        self._spawn(_try_out())
 
     async def close(self) -> None:
         """No worker, no sockets: nothing gets out until the next server is there."""
@@ -349,6 +351,13 @@ def rules_of(spec: Spec, settings: Settings, secrets: tuple[Brokered, ...], auth
         total=_least(network.total, settings["max.traffic"]),
         connections=min(network.connections or settings["max.connections"], settings["max.connections"]),
     )  # fmt: skip
+
+
+async def _try_out() -> None:
+    """A host that can't make doors is told of at once; and one that can has loaded its modules for it by then."""
+    for check in await asyncio.to_thread(checks):
+        if check.ok is not True:
+            log.warning("no sandbox can be given a network", extra={"error": check.detail, "hint": check.fix})
 
 
 def _least(*sizes: str | int | None) -> int | None:
