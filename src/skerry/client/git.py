@@ -8,7 +8,7 @@ from typing import Final
 
 from skerry.client.outcome import checked
 from skerry.errors import CommandFailed, InvalidRequest
-from skerry.types import Result, check_text
+from skerry.types import Attempt, Result, check_text
 
 _SCHEMES: Final = ("file", "git", "http", "https", "ssh")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -83,6 +83,14 @@ def shown(source: str) -> str:
     return _SIGNED_IN.sub("", source)
 
 
+def _refused(attempt: Attempt, said: str) -> tuple[str, str]:
+    """By the sandbox's policy, which knows better than git what it was."""
+    rule = (attempt.hint or "").removeprefix("--allow ").strip('"')
+    allow = f'network=Network(allow=("{rule}",)) would allow it; ' if rule and rule != attempt.hint else ""
+    message = f"{attempt.host} can't be reached from the sandbox: {attempt.why}\n{said}"
+    return message, f"{allow}or clone it here and bring it in with files.upload()"
+
+
 def cloned(result: Result, source: str, path: str, branch: str | None) -> Result:
     """The result if all went well; else an error that says what to do."""
     if result.ok or result.timed_out:
@@ -92,7 +100,9 @@ def cloned(result: Result, source: str, path: str, branch: str | None) -> Result
     message, hint = f"git clone failed: {said or f'exit code {result.exit_code}'}", result.hint
     if result.exit_code == 127 and "git" in said:
         message, hint = "there is no git in the sandbox", "`apt-get install git` as root, or another image"
-    for pattern, text, help_ in _REFUSALS:
+    if result.denied:
+        message, hint = _refused(result.denied[-1], said)
+    for pattern, text, help_ in _REFUSALS if not result.denied else ():
         if match := re.search(pattern, said):
             facts |= match.groupdict()
             message, hint = f"{text.format(**facts)}\n{said}", help_.format(**facts)
