@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +81,19 @@ def test_a_placeholder_stays_the_same_and_is_nobody_elses(store: Secrets) -> Non
     assert store._read("sb-bbbbbbbbbb").placeholder("TOKEN") != first  # type: ignore[union-attr]
 
 
-def test_a_ca_is_kept_until_it_would_not_outlive_its_sandbox(store: Secrets) -> None:
+def test_a_ca_is_kept_until_a_life_begins_that_it_would_not_outlive(store: Secrets) -> None:
     store.put("sb-aaaaaaaaaa", [secret()])
     first = store.authority(row(secret()))
-    assert store.authority(row(secret(), life="2h")) == first
+    store.renew(row(secret(), life="2h"))
+    assert store.authority(row(secret(), life="30d")) == first, "not in the middle of one"
+    store.renew(row(secret(), life="30d"))
     assert store.authority(row(secret(), life="30d")) != first
+
+
+def test_all_who_ask_at_once_get_the_same_ca(store: Secrets) -> None:
+    store.put("sb-aaaaaaaaaa", [secret()])
+    with ThreadPoolExecutor(16) as pool:
+        assert len(set(pool.map(lambda _: store.authority(row(secret())), range(64)))) == 1
 
 
 def test_a_broken_or_missing_file_means_no_secrets_and_no_crash(

@@ -195,9 +195,11 @@ class Engine:
             if request.secrets is not None:
                 await asyncio.to_thread(self.host.secrets.put, row.id, request.secrets)
             live.row = self.host.rows.update(row, spec=spec, ends_at=ends_at)
+            if request.lifecycle is not None:
+                self.host.secrets.renew(live.row)
             if row.state == "running":
                 await self._configure(live)
-            if request.secrets is not None:
+            if request.secrets is not None or request.lifecycle is not None:
                 await self.doors.changed(live)
         return live.row.info()
 

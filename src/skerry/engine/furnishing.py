@@ -95,10 +95,12 @@ def make(secrets: Secrets, row: Row) -> Furniture:
     return Furniture(certificates, files)
 
 
-async def begin(secrets: Secrets, row: Row) -> Furniture:
-    """The same, beside other work; a sandbox that gets nothing costs no thread."""
+async def begin(secrets: Secrets, row: Row, *, anew: bool = False) -> Furniture:
+    """The same, beside other work; a sandbox that gets nothing costs no thread. `anew`: its life begins."""
     if not (row.spec.network.presets or secrets.needed(row)):
         return Furniture()
+    if anew:
+        secrets.renew(row)
     return await asyncio.to_thread(make, secrets, row)
 
 

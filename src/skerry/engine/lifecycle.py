@@ -135,7 +135,7 @@ async def start(host: Host, live: Live) -> None:
     runtime = host.runtime(row.spec.options.runtime)
     base = ranges.take(host.instance, row.id)
     passed("start.range")
-    furniture = asyncio.ensure_future(furnishing.begin(host.secrets, row))  # while the wall is raised
+    furniture = asyncio.ensure_future(furnishing.begin(host.secrets, row, anew=True))  # while the wall is raised
     try:
         wall = host.wall(row, runtime, base)
         init = await runtime.start(wall)

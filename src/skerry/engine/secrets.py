@@ -12,6 +12,7 @@ import hmac
 import logging
 import os
 import secrets
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -50,13 +51,15 @@ class Secrets:
     def __init__(self, directory: Path, ceiling: Sequence[str] = ()) -> None:
         self._directory = directory
         self._ceiling = tuple(ceiling)
+        self._writing = threading.Lock()  # two that find no CA at once must not make two
 
     def put(self, sandbox: str, values: Sequence[SecretValue]) -> None:
         """All the secrets of a sandbox from now on."""
-        kept = self._read(sandbox)
-        if kept is None and not values:
-            return
-        self._write(sandbox, msgspec.structs.replace(kept or _new(), secrets=tuple(values)))
+        with self._writing:
+            kept = self._read(sandbox)
+            if kept is None and not values:
+                return
+            self._write(sandbox, msgspec.structs.replace(kept or _new(), secrets=tuple(values)))
 
     def forms(self, sandbox: str) -> tuple[SecretForm, ...] | None:
         """What there is without its values; None if there is no file."""
@@ -82,12 +85,26 @@ class Secrets:
         """The sandbox's CA, if any of its TLS is opened; made at the first need of one. Others cost nothing."""
         if not self.needed(row):
             return None
-        kept = self._read(row.id) or _new()
-        life = _life(row.spec)
-        if kept.authority is None or not authority.outlives(kept.authority, life):
-            kept = msgspec.structs.replace(kept, authority=authority.make(row.id, life))
-            self._write(row.id, kept)
-        return kept.authority
+        with self._writing:
+            kept = self._read(row.id) or _new()
+            if kept.authority is None:
+                kept = self._with_authority(row, kept)
+            return kept.authority
+
+    def renew(self, row: Row) -> None:
+        """At the beginning of a life, or of another one: a CA that would not outlive it is replaced. Never in between:
+        what is inside and what the worker has must be of one CA."""
+        if not self.needed(row):
+            return
+        with self._writing:
+            kept = self._read(row.id) or _new()
+            if kept.authority is None or not authority.outlives(kept.authority, _life(row.spec)):
+                self._with_authority(row, kept)
+
+    def _with_authority(self, row: Row, kept: Kept) -> Kept:
+        kept = msgspec.structs.replace(kept, authority=authority.make(row.id, _life(row.spec)))
+        self._write(row.id, kept)
+        return kept
 
     def needed(self, row: Row) -> bool:
         return bool(row.spec.secrets) or inspects(row.spec.network, self._ceiling)
