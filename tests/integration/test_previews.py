@@ -371,6 +371,14 @@ def test_urls_stay_good_when_the_server_is_started_again(own_server: Server, how
         wait_until(lambda: _quietly(lambda: ask(preview)[0]) == 200, "the preview to be back")
 
 
+def test_what_is_left_of_sandboxes_that_are_gone_is_swept(own_server: Server) -> None:
+    own_server.start(**ANY_PORT)
+    own_server.end()
+    own_server.sql("INSERT INTO previews VALUES ('sb-aaaaaaaaaa', 80, 'pv-a', 0, 'token', 0, NULL)")
+    own_server.start(**ANY_PORT)
+    assert own_server.sql("SELECT * FROM previews") == []
+
+
 def test_a_worker_that_dies_is_replaced(own_server: Server) -> None:
     own_server.start()
     with Sandbox(server=own_server.address) as sandbox:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import os
 import random
 import socket
 import subprocess
@@ -487,6 +489,25 @@ def test_a_client_that_leaves_takes_its_connection_inside_with_it(showing: Showi
     with talking(silent) as port:
         open_stream(showing, showing.share(BOX, 8000, port)).close()
         assert ended.wait(20)
+
+
+def test_no_descriptor_is_left_behind(showing: Showing, program: Any, host: str) -> None:
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    showing.ask(host)
+    showing.unshare(BOX, 8000)
+    before = count()
+    for _ in range(10):
+        host = showing.share(BOX, 8000, program.server_port)
+        for path in ("/", "/torn", "/close", "/nonsense", "/nothing", "/until-close"):
+            with contextlib.suppress(http.client.HTTPException, ConnectionError):
+                showing.ask(host, path)
+        open_stream(showing, host).close()
+        with open_stream(showing, host):
+            showing.unshare(BOX, 8000)
+        program.gate.release(6)  # the program's own ends
+    wait_until(lambda: count() <= before + 4, "the descriptors to be closed")
 
 
 # -- attacks on the listener ------------------------------------------------------------------------------------------
