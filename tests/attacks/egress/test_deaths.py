@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attacks.egress.trying import Try, carry_in, door_port, tried
+from attacks.egress.trying import Try, carry_in, door_port, tried, worker_of
 from serving import Server, wait_until
 from world import places
 from world.world import World
@@ -41,18 +41,6 @@ def own(world: World, own_world_server: Server) -> Iterator[Sandbox]:
     with Sandbox(server=own_world_server.address, network=network) as sandbox:
         carry_in(sandbox)
         yield sandbox
-
-
-def worker_of(server: Server) -> int | None:
-    assert server.process is not None
-    for children in Path(f"/proc/{server.process.pid}/task").glob("*/children"):
-        for child in children.read_text().split():
-            try:
-                if "skerry.network.worker" in Path(f"/proc/{child}/cmdline").read_text():
-                    return int(child)
-            except OSError:
-                continue
-    return None
 
 
 def status_of(pid: int | None) -> dict[str, str]:

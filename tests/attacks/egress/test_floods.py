@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from attacks.egress.trying import PLACE, Try, carry_in, jobs, tried
+from attacks.egress.trying import PLACE, Try, carry_in, jobs, tried, worker_of
 from serving import Server, wait_until
 from world import places
 from world.world import World
@@ -27,6 +28,17 @@ def shout(sandbox: Sandbox, batch: dict[str, Try]) -> Process:
     process.stdin.write(jobs(batch))
     process.stdin.close()
     return process
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_stays_open(world_server: Server, guest: Sandbox, loud: Sandbox) -> Iterator[None]:
+    """Of all that was opened, no descriptor is left in the worker; nor did it have to be started anew."""
+    worker = worker_of(world_server)
+    descriptors = Path(f"/proc/{worker}/fd")
+    before = len(list(descriptors.iterdir()))
+    yield
+    wait_until(lambda: len(list(descriptors.iterdir())) < before + 40, "the worker to close what it opened", 20)
+    assert worker_of(world_server) == worker
 
 
 def others_still_can(world: World, world_server: Server, guest: Sandbox) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 
 import pytest
@@ -153,4 +154,8 @@ def test_ten_thousand_rebinding_tries(world: World, guest: Sandbox) -> None:
     world.teach("turncoat.example.test", *(turn for other in closed * 2000 for turn in ([places.API], other)))
     for _ in range(10):
         batch = {f"{n}": Try("many", ["get", 125, ["turncoat.example.test"]]) for n in range(8)}
-        assert tried(world, guest, batch, timeout=110).strays == []
+        seen = tried(world, guest, batch, timeout=110)
+        assert seen.strays == []
+        ends = [json.loads(str(outcome.gained)[1:-1]) for outcome in seen.outcomes.values()]
+        assert sum(count for end in ends for count in end.values()) == 1000
+        assert sum(end.get("gained", 0) for end in ends) in range(1, 1000), ends

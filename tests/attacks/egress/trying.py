@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attacks.raid import Outcome
+from serving import Server
 from world.world import World
 
 from skerry import Result, Sandbox
@@ -75,6 +76,18 @@ def door_port(world: World, sandbox: Sandbox) -> int:
     found = tried(world, sandbox, {"ports": Try("own_ports", [])}).outcomes["ports"].gained
     assert found is not None
     return int(json.loads(found)[0])
+
+
+def worker_of(server: Server) -> int | None:
+    assert server.process is not None
+    for children in Path(f"/proc/{server.process.pid}/task").glob("*/children"):
+        for child in children.read_text().split():
+            try:
+                if "skerry.network.worker" in Path(f"/proc/{child}/cmdline").read_text():
+                    return int(child)
+            except OSError:
+                continue
+    return None
 
 
 def jobs(batch: dict[str, Try]) -> str:

@@ -157,10 +157,12 @@ def raw_tls(host: str, port: int, data: str, wanted: str, limit_s: float = 3) ->
         raise Refused(repr(said[:600]))
 
 
-def hello(host: str, port: int, sni: str) -> object:
-    """A TLS ClientHello by hand, with any bytes as its SNI. The gain is a ServerHello."""
-    name = sni.encode("latin-1")
-    entry = b"\0" + struct.pack("!H", len(name)) + name
+def hello(host: str, port: int, sni: str, cut: str = "", first: str | None = None) -> object:
+    """A TLS ClientHello by hand, with any bytes as its SNI, and perhaps another SNI before it. `cut`: into "bytes", a
+    pause after the first, or into "records". The gain is a ServerHello."""
+    entry = b""
+    for name in (name.encode("latin-1") for name in (first, sni) if name is not None):
+        entry += b"\0" + struct.pack("!H", len(name)) + name
     names = struct.pack("!HHH", 0, len(entry) + 2, len(entry)) + entry
     groups = struct.pack("!HHHH", 10, 4, 2, 23)
     signatures = struct.pack("!HHHHH", 13, 6, 4, 0x0403, 0x0804)
@@ -169,8 +171,16 @@ def hello(host: str, port: int, sni: str) -> object:
     body = b"\x03\x03" + os.urandom(32) + b"\0" + struct.pack("!HHH", 4, 0xC02B, 0xC02F) + b"\x01\0"
     body += struct.pack("!H", len(extensions)) + extensions
     message = b"\x01" + struct.pack("!I", len(body))[1:] + body
+    size = 20 if cut == "records" else len(message)
+    parts = [message[at : at + size] for at in range(0, len(message), size)]
+    records = b"".join(b"\x16\x03\x01" + struct.pack("!H", len(part)) + part for part in parts)
     with called(host, port) as caller:
-        caller.sendall(b"\x16\x03\x01" + struct.pack("!H", len(message)) + message)
+        caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(len(records)) if cut == "bytes" else ():
+            caller.sendall(records[at : at + 1])
+            time.sleep(0.6 if at == 0 else 0)
+        if cut != "bytes":
+            caller.sendall(records)
         said = everything(caller, 2)
         if said[:1] == b"\x16":
             return "a ServerHello"
