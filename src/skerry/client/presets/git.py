@@ -17,8 +17,8 @@ _HEADER: Final = re.compile(r"(?P<name>[A-Za-z-]+):\s*(?P<value>.+)")
 
 
 def read(machine: Machine) -> Finding:
-    said = machine.ask("git", "config", "--list", "--null")
-    pairs = [(key, value) for key, _, value in (row.partition("\n") for row in (said or "").split("\0")) if key]
+    said = machine.ask("git", "config", "--list", "--null", "--show-scope", here=True)
+    pairs = list(_pairs(said or ""))
     found = Finding("git", machine, lambda url: dict(pairs).get("http.proxy") or machine.proxy_of(url))
     if said is None:
         raise found.error("there is no git on this machine that could be asked for its set-up")
@@ -32,6 +32,15 @@ def read(machine: Machine) -> Finding:
         machine.path(value) for key, value in pairs if re.fullmatch(r"http\.(?:.*\.)?sslcainfo", key) and value
     ]
     return found
+
+
+def _pairs(said: str) -> Iterator[tuple[str, str]]:
+    """Of the repository here the remotes alone: whoever made it must not choose proxies or headers here."""
+    words = said.split("\0")
+    for scope, row in zip(words[::2], words[1::2], strict=False):
+        key, _, value = row.partition("\n")
+        if scope in ("system", "global", "command") or key.startswith("remote."):
+            yield key, value
 
 
 def _urls(key: str, value: str) -> Iterator[str]:

@@ -49,15 +49,18 @@ class Machine:
         except OSError:
             return None
 
-    def ask(self, *argv: str, **variables: str) -> str | None:
-        """What a program of this machine says; None if there is none, or it fails or says nothing in time."""
-        environment = {**self.environ, "LC_ALL": "C.UTF-8", **variables}
+    def ask(self, *argv: str, here: bool = False, variables: Mapping[str, str] | None = None) -> str | None:
+        """What a program of this machine says; None if there is none, or it fails or says nothing in time. Unless it is
+        asked about what is `here`, it runs elsewhere: a project that is to be shut in must have no say in this, neither
+        by an .npmrc of its own nor by a pip.py that Python would find first."""
+        environment = {**self.environ, "LC_ALL": "C.UTF-8", **(variables or {})}
         program = self.program(argv[0])
         if program is None:
             return None
         try:
             done = subprocess.run(
-                [program, *argv[1:]], env={name: value for name, value in environment.items() if value}, cwd=self.cwd,
+                [program, *argv[1:]], env={name: value for name, value in environment.items() if value},
+                cwd=self.cwd if here else "/",
                 check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                 timeout=ANSWER_WITHIN,
             )  # fmt: skip

@@ -1,4 +1,5 @@
-"""npm: its registries, as `npm config ls` tells them, and the logins in .npmrc files, which it does not tell."""
+"""npm: its registries, as `npm config ls` tells them, and the logins in .npmrc files, which it does not tell. What a
+project's own .npmrc says is left to the project."""
 
 from __future__ import annotations
 
@@ -99,12 +100,9 @@ def _sign_in(found: Finding, settings: dict[str, Any], registries: set[str]) -> 
 
 
 def _lines(machine: Machine, settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Of all .npmrc files, what counts less first, as npm would take them with `${VARIABLES}` put in."""
-    project = next(
-        (at / ".npmrc" for at in (machine.cwd, *machine.cwd.parents) if (at / "package.json").exists()), None
-    )
-    given = (settings.get("globalconfig"), settings.get("userconfig"), project or machine.cwd / ".npmrc")
-    for path in given:
+    """Of the machine's and the user's .npmrc, as npm would take them with `${VARIABLES}` put in. Not of the project's:
+    it could have any variable sent to any host."""
+    for path in (settings.get("globalconfig"), settings.get("userconfig")):
         for line in (machine.read(Path(str(path))) or "").splitlines() if path else ():
             key, equals, value = line.strip().partition("=")
             if equals and not key.startswith(("#", ";")):

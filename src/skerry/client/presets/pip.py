@@ -97,7 +97,7 @@ def _file_hosts(machine: Machine, command: tuple[str, ...], index: str, settings
         said = machine.ask(
             *command, "install", "--dry-run", "--no-deps", "--ignore-installed", "--no-input", "--quiet",
             "--disable-pip-version-check", "--timeout=10", "--retries=1", "--report=-", _PROBE,
-            **{**variables, "PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": index},
+            variables={**variables, "PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": index},
         )  # fmt: skip
         try:
             url = json.loads(said or "")["install"][0]["download_info"]["url"]
