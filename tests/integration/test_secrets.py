@@ -282,6 +282,16 @@ def test_a_secret_is_changed_and_taken_away_while_the_sandbox_runs(world: World,
         assert OTHER not in outside(world)
 
 
+def test_a_host_that_comes_to_be_inspected_is_trusted_at_once(world: World, world_server: Server) -> None:
+    with Sandbox(server=world_server.address, network=Network(allow=[API])) as sandbox:
+        assert sandbox.run(f"curl -sS https://{API}/").exit_code == 60, "the image does not know the world's CA"
+        sandbox.network.set(Network(allow=[f"GET {API}/open"]))
+        assert '"/open/x"' in sandbox.run(f"curl -sS https://{API}/open/x", check=True).stdout
+        assert "403" in sandbox.run(f"curl -sS -o /dev/null -w '%{{http_code}}' https://{API}/closed").stdout
+        sandbox.network.set(Network(allow=[API]))
+        assert sandbox.run(f"curl -sS https://{API}/").exit_code == 60
+
+
 def test_secrets_work_again_after_the_server_was_killed(world: World, own_world_server: Server) -> None:
     own_world_server.start()
     with Sandbox(server=own_world_server.address, secrets=[secret()]) as sandbox:
