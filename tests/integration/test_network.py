@@ -14,7 +14,7 @@ from cli.calling import skerry
 from serving import Server, wait_until
 from world.world import World
 
-from skerry import Attempt, Client, Network, Question, Reply, Result, Sandbox
+from skerry import AsyncSandbox, Attempt, Client, Network, Question, Reply, Result, Sandbox
 
 CURL = "curl -sS --max-time 20 -o /dev/null -w '%{http_code}'"
 API, FILES = "http://api.example.test/", "http://files.example.test/"
@@ -273,3 +273,18 @@ def test_the_command_line_tells_what_was_refused_once(world_server: Server, tmp_
     hints = [line for line in done.stderr.decode().splitlines() if line.startswith("hint:")]
     host = "files.example.test"
     assert hints == [f"hint: {host}:80 was refused: no rule allows {host}:80; --allow {host}"]
+
+
+async def test_the_same_awaited(world_server: Server) -> None:
+    async def answer(question: Question) -> bool:
+        return question.host == "api.example.test"
+
+    async with AsyncSandbox(on_unknown=answer, server=world_server.address) as sandbox:
+        assert reached(await sandbox.run(f"{CURL} {API}"))
+        assert not reached(await sandbox.run(f"{CURL} {FILES}"))
+        await sandbox.network.set(Network(allow=["files.example.test"]))
+        assert reached(await sandbox.run(f"{CURL} {FILES}"))
+        hosts = [(one.host, one.decision) async for one in sandbox.network.log()]
+        assert ("files.example.test", "denied") in hosts
+        assert ("files.example.test", "allowed") in hosts
+        assert (await sandbox.network.learn()).allow == ("api.example.test:80", "files.example.test:80")
