@@ -61,6 +61,11 @@ def test_what_a_rule_denied_and_what_is_allowed_anyway_is_not_learned() -> None:
     ]).allow == ()  # fmt: skip
 
 
+def test_a_rule_that_looks_at_requests_is_kept_and_not_widened() -> None:
+    rule = "GET api.example/v1"
+    assert learned([tried("api.example", rule=rule), tried("api.example", denied=True, rule=rule)]).allow == (rule,)
+
+
 def test_a_refused_name_that_never_got_to_a_port_is_learned_for_the_web() -> None:
     assert learned([tried("a.example", None, denied=True)]).allow == ("a.example",)
     assert learned([tried("a.example", None, denied=True), tried("a.example", 22)]).allow == ("a.example:22",)

@@ -33,10 +33,14 @@ def learned(attempts: Iterable[Attempt]) -> Network:
     ports: dict[Host, set[int]] = defaultdict(set)
     named: dict[Host, set[Address]] = defaultdict(set)
     refused_names: set[Host] = set()
+    kept: set[Rule] = set()
     attacks: set[tuple[Host, int]] = set()
     for attempt in attempts:
         host = _host_of(attempt)
         if host is None:
+            continue
+        if (rule := _narrower(attempt)) is not None:
+            kept.add(rule)
             continue
         if attempt.port is None:
             refused_names |= {host} if attempt.decision == "denied" else set()
@@ -50,8 +54,8 @@ def learned(attempts: Iterable[Attempt]) -> Network:
         ports[host].discard(port)
     for host in refused_names - ports.keys():  # it never got to a port, since its name was refused
         ports[host] = {low for low, _ in WEB}
-    rules = [_rule(host, ports[host], named[host]) for host in ports if ports[host]]
-    return Network(allow=tuple(sorted(map(str, _gathered(rules)), key=_by_domain))[:RULES_MOST])
+    rules = _gathered([_rule(host, ports[host], named[host]) for host in ports if ports[host]])
+    return Network(allow=tuple(sorted(map(str, (*rules, *kept)), key=_by_domain))[:RULES_MOST])
 
 
 def patch(network: Network, old: str) -> str:
@@ -69,12 +73,22 @@ def _host_of(attempt: Attempt) -> Host | None:
     """The host of an attempt that a rule could allow; the attempt was told by the worker and is not trusted."""
     if (attempt.rule or "").startswith(_SAID_BY):
         return None
-    if attempt.decision == "denied" and not (attempt.hint or "").startswith(_HINT):
+    if attempt.decision == "denied" and (attempt.rule is not None or not (attempt.hint or "").startswith(_HINT)):
         return None
     try:
         return parse_host(f"[{attempt.host}]" if ":" in attempt.host.strip("[]") else attempt.host)
     except BadHost:
         return None
+
+
+def _narrower(attempt: Attempt) -> Rule | None:
+    """The rule that allowed it, if that looks at requests: host and port alone would allow more."""
+    if attempt.rule is None or not (" " in attempt.rule or "/" in attempt.rule):
+        return None
+    with contextlib.suppress(InvalidRequest):
+        rule = parse_rule(attempt.rule)
+        return rule if rule.restricted else None
+    return None
 
 
 def _addresses_of(attempt: Attempt, host: Host) -> set[Address]:
