@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from attacks.egress.conftest import TRAPS, Raid
 from attacks.egress.trying import Try
@@ -76,6 +78,10 @@ TRAPPED = {
 # From `Network.open()`, which opens what is public and no more.
 PUBLIC = ("no rule's", "not served", "an allowed host's", "the wire's other end")
 CLOSED = {name: one for name, one in (RAW | PROXIED).items() if not any(word in name for word in PUBLIC)}
+
+HOSTS_NAMES = ("localhost", "LOCALHOST.", "localhost.localdomain", "ip6-localhost", "x.localhost", socket.gethostname())
+CLOSED |= {f"connect: {name}": Try("connect", [f"{name}:80", name]) for name in HOSTS_NAMES}
+CLOSED |= {f"absolute: {name}": Try("absolute", [f"http://{name}/", name]) for name in HOSTS_NAMES}
 
 
 @pytest.mark.parametrize("name", RAW)

@@ -127,6 +127,9 @@ def test_the_placeholder_sent_elsewhere_is_stopped_and_recorded(
     }
     batch = {name: Try("raw", [api, 80, data, '"address"']) for name, data in plain.items()}
     batch["its own host without TLS"] = Try("raw", [HOST, 80, request(more=f"X-Key: {placeholder}\r\n"), '"address"'])
+    batch["its own host without TLS, by the proxy"] = Try(
+        "absolute", [f"http://{HOST}/", HOST, "GET", f"X-Key: {placeholder}\r\n"]
+    )
     batch["an inspected host"] = Try(
         "raw_tls",
         [

@@ -68,6 +68,26 @@ def test_a_live_allow_opens_and_leaves_the_rest_closed(world: World, make: objec
     assert seen.strays == []
 
 
+def test_a_deleted_sandbox_leaves_no_connection_behind(world: World, make: object, world_server: Server) -> None:
+    def upstream() -> int:
+        return len(world.run("ss", "-Htn", "state", "established", "dport", "=", "7", check=True).stdout.splitlines())
+
+    wait_until(lambda: upstream() == 0, "those of other tests to end", 10)
+    with Sandbox(server=world_server.address, network=Network(allow=("api.example.test:7",))) as box:
+        box.spawn(["python3", "-c", HOLD, "api.example.test", "7"]).wait_for_output("open", timeout=10)
+        assert upstream() == 1
+    wait_until(lambda: upstream() == 0, "its connection to end", 5)
+
+
+def test_a_sandbox_that_slept_wakes_with_its_policy(world: World, make: object) -> None:
+    box = make(allow=("api.example.test",))  # type: ignore[operator]
+    box.stop()
+    seen = tried(world, box, {"api": Try("get", ["api.example.test"]), "evil": Try("get", ["evil.test"])})
+    assert seen.outcomes["api"].gained is not None, seen.outcomes
+    assert seen.outcomes["evil"].gained is None
+    assert seen.strays == []
+
+
 def test_no_more_connections_than_the_limit(world: World, make: object) -> None:
     box = make(allow=("api.example.test:7",), connections=3)  # type: ignore[operator]
     holders = [box.spawn(["python3", "-c", HOLD, "api.example.test", "7"]) for _ in range(3)]
