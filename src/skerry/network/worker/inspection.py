@@ -19,7 +19,7 @@ from skerry.network.worker.brokering import Broker, BrokeringHooks, WireFilter
 from skerry.network.worker.streams import CHUNK, Stream, Wire
 
 HANDSHAKE_S: Final = 15.0
-LEAVES_MOST: Final = 128  # of one sandbox
+LEAVES_MOST: Final = 32  # of one sandbox
 _PROTOCOLS: Final = ["http/1.1"]
 _Wrap = Callable[[ssl.MemoryBIO, ssl.MemoryBIO], ssl.SSLObject]
 
@@ -121,7 +121,6 @@ class TlsStream:
         self._pending = b""
         self._ended = False
         self._flushing = asyncio.Lock()  # a reader answers key updates while the writer writes
-        self._buffer = memoryview(bytearray(CHUNK))
 
     async def shake(self) -> None:
         while True:
@@ -150,11 +149,13 @@ class TlsStream:
             await self._fill()
 
     def _decrypted(self, most: int) -> bytes:
-        """All records that are here, as one piece."""
+        """All records that are here, as one piece. No stream keeps a buffer: there may be thousands that wait."""
+        most = min(most, self._in.pending + self._tls.pending() + 1)
+        buffer = memoryview(bytearray(most))
         got = 0
         try:
             while got < most:
-                count = int(self._tls.read(most - got, self._buffer[got:]))
+                count = int(self._tls.read(most - got, buffer[got:]))
                 if not count:
                     self._ended = True
                     break
@@ -163,7 +164,7 @@ class TlsStream:
             pass
         except ssl.SSLZeroReturnError:
             self._ended = True
-        return bytes(self._buffer[:got])
+        return bytes(buffer[:got])
 
     def unread(self, data: bytes) -> None:
         self._pending = data + self._pending
