@@ -243,9 +243,9 @@ def test_a_session_has_a_user_of_its_own(box: Sandbox) -> None:
 
 
 def _post(box: Sandbox, body: dict[str, object], wait: bool = True) -> None:
-    from skerry.client.requests import _json, sandbox_path
+    from skerry.client.requests import json_request, sandbox_path
 
-    request = _json("POST", sandbox_path(box.id, "processes") + f"?wait={str(wait).lower()}", body)
+    request = json_request("POST", sandbox_path(box.id, "processes") + f"?wait={str(wait).lower()}", body)
     box.client.value(request, dict)
 
 
