@@ -8,10 +8,13 @@ import os
 import socket
 import struct
 import threading
+from collections.abc import Callable
 
 import pytest
 from network.leaving import Leaving, echo, is_reset, read_all, serving
+from network.namespacing import Place
 
+from skerry.network.netns import Namespaces
 from skerry.network.worker.limits import Meter
 from skerry.network.worker.relay import Pipes, Way
 from skerry.network.worker.streams import Wire
@@ -180,3 +183,58 @@ def test_a_peer_that_is_another_sandbox_now_is_not_kept(leaving: Leaving) -> Non
             assert sock.recv(1) == b"\x02"
             leaving.change(peers={"db": "sb-cccccccccc"})
             assert is_reset(sock)
+
+
+def test_connections_that_stall_full_slow_nobody_but_themselves(leaving: Leaving) -> None:
+    def pour(sock: socket.socket) -> None:
+        while True:
+            sock.sendall(b"x" * 65536)
+
+    with serving(pour) as port, serving(echo) as other:
+        leaving.world.names["far.example"] = ["127.0.0.1"]
+        leaving.open(f"far.example:{port},{other}@127.0.0.1")
+        stalled = [leaving.connect("far.example", port) for _ in range(40)]
+        for sock in stalled:
+            assert sock.recv(1) == b"x"
+        data = os.urandom(2_000_000)
+        with leaving.connect("far.example", other) as sock:
+            sending = threading.Thread(target=sock.sendall, args=(data,))
+            sending.start()
+            got = b""
+            while len(got) < len(data):
+                got += sock.recv(1 << 20)
+            sending.join(10)
+            assert got == data
+        for sock in stalled:
+            sock.close()
+        leaving.quiet()
+
+
+def test_a_flood_from_one_sandbox_leaves_the_others_served(
+    leaving: Leaving, make_place: Callable[[], Place], namespaces: Namespaces
+) -> None:
+    flood = """
+import socket
+print("on", flush=True)
+while True:
+    one = socket.socket()
+    one.setblocking(False)
+    try:
+        one.connect(("203.0.113.1", 443))
+    except OSError:
+        pass
+    one.close()
+"""
+    place = make_place()
+    hostile = Leaving(place, namespaces, leaving._loop)
+    hostile.open()
+    with serving(echo) as port, place.running(flood):
+        hostile.denied("203.0.113.1")
+        leaving.world.names["far.example"] = ["127.0.0.1"]
+        leaving.open(f"far.example:{port}@127.0.0.1")
+        for _ in range(20):
+            with leaving.connect("far.example", port) as sock:
+                sock.sendall(b"\x01")
+                assert sock.recv(1) == b"\x01"
+    assert len(hostile.world.tried) < 500
+    hostile.end()

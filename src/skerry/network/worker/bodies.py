@@ -11,7 +11,7 @@ import h11
 from skerry.network.worker.heads import HEAD_MOST, trailing
 from skerry.network.worker.hooks import Filter
 from skerry.network.worker.limits import Meter
-from skerry.network.worker.relay import Pipes, Way
+from skerry.network.worker.relay import Lot, Way
 from skerry.network.worker.streams import CHUNK, Stream, Wire
 
 _SPLICED: Final = 64 << 10  # a shorter body is faster read and written
@@ -28,7 +28,7 @@ class Belt:
     source: Stream
     sink: Stream
     meter: Meter
-    pipes: Pipes
+    pipes: Lot
     count: Callable[[int], None]
 
     async def plain(self, left: int | None, watch: Filter | None, wrap: Callable[[bytes], bytes] | None) -> None:

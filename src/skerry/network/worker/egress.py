@@ -62,7 +62,7 @@ class Egress:
             outside=outside,
             attempts=Attempts(opened.sandbox, outside.report),
             meter=meter,
-            pipes=shared.pipes,
+            pipes=shared.pipes.lot(),
             share=shared.resolver.share(),
             inspection=shared.inspect(opened.rules),
         )

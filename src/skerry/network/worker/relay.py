@@ -19,6 +19,7 @@ from skerry.network.worker.streams import CHUNK, Wire
 
 PIPE: Final = 1 << 20
 _SPARE_MOST: Final = 32
+_LARGE_MOST: Final = 8  # at once, for one sandbox
 _ROUNDS: Final = 4  # then the loop's other work has its turn
 _FLAGS: Final = 0x1 | 0x2  # SPLICE_F_MOVE | SPLICE_F_NONBLOCK; named in `os` only from Python 3.12 on
 
@@ -45,9 +46,35 @@ class Pipes:
             os.close(ends[0])
             os.close(ends[1])
 
+    def lot(self) -> Lot:
+        return Lot(self)
+
     def close(self) -> None:
         while self._spare:
             self.give(self._spare.pop(), False)
+
+
+class Lot:
+    """One sandbox's part of the pipes: whoever lets many connections stall, full, has small ones for the rest."""
+
+    def __init__(self, pipes: Pipes) -> None:
+        self._pipes = pipes
+        self._large: set[tuple[int, int]] = set()
+
+    def take(self) -> tuple[int, int]:
+        if len(self._large) >= _LARGE_MOST:
+            return os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        ends = self._pipes.take()
+        self._large.add(ends)
+        return ends
+
+    def give(self, ends: tuple[int, int], empty: bool) -> None:
+        if ends in self._large:
+            self._large.discard(ends)
+            self._pipes.give(ends, empty)
+        else:
+            os.close(ends[0])
+            os.close(ends[1])
 
 
 class Way:
@@ -58,7 +85,7 @@ class Way:
         self,
         source: Wire,
         sink: Wire,
-        pipes: Pipes,
+        pipes: Pipes | Lot,
         meter: Meter,
         count: Callable[[int], None],
         left: int | None = None,
@@ -187,7 +214,7 @@ class Way:
 async def relay(
     client: Wire,
     upstream: Wire,
-    pipes: Pipes,
+    pipes: Pipes | Lot,
     meter: Meter,
     sent: Callable[[int], None],
     received: Callable[[int], None],
@@ -232,7 +259,7 @@ async def filtered(
     client: Wire,
     upstream: Wire,
     watch: Filter,
-    pipes: Pipes,
+    pipes: Pipes | Lot,
     meter: Meter,
     sent: Callable[[int], None],
     received: Callable[[int], None],

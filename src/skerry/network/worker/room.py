@@ -12,7 +12,7 @@ from skerry.network.worker.attempts import Attempts
 from skerry.network.worker.desk import Outside
 from skerry.network.worker.hooks import Inspection
 from skerry.network.worker.limits import Meter
-from skerry.network.worker.relay import Pipes
+from skerry.network.worker.relay import Lot
 from skerry.network.worker.resolve import Share
 
 ASKED_MOST = 64
@@ -26,7 +26,7 @@ class Room:
     outside: Outside
     attempts: Attempts
     meter: Meter
-    pipes: Pipes
+    pipes: Lot
     share: Share
     inspection: Inspection | None
     asked: dict[tuple[Host, int], asyncio.Future[tuple[bool, str]]] = field(default_factory=dict)
