@@ -13,7 +13,8 @@ from skerry.network.worker.hooks import Headers
 HEAD_MOST: Final = 64 << 10
 _TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _LINE: Final = re.compile(rb"(%s) ([!-~]+) HTTP/1\.([01])" % _TOKEN)
-_FIELD: Final = re.compile(rb"(%s):[ \t]*((?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?)[ \t]*" % _TOKEN)
+# `*+`: blanks that are given back one by one cost a quadratic time, which all sandboxes wait for
+_FIELD: Final = re.compile(rb"(%s):[ \t]*+((?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?)[ \t]*" % _TOKEN)
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 _METHOD_MOST: Final = 32
 _TARGET_MOST: Final = 32 << 10

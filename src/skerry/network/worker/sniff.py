@@ -17,7 +17,7 @@ _LINE_MOST: Final = 16 << 10
 _PIECES_MOST: Final = 256
 # More than strict HTTP, on purpose: what any server could take for a request must come into HTTP mode, which refuses it
 # there if it is not a proper one.
-_LINE: Final = re.compile(rb"[\r\n]*[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}[ \t\x0b\x0c]+[^\n]*HTTP/", re.IGNORECASE)
+_LINE: Final = re.compile(rb"[\r\n]*[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}[ \t\x0b\x0c][^\n]*HTTP/", re.IGNORECASE)
 _MAYBE_LINE: Final = re.compile(rb"[\r\n]*[!#$%&'*+.^_`|~0-9A-Za-z-]{0,64}([ \t\x0b\x0c][^\n]*)?")
 _SPACED: Final = re.compile(rb"\S[ \t\x0b\x0c]")
 TUNNELLED: Final = b"SSH-"
