@@ -152,7 +152,7 @@ def network(count: int) -> tuple[list[Row], int]:
             *_turns(there, sandbox, "https", there.tls, BULK_BYTES, 4, (TLS_STRAIGHT, TLS)),
         ]
         (right,) = there.inside(sandbox, "many", there.echo, AT_ONCE)
-    return [*rows, *creates(count), decisions()], int(right)
+    return [*rows, *creates(max(count, 20)), decisions()], int(right)
 
 
 def _turns(
@@ -208,13 +208,13 @@ def figures(rows: dict[str, Row], right: int) -> list[tuple[str, float, float, b
     """(what, value, bound, at most or at least)."""
     return [
         (
-            "connection set-up through the door, ms above straight",
+            "connecting through the door, ms above straight",
             rows[CONNECT].p50 - rows[CONNECT_STRAIGHT].p50,
             5,
             True,
         ),
         ("uninspected bulk, share of straight", rows[BULK_STRAIGHT].p50 / rows[BULK].p50, 0.5, False),
-        ("plain HTTP bulk, judged by request, share of straight", rows[HTTP_STRAIGHT].p50 / rows[HTTP].p50, 0.5, False),
+        ("plain HTTP bulk, share of straight", rows[HTTP_STRAIGHT].p50 / rows[HTTP].p50, 0.5, False),
         ("inspected bulk, share of straight TLS", rows[TLS_STRAIGHT].p50 / rows[TLS].p50, 0.15, False),
         (f"{AT_ONCE} connections at once through the door, right", right, AT_ONCE, False),
         ("a decision of 10,000 hosts, µs", rows[DECIDE].p50 * 1000, 50, True),
