@@ -483,7 +483,7 @@ def test_a_client_of_this_hosts_own_server_starts_it_again_and_goes_on(
     monkeypatch.delenv("SKERRY_SERVER", raising=False)
     monkeypatch.setenv("SKERRY_STATE_DIR", str(own_server.state_dir))
     with Client() as client:
-        process = Sandbox.create(server=client).spawn("echo one; sleep 2; echo two")
+        process = Sandbox.create(server=client).spawn("echo one; sleep 0.5; echo two")
         pieces = process.follow()
         assert next(pieces).data == b"one\n"
         own_server.end(signal.SIGKILL)

@@ -160,7 +160,7 @@ async def test_a_hundred_viewers_see_the_same(server: Server, box: Sandbox, shel
 
 
 def test_a_viewer_that_stops_reading_holds_up_nobody_and_is_told_what_it_missed(server: Server, box: Sandbox) -> None:
-    process = box.spawn("yes 0123456789 | head -c 40M; echo; echo fin; read l; echo got $l", pty=True, journal="4M")
+    process = box.spawn("yes 0123456789 | head -c 24M; echo; echo fin; read l; echo got $l", pty=True, journal="4M")
     with view(server, box, process.id, "?since=0", max_queue=1, close_timeout=1) as stuck:
         assert json.loads(stuck.recv(30))["type"] == "started"
         before = memory(server)
@@ -191,7 +191,7 @@ def test_a_flood_to_a_program_that_does_not_read_is_bounded_and_a_signal_passes_
     before = memory(server)
     with view(server, box, process.id) as viewer, view(server, box, process.id) as other:
         raw = viewer.socket
-        raw.settimeout(2)
+        raw.settimeout(1)
         flood = Frame(Opcode.BINARY, b"x" * 60000).serialize(mask=True)
         taken = 0
         with contextlib.suppress(TimeoutError, ConnectionError):

@@ -59,7 +59,7 @@ def test_a_server_waits_for_the_one_that_is_leaving(own_server: Server) -> None:
     old, done = own_server.process, threading.Event()
     with own_server.http() as http:
         box = http.post("/v1/sandboxes", json={}).json()["id"]
-        thread = threading.Thread(target=lambda: (run(http, box, "sleep 2"), done.set()))
+        thread = threading.Thread(target=lambda: (run(http, box, "sleep 1.2"), done.set()))
         thread.start()
         with own_server.http() as other:
             wait_until(lambda: "sleep" in other.get(f"/v1/sandboxes/{box}/processes").text, "the run")
