@@ -105,7 +105,8 @@ func parse(f []string) *User {
 	if f[0] == "" || !ok1 || !ok2 {
 		return nil
 	}
-	u := &User{Name: f[0], UID: uid, GID: gid, Home: f[5], Shell: f[6]}
+	// Copies: a process that has ended keeps its user, and would keep the whole file.
+	u := &User{Name: strings.Clone(f[0]), UID: uid, GID: gid, Home: strings.Clone(f[5]), Shell: strings.Clone(f[6])}
 	if !strings.HasPrefix(u.Home, "/") {
 		u.Home = "/"
 	}

@@ -1,6 +1,10 @@
 package accounts
 
-import "testing"
+import (
+	"strings"
+	"testing"
+	"unsafe"
+)
 
 func TestNumericUsersNeedNoAccountFile(t *testing.T) {
 	u, err := Find("4000000000:7")
@@ -27,5 +31,16 @@ func TestMalformedLinesAreSkipped(t *testing.T) {
 	}
 	if u := parse([]string{"a", "x", "1", "2", "", "home", "sh"}); u == nil || u.Home != "/" || u.Shell != "/bin/sh" {
 		t.Errorf("%+v", u)
+	}
+}
+
+func TestAUserDoesNotHoldTheFileThatItCameFrom(t *testing.T) {
+	line := "ann:x:1000:1000::/home/ann:/bin/bash"
+	fields := strings.Split(line, ":")
+	u := parse(fields)
+	for i, text := range map[int]string{0: u.Name, 5: u.Home, 6: u.Shell} {
+		if text != fields[i] || unsafe.StringData(text) == unsafe.StringData(fields[i]) {
+			t.Errorf("%q is a part of the line", text)
+		}
 	}
 }

@@ -193,9 +193,7 @@ func (t *Table) take(r *record, past *journal.Past, stopped time.Time) {
 // trim forgets the oldest of too many finished runs.
 func (t *Table) trim() {
 	for len(t.finished) > maxFinished {
-		p := t.finished[0]
-		t.finished = t.finished[1:]
-		t.remove(p)
+		t.remove(t.finished[0])
 	}
 }
 

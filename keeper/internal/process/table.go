@@ -2,6 +2,7 @@ package process
 
 import (
 	"errors"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
@@ -53,7 +54,7 @@ func (p *Process) Name() string {
 	if len(p.Request.Argv) == 0 {
 		return "shell"
 	}
-	return p.Request.Argv[0][:min(len(p.Request.Argv[0]), maxShown)]
+	return strings.Clone(p.Request.Argv[0][:min(len(p.Request.Argv[0]), maxShown)])
 }
 
 // Table knows every process that was asked for, running or finished.
@@ -98,11 +99,13 @@ func (t *Table) settle(p *Process) {
 		return
 	}
 	t.mu.Lock()
-	t.finished = append(t.finished, p)
+	if t.list[p.Request.ID] == p { // else it was removed just now
+		t.finished = append(t.finished, p)
+	}
 	var oldest *Process
 	if len(t.finished) > maxFinished {
 		oldest = t.finished[0]
-		t.finished = t.finished[1:]
+		t.finished = slices.Delete(t.finished, 0, 1)
 		if len(oldest.Children()) > 0 { // its turn comes again
 			t.finished, oldest = append(t.finished, oldest), nil
 		}
@@ -118,6 +121,9 @@ func (t *Table) remove(p *Process) {
 	t.mu.Lock()
 	if t.list[p.Request.ID] == p {
 		delete(t.list, p.Request.ID)
+	}
+	if i := slices.Index(t.finished, p); i >= 0 {
+		t.finished = slices.Delete(t.finished, i, i+1)
 	}
 	t.mu.Unlock()
 	if p.journal != nil {
