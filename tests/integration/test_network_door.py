@@ -249,13 +249,15 @@ def test_what_was_tried_outlives_the_server(own_server: Server) -> None:
     own_server.start()
     box = Sandbox(server=own_server.address).create()
     wait_until(lambda: ready(own_server, box), "the worker")
-    box.run(connect(("203.0.113.7", 80)))
+    process = box.spawn(connect(("203.0.113.7", 80)))
+    assert process.wait(timeout=30).denied
     wait_until(lambda: own_server.sql("SELECT 1 FROM attempts WHERE sandbox = ?", box.id), "the attempt on disk")
     own_server.end(signal.SIGKILL)
     own_server.start()
     with own_server.http() as http:
         lines = http.get(f"/v1/sandboxes/{box.id}/network/log").text.splitlines()
     assert [json.loads(line)["host"] for line in lines] == ["203.0.113.7"]
+    assert [attempt.host for attempt in box.processes.get(process.id).wait(timeout=30).denied] == ["203.0.113.7"]
     box.delete()
     assert own_server.sql("SELECT count(*) FROM attempts")[0][0] == 0
     assert not (own_server.state_dir / "names" / box.id).exists()

@@ -237,6 +237,14 @@ class Attempts:
                 if self._tries.get(sandbox) is not tries:  # it is gone
                     return
 
+    def denied_to(self, sandbox: str, process: str, most: int) -> tuple[Attempt, ...]:
+        """What is kept of a process's denials: for one that tried before this server was there."""
+        if not self._counts.get(sandbox):
+            return ()
+        query = "SELECT body FROM attempts WHERE sandbox = ? AND process = ? AND denied = 1 ORDER BY seq LIMIT ?"
+        found = self._database.read(query, sandbox, process, most)
+        return tuple(msgspec.json.decode(row["body"], type=Attempt) for row in found)
+
     def _page(self, sandbox: str, position: int, denied: bool) -> list[Attempt]:
         clause = " AND denied = 1" if denied else ""
         query = f"SELECT seq, body FROM attempts WHERE sandbox = ? AND seq > ?{clause} ORDER BY seq LIMIT {PAGE}"  # noqa: S608

@@ -198,23 +198,32 @@ class Doors:
         """What a command that has ended was refused. `before`: how many tries were told before it began. Whatever it
         tried is on its way to us by now; only if there is anything is the worker waited for."""
         tries = self._attempts.of(sandbox)
-        if self.worker is not None and (self.worker.unread or tries.heard > before):
-            await self.worker.sync(DENIED_S)
+        if self.worker is None or not (self.worker.unread or tries.heard > before):
+            return self._attempts.denied_to(sandbox, process, DENIED_MOST) if not tries.heard else ()
+        await self.worker.sync(DENIED_S, sandbox)
         return tries.denied_by(process)[:DENIED_MOST]
 
     # -- saying -------------------------------------------------------------------------------------------------------
 
     def _introduce(self, opened: _Opened) -> None:
+        """To the worker that there is; otherwise the next is told of it. What fails here leaves a door that nobody
+        serves: nothing gets out."""
         if self.worker is None or self.worker.state != "ready":
             return
+        try:
+            self._describe(opened, self.worker)
+        except (OSError, SkerryError) as error:
+            log.error("not told to the worker", extra={"sandbox": opened.live.row.id, "error": str(error)})
+
+    def _describe(self, opened: _Opened, worker: Supervisor) -> None:
         row = opened.live.row
         sent, received = self._attempts.traffic(row.id)
         rules = rules_of(row.spec, self._settings, *self.secrets(row))
         message = Open(sandbox=row.id, rules=rules, hostname=row.name or row.id, sent=sent, received=received)
         book = _book(self._names / row.id)
         try:
-            opened.told = self.worker.starts
-            self.tell(message, [one.fileno() for one in opened.door.sockets] + [book])
+            opened.told = worker.starts
+            worker.send(message, [one.fileno() for one in opened.door.sockets] + [book])
         finally:
             os.close(book)
 
@@ -236,10 +245,7 @@ class Doors:
                 return
             still = self._open.get(opened.live.row.id) is opened
             if still and opened.told != self.worker.starts:
-                try:
-                    self._introduce(opened)
-                except (OSError, SkerryError) as error:
-                    log.error("not told to the worker", extra={"sandbox": opened.live.row.id, "error": str(error)})
+                self._introduce(opened)
 
     async def _refuse_meanwhile(self, worker: Supervisor) -> None:
         """Who knocks while a worker is on its way waits for it; if none comes, they are refused."""

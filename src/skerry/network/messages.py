@@ -90,9 +90,10 @@ class Close(Message, frozen=True, kw_only=True):
 
 
 class Sync(Message, frozen=True, kw_only=True):
-    """Answered by `Done` after everything that was told before."""
+    """Answered by `Done` after everything that was told before; of one sandbox, or of all."""
 
     number: int
+    sandbox: str | None = None
 
 
 class Told(Message, frozen=True, kw_only=True):

@@ -108,9 +108,9 @@ class Supervisor:
                 return False
         return channel is not None
 
-    async def sync(self, limit_s: float) -> bool:
-        """Everything that it had to tell is told; False if it did not say so in time."""
-        return await self._call(lambda number: Sync(number=number), limit_s)
+    async def sync(self, limit_s: float, sandbox: str | None = None) -> bool:
+        """Everything that it had to tell (of one sandbox) is told; False if it did not say so in time."""
+        return await self._call(lambda number: Sync(number=number, sandbox=sandbox), limit_s)
 
     async def change(self, make: Callable[[int], Change], limit_s: float) -> bool:
         return await self._call(make, limit_s)

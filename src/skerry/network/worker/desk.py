@@ -120,8 +120,9 @@ class Desk:
             case Close():
                 self._close(message.sandbox)
             case Sync():
-                for way in self._ways.values():
-                    way.flush()
+                for sandbox, way in self._ways.items():
+                    if message.sandbox in (None, sandbox):
+                        way.flush()
                 self._send(Done(number=message.number))
             case Told():
                 question = self._questions.pop(message.question, None)

@@ -15,7 +15,7 @@ from typing import Final
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _CAPABILITY_VERSION: Final = 0x20080522
-_FILE_MOST: Final = 64 << 20  # a liar's book of names must not fill the disk
+_FILE_MOST: Final = 16 << 20  # a liar's book of names must not fill the disk
 _THREADS_MOST: Final = 512
 _FILES_MOST: Final = 1 << 20
 _OOM_SCORE: Final = 300  # when the host runs out of memory it goes before the server, and is back at once
