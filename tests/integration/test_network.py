@@ -164,6 +164,14 @@ def test_what_was_tried_is_learned_as_the_smallest_policy(client: Client) -> Non
         assert not reached(fetch(sandbox, FILES))
 
 
+def test_a_run_that_learns_says_what_the_next_one_needs(world_server: Server, tmp_path: Path) -> None:
+    words = ("run", "--network", "learn", "--", "bash", "-c", f"{CURL} {API}")
+    done = skerry(*words, server=world_server.address, cwd=tmp_path)
+    assert (done.stdout, done.stderr) == (b"200", b"learned: --allow api.example.test:80\n")
+    again = skerry("run", "--allow", "api.example.test:80", *words[3:], server=world_server.address, cwd=tmp_path)
+    assert (again.stdout, again.stderr) == (b"200", b"")
+
+
 def test_a_callback_is_asked_about_what_no_rule_names(client: Client) -> None:
     asked: list[Question] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -9,6 +10,8 @@ from msgspec.structs import replace
 from skerry.client.secrets import Secret
 from skerry.errors import InvalidRequest
 from skerry.types import CreateRequest, Network, SecretForm, SecretValue
+
+LEARNED_SHOWN = 50
 
 
 def on_this_machine(network: Network) -> tuple[Network, tuple[SecretValue, ...]]:
@@ -50,3 +53,12 @@ def check_carried(secrets: Sequence[SecretValue], there: Sequence[SecretForm]) -
             f"network.presets: what they are set up with has a password ({', '.join(sorted(missing))})",
             hint="name these presets when the sandbox is made: their passwords then travel as secrets",
         )
+
+
+def learned_in_words(network: Network) -> str:
+    """For a sandbox that is gone in a moment: the flags, or rules, of the next one."""
+    if not network.allow:
+        return "learned: nothing was tried that a rule could allow"
+    shown = " ".join(f"--allow {shlex.quote(rule)}" for rule in network.allow[:LEARNED_SHOWN])
+    more = len(network.allow) - LEARNED_SHOWN
+    return f"learned: {shown}" + (f" and {more:,} more" if more > 0 else "")

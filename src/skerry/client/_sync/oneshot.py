@@ -13,6 +13,7 @@ from skerry.client._sync.files import Files
 from skerry.client._sync.sandbox import Sandbox
 from skerry.client.content import check_contents, open_host_file
 from skerry.client.description import Creation, Words, run_request
+from skerry.client.egress import learned_in_words
 from skerry.client.landing import DEEPEST, MOST_FILES, Landing, Refused, changed, check_part
 from skerry.client.outcome import Output, checked, with_files
 from skerry.errors import FileFailure, FileMissing, InvalidRequest
@@ -41,7 +42,8 @@ def run(
 
     `files` maps places inside, relative to /workspace, to content, or to a `Path` of this host. `out` is a new or empty
     directory that receives the files of /workspace that are new or changed; they are listed in the result's `files`.
-    `setup` are shell lines that must succeed before it. `tell` is told of each file that could not be brought back.
+    `setup` are shell lines that must succeed before it. `tell` is told of each file that could not be brought back
+    and, with a network that learns, of the rules that would have allowed what was tried.
     """
     # What is wrong is said before a sandbox is made.
     words = run_request(cmd, {}, cwd, user, timeout).cmd
@@ -58,6 +60,8 @@ def run(
             result = sandbox.run(words, cwd=cwd, user=user, stdin=stdin, timeout=timeout, on_output=on_output)
             if landing is not None:
                 result = with_files(result, _bring_back(sandbox.files, before, landing, tell))
+            if sandbox.known.network.on_unknown == "learn":
+                tell(learned_in_words(sandbox.network.learn()))
     finally:
         if landing is not None:
             landing.close()
