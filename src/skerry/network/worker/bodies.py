@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +16,7 @@ from skerry.network.worker.limits import Meter
 from skerry.network.worker.relay import Lot, Way
 from skerry.network.worker.streams import CHUNK, Stream, Wire
 
+_TURN: Final = 256
 _SPLICED: Final = 64 << 10  # a shorter body is faster read and written
 
 
@@ -58,22 +61,30 @@ class Belt:
         self, reader: h11.Connection, watch: Filter | None, wrap: Callable[[bytes], bytes] | None
     ) -> list[tuple[bytes, bytes]]:
         """What `reader` takes out of its chunks, to the end of them; what follows is put back. Gives the trailers."""
-        while True:
+        held = bytearray()  # of chunks that came together: they go on as one
+        for number in itertools.count(1):
             event = reader.next_event()
+            if isinstance(event, h11.Data):
+                held += event.data
+                if number % _TURN == 0:  # chunks of a byte each are much work, and others are waiting
+                    await asyncio.sleep(0)
+                if len(held) < CHUNK:
+                    continue
+            await self._pass(bytes(held), watch, wrap)
+            held.clear()
             if event is h11.NEED_DATA:
                 data = await self.source.read(await self.meter.room(CHUNK))
                 reader.receive_data(data)
-            elif isinstance(event, h11.Data):
-                await self._pass(bytes(event.data), watch, wrap)
             elif isinstance(event, h11.EndOfMessage):
                 self.source.unread(bytes(reader.trailing_data[0]))
                 await self._last(watch, wrap)
                 return list(trailing(tuple((bytes(n), bytes(v)) for n, v in event.headers)))
-            else:
-                raise BrokenOff("it broke off")
+            elif not isinstance(event, h11.Data):
+                break
+        raise BrokenOff("it broke off")
 
     async def _pass(self, data: bytes, watch: Filter | None, wrap: Callable[[bytes], bytes] | None) -> None:
-        if watch is not None:
+        if watch is not None and data:
             data = watch.feed(data)
         if data:
             await self.sink.write(wrap(data) if wrap is not None else data)

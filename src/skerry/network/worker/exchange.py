@@ -116,7 +116,10 @@ class Exchange:
         wrap = chunk if chunked else None
         trailers: list[tuple[bytes, bytes]] = []
         if self.request.length is None:
-            trailers = await belt.chunked(chunk_reader(self._head), watch, wrap)
+            try:
+                trailers = await belt.chunked(chunk_reader(self._head), watch, wrap)
+            except h11.RemoteProtocolError:
+                raise BrokenOff("the request's chunks are none") from None
         else:
             await belt.plain(self.request.length, watch, wrap)
         if chunked:  # nobody looks at trailers, so that where somebody must look there are none
@@ -132,11 +135,10 @@ class Exchange:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done() and pump.exception() is not None:
                 error = pump.exception()
-                if isinstance(error, Blocked):
-                    raise error
-                await asyncio.wait({answer}, timeout=_GRACE_S)
+                self.client_gone = isinstance(error, BrokenOff)
+                if not isinstance(error, (Blocked, BrokenOff)):
+                    await asyncio.wait({answer}, timeout=_GRACE_S)
                 if not answer.done() and error is not None:
-                    self.client_gone = isinstance(error, BrokenOff)
                     raise error
             return await answer
         finally:

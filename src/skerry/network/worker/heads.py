@@ -17,6 +17,7 @@ _LINE: Final = re.compile(rb"(%s) ([!-~]+) HTTP/1\.([01])" % _TOKEN)
 _FIELD: Final = re.compile(rb"(%s):[ \t]*+((?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?)[ \t]*" % _TOKEN)
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 _METHOD_MOST: Final = 32
+_HEADERS_MOST: Final = 500
 _TARGET_MOST: Final = 32 << 10
 _HOP: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"te",
@@ -69,6 +70,8 @@ def parse_request(head: bytes) -> Request:
     method, target, old = match[1], match[2], match[3] == b"0"
     if len(method) > _METHOD_MOST or len(target) > _TARGET_MOST or b"#" in target:
         raise BadRequest("its method or target can't be")
+    if len(lines) > _HEADERS_MOST:
+        raise BadRequest(f"it has more than {_HEADERS_MOST} headers")
     headers = tuple(_field(line) for line in lines[1:])
     for name in _ONCE:
         if sum(one == name for one, _ in headers) > 1:
