@@ -136,6 +136,8 @@ class Doors:
             door = await doors.make(self.namespaces, pidfd)
         except (OSError, SkerryError) as error:
             if not live.row.spec.network.closed or live.row.spec.secrets:
+                if isinstance(error, SkerryError):  # it has ended while it started
+                    raise
                 raise HostUnsupported(
                     f"this host can't open a sandbox's network: {error}", hint="`skerry doctor` tells what is missing"
                 ) from error
