@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import http.client
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+
 import h11
 import pytest
-from network.leaving import Leaving, is_reset
+from network.leaving import Leaving, echo, is_reset, read_all, serving
 from network.test_http_mode import GET, Far, far, talk
 
+from skerry.network.hosts import Address, Name
+from skerry.network.messages import PROXY, PROXY_PORT
 from skerry.network.worker.previews.upstream import HEAD_MOST
+from skerry.network.worker.resolve import Resolver, dial
 
 BLANKS = b" " * 60_000  # with a quadratic pattern, half a minute in which nobody else is served
 
@@ -45,3 +55,118 @@ def test_h11_takes_headers_as_before() -> None:
     for bad in (b"X : a", b"X:a\0", b": a", b"X"):
         with pytest.raises(h11.RemoteProtocolError):
             read(bad)
+
+
+# -- rules that change while a connection is being made ---------------------------------------------------------------
+
+
+@pytest.fixture
+def slow_names(leaving: Leaving) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Look-ups that wait: the first event is set when one is asked, the second lets them go on."""
+    asked, go = threading.Event(), threading.Event()
+
+    def look_up(name: Name) -> list[Address]:
+        asked.set()
+        assert go.wait(10)
+        return leaving.world.look_up(name)
+
+    leaving.resolver.close()
+    leaving.resolver = Resolver(look_up)
+    yield asked, go
+    go.set()
+
+
+Slow = tuple[threading.Event, threading.Event]
+
+
+def test_a_tunnel_that_is_refused_while_it_is_made_is_not_opened(leaving: Leaving, slow_names: Slow) -> None:
+    asked, go = slow_names
+    with serving(echo) as port:
+        leaving.world.names["far.example"] = ["127.0.0.1"]
+        leaving.open(f"far.example:{port}@127.0.0.1")
+        with leaving.connect(PROXY, PROXY_PORT) as sock:
+            sock.sendall(f"CONNECT far.example:{port} HTTP/1.1\r\nHost: far.example:{port}\r\n\r\n".encode())
+            assert asked.wait(10)
+            leaving.change(f"far.example:{port}@127.0.0.1", deny=("far.example",))
+            go.set()
+            with contextlib.suppress(ConnectionResetError):
+                assert not read_all(sock).startswith(b"HTTP/1.1 200 ")
+    assert leaving.denied("far.example", "denied by")
+
+
+@pytest.mark.parametrize("data", [b"\x01", b"GET / HTTP/1.1\r\nHost: far.example\r\n\r\n"])
+def test_an_address_that_is_denied_while_it_is_dialled_is_not_used(
+    leaving: Leaving, monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    dialled, go = threading.Event(), threading.Event()
+
+    async def slowly(addresses: Sequence[Address], port: int) -> tuple[socket.socket, Address]:
+        found = await dial(addresses, port)
+        dialled.set()
+        await asyncio.to_thread(go.wait, 10)
+        return found
+
+    monkeypatch.setattr("skerry.network.worker.reach.dial", slowly)
+    with serving(echo) as port:
+        leaving.world.names["far.example"] = ["127.0.0.1"]
+        leaving.open(f"far.example:{port}@127.0.0.1")
+        with leaving.connect("far.example", port) as sock:
+            sock.sendall(data)
+            assert dialled.wait(10)
+            leaving.change(f"far.example:{port}@127.0.0.1", deny=("127.0.0.0/8",))
+            go.set()
+            assert is_reset(sock)
+    assert leaving.denied("denied by 127.0.0.0/8")
+
+
+def test_a_yes_holds_for_requests_too(leaving: Leaving) -> None:
+    async def yes(host: str, port: int | None) -> tuple[bool, str]:
+        return True, "the owner said so"
+
+    leaving.world.answer = yes
+    server = Far()
+    with far(leaving, server):
+        address = leaving.world.names["far.example"][0]
+        leaving.open(f"{address}:80", on_unknown="ask")
+        assert talk(leaving, GET).startswith(b"HTTP/1.1 200 ")
+        client = http.client.HTTPConnection("far.example")
+        client.sock = leaving.connect("far.example", 80)
+        for _ in range(2):
+            client.request("GET", "/")
+            assert client.getresponse().read() == b"ok"
+        leaving.change(f"{address}:80", deny=("far.example",), on_unknown="ask")
+        assert is_reset(client.sock)
+        client.close()
+
+
+# -- limits and repeats -----------------------------------------------------------------------------------------------
+
+
+def test_the_total_holds_for_requests_on_a_kept_connection(leaving: Leaving) -> None:
+    server = Far()
+    with far(leaving, server):
+        address = leaving.world.names["far.example"][0]
+        leaving.open(f"far.example@{address}", total=20_000)
+        with contextlib.suppress(ConnectionError):
+            talk(leaving, GET.replace(b"Connection: close", b"X-Out: " + b"x" * 5_000) * 20)
+        assert sum(map(len, server.requests)) < 30_000
+        assert leaving.denied("total of 20,000 bytes is used up")
+
+
+def test_a_request_that_must_not_happen_twice_is_not_repeated(leaving: Leaving) -> None:
+    def once(request: bytes, sock: socket.socket) -> None:
+        if b"/second" in request:
+            sock.close()
+        else:
+            sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    server = Far(once)
+    with far(leaving, server):
+        client = http.client.HTTPConnection("far.example")
+        client.sock = leaving.connect("far.example", 80)
+        client.request("GET", "/first")
+        assert client.getresponse().read() == b"ok"
+        client.request("POST", "/second")
+        assert client.getresponse().status == 502
+        client.close()
+    assert len([one for one in server.requests if b"/second" in one]) == 1

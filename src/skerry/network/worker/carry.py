@@ -73,9 +73,12 @@ class Connection:
         finally:
             self._end()
 
-    async def tunnel(self, reached: Reached, judged: Judged) -> None:
-        """The same for what an explicit proxy's CONNECT has judged and reached already."""
+    def begin(self, reached: Reached, judged: Judged) -> None:
+        """For what an explicit proxy's CONNECT has judged and reached already: new rules may end it from now on."""
         self._judged, self._reached = judged, reached
+
+    async def tunnel(self) -> None:
+        """As `run`, after `begin`."""
         try:
             await self._carry()
         finally:
@@ -139,10 +142,10 @@ class Connection:
             hint = None if why is None else "server name and host must be the same"
             if why is None and self._room.policy.inspects(self.host, self.port) and self._room.inspection is None:
                 why = "its TLS must be opened, and there is no certificate authority to do that with"
-        elif seen.kind == "other":
+        elif seen.kind in ("other", "unclear"):
             if self._room.policy.inspects(self.host, self.port):
                 why = "its requests must be seen, and this is neither HTTP nor TLS"
-            elif self.port in _CLIENT_FIRST and not seen.first.startswith(TUNNELLED):
+            elif seen.kind == "other" and self.port in _CLIENT_FIRST and not seen.first.startswith(TUNNELLED):
                 why = f"neither HTTP nor TLS, on port {self.port}"
         elif seen.kind == "nothing" and self._reached is None:
             self._trouble = "the client said nothing"
@@ -185,7 +188,8 @@ class Connection:
         reached, self._reached = self._reached, None
         judged = self._judged
         assert judged is not None  # noqa: S101 -- nothing is carried unjudged
-        mode = HttpMode(self._room, client, self._cgroup, tls=tls, place=(self.host, self.port), granted=judged.granted)
+        mode = HttpMode(self._room, client, self._cgroup, tls=tls, place=(self.host, self.port))
+        mode.grant(judged)
         if self._record is not None:  # told so far as a connection; from here on, request by request
             self._room.attempts.end(self._record, 0, 0)
             self._record = None

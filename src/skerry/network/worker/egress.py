@@ -200,7 +200,8 @@ class Egress:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._tasks[task], self._clients[task]
+        del self._tasks[task]
+        self._clients.pop(task).abort()  # one that was cancelled before it began has closed nothing
 
     def _refuse(self, client: Wire, host: str, port: int, cgroup: int | None, why: str, hint: str) -> None:
         self._room.attempts.refused("connection", host, why, port=port, hint=hint, cgroup=cgroup)

@@ -165,10 +165,13 @@ class Exchange:
         while True:
             event = cycle.next_event()
             if event is h11.NEED_DATA:
-                data = await upstream.stream.read(CHUNK)
+                data = await upstream.stream.read(await self._room.meter.room(CHUNK))
                 read += len(data)
                 cycle.receive_data(data)
             elif isinstance(event, h11.InformationalResponse) and event.status_code != 101:
+                ahead = len(cycle.trailing_data[0])
+                self._in(read - ahead)
+                read = ahead
                 await self._hint(event)
             elif isinstance(event, (h11.Response, h11.InformationalResponse)):
                 self._in(read - len(cycle.trailing_data[0]))

@@ -64,13 +64,19 @@ class Explicit:
             self._room.attempts.end(record, 0, 0, said(error))
             await answer(self._client, 502, "Bad Gateway", why, None)
             return
+        latest = self._room.policy.connect(host, port)  # the rules may be others by now
+        if not latest.allowed and not (latest.unknown and judged.granted):
+            reached.wire.abort()
+            await self._refuse(host, port, latest)
+            return
         self._tunnel = Connection(self._room, self._client, host, port, self._cgroup)
+        self._tunnel.begin(reached, judged)
         try:
             await self._client.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         except BaseException:
             reached.wire.abort()
             raise
-        await self._tunnel.tunnel(reached, judged)
+        await self._tunnel.tunnel()
 
     async def _refuse(self, host: Host, port: int, verdict: Verdict, address: Address | None = None) -> None:
         self._room.attempts.refused(

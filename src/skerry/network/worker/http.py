@@ -18,7 +18,7 @@ from skerry.network.worker.attempts import Record, safe
 from skerry.network.worker.exchange import Exchange, Upstream
 from skerry.network.worker.heads import HEAD_MOST, BadRequest, Request, authority, end_to_end, parse_request
 from skerry.network.worker.hooks import Blocked, Hooks, Inspection, Refusal, RequestHead
-from skerry.network.worker.reach import Judged, Reached, judge, reach
+from skerry.network.worker.reach import Judged, Reached, judge, reach, used_up
 from skerry.network.worker.resolve import Refused
 from skerry.network.worker.room import Room
 from skerry.network.worker.streams import Stream
@@ -28,6 +28,7 @@ _HEAD_S: Final = 30.0
 _LINGER_S: Final = 1.0
 _LINGER_MOST: Final = 1 << 20
 _BARE_LF: Final = re.compile(rb"(?<!\r)\n")
+_AGAIN: Final = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"))
 _PORTS: Final = {True: 443, False: 80}
 
 Connect = Callable[[Request], Awaitable[None]]
@@ -45,11 +46,11 @@ class HttpMode:
         *,
         tls: bool = False,
         place: tuple[Host, int] | None,
-        granted: bool = False,
         connect: Connect | None = None,
     ) -> None:
         self._room, self._client, self._cgroup = room, client, cgroup
-        self._tls, self._place, self._granted, self._connect = tls, place, granted, connect
+        self._tls, self._place, self._connect = tls, place, connect
+        self._granted: Verdict | None = None  # by somebody who was asked
         self._upstream: Upstream | None = None
         self._ready: Reached | None = None  # dialled before HTTP mode began
         self._hooked: tuple[Inspection | None, tuple[Host, int], Hooks | None] | None = None
@@ -59,6 +60,10 @@ class HttpMode:
     def adopt(self, reached: Reached) -> None:
         """The first request may use this connection, which leads to `place`."""
         self._ready = reached
+
+    def grant(self, judged: Judged) -> None:
+        """What somebody who was asked has allowed stays so for the requests of this connection."""
+        self._granted = judged.verdict if judged.granted else None
 
     def close(self) -> None:
         self._drop()
@@ -75,7 +80,7 @@ class HttpMode:
         elsewhere = self._upstream.reached.refusal(self._room, host, port) if self._upstream is not None else None
         if elsewhere is not None:
             return elsewhere
-        return None if verdict.allowed or (verdict.unknown and self._granted) else verdict
+        return None if verdict.allowed or (verdict.unknown and self._granted is not None) else verdict
 
     def stop(self, verdict: Verdict) -> None:
         """Cuts the request that is under way, and tells why."""
@@ -142,15 +147,20 @@ class HttpMode:
         if not verdict.allowed:
             await self._refuse(where, request, verdict)
             return False
-        self._granted = judged.granted
+        self.grant(judged)
         self._current = (*where, request.method.decode(), target.decode("latin-1"))
+        await self._room.meter.room(len(head))
         return await self._forward(head, request, target, where, verdict)
 
     async def _judged(self, request: Request, host: Host | None, port: int | None) -> Judged | None:
         """Whether the request is for where the connection leads to, or, at an explicit proxy, may go where it says."""
+        spent = used_up(self._room)
         if self._place is not None:
+            if spent is not None:
+                await self._refuse(self._place, request, spent)
+                return None
             if host is None or (host == self._place[0] and port in (None, self._place[1])):
-                return Judged(self._room.policy.connect(*self._place), self._granted)
+                return Judged(self._granted or self._room.policy.connect(*self._place), self._granted is not None)
             why = f"a request for {show_host(host, port)} on a connection to {show_host(*self._place)}"
             await self._refuse(self._place, request, Verdict(False, why, None, "Host and the connection must agree"))
             return None
@@ -217,8 +227,10 @@ class HttpMode:
         try:
             return await exchange.run(upstream)
         except (OSError, h11.RemoteProtocolError):
-            # a kept connection may have been closed just as it was used again: nothing came back, nothing was lost
-            if fresh or exchange.received or exchange.request.body or exchange.client_gone:
+            # a kept connection may have been closed just as it was used again: nothing came back. What was done may be
+            # done twice then, so only requests of which that makes no difference are repeated
+            again = exchange.request.method in _AGAIN and not exchange.request.body
+            if fresh or exchange.received or exchange.client_gone or not again:
                 raise
         self._drop()
         upstream, _ = await self._reach(upstream.place)

@@ -46,9 +46,9 @@ class Reached:
 
 async def judge(room: Room, host: Host, port: int, cgroup: int | None) -> Judged:
     """What the policy says to it; where that is to ask, the answer."""
-    if room.meter.over:
-        why = f"the sandbox's total of {room.meter.total:,} bytes is used up"
-        return Judged(Verdict(False, why, None, "network.total must be larger"))
+    spent = used_up(room)
+    if spent is not None:
+        return Judged(spent)
     verdict = room.policy.connect(host, port)
     if verdict.allowed or not verdict.unknown or room.rules.on_unknown != "ask":
         return Judged(verdict)
@@ -58,6 +58,14 @@ async def judge(room: Room, host: Host, port: int, cgroup: int | None) -> Judged
     if not latest.allowed and not latest.unknown:
         return Judged(latest)
     return Judged(Verdict(allowed, said, None, None if allowed else verdict.hint, True), granted=allowed)
+
+
+def used_up(room: Room) -> Verdict | None:
+    """Why nothing more may be sent at all."""
+    if not room.meter.over:
+        return None
+    why = f"the sandbox's total of {room.meter.total:,} bytes is used up"
+    return Verdict(False, why, None, "network.total must be larger")
 
 
 async def _ask(room: Room, host: Host, port: int, cgroup: int | None) -> tuple[bool, str]:
@@ -82,7 +90,17 @@ async def _answer(room: Room, host: Host, port: int, cgroup: int | None) -> tupl
 
 async def reach(room: Room, host: Host, port: int, plain_http: bool = False) -> Reached:
     """A connection to what `judge` allowed. Raises Refused where an address may not be dialled, OSError (a time-out is
-    one) where it can't. `plain_http`: an upstream proxy is given requests, since many open tunnels to 443 only."""
+    one) where it can't. `plain_http`: an upstream proxy is given requests, since many open tunnels to 443 only. What
+    the rules no longer allow when it is there, because they were changed meanwhile, is refused as well."""
+    reached = await _reach(room, host, port, plain_http)
+    late = reached.refusal(room, host, port)
+    if late is not None:
+        reached.wire.abort()
+        raise Refused(late, reached.address)
+    return reached
+
+
+async def _reach(room: Room, host: Host, port: int, plain_http: bool) -> Reached:
     peer = room.policy.peer(host)
     if peer is not None:
         return Reached(Wire(await room.outside.dial(peer, port)), peer=peer)
