@@ -172,3 +172,14 @@ def test_rules_are_the_policy_what_presets_add_and_what_the_operator_holds_them_
 
 def _fields(spec: Spec) -> dict[str, Any]:
     return {name: getattr(spec, name) for name in spec.__struct_fields__}
+
+
+async def test_what_a_dead_server_left_of_a_deleted_sandbox_is_swept(house: House) -> None:
+    house.doors._heard(Tried(sandbox=BOX, attempt=attempt()))
+    house.attempts.flush()
+    names = house.settings.state_dir / "names"
+    for sandbox in (BOX, OTHER):
+        (names / sandbox).touch()
+    house.doors.sweep({OTHER})
+    assert os.listdir(names) == [OTHER]
+    assert [page async for page in house.attempts.read(BOX, 0, False, False)] == []

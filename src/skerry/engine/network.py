@@ -159,10 +159,10 @@ class Doors:
             self.tell(Close(sandbox=sandbox))
 
     def forget(self, sandbox: str) -> None:
-        """It is deleted: so is what was known of it."""
+        """It is deleted: so is what was known of it. The file last: by it the next server's sweep finds the rest."""
+        self._attempts.forget(sandbox)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._names / sandbox)
-        self._attempts.forget(sandbox)
 
     def sweep(self, known: set[str]) -> None:
         for name in os.listdir(self._names):
