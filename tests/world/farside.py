@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from world import places
-from world.control import answer
+from world.control import answer, end_with_the_parent
 from world.nameserver import Datagrams, NameServer, serve_stream
 from world.web import Web, context
 from world.wire import Wire
@@ -58,7 +59,11 @@ def _ssh(home: Path) -> subprocess.Popen[bytes]:
     Path("/root/.ssh").mkdir(mode=0o700)
     Path("/root/.ssh/authorized_keys").write_text((home / "ssh-key.pub").read_text())
     argv = ["dropbear", "-F", "-E", "-s", "-j", "-k", "-m", "-P", str(home / "ssh.pid"), "-c", str(script)]
-    return subprocess.Popen([*argv, "-r", str(home / "ssh-host-key"), "-p", "22"], stderr=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [*argv, "-r", str(home / "ssh-host-key"), "-p", "22"],
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: end_with_the_parent(signal.SIGKILL),
+    )
 
 
 async def main(home: Path) -> None:
@@ -97,4 +102,5 @@ async def main(home: Path) -> None:
 
 if __name__ == "__main__":
     os.umask(0o077)
+    end_with_the_parent(signal.SIGINT)
     asyncio.run(main(Path(sys.argv[1])))

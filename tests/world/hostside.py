@@ -4,13 +4,14 @@ such a host calls its own. Run as `python -m world.hostside DIRECTORY`."""
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 from world import places
-from world.control import answer
+from world.control import answer, end_with_the_parent
 
 
 def _detach_others() -> None:
@@ -46,6 +47,7 @@ async def main(home: Path) -> None:
 
 
 if __name__ == "__main__":
+    end_with_the_parent(signal.SIGINT)
     _detach_others()
     _replace(Path(sys.argv[1]))
     asyncio.run(main(Path(sys.argv[1])))

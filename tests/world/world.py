@@ -26,29 +26,23 @@ class World:
     """`with World() as world:`. `world.inside`: what to put before an argv that is to run on the host side."""
 
     def __enter__(self) -> World:
-        self.home = Path(tempfile.mkdtemp(prefix="skerry-world-"))
-        self._make_files()
-        self._far = self._start("far", "--net", "--mount")
-        self._host = self._start("host", "--net", "--mount")
-        self._join()
-        for process in (self._far, self._host):
-            assert process.stdin is not None
-            process.stdin.close()  # go on: the devices are there
-        self.far, self.host = (self._remote(name) for name in ("far", "host"))
-        self.reset()
+        with contextlib.ExitStack() as stack:
+            self.home = Path(tempfile.mkdtemp(prefix="skerry-world-"))
+            stack.callback(shutil.rmtree, self.home)
+            self._make_files()
+            self._far = self._start("far", stack)
+            self._host = self._start("host", stack)
+            self._join()
+            for process in (self._far, self._host):
+                assert process.stdin is not None
+                process.stdin.close()  # go on: the devices are there
+            self.far, self.host = (stack.enter_context(contextlib.closing(self._remote(n))) for n in ("far", "host"))
+            self.reset()
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for remote in (self.far, self.host):
-            remote.close()
-        for process in (self._far, self._host):
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        shutil.rmtree(self.home)
+        self._stack.close()
 
     @property
     def inside(self) -> tuple[str, ...]:
@@ -104,13 +98,14 @@ class World:
         """A program on the host side, as the server is."""
         return subprocess.run([*self.inside, *argv], capture_output=True, text=True, timeout=30, **options)
 
-    def _start(self, name: str, *namespaces: str) -> subprocess.Popen[bytes]:
+    def _start(self, name: str, stack: contextlib.ExitStack) -> subprocess.Popen[bytes]:
         with open(self.home / f"{name}.log", "ab") as log:
             process = subprocess.Popen(
-                ["unshare", *namespaces, "sh", "-c", 'cat; exec "$@"', "sh",
+                ["unshare", "--net", "--mount", "sh", "-c", 'cat; exec "$@"', "sh",
                  sys.executable, "-m", f"world.{name}side", str(self.home)],
                 cwd=TESTS, stdin=subprocess.PIPE, stdout=log, stderr=log,
             )  # fmt: skip
+        stack.callback(_end, process)
         mine = os.readlink("/proc/self/ns/net")
         wait_until(lambda: os.readlink(f"/proc/{process.pid}/ns/net") != mine, "a network namespace")
         return process
@@ -163,6 +158,17 @@ class World:
 
         wait_until(there, f"the {name} side of the world")
         return found[0]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _do(*argv: str) -> None:
