@@ -177,6 +177,28 @@ def test_somebody_is_asked_once_and_the_answer_holds_for_the_connection(leaving:
             sock.close()
 
 
+def test_a_rule_that_comes_while_somebody_is_asked_is_what_counts(leaving: Leaving) -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    async def late(host: str, port: int | None) -> tuple[bool, str]:
+        asked.set()
+        while not answered.is_set():
+            await asyncio.sleep(0.005)
+        return False, "nobody said yes"
+
+    leaving.world.answer = late
+    with serving(echo) as port:
+        leaving.world.names["far.example"] = ["127.0.0.1"]
+        leaving.open(f"127.0.0.1:{port}", on_unknown="ask")
+        with leaving.connect("far.example", port) as sock:
+            assert asked.wait(10)
+            leaving.change(f"127.0.0.1:{port}", f"far.example:{port}", on_unknown="ask")
+            answered.set()
+            sock.sendall(b"\x01")
+            assert sock.recv(1) == b"\x01"
+    assert leaving.told(lambda a: a.host == "far.example").rule == f"far.example:{port}"
+
+
 def test_learning_lets_through_and_says_so(leaving: Leaving) -> None:
     with serving(echo) as port:
         leaving.world.names["far.example"] = ["127.0.0.1"]

@@ -112,6 +112,8 @@ class Egress:
             task.cancel()
         for timer in self._timers.values():
             timer.cancel()
+        for asked in list(self._room.asked.values()):
+            asked.cancel()
         self._room.attempts.close()
         self._count()
         for one in (self._sockets.listener, self._sockets.names, self._sockets.diag):

@@ -54,8 +54,8 @@ async def judge(room: Room, host: Host, port: int, cgroup: int | None) -> Judged
         return Judged(verdict)
     allowed, who = await _ask(room, host, port, cgroup)
     said = safe(who or ("somebody who was asked allowed it" if allowed else "somebody who was asked refused it"))
-    latest = room.policy.connect(host, port)  # the rules may be others by now, and a deny still wins
-    if not latest.allowed and not latest.unknown:
+    latest = room.policy.connect(host, port)  # the rules may be others by now: then they say it
+    if latest.allowed or not latest.unknown:
         return Judged(latest)
     return Judged(Verdict(allowed, said, None, None if allowed else verdict.hint, True), granted=allowed)
 
