@@ -292,7 +292,8 @@ def test_methods_and_paths_are_judged_where_requests_are_seen() -> None:
 @pytest.mark.parametrize(
     "path",
     ["/v1/../admin", "/v1/%2e%2e/admin", "/v1/..;/admin", "/v1/..%2fadmin", "/v1%2f..%2fadmin", "/v1\\..\\admin",
-     "/v1/%252e%252e/admin", "/v1/./x", "/v1/%5c../x", "/v1/%00", "/v1/%zz", "v1/x", "//v1/../x", "/v1/%2e%2e%2fadmin"],
+     "/v1/%252e%252e/admin", "/v1/./x", "/v1/%5c../x", "/v1/%00", "/v1/%zz", "v1/x", "//v1/../x", "/v1/%2e%2e%2fadmin",
+     "//v1/x", "//v1"],
 )  # fmt: skip
 def test_attack_a_path_that_could_be_read_differently_matches_nothing_that_allows(path: str) -> None:
     assert not policy("a.example/v1").request(host("a.example"), 80, "GET", path).allowed
@@ -300,13 +301,37 @@ def test_attack_a_path_that_could_be_read_differently_matches_nothing_that_allow
     assert policy("a.example").request(host("a.example"), 80, "GET", path).allowed, "no rule looks at paths"
 
 
-@pytest.mark.parametrize("path", ["/admin", "/Admin/x", "//admin", "/%61dmin", "/admin?x", "/admin/"])
+@pytest.mark.parametrize(
+    "path",
+    ["/admin", "/Admin/x", "//admin", "/%61dmin", "/admin?x", "/admin/", "/admin;a=b", "/admin;a=b/x", "/admin%3bx/y",
+     "/admin%2fx", "/%2Fadmin", "/admin.", "/admin%20/x", "/;x/admin"],
+)  # fmt: skip
 def test_attack_a_denied_path_is_denied_in_every_spelling(path: str) -> None:
     rules = policy("a.example", deny=("a.example/admin", "DELETE a.example"))
     assert not rules.request(host("a.example"), 80, "GET", path).allowed
     assert rules.request(host("a.example"), 80, "GET", "/administrator").allowed
     assert not rules.request(host("a.example"), 80, "delete", "/").allowed
     assert rules.inspects(host("a.example"), 443)
+
+
+def test_attack_a_slash_that_is_hidden_is_none_where_a_path_allows() -> None:
+    """What one server takes for a segment below /v1, another takes for a name at the root."""
+    a = host("a.example")
+    assert not policy("a.example/v1").request(a, 80, "GET", "/v1%2fx").allowed
+    assert policy("a.example/projects").request(a, 80, "GET", "/projects/group%2Fname/files").allowed
+    assert policy("a.example/projects/group%2fname").request(a, 80, "GET", "/projects/group%2Fname/files").allowed
+    assert not policy("a.example/projects/group%2fname").request(a, 80, "GET", "/projects/group/name").allowed
+
+
+@pytest.mark.parametrize("on_unknown", ["learn", "ask"])
+def test_attack_the_operators_paths_hold_for_what_no_rule_names_too(on_unknown: Literal["learn", "ask"]) -> None:
+    rules = Policy.compile(Rules(on_unknown=on_unknown), ("GET a.example/v1",))
+    a = host("a.example")
+    assert rules.request(a, 443, "GET", "/v1/x", True).unknown
+    for method, path in (("DELETE", "/v1/x"), ("GET", "/admin")):
+        verdict = rules.request(a, 443, method, path, True)
+        assert not verdict.allowed
+        assert not verdict.unknown, "nobody's yes would open it"
 
 
 def test_a_host_that_is_allowed_outright_as_well_needs_no_inspection() -> None:

@@ -180,16 +180,26 @@ class Policy:
                     return self._under_ceiling(entry, host, port, method, plain)
                 limited = limited or entry
         if limited is None:
-            return self.connect(host, port)
+            return self._unnamed(host, port, method, plain)
         odd = ", and its path is not a plain one" if plain is None else ""
         told = f"{method} " if re.fullmatch("[A-Z]{1,20}", method) else ""
         return Verdict(False, f"{limited.text} does not allow this request{odd}", limited.text,
                        f'--allow "{told}{rule_for(host, port)}"')  # fmt: skip
 
     def _under_ceiling(self, entry: Entry, host: Host, port: int, method: str, path: str | None) -> Verdict:
-        if any(e.on(port) and e.takes(method, path) for e in self._ceiling.about(host)):
+        if self._ceiling_takes(host, port, method, path):
             return Verdict(True, f"allowed by {entry.text}", entry.text)
         return Verdict(False, _OPERATOR, None, _ASK_OPERATOR)
+
+    def _unnamed(self, host: Host, port: int, method: str, path: str | None) -> Verdict:
+        """What no rule names: also what is let through to be learned, or by a yes, the operator may limit."""
+        verdict = self.connect(host, port)
+        if (verdict.allowed or verdict.unknown) and not self._ceiling_takes(host, port, method, path):
+            return Verdict(False, _OPERATOR, None, _ASK_OPERATOR)
+        return verdict
+
+    def _ceiling_takes(self, host: Host, port: int, method: str, path: str | None) -> bool:
+        return any(entry.on(port) and entry.takes(method, path) for entry in self._ceiling.about(host))
 
     def requests_only(self, host: Host, port: int) -> bool:
         """Do rules look at its requests? Then nothing may pass that can't be read as requests, unopened TLS too."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from skerry.network.paths import is_within, plain_path
+from skerry.network.paths import is_within, plain_path, readings
 from skerry.network.rules import EVERY, Ports, Range, Rule, is_plain, parse_rule
 from skerry.types.hosts import Address, Host, Name, closed, closed_range
 
@@ -33,7 +33,10 @@ class Entry:
         """Could a server read this request so that the rule speaks of it? What can't be told counts as yes."""
         if self.rule.methods and method.upper() not in self.rule.methods:
             return False
-        return self.prefix is None or path is None or is_within(path.lower(), self.prefix.lower())
+        if self.prefix is None or path is None:
+            return True
+        prefix = self.prefix.lower()
+        return any(is_within(one, each) for one in readings(path.lower()) for each in readings(prefix))
 
 
 def make_entry(rule: Rule, default: Ports, text: str | None = None) -> Entry:
