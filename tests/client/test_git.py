@@ -101,7 +101,7 @@ def test_a_refused_host_is_named_in_what_would_allow_it() -> None:
     with pytest.raises(CommandFailed) as caught:
         cloned(failed("Could not resolve host: example.org"), "https://example.org/x", "x", None)
     assert caught.value.hint is not None
-    assert 'Network(allow=("example.org",))' in caught.value.hint
+    assert 'Network(allow=["example.org"])' in caught.value.hint
 
 
 def test_a_missing_git_is_told() -> None:

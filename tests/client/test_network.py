@@ -13,6 +13,7 @@ from client.lying import SANDBOX, Asked, Said, lying, refused, said
 from serving import wait_until
 
 from skerry import AsyncSandbox, InvalidRequest, Network, NotFound, Question, Reply, Sandbox
+from skerry.types import Preset
 
 NDJSON = "application/x-ndjson"
 INFO = {"network": {"allow": ["a.test"]}}
@@ -64,6 +65,27 @@ def test_a_text_in_place_of_a_list_is_refused_with_a_hint() -> None:
     with pytest.raises(InvalidRequest, match="not a list") as refusal:
         Network(allow="api.example.com")  # type: ignore[arg-type]
     assert refusal.value.hint == "put it in brackets: ['api.example.com']"
+
+
+@pytest.mark.parametrize("wrong", [["a.test"], "open", True])
+def test_what_is_no_policy_is_refused_by_name(wrong: object) -> None:
+    with pytest.raises(InvalidRequest, match="is not a Network") as refused:
+        Sandbox(network=wrong)  # type: ignore[arg-type]
+    assert "Network(allow=[" in str(refused.value.hint)
+    with pytest.raises(InvalidRequest, match="is not a Network"):
+        Sandbox(network=wrong, on_unknown=lambda _: False)  # type: ignore[arg-type]
+
+
+def test_a_list_in_place_of_rules_is_told_how_it_is_given(tmp_path: Path) -> None:
+    with lying(tmp_path, of("/network", lambda _: said(INFO))) as server:
+        sandbox = Sandbox.get("dev", server=server.address)
+        with pytest.raises(InvalidRequest, match="one after the other"):
+            sandbox.network.allow(["a.test"])  # type: ignore[arg-type]
+        sandbox.close()
+
+
+def test_a_presets_certificates_are_not_shown() -> None:
+    assert "BEGIN" not in repr(Network(presets=[Preset(name="pip", certificates="-----BEGIN CERTIFICATE-----")]))
 
 
 def test_nothing_said_of_the_network_is_something_else_than_nothing_allowed(tmp_path: Path) -> None:

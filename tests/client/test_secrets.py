@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from skerry.cli.secrets import secret_options, secrets
+from skerry.client.egress import secret_values
 from skerry.client.secrets import Secret
 from skerry.config import load
 from skerry.errors import InvalidRequest
@@ -88,6 +89,14 @@ def test_a_command_that_is_not_there_says_so() -> None:
         Secret.from_command("TOKEN", ["/no/such/program"], hosts=HOSTS).read()
     with pytest.raises(InvalidRequest, match="not a list"):
         Secret.from_command("TOKEN", "pass show token", hosts=HOSTS)
+
+
+@pytest.mark.parametrize("wrong", [Secret("TOKEN", hosts=HOSTS), {"TOKEN": VALUE}, VALUE, [VALUE]])
+def test_what_is_no_list_of_secrets_is_told_how_it_is_written(wrong: Any) -> None:
+    with pytest.raises(InvalidRequest, match="is not a") as refused:
+        secret_values(wrong)
+    assert "secrets=[Secret.from_env(" in str(refused.value.hint)
+    assert VALUE not in str(refused.value)
 
 
 def test_nothing_tells_a_value(monkeypatch: pytest.MonkeyPatch) -> None:

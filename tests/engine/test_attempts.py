@@ -165,8 +165,8 @@ def test_a_result_says_what_was_refused_and_what_would_allow_it() -> None:
     )
     assert len(told.denied) == 3
     assert told.hint == (
-        'refused: a.example:443 (no rule names it); allow it with network=Network(allow=("a.example",))'
+        'refused: a.example:443 (no rule names it); allow it with network=Network(allow=["a.example"])'
         " or --allow a.example; 10.0.0.1:5432 (it is private); allow it with"
-        ' network=Network(allow=("10.0.0.1:5432",)) or --allow 10.0.0.1:5432'
+        ' network=Network(allow=["10.0.0.1:5432"]) or --allow 10.0.0.1:5432'
     )
     assert denials.add(replace(end, hint="out of time"), told.denied).hint == "out of time"

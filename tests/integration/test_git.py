@@ -90,7 +90,7 @@ def test_a_host_that_is_not_allowed_is_named(box: Sandbox, url: str) -> None:
     with pytest.raises(CommandFailed, match=f"{host} can't be reached") as refused:
         box.git.clone(url, timeout=60)
     assert refused.value.hint is not None
-    assert f'Network(allow=("{host}",))' in refused.value.hint
+    assert f'Network(allow=["{host}"])' in refused.value.hint
 
 
 @pytest.mark.parametrize("url", ["ext::sh -c touch% /tmp/pwned", "-u./x", "--upload-pack=/tmp/x", "fd::3"])

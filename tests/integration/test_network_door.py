@@ -73,7 +73,7 @@ def test_a_name_that_no_rule_names_does_not_exist(box: Sandbox) -> None:
     assert result.exit_code == 2
     assert {(attempt.kind, attempt.host) for attempt in result.denied} == {("name", "api.example.com")}
     assert result.hint is not None
-    assert 'Network(allow=("api.example.com",))' in result.hint
+    assert 'Network(allow=["api.example.com"])' in result.hint
 
 
 def test_a_sandbox_knows_its_own_name(box: Sandbox) -> None:

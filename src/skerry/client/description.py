@@ -43,14 +43,25 @@ def described(
     options: Options,
 ) -> CreateRequest:
     """The request, its values checked before anything is sent."""
+    check_network(network)
     return CreateRequest(
         image=image, name=name, env=texts(env, "env"), labels=texts(labels, "labels"), limits=limits,
         network=None if network is UNSAID else network, lifecycle=lifecycle, options=options,
     )  # fmt: skip
 
 
+def check_network(network: object) -> None:
+    """A list, a text or True in its place fails by name, not further down."""
+    if network is not None and not isinstance(network, Network):
+        raise InvalidRequest(
+            f"network: a {type(network).__name__} is not a Network",
+            hint='like network=Network(allow=["api.example.com"]); Network.open() for everything public',
+        )
+
+
 def asking(network: Network) -> Network:
     """A callback for what no rule names is asked about that."""
+    check_network(network)
     if network.on_unknown == "learn":
         raise InvalidRequest("on_unknown: a network that learns asks nobody", hint='Network(on_unknown="ask")')
     return structs.replace(network, on_unknown="ask")

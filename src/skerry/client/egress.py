@@ -12,6 +12,7 @@ from skerry.errors import InvalidRequest
 from skerry.types import CreateRequest, Network, SecretForm, SecretValue
 
 LEARNED_SHOWN = 50
+_SECRETS_LIKE = 'like secrets=[Secret.from_env("TOKEN", hosts=["api.example.com"])]'
 
 
 def on_this_machine(network: Network) -> tuple[Network, tuple[SecretValue, ...]]:
@@ -26,6 +27,8 @@ def on_this_machine(network: Network) -> tuple[Network, tuple[SecretValue, ...]]
 
 def secret_values(secrets: Sequence[object]) -> tuple[SecretValue, ...]:
     """Read here, and now: from the environment, a file or a command."""
+    if not isinstance(secrets, Sequence) or isinstance(secrets, str):
+        raise InvalidRequest(f"secrets: a {type(secrets).__name__} is not a list of them", hint=_SECRETS_LIKE)
     return tuple(map(_value, secrets))
 
 
@@ -34,7 +37,7 @@ def _value(secret: object) -> SecretValue:
         return secret.read()
     if isinstance(secret, SecretValue):
         return secret
-    raise InvalidRequest(f"secrets: a {type(secret).__name__} is none", hint='like Secret.from_env("TOKEN", hosts=[…])')
+    raise InvalidRequest(f"secrets: a {type(secret).__name__} is not a Secret", hint=_SECRETS_LIKE)
 
 
 def with_what_is_here(wish: CreateRequest, secrets: Sequence[object]) -> CreateRequest:

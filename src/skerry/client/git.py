@@ -25,7 +25,7 @@ _REFUSALS: Final = (
     (r"(?:Could not resolve host(?:name)?:? |Failed to connect to |connect to host |unable to (?:look up|connect to) )"
      r"(?P<host>[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)",
      "{host} can't be reached from the sandbox",
-     'a sandbox reaches nothing that is not allowed: network=Network(allow=("{host}",)) would allow it; '
+     'a sandbox reaches nothing that is not allowed: network=Network(allow=["{host}"]) would allow it; '
      "or clone it here and bring it in with files.upload()"),
     (r"Remote branch .* not found in upstream",
      "there is no branch or tag {branch!r} in {source}", "leave branch= out for the repository's own"),
@@ -86,7 +86,7 @@ def shown(source: str) -> str:
 def _refused(attempt: Attempt, said: str) -> tuple[str, str]:
     """By the sandbox's policy, which knows better than git what it was."""
     rule = (attempt.hint or "").removeprefix("--allow ").strip('"')
-    allow = f'network=Network(allow=("{rule}",)) would allow it; ' if rule and rule != attempt.hint else ""
+    allow = f'network=Network(allow=["{rule}"]) would allow it; ' if rule and rule != attempt.hint else ""
     message = f"{attempt.host} can't be reached from the sandbox: {attempt.why}\n{said}"
     return message, f"{allow}or clone it here and bring it in with files.upload()"
 

@@ -38,4 +38,4 @@ def _cure(hint: str) -> str:
     if not hint.startswith("--allow "):
         return hint
     rule = hint.removeprefix("--allow ").strip("\"'")
-    return f"allow it with network=Network(allow=({json.dumps(rule)},)) or {hint}"
+    return f"allow it with network=Network(allow=[{json.dumps(rule)}]) or {hint}"

@@ -348,7 +348,7 @@ def rules_of(spec: Spec, settings: Settings, secrets: tuple[Brokered, ...], auth
     presets = [preset for preset in network.presets if isinstance(preset, Preset)]
     return Rules(
         allow=(*network.allow, *(rule for preset in presets for rule in preset.allow)),
-        deny=network.deny, ceiling=tuple(settings["max.network"]), inspect=network.inspect,
+        deny=tuple(network.deny), ceiling=tuple(settings["max.network"]), inspect=tuple(network.inspect),
         on_unknown=network.on_unknown,
         ask_s=parse_span(network.ask_timeout or settings["network.ask_timeout"]),
         peers=network.peers,

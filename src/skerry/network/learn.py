@@ -60,7 +60,9 @@ def learned(attempts: Iterable[Attempt]) -> Network:
 
 def patch(network: Network, old: str) -> str:
     """A unified diff of skerry.toml that adds what the old text does not allow yet; "" if there is nothing to add."""
-    new = with_allowed(old, lambda allowed: [(rule, _comment(rule)) for rule in _missing(network.allow, allowed)])
+    new = with_allowed(
+        old, lambda allowed: [(rule, _comment(rule)) for rule in _missing(tuple(network.allow), allowed)]
+    )
     if new == old:
         return ""
     lines = difflib.unified_diff(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import force_setattr
@@ -50,6 +51,18 @@ class Preset(Value, frozen=True, kw_only=True):
         if len(self.certificates) > PEM_MOST or sum(map(len, self.files.values())) > 64 << 10:
             raise InvalidRequest(f"network.presets: what {self.name} carries is too long")
 
+    def __repr__(self) -> str:
+        """Without pages of certificates."""
+        return f"Preset(name={self.name!r}, allow={self.allow!r}, env={self.env!r}, …)"
+
+
+if TYPE_CHECKING:  # a list may be given; it is kept as a tuple
+    Rules = Sequence[str]
+    Presets = Sequence[str | Preset]
+else:
+    Rules = tuple[str, ...]
+    Presets = tuple[str | Preset, ...]
+
 
 class Network(Value, frozen=True, kw_only=True):
     """What may leave a sandbox. Nothing, unless it is named here.
@@ -60,12 +73,12 @@ class Network(Value, frozen=True, kw_only=True):
     `presets`: names that the client looks up on its own machine. `peers`: other sandboxes by the name they get inside.
     `bandwidth` is bytes a second, `total` bytes in all, `connections` how many at once."""
 
-    allow: tuple[str, ...] = ()
-    deny: tuple[str, ...] = ()
-    presets: tuple[str | Preset, ...] = ()
+    allow: Rules = ()
+    deny: Rules = ()
+    presets: Presets = ()
     peers: Peers = {}
     on_unknown: Literal["deny", "ask", "learn"] = "deny"
-    inspect: tuple[str, ...] = ()
+    inspect: Rules = ()
     ask_timeout: str | int | float | None = None
     bandwidth: str | int | None = None
     total: str | int | None = None

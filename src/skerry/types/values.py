@@ -156,7 +156,7 @@ def check_env(env: dict[str, str] | dict[str, str | None]) -> None:
 
 def check_port(port: int) -> None:
     if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 1 << 16:
-        raise InvalidRequest(f"port: {port!r} is none", hint="1 to 65535")
+        raise InvalidRequest(f"port: {port!r} is not a port", hint="a number from 1 to 65535, without quotes")
 
 
 def check_http_path(path: str | None) -> None:

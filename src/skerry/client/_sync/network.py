@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from skerry.client import backend_sync as backend
 from skerry.client import network_requests as requests
 from skerry.client._sync.questions import Asking, Questions
+from skerry.client.description import check_network
 from skerry.client.egress import check_carried, on_this_machine
 from skerry.client.lines import LineDecoder
 from skerry.client.patience import Patience
@@ -44,6 +45,7 @@ class SandboxNetwork:
     def set(self, network: Network) -> NetworkInfo:
         """Another policy in place of the one that is there. A password that a preset's set-up has is a secret, which
         only a create can carry: refused here."""
+        check_network(network)
         settled, secrets = backend.in_thread(on_this_machine, network)
         check_carried(secrets, self._sandbox.known.secrets)
         return self._sandbox.client.value(requests.set_(self._sandbox.id, settled), NetworkInfo)
@@ -104,4 +106,6 @@ class SandboxNetwork:
 def _rules(rules: tuple[str, ...]) -> tuple[str, ...]:
     if not rules:
         raise InvalidRequest("no rule was given", hint='like allow("api.example.com")')
-    return Network(allow=rules).allow
+    if isinstance(rules[0], (list, tuple)):
+        raise InvalidRequest("rules are given one after the other, not as a list", hint="put a star before it: *rules")
+    return tuple(Network(allow=rules).allow)
