@@ -15,7 +15,8 @@ from network.leaving import Leaving, echo, is_reset, read_all, serving
 from network.test_http_mode import GET, Far, far, talk
 
 from skerry.network.hosts import Address, Name
-from skerry.network.messages import PROXY, PROXY_PORT
+from skerry.network.messages import PROXY, PROXY_PORT, Brokered, Rules
+from skerry.network.worker.inspection import Inspector
 from skerry.network.worker.previews.upstream import HEAD_MOST
 from skerry.network.worker.resolve import Resolver, dial
 
@@ -170,3 +171,21 @@ def test_a_request_that_must_not_happen_twice_is_not_repeated(leaving: Leaving) 
         assert client.getresponse().status == 502
         client.close()
     assert len([one for one in server.requests if b"/second" in one]) == 1
+
+
+def test_a_request_goes_by_the_secrets_of_the_moment_it_leaves(leaving: Leaving, slow_names: Slow) -> None:
+    """Not by those of the moment it came: what was taken away or given while its host was looked up counts."""
+    asked, go = slow_names
+    server = Far()
+    with far(leaving, server):
+        address = leaving.world.names["far.example"][0]
+        secret = Brokered(name="TOKEN", hosts=("api.example",), placeholder="skerry-secret-TOKEN-abc", value="v" * 20)
+        with leaving.connect("far.example", 80) as sock:
+            sock.sendall(GET.replace(b"Connection: close", b"X: skerry-secret-TOKEN-abc"))
+            assert asked.wait(10)
+            leaving.inspection = Inspector(Rules(secrets=(secret,)))
+            leaving.change(f"far.example@{address}", secrets=(secret,))
+            go.set()
+            assert read_all(sock).startswith(b"HTTP/1.1 403 ")
+    assert server.requests == []
+    assert leaving.denied("placeholder of secret TOKEN")

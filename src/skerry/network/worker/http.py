@@ -179,25 +179,28 @@ class HttpMode:
     async def _forward(
         self, head: bytes, request: Request, target: bytes, where: tuple[Host, int], verdict: Verdict
     ) -> bool:
-        hooks = self._hooks(where)
         headers = tuple(one for one in end_to_end(request.headers) if one[0] != b"host")
-        sent = RequestHead(request.method, target, ((b"host", self._host(request, where)), *headers), request.body)
-        if hooks is not None:
-            changed = hooks.on_request(sent)
-            if isinstance(changed, Refusal):
-                await self._refuse(where, request, _verdict_of(changed), changed.status)
+        asked = RequestHead(request.method, target, ((b"host", self._host(request, where)), *headers), request.body)
+        fresh = False
+        while True:
+            hooks = self._hooks(where)
+            sent = hooks.on_request(asked) if hooks is not None else asked
+            if isinstance(sent, Refusal):
+                await self._refuse(where, request, _verdict_of(sent), sent.status)
                 return False
-            sent = changed
-        secrets = hooks.secrets() if hooks is not None else ()
-        try:
-            upstream, fresh = await self._reach(where)
-        except Refused as refused:
-            await self._refuse(where, request, refused.verdict, address=refused.address)
-            return False
-        except OSError as error:
-            self._room.attempts.end(self._begin(where, request, verdict, secrets, None), 0, 0, said(error))
-            await self._answer(502, "Bad Gateway", f"{show_host(*where)} could not be reached: {said(error)}", None)
-            return False
+            secrets = hooks.secrets() if hooks is not None else ()
+            try:
+                upstream, new = await self._reach(where)
+            except Refused as refused:
+                await self._refuse(where, request, refused.verdict, address=refused.address)
+                return False
+            except OSError as error:
+                self._room.attempts.end(self._begin(where, request, verdict, secrets, None), 0, 0, said(error))
+                await self._answer(502, "Bad Gateway", f"{show_host(*where)} could not be reached: {said(error)}", None)
+                return False
+            fresh = fresh or new
+            if self._hooks(where) is hooks:
+                break  # else the rules were changed meanwhile, and with them perhaps the secrets
         exchange = Exchange(self._room, self._client, head, request, sent, hooks)
         record: Record | None = self._begin(where, request, verdict, secrets, upstream.reached.address)
         trouble: str | None = None
@@ -233,7 +236,10 @@ class HttpMode:
             if fresh or exchange.received or exchange.client_gone or not again:
                 raise
         self._drop()
+        hooks = self._hooks(upstream.place)
         upstream, _ = await self._reach(upstream.place)
+        if self._hooks(upstream.place) is not hooks:
+            raise ConnectionAbortedError("the rules were changed")
         return await exchange.run(upstream)
 
     def _begin(
