@@ -161,6 +161,8 @@ def test_flags_name_hosts_and_forms(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         ("--secret", "TOKEN=ghp_s3cr3t_value"),
         ("--secret", "ghp_s3cr3t_value"),
         ("--secret", "TOKEN=a.example,s3cr3t value"),
+        ("--secret", "TOKEN=0123456789-abcdef-s3cr3t"),
+        ("--secret", "TOKEN=https://user:s3cr3t@a.example"),
         ("--secret-header", "TOKEN=Authorization: s3cr3t"),
         ("--secret-file", "TOKEN=s3cr3t"),
         ("--secret", "TOKEN=a.example", "--secret-header", "TOKEN=Authorization: Bearer s3cr3t"),
@@ -173,6 +175,21 @@ def test_a_value_on_the_command_line_is_refused_and_not_told(args: tuple[str, ..
     assert "s3cr3t" not in f"{refused.value} {refused.value.hint}"
 
 
+def test_a_value_that_could_be_a_host_is_known_by_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "abcdefgh")
+    with pytest.raises(InvalidRequest, match="not a list of hosts"):
+        call("--secret", "TOKEN=abcdefgh")
+    assert call("--secret", "TOKEN=gitlab,artifactory-of-the-house") == (
+        "TOKEN gitlab,artifactory-of-the-house None None None\n"
+    )
+
+
+def test_an_address_of_the_web_is_told_from_a_value() -> None:
+    with pytest.raises(InvalidRequest, match="not a host") as refused:
+        call("--secret", "TOKEN=https://api.example.com/v1")
+    assert "without https://" in str(refused.value.hint)
+
+
 def test_a_projects_file_says_where_a_secret_goes_and_its_user_gives_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -181,7 +198,7 @@ def test_a_projects_file_says_where_a_secret_goes_and_its_user_gives_it(
     (tmp_path / "skerry.toml").write_text('[secrets.TOKEN]\nhosts = ["a.example"]\nheader = "X-Key: {}"\n')
     assert call() == "", "not unless it is named"
     assert call("--secret", "TOKEN") == "TOKEN a.example X-Key: {} None None\n"
-    with pytest.raises(InvalidRequest, match="does not say where it goes"):
+    with pytest.raises(InvalidRequest, match="says where it goes"):
         call("--secret", "OTHER")
 
 
@@ -207,5 +224,6 @@ def test_a_projects_file_names_no_source(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_a_variable_that_is_not_set_is_named() -> None:
     os.environ.pop("TOKEN", None)
-    with pytest.raises(InvalidRequest, match="TOKEN is not set here"):
+    with pytest.raises(InvalidRequest, match="TOKEN is not set here") as refused:
         call("--secret", "TOKEN=a.example")
+    assert "--secret-file" in str(refused.value.hint)

@@ -3,6 +3,8 @@ read it: it comes from the environment or from a file."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,6 +18,13 @@ from skerry.types.hosts import BadHost, parse_authority
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FORMS = ("header", "query", "basic")
+_LIKE = {
+    "--secret": "--secret API_TOKEN=api.example.com",
+    "--secret-file": "--secret-file API_TOKEN=token.txt@api.example.com",
+    "--secret-header": "--secret-header 'API_TOKEN=Authorization: Bearer {}'",
+    "--secret-query": "--secret-query API_TOKEN=key",
+    "--secret-basic": "--secret-basic API_TOKEN=user",
+}
 
 _OPTIONS = (
     click.option(
@@ -58,8 +67,8 @@ def _of_project(name: str, settings: Settings) -> Secret:
     form = (wished(settings, "secrets") or {}).get(name)
     if form is None:
         raise InvalidRequest(
-            "--secret: this directory's skerry.toml does not say where it goes",  # the word itself may be a value
-            hint='--secret NAME=HOST, or [secrets.NAME] hosts = ["…"] there',
+            "--secret: neither it nor this directory's skerry.toml says where it goes",  # the word may be a value
+            hint='like --secret API_TOKEN=api.example.com, or [secrets.API_TOKEN] hosts = ["api.example.com"] there',
         )
     return Secret.from_env(name, **form)
 
@@ -71,7 +80,9 @@ def _of_flags(given: dict[str, Any]) -> tuple[Secret, ...]:
     for form, named in forms.items():
         for name in named:
             if name not in from_env and name not in from_file:
-                raise InvalidRequest(f"--secret-{form}: there is no --secret {name}")
+                raise InvalidRequest(
+                    f"--secret-{form}: there is no --secret {name}", hint=f"--secret {name}=HOST says where it goes"
+                )
     for name in from_env:
         if name in from_file:
             raise InvalidRequest(f"--secret: {name} is given twice")
@@ -94,7 +105,7 @@ def _pairs(words: tuple[str, ...], flag: str) -> dict[str, str]:
     for word in words:
         name, equals, text = word.partition("=")
         if not (name.isidentifier() and name.isascii() and equals and text):
-            raise InvalidRequest(f"{flag}: not of the form NAME=…", hint=f"`skerry run --help` shows {flag}")
+            raise InvalidRequest(f"{flag}: not of the form NAME=…, NAME being a variable's", hint=f"like {_LIKE[flag]}")
         if name in found:
             raise InvalidRequest(f"{flag}: {name} is given twice")
         found[name] = text
@@ -103,13 +114,28 @@ def _pairs(words: tuple[str, ...], flag: str) -> dict[str, str]:
 
 def _hosts(name: str, text: str) -> tuple[str, ...]:
     hosts = tuple(host.strip() for host in text.split(","))
-    for host in hosts:
-        try:
-            parse_authority(host.removeprefix("*."))
-        except BadHost:
-            raise InvalidRequest(
-                f"--secret: what follows {name}= is not a list of hosts",
-                hint=f"a value never stands on a command line: export {name}, or put it in a file "
-                f"(--secret-file {name}=PATH@HOST)",
-            ) from None
+    if any(re.match(r"[a-z]{2,5}://", host) for host in hosts):
+        raise InvalidRequest(
+            f"--secret: what follows {name}= is an address of the web, not a host",
+            hint=f"its host alone, without https:// and path: {name}=api.example.com",
+        )
+    if not all(_is_host(host) and not _looks_secret(name, host) for host in hosts):
+        raise InvalidRequest(
+            f"--secret: what follows {name}= is not a list of hosts",
+            hint=f"a value never stands on a command line: export {name}, or put it in a file "
+            f"(--secret-file {name}=PATH@HOST)",
+        )
     return hosts
+
+
+def _is_host(text: str) -> bool:
+    try:
+        parse_authority(text.removeprefix("*."))
+    except BadHost:
+        return False
+    return True
+
+
+def _looks_secret(name: str, host: str) -> bool:
+    """Many tokens could be the name of a host in the own network, and would be kept and shown as one."""
+    return host == os.environ.get(name) or re.fullmatch(r"(?=\D*\d)[A-Za-z0-9-]{20,}", host) is not None

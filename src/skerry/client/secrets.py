@@ -117,7 +117,8 @@ def _environment(variable: str) -> Callable[[], str]:
     def read() -> str:
         if not os.environ.get(variable):
             raise InvalidRequest(
-                f"secrets: {variable} is not set here", hint=f"export {variable}, or use Secret.from_file"
+                f"secrets: {variable} is {'empty' if variable in os.environ else 'not set here'}",
+                hint=f"export {variable}, or have the value read from a file: Secret.from_file, --secret-file",
             )
         return os.environ[variable]
 
