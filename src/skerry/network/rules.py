@@ -6,6 +6,7 @@ HOST is a name, `*.name` (all below it, not itself), `*`, an address or a range 
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_network
@@ -27,6 +28,14 @@ _PLAIN: Final = re.compile(
     r"(?=.{1,253}$)(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?", re.DOTALL
 )
 _METHODS: Final = re.compile(r"[A-Za-z]{1,20}(?:,[A-Za-z]{1,20})*")
+# The registered ones, and PURGE of caches. Another is a typing error: such a rule would allow, or deny, nothing.
+_KNOWN_METHODS: Final = frozenset((
+    "ACL", "BIND", "CHECKIN", "CHECKOUT", "CONNECT", "COPY", "DELETE", "GET", "HEAD", "LABEL",
+    "LINK", "LOCK", "MERGE", "MKACTIVITY", "MKCALENDAR", "MKCOL", "MKREDIRECTREF", "MKWORKSPACE", "MOVE", "OPTIONS",
+    "ORDERPATCH", "PATCH", "POST", "PROPFIND", "PROPPATCH", "PURGE", "PUT", "QUERY", "REBIND", "REPORT", "SEARCH",
+    "TRACE", "UNBIND", "UNCHECKOUT", "UNLINK", "UNLOCK", "UPDATE", "UPDATEREDIRECTREF",
+))  # fmt: skip
+_USUAL_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _RANGE_4: Final = re.compile(r"[0-9.]+/[0-9]{1,3}(?=[:/]|$)")
 _BARE_6: Final = re.compile(r"[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(?:/[0-9]{1,3})?")
 _AFTER: Final = re.compile(r"(?P<ports>:[^/]*)?(?P<path>/.*)?", re.DOTALL)
@@ -198,7 +207,16 @@ def _split_methods(text: str) -> tuple[tuple[str, ...], str]:
     if not _METHODS.fullmatch(methods) or not rest or " " in rest:
         raise _Wrong(f"{methods[:40]!r} before the space is no method, or there is a space too many",
                      'like "GET,HEAD api.example.com/v1"')  # fmt: skip
-    return tuple(dict.fromkeys(methods.upper().split(","))), rest
+    named = tuple(dict.fromkeys(methods.upper().split(",")))
+    if unknown := [method for method in named if method not in _KNOWN_METHODS]:
+        near = difflib.get_close_matches(unknown[0], _USUAL_METHODS, 1)
+        raise _Wrong(
+            f"{unknown[0]!r} before the space is no method of HTTP",
+            f'did you mean "{near[0]}"?'
+            if near
+            else 'like "GET,HEAD api.example.com/v1"; each host is a rule of its own',
+        )
+    return named, rest
 
 
 def _split_addresses(text: str) -> tuple[str, tuple[Range, ...]]:
