@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import select
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +14,8 @@ from cli.multiplexer import Window
 from serving import Server
 from world.world import World
 
-from skerry import Network, Sandbox
+from skerry import Network, Question, Sandbox
+from skerry.cli.asking import Prompt
 
 URL = "http://api.example.test/"
 CURL = "curl -sS -o /dev/null -w '%{http_code}\\n'"
@@ -62,3 +67,17 @@ def test_another_terminal_answers_and_what_it_says_may_become_a_rule(
             window.is_back()
         finally:
             sandbox.delete()
+
+
+def test_what_was_typed_before_is_no_answer() -> None:
+    """It was meant for the program that ran, or for nobody."""
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, b"y\n")
+        select.select([theirs], [], [], 5)
+        now = time.time()
+        asked = Question(id="q-aaaaaaaaaa", sandbox="sb-aaaaaaaaaa", host="a.test", port=443, at=now, ends_at=now + 0.3)
+        assert Prompt(theirs)(asked) is None
+    finally:
+        os.close(ours)
+        os.close(theirs)

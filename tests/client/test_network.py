@@ -210,6 +210,20 @@ def test_a_callback_that_raises_has_said_no(tmp_path: Path) -> None:
     assert any("broken" in str(one.message) for one in heard)
 
 
+def test_a_callback_outlives_an_answer_that_did_not_arrive(tmp_path: Path) -> None:
+    """The server went while the callback thought, and its question with it; the next one is answered."""
+    asking, posted = Asking(), list[str]()
+
+    def breaking(asked: Asked) -> Said:
+        if asked.method == "POST" and asked.path.endswith("/q-aaaaaaaaaa") and not posted:
+            posted.append(asked.path)
+            return Said(whole=False)
+        return asking(asked)
+
+    with lying(tmp_path, breaking) as server, Sandbox(server=server.address, on_unknown=lambda _: True):
+        wait_until(lambda: "q-bbbbbbbbbb" in asking.answers, "the second answer")
+
+
 async def test_an_async_callback_may_wait(tmp_path: Path) -> None:
     asking = Asking()
 

@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 from serving import Server
 
-from skerry.engine.rows import Row, Spec
+from skerry.engine.rows import Row, Spec, _digest
 from skerry.engine.secrets import Kept, Secrets, inspects
 from skerry.types import CreateRequest, Lifecycle, Limits, Network, Options, Preset, SecretValue
 
@@ -94,6 +94,14 @@ def test_all_who_ask_at_once_get_the_same_ca(store: Secrets) -> None:
     store.put("sb-aaaaaaaaaa", [secret()])
     with ThreadPoolExecutor(16) as pool:
         assert len(set(pool.map(lambda _: store.authority(row(secret())), range(64)))) == 1
+
+
+def test_the_key_of_a_create_tells_nothing_of_values() -> None:
+    """It is kept with a digest of the request, on which guesses could be tried."""
+    digests = {_digest(CreateRequest(secrets=(secret(value=value),))) for value in (VALUE, OTHER)}
+    assert len(digests) == 1
+    assert _digest(CreateRequest(secrets=(secret("ELSE"),))) not in digests
+    assert _digest(CreateRequest()) not in digests
 
 
 def test_a_broken_or_missing_file_means_no_secrets_and_no_crash(

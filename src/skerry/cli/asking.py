@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import termios
 import time
 
 from skerry.client.harmless import harmless
@@ -38,6 +40,9 @@ class Prompt:
 
     def __call__(self, question: Question) -> Reply | None:
         where = harmless(question.host if question.port is None else f"{question.host}:{question.port}")
+        # what was typed before, for something else, is no answer to this
+        with contextlib.suppress(termios.error):
+            termios.tcflush(self._descriptor, termios.TCIFLUSH)
         left = max(0, int(question.ends_at - time.time()))
         self._say(f"{where} is not in the policy. Let it through? [y]es, [a]lways, [n]o, never ({left} s): ")
         while True:

@@ -121,6 +121,12 @@ def _values(row: Row) -> tuple[Any, ...]:
 
 
 def _digest(request: CreateRequest) -> bytes:
+    """Not of secrets' values: who reads the database must not be able to try guesses on it."""
+    if request.secrets:
+        forms = [secret.form for secret in request.secrets]
+        return hashlib.sha256(
+            msgspec.json.encode((msgspec.structs.replace(request, secrets=()), forms), order="sorted")
+        ).digest()
     return hashlib.sha256(msgspec.json.encode(request, order="sorted")).digest()
 
 

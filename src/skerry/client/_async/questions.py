@@ -118,7 +118,7 @@ class AsyncAsking:
         reply = await self._reply(question)
         try:
             await self._sandbox.client.done(requests.reply(self._sandbox.id, question.id, reply))
-        except NotFound:  # too late, or another was quicker
+        except (NotFound, ServerUnreachable):  # too late, or another was quicker; or who asked went with the server
             return
 
     async def _reply(self, question: Question) -> Reply:

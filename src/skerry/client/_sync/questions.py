@@ -119,7 +119,7 @@ class Asking:
         reply = self._reply(question)
         try:
             self._sandbox.client.done(requests.reply(self._sandbox.id, question.id, reply))
-        except NotFound:  # too late, or another was quicker
+        except (NotFound, ServerUnreachable):  # too late, or another was quicker; or who asked went with the server
             return
 
     def _reply(self, question: Question) -> Reply:
