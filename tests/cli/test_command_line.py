@@ -178,6 +178,7 @@ def test_a_projects_setup_runs_before_its_command(tmp_path: Path) -> None:
         (["cp", "a:/x", "b:/y"], "one of the two must be inside"),
         (["--server", "nonsense", "ls"], "is not an address"),
         (["nonsense"], "No such command"),
+        (["completion"], "Choose from: bash, zsh, fish"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

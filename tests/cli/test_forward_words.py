@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from skerry.cli.previews import Pair, _pair
-from skerry.errors import InvalidRequest
+from skerry.client.connection import listen_on
+from skerry.errors import Conflict, InvalidRequest
 
 
 @pytest.mark.parametrize(
@@ -31,3 +34,9 @@ def test_ports_are_read_as_people_write_them(words: str, pair: Pair) -> None:
 def test_what_names_no_ports_is_refused(words: str) -> None:
     with pytest.raises(InvalidRequest):
         _pair(words)
+
+
+def test_a_port_that_is_taken_is_told_in_plain_words() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(Conflict) as refused:
+        listen_on("127.0.0.1", taken.getsockname()[1])
+    assert refused.value.message.endswith(" can't be listened on: Address already in use")

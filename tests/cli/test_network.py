@@ -122,6 +122,38 @@ def test_the_hint_for_a_sandbox_that_stays_is_a_command(tmp_path: Path) -> None:
     assert b"; skerry network allow dev example.test\n" in done.stderr
 
 
+def test_what_denies_is_taken_back_by_a_command(tmp_path: Path) -> None:
+    denied = attempt(rule="*.test", why="it is denied by *.test", hint="deny wins: take *.test out of deny")
+    with lying(tmp_path, running(BEGIN + end(denied=[denied]))) as server:
+        done = skerry("exec", "dev", "--", "x", server=server.address, cwd=tmp_path)
+    assert b"`skerry network allow dev '*.test'` takes that rule out of deny" in done.stderr
+
+
+def test_a_refused_look_up_says_that_ports_count(tmp_path: Path) -> None:
+    name = attempt(kind="name", port=None, why="no rule allows example.test")
+    with lying(tmp_path, running(BEGIN + end(denied=[name]))) as server:
+        done = skerry("run", "--", "ssh", "example.test", server=server.address, cwd=tmp_path)
+    assert b"--allow example.test (for ports 80 and 443; for another like example.test:22)\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "preset"),
+    [
+        (("pip", "install", "x"), "pip"),
+        (("/usr/bin/python3", "-m", "pip", "install", "x"), "pip"),
+        (("bash", "-lc", "cd a&&npm ci"), "npm"),
+        (("sudo", "apt-get", "update"), "apt"),
+        (("curl", "pipe"), None),
+    ],
+)
+def test_a_program_with_a_preset_is_told_of_it(tmp_path: Path, command: tuple[str, ...], preset: str | None) -> None:
+    with lying(tmp_path, running(BEGIN + end(exit_code=1, denied=[attempt()]))) as server:
+        told = skerry("run", "--", *command, server=server.address, cwd=tmp_path).stderr.decode()
+        stays = skerry("exec", "dev", "--", *command, server=server.address, cwd=tmp_path).stderr.decode()
+    assert (f"hint: with --preset {preset} it reaches all that this" in told) == (preset is not None)
+    assert (f"hint: a sandbox made with --preset {preset} reaches" in stays) == (preset is not None)
+
+
 def test_text_from_inside_can_not_speak_to_the_terminal(tmp_path: Path) -> None:
     evil = attempt(host="\x1b]0;owned\x07evil\n.test", why="\x1b[2J", hint="--allow \x1b[2J")
     with lying(tmp_path, running(BEGIN + end(denied=[evil]))) as server:

@@ -80,8 +80,10 @@ def test_another_previews_token_opens_nothing(showing: Showing, program: Any, ho
 
 
 def test_a_link_sets_a_cookie_once_and_leads_to_the_clean_address(showing: Showing, program: Any, host: str) -> None:
-    answer, _ = showing.ask(host, f"/page?a=1&skerry_token={TOKEN}&b=2", token=None)
+    answer, body = showing.ask(host, f"/page?a=1&skerry_token={TOKEN}&b=2", token=None)
     assert answer.status == 303
+    assert b"X-Skerry-Preview-Token" in body  # for who asked with curl and would see nothing
+    assert showing.ask(host, f"/page?skerry_token={TOKEN}", method="HEAD", token=None)[1] == b""
     assert answer.headers["Location"] == "/page?a=1&b=2"
     assert answer.headers["Set-Cookie"] == f"skerry_preview={TOKEN}; Path=/; HttpOnly; SameSite=Lax"
     assert answer.headers["Cache-Control"] == "no-store"

@@ -117,7 +117,8 @@ def _run() -> int:
         return talk.code_of_error(error)
     except click.ClickException as error:
         usage = error.ctx.get_usage() + "\n" if isinstance(error, click.UsageError) and error.ctx else ""
-        talk.say(f"{usage}error: {error.format_message()}")
+        message = error.format_message().replace("\n\t", " ")  # choices stand one a line, behind tabs
+        talk.say(f"{usage}error: {message}")
         return talk.CALLER_ERRED
     except (click.Abort, KeyboardInterrupt):
         return talk.INTERRUPTED

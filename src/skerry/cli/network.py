@@ -47,7 +47,11 @@ def show(session: Session, sandbox: str, as_json: bool) -> None:
 @_rules
 @pass_session
 def allow(session: Session, sandbox: str, rules: tuple[str, ...], as_json: bool) -> None:
-    """Let SANDBOX reach more; at once."""
+    """Let SANDBOX reach more; at once.
+
+    A RULE is like api.example.com, *.example.org or db.internal:5432; `skerry network --help` has the whole of it. It
+    leaves the rules to deny, if it is among them. Presets come with `skerry network set`, or when a sandbox is made.
+    """
     _give(session.sandbox(sandbox).network.allow(*rules), as_json)
 
 
@@ -57,7 +61,10 @@ def allow(session: Session, sandbox: str, rules: tuple[str, ...], as_json: bool)
 @_rules
 @pass_session
 def deny(session: Session, sandbox: str, rules: tuple[str, ...], as_json: bool) -> None:
-    """Let SANDBOX reach less; at once, and open connections are closed."""
+    """Let SANDBOX reach less; at once, and open connections are closed.
+
+    A RULE as for `allow`; without ports it means every port. It wins over whatever allows the same.
+    """
     _give(session.sandbox(sandbox).network.deny(*rules), as_json)
 
 

@@ -53,6 +53,7 @@ def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: A
         if brought and not session.quiet:
             talk.say(f"brought in: {', '.join(brought)}")
         files |= brought
+    wish = _with_questions(creation(given))
     result = run_once(
         list(command),
         files=files,
@@ -65,9 +66,10 @@ def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: A
         tell=talk.say,
         setup=setup_lines(),
         server=session.client(),
-        **_with_questions(creation(given)),
+        **wish,
     )
-    return _finish(result, command, as_json, session)
+    network = wish.get("network")
+    return _finish(result, command, as_json, session, presets=network is not None and bool(network.presets))
 
 
 def _with_questions(wish: dict[str, Any]) -> dict[str, Any]:
@@ -132,7 +134,7 @@ def exec_(session: Session, /, sandbox: str, command: tuple[str, ...], as_json: 
         return open_terminal(session, target, list(command), options)
     with _answering(target):
         result = run(list(command), stdin=given_stdin(), on_output=None if as_json else _pass_on, **options)
-    return _finish(result, command, as_json, session, sandbox)
+    return _finish(result, command, as_json, session, sandbox, presets=bool(target.known.network.presets))
 
 
 def _in_session(sandbox: Sandbox, given: dict[str, Any], user: str | None) -> Callable[..., Result]:
@@ -186,7 +188,13 @@ def _named(command: tuple[str, ...]) -> dict[str, Path]:
 
 
 def _finish(
-    result: Result, command: tuple[str, ...], as_json: bool, session: Session, sandbox: str | None = None
+    result: Result,
+    command: tuple[str, ...],
+    as_json: bool,
+    session: Session,
+    sandbox: str | None = None,
+    *,
+    presets: bool,
 ) -> int:
     if as_json:
         talk.give_json(talk.result_as_data(result))
@@ -194,6 +202,8 @@ def _finish(
     if result.exit_code == 127 and len(command) == 1 and " " in command[0] and result.cwd is None:
         hint = "that is one word; a shell line goes like: -- bash -lc '…'"
     told = denials.hints(result.denied, sandbox)
+    if not presets and (preset := denials.preset_hint(command, result.denied, sandbox)):
+        told = [*told, preset]
     if hint is not None and (not told or result.timed_out or result.oom_killed):
         told = [*told, hint]
     if told and not session.quiet:

@@ -138,7 +138,9 @@ def listen_on(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=128)
     except (OSError, OverflowError) as error:
-        raise Conflict(f"{host} port {port} can't be listened on: {error}", hint="take another port here") from error
+        why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        hint = "take another port here, or 0 for any that is free"
+        raise Conflict(f"{host} port {port} can't be listened on: {why}", hint=hint) from error
 
 
 def break_off(connection: socket.socket) -> None:

@@ -125,7 +125,7 @@ class Previews:
         """Nobody gets in any more; who is in is put out."""
         sandbox = self._find(caller, ref).row.id
         if self._of(sandbox, port) is None:
-            raise NotFound(f"{sandbox} has no preview of port {port}", hint="`skerry previews ls` lists them")
+            raise NotFound(f"{sandbox} has no preview of port {port}", hint=f"`skerry previews ls {ref}` lists them")
         self._forget(sandbox, port)
         log.info("revoked", extra={"sandbox": sandbox, "port": port})
 

@@ -229,9 +229,12 @@ def _cookie(place: Place, token: str) -> tuple[tuple[str, str], ...]:
 
 
 async def _redirect(client: Client, location: str, more: tuple[tuple[str, str], ...]) -> None:
-    out = [("Location", location), ("Content-Length", "0"), ("Cache-Control", "no-store"),
-           ("Referrer-Policy", "no-referrer"), *more]  # fmt: skip
+    body = pages.FOR_PROGRAMS if more else b""  # a browser shows it to nobody
+    out = [("Location", location), ("Content-Type", "text/plain"), ("Content-Length", str(len(body))),
+           ("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"), *more]  # fmt: skip
     await client.send(h11.Response(status_code=303, headers=out, reason="See Other"))
+    if body and client.method != b"HEAD":
+        await client.send(h11.Data(data=body))
     await client.send(h11.EndOfMessage())
     await _take_rest(client)
 

@@ -49,6 +49,10 @@ class Ended(Exception):
         self.page = page
 
 
+FOR_PROGRAMS = (
+    b"This link is for browsers, which keep its token as a cookie. A program sends the token with each request,"
+    b" as the header X-Skerry-Preview-Token.\n"
+)
 NOTHING_HERE = Page(
     404, "No preview here", "There is none at this address, or it is private: open it by the link that has its token."
 )
