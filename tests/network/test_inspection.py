@@ -14,8 +14,11 @@ import pytest
 
 from skerry.network import authority
 from skerry.network.authority import Minter
+from skerry.network.hosts import Name
 from skerry.network.messages import Authority, Rules
+from skerry.network.worker.exchange import Upstream
 from skerry.network.worker.inspection import Inspector, TlsStream
+from skerry.network.worker.reach import Reached
 from skerry.network.worker.streams import Stream, Wire
 
 LIMIT_S = 20.0
@@ -157,6 +160,26 @@ async def test_a_cut_is_not_taken_for_the_end(outside: Authority, tmp_path: Path
     with pytest.raises(ConnectionResetError):
         await stream.read()
     stream.close()
+
+
+async def test_bytes_that_follow_an_answer_are_not_the_next_one(outside: Authority, tmp_path: Path) -> None:
+    stream, server = await served(
+        Minter(outside).leaf(HOST).pem, tmp_path / "leaf", Rules(certificates=outside.certificate)
+    )
+    assert isinstance(stream, TlsStream)
+    assert isinstance(stream._below, Wire)
+    assert server is not None
+    upstream = Upstream((Name(HOST), 443), stream, Reached(stream._below))
+    await asyncio.to_thread(server.sendall, b"the answer")
+    assert await stream.read() == b"the answer"
+    assert not upstream.stale
+    await asyncio.to_thread(server.sendall, b"the answer, and more of it")
+    assert await stream.read(10) == b"the answer"
+    assert upstream.stale
+    stream.unread(b"x")
+    assert upstream.stale
+    stream.close()
+    server.close()
 
 
 async def test_both_ways_are_used_at_once(inside: Authority) -> None:

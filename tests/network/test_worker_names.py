@@ -187,3 +187,17 @@ def test_a_full_book_gives_the_longest_unused_address_anew_but_none_in_use(tmp_p
     book.release(addresses[0])
     assert book.address(Name("e.example")) == addresses[0]
     book.close()
+
+
+def test_a_flood_of_names_leaves_a_book_that_is_soon_read(tmp_path: Path) -> None:
+    """A new worker reads every sandbox's before it serves any."""
+    path = tmp_path / "book"
+    book = Book(os.open(path, os.O_RDWR | os.O_CREAT), most=100)
+    for number in range(5_000):
+        book.address(Name(f"n{number}.example"))
+    last = book.address(Name("n4999.example"))
+    book.close()
+    assert len(path.read_bytes().splitlines()) <= 200
+    again = Book(os.open(path, os.O_RDWR), most=100)
+    assert again.address(Name("n4999.example")) == last
+    again.close()

@@ -32,6 +32,7 @@ class Book:
         self._addresses: dict[Name, IPv4Address] = {}
         self._held: Counter[IPv4Address] = Counter()
         self._next = _FIRST
+        self._lines = 0  # in the file; many may be of names that have no address any more
         self._size = self._read()
 
     def name(self, address: IPv4Address) -> Name | None:
@@ -90,7 +91,9 @@ class Book:
         """What can be read counts: a line that was cut off by a crash, or was not written by us, does not."""
         data = os.pread(self._file, _FILE_MOST + 1, 0)
         whole, _, torn = data.rpartition(b"\n")
-        for line in whole.split(b"\n"):
+        lines = whole.split(b"\n")
+        self._lines = len(lines)
+        for line in lines:
             with contextlib.suppress(ValueError, BadHost):
                 left, right = line.decode("ascii").split(" ")
                 address, name = IPv4Address(left), parse_host(right)
@@ -107,14 +110,16 @@ class Book:
     def _append(self, line: bytes) -> None:
         """A full disk costs the names' survival, not the names."""
         with contextlib.suppress(OSError):
-            if self._size + len(line) > _FILE_MOST:
+            if self._size + len(line) > _FILE_MOST or self._lines >= 2 * self._most:
                 self._rewrite()
                 self._size = os.fstat(self._file).st_size
             else:
                 self._size += os.pwrite(self._file, line, self._size)
+                self._lines += 1
 
     def _rewrite(self) -> None:
         text = "".join(f"{address} {name}\n" for address, name in self._names.items()).encode()
+        self._lines = len(self._names)
         with contextlib.suppress(OSError):
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, text, 0)

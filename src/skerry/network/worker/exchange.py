@@ -45,8 +45,9 @@ class Upstream:
 
     @property
     def stale(self) -> bool:
+        """Also with bytes left over: they would be taken for the next answer."""
         wire = self.reached.wire
-        return wire.stale if self.stream is wire else wire.ended
+        return wire.stale if self.stream is wire else wire.ended or bool(getattr(self.stream, "ahead", False))
 
 
 class Exchange:

@@ -169,6 +169,11 @@ class TlsStream:
     def unread(self, data: bytes) -> None:
         self._pending = data + self._pending
 
+    @property
+    def ahead(self) -> bool:
+        """Whether something came that nobody has read yet."""
+        return bool(self._pending or self._in.pending or self._tls.pending())
+
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         if data:
             self._tls.write(data)  # into memory: all of it, in one call
