@@ -309,6 +309,29 @@ def test_an_echo_in_a_websocket_is_masked_wherever_it_is_cut() -> None:
         assert told == websocket(b"hello") + websocket(b"x" * 200 + b"*" * len(VALUE)) + websocket(b"bye")
 
 
+def test_an_echo_that_is_split_over_a_messages_frames_is_masked() -> None:
+    text, stars = b"say " + VALUE.encode() + b" ok", b"say " + b"*" * len(VALUE) + b" ok"
+    for split in range(len(text) + 1):
+        for ping in (b"", websocket(b"are you there", 0x89), websocket(b"", 0x00)):
+            frames = [websocket(text[:split], 0x01), ping, websocket(text[split:], 0x80), websocket(b"bye")]
+            told = [websocket(stars[:split], 0x01), ping, websocket(stars[split:], 0x80), websocket(b"bye")]
+            for size in (1, 7, 1000):
+                back = hooks(secret()).response_filter(head(), ResponseHead(101, b"", ()))
+                assert back is not None
+                stream = b"".join(frames)
+                got = b"".join(back.feed(stream[at : at + size]) for at in range(0, len(stream), size))
+                assert got == b"".join(told)
+                assert back.end() == b""
+
+
+def test_a_websocket_that_only_holds_back_is_ended() -> None:
+    back = hooks(secret()).response_filter(head(), ResponseHead(101, b"", ()))
+    assert back is not None
+    back.feed(websocket(VALUE[:6].encode(), 0x01))
+    with pytest.raises(Blocked):
+        back.feed(websocket(b"", 0x89) * 2_000)
+
+
 def test_a_right_guess_in_a_websocket_comes_back_as_soon_as_a_wrong_one() -> None:
     for guess in (VALUE[:6], "ghp_xx"):
         back = hooks(secret()).response_filter(head(), ResponseHead(101, b"", ()))

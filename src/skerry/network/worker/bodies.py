@@ -33,6 +33,7 @@ class Belt:
     meter: Meter
     pipes: Lot
     count: Callable[[int], None]
+    most: int = CHUNK  # of what is read at once
 
     async def plain(self, left: int | None, watch: Filter | None, wrap: Callable[[bytes], bytes] | None) -> None:
         """`left` bytes; None: all there are. `wrap` frames each piece for the sink."""
@@ -48,7 +49,7 @@ class Belt:
                 raise BrokenOff("it broke off")
             return
         while left is None or left:
-            data = await self.source.read(await self.meter.room(CHUNK if left is None else min(CHUNK, left)))
+            data = await self.source.read(await self.meter.room(self.most if left is None else min(self.most, left)))
             if not data:
                 if left is not None:
                     raise BrokenOff("it broke off")

@@ -20,6 +20,7 @@ from skerry.network.worker.relay import relay
 from skerry.network.worker.room import Room
 from skerry.network.worker.streams import CHUNK, Stream, Wire
 
+_FRAMES: Final = 16 << 10
 _GRACE_S: Final = 2.0
 _KEY: Final = re.compile(rb"[A-Za-z0-9+/]{22}==")
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -283,7 +284,8 @@ class Exchange:
             await relay(self._client, upstream.stream, room.pipes, room.meter, self._out, self._in)
             return
         out = Belt(self._client, upstream.stream, self._room.meter, self._room.pipes, self._out)
-        back = Belt(upstream.stream, self._client, self._room.meter, self._room.pipes, self._in)
+        most = CHUNK if watch is None else _FRAMES  # frames are looked at one by one, and others wait meanwhile
+        back = Belt(upstream.stream, self._client, self._room.meter, self._room.pipes, self._in, most)
         ways = [asyncio.ensure_future(_one_way(out, None)), asyncio.ensure_future(_one_way(back, watch))]
         try:
             await asyncio.gather(*ways)
