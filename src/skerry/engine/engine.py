@@ -197,10 +197,12 @@ class Engine:
             live.row = self.host.rows.update(row, spec=spec, ends_at=ends_at)
             if request.lifecycle is not None:
                 self.host.secrets.renew(live.row)
-            if row.state == "running":
-                await self._configure(live)
-            if request.secrets is not None or request.lifecycle is not None:
-                await self.doors.changed(live)
+            try:
+                if row.state == "running":
+                    await self._configure(live)
+            finally:  # whatever goes wrong inside, a secret that was taken away is not given any more
+                if request.secrets is not None or request.lifecycle is not None:
+                    await self.doors.changed(live)
         return live.row.info()
 
     async def delete(self, caller: Caller, ref: str) -> None:

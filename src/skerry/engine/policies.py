@@ -117,15 +117,18 @@ class Policies:
     # -- inner workings -----------------------------------------------------------------------------------------------
 
     async def _put(self, live: Live, make: Callable[[Network], Network]) -> None:
-        """The row first: a worker or server that dies in between comes back with what was asked for."""
+        """The row first: a worker or server that dies in between comes back with what was asked for. The doors in any
+        case: what goes wrong inside must not keep a narrower policy from holding."""
         async with self._held(live):
             before = live.row.spec.network
             spec = plan.bounded(replace(live.row.spec, network=make(before)))
             live.row = self._rows.update(live.row, spec=spec)
             self._open_questions.forget(live.row.id)
-            if live.row.state == "running" and furnishing.differ(before, spec.network):
-                await self._furnish(live)
-            await self._doors.changed(live)
+            try:
+                if live.row.state == "running" and furnishing.differ(before, spec.network):
+                    await self._furnish(live)
+            finally:
+                await self._doors.changed(live)
 
     async def _remember(self, sandbox: str, question: Question, allow: bool) -> None:
         live = self._lives(sandbox)
