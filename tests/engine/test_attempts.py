@@ -147,8 +147,11 @@ async def test_a_commands_denials_are_its_own_and_each_there_once(database: Data
     for number, cgroup in ((1, 7), (2, 8), (3, None), (1, 7)):
         attempts.add(tried(number, cgroup=cgroup))
     attempts.add(tried(4, cgroup=7, decision="allowed"))
+    attempts.add(tried(5, cgroup=7, decision="allowed", hint="it is allowed, but could not be reached: it hangs"))
+    assert [one.id for one in tries.unreached_by("p-1")] == ["a5"]
+    assert tries.unreached_by("p-2") == ()
     assert [(one.id, one.process) for one in tries.denied_by("p-1")] == [("a1", "p-1")]
-    assert [one.process for one in await pages(attempts)] == ["p-2", None, "p-1", "p-1"]
+    assert [one.process for one in await pages(attempts)] == ["p-2", None, "p-1", "p-1", "p-1"]
     attempts.close()
 
 
@@ -170,3 +173,17 @@ def test_a_result_says_what_was_refused_and_what_would_allow_it() -> None:
         ' network=Network(allow=["10.0.0.1:5432"]) or --allow 10.0.0.1:5432'
     )
     assert denials.add(replace(end, hint="out of time"), told.denied).hint == "out of time"
+
+
+def test_a_command_that_failed_says_what_it_could_not_reach() -> None:
+    end = RunResult(id="p-1", exit_code=56, signal=None, duration_s=1.0, timed_out=False)
+    reason = "it is allowed, but could not be reached: Name or service not known"
+    unreached = attempt(1, port=443, decision="allowed", hint=reason)
+    told = denials.add(end, (unreached, replace(unreached, id="a2")))
+    assert (told.denied, told.hint) == (
+        (),
+        "a.example:443 is allowed, but could not be reached: Name or service not known",
+    )
+    assert denials.add(replace(end, exit_code=0), (unreached,)).hint is None
+    refused = attempt(3, port=80, hint="--allow b.example")
+    assert denials.add(end, (refused, unreached)).denied == (refused,)

@@ -374,6 +374,14 @@ def test_a_server_that_speaks_no_http_is_a_bad_gateway(leaving: Leaving) -> None
         assert talk(leaving, GET).startswith(b"HTTP/1.1 502 ")
 
 
+def test_an_allowed_host_that_can_not_be_reached_is_told_as_such(leaving: Leaving) -> None:
+    with far(leaving, Far(lambda request, sock: None)):
+        pass  # nobody listens there any more
+    assert b"could not be reached" in talk(leaving, GET)
+    told = leaving.told(lambda a: a.host == "far.example" and a.ended)
+    assert (told.decision, told.hint) == ("allowed", "it is allowed, but could not be reached: Connection refused")
+
+
 def test_a_kept_connection_that_the_server_closed_is_made_anew(leaving: Leaving) -> None:
     def once(request: bytes, sock: socket.socket) -> None:
         sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")

@@ -89,11 +89,19 @@ class Tries:
 
     whose: Whose = field(default_factory=Whose)
     denied: deque[tuple[Attempt, int | None]] = field(default_factory=lambda: deque(maxlen=RECENT_MOST))
+    unreached: deque[tuple[Attempt, int | None]] = field(default_factory=lambda: deque(maxlen=RECENT_MOST))
     heard: int = 0  # how many were told, for who wants to know whether there was anything
 
     def denied_by(self, process: str) -> tuple[Attempt, ...]:
         """Each once: one that was told again is there as it was told last."""
-        mine = (replace(one, process=process) for one, cgroup in self.denied if self.is_of(one, cgroup, process))
+        return self._of(self.denied, process)
+
+    def unreached_by(self, process: str) -> tuple[Attempt, ...]:
+        """What was allowed, but has no address or does not answer."""
+        return self._of(self.unreached, process)
+
+    def _of(self, tries: deque[tuple[Attempt, int | None]], process: str) -> tuple[Attempt, ...]:
+        mine = (replace(one, process=process) for one, cgroup in tries if self.is_of(one, cgroup, process))
         return tuple({one.id: one for one in mine}.values())
 
     def is_of(self, attempt: Attempt, cgroup: int | None, process: str) -> bool:
@@ -127,6 +135,8 @@ class Attempts:
         tries.heard += 1
         if attempt.decision == "denied":
             tries.denied.append((attempt, tried.cgroup))
+        elif attempt.hint is not None and attempt.ended:
+            tries.unreached.append((attempt, tried.cgroup))
         key = (tried.sandbox, attempt.id)
         self._pending.pop(key, None)
         self._pending[key] = (attempt, tried.cgroup)

@@ -1,4 +1,5 @@
-"""A command's result with what it was refused, and a hint that says what would allow it."""
+"""A command's result with what it was refused, and a hint that says what would allow it; or, where nothing was refused,
+what could not be reached."""
 
 from __future__ import annotations
 
@@ -11,10 +12,13 @@ from skerry.types import Attempt, RunResult
 SHOWN = 3
 
 
-def add(result: RunResult, denied: tuple[Attempt, ...]) -> RunResult:
-    if not denied:
-        return result
-    return replace(result, denied=denied, hint=result.hint or _hint(denied))
+def add(result: RunResult, in_vain: tuple[Attempt, ...]) -> RunResult:
+    denied = tuple(attempt for attempt in in_vain if attempt.decision == "denied")
+    if denied:
+        return replace(result, denied=denied, hint=result.hint or _hint(denied))
+    if in_vain and result.exit_code != 0:
+        return replace(result, hint=result.hint or "; ".join(dict.fromkeys(map(_unreached, in_vain[:SHOWN]))))
+    return result
 
 
 def _hint(denied: tuple[Attempt, ...]) -> str:
@@ -28,8 +32,16 @@ def _hint(denied: tuple[Attempt, ...]) -> str:
     return "refused: " + "; ".join(lines[:SHOWN]) + more
 
 
+def _where(attempt: Attempt) -> str:
+    return attempt.host if attempt.port is None else f"{attempt.host}:{attempt.port}"
+
+
+def _unreached(attempt: Attempt) -> str:
+    return f"{_where(attempt)} {(attempt.hint or '').removeprefix('it ')}"
+
+
 def _line(attempt: Attempt) -> str:
-    where = attempt.host if attempt.port is None else f"{attempt.host}:{attempt.port}"
+    where = _where(attempt)
     return f"{where} ({attempt.why})" + (f"; {_cure(attempt.hint)}" if attempt.hint else "")
 
 

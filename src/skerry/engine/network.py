@@ -197,13 +197,14 @@ class Doors:
     # -- whose it was -------------------------------------------------------------------------------------------------
 
     async def _denied_by(self, sandbox: str, process: str, before: int) -> tuple[Attempt, ...]:
-        """What a command that has ended was refused. `before`: how many tries were told before it began. Whatever it
-        tried is on its way to us by now; only if there is anything is the worker waited for."""
+        """What a command that has ended was refused, then what it could not reach. `before`: how many tries were told
+        before it began. Whatever it tried is on its way to us by now; only if there is anything is the worker waited
+        for."""
         tries = self._attempts.of(sandbox)
         if self.worker is None or not (self.worker.unread or tries.heard > before):
             return self._attempts.denied_to(sandbox, process, DENIED_MOST) if not tries.heard else ()
         await self.worker.sync(DENIED_S, sandbox)
-        return tries.denied_by(process)[:DENIED_MOST]
+        return (*tries.denied_by(process), *tries.unreached_by(process))[:DENIED_MOST]
 
     # -- saying -------------------------------------------------------------------------------------------------------
 

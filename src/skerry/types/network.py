@@ -188,8 +188,9 @@ class SecretValue(SecretForm, frozen=True, kw_only=True):
 
 class Attempt(Answer, frozen=True, kw_only=True):
     """One try to get out. `kind`: what was tried: a look-up of a name, a connection, or a request seen inside one.
-    `why` and `hint`: which rule decided, and what would decide otherwise. `count`: so many like it were taken together.
-    An allowed one is told when it begins, and again, under the same `id`, when it has ended."""
+    `why` and `hint`: which rule decided, and what would decide otherwise; of an allowed one, that it could not be
+    reached. `count`: so many like it were taken together. An allowed one is told when it begins, and again, under the
+    same `id`, when it has ended."""
 
     id: str
     at: float

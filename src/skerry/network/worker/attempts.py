@@ -62,13 +62,15 @@ class Attempts:
     def begin(self, kind: Kind, host: str, why: str, *, cgroup: int | None = None, **more: Any) -> Record:
         return self._add(kind, host, "allowed", why, cgroup, more)
 
-    def end(self, record: Record, sent: int, received: int, why: str | None = None) -> None:
-        """`why`: what it ended with, where that was not how such a thing should end."""
+    def end(self, record: Record, sent: int, received: int, why: str | None = None, *, unreached: bool = False) -> None:
+        """`why`: what it ended with, where that was not how such a thing should end. `unreached`: before it began."""
         record.sent += sent
         record.received += received
         record.open = max(0, record.open - 1)
         if why is not None:
-            record.attempt = msgspec.structs.replace(record.attempt, why=safe(f"{record.attempt.why}; {why}"))
+            hint = safe(f"it is allowed, but could not be reached: {why}") if unreached else record.attempt.hint
+            told = safe(f"{record.attempt.why}; {why}")
+            record.attempt = msgspec.structs.replace(record.attempt, why=told, hint=hint)
         if record.open == 0 and (record.count == 1 or record not in self._recent.values()):
             self._tell(record)
         else:

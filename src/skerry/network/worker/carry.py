@@ -36,6 +36,7 @@ class Connection:
         self._opaque = False  # bytes nobody looks into
         self._sent = self._received = 0
         self._trouble: str | None = None
+        self._unreached = False
 
     # -- for the rules' changes ----------------------------------------------------------------------------------------
 
@@ -89,7 +90,7 @@ class Connection:
         if self._reached is not None:
             self._reached.wire.abort()
         if self._record is not None:
-            self._room.attempts.end(self._record, self._sent, self._received, self._trouble)
+            self._room.attempts.end(self._record, self._sent, self._received, self._trouble, unreached=self._unreached)
 
     async def _admitted(self) -> bool:
         judged = await judge(self._room, self.host, self.port, self._cgroup)
@@ -209,6 +210,7 @@ class Connection:
             try:
                 self._reached = await reach(self._room, self.host, self.port)
             except OSError:
+                self._unreached = True
                 self._begin()
                 raise
         self._begin()

@@ -61,7 +61,7 @@ class Explicit:
                 "connection", show_host(host), judged.verdict.why, port=port, rule=judged.verdict.rule,
                 cgroup=self._cgroup,
             )  # fmt: skip
-            self._room.attempts.end(record, 0, 0, said(error))
+            self._room.attempts.end(record, 0, 0, said(error), unreached=True)
             await answer(self._client, 502, "Bad Gateway", why, None)
             return
         latest = self._room.policy.connect(host, port)  # the rules may be others by now

@@ -181,6 +181,7 @@ class HttpMode:
     ) -> bool:
         headers = tuple(one for one in end_to_end(request.headers) if one[0] != b"host")
         asked = RequestHead(request.method, target, ((b"host", self._host(request, where)), *headers), request.body)
+        record: Record | None
         fresh = False
         while True:
             hooks = self._hooks(where)
@@ -195,14 +196,15 @@ class HttpMode:
                 await self._refuse(where, request, refused.verdict, address=refused.address)
                 return False
             except OSError as error:
-                self._room.attempts.end(self._begin(where, request, verdict, secrets, None), 0, 0, said(error))
+                record = self._begin(where, request, verdict, secrets, None)
+                self._room.attempts.end(record, 0, 0, said(error), unreached=True)
                 await self._answer(502, "Bad Gateway", f"{show_host(*where)} could not be reached: {said(error)}", None)
                 return False
             fresh = fresh or new
             if self._hooks(where) is hooks:
                 break  # else the rules were changed meanwhile, and with them perhaps the secrets
         exchange = Exchange(self._room, self._client, head, request, sent, hooks)
-        record: Record | None = self._begin(where, request, verdict, secrets, upstream.reached.address)
+        record = self._begin(where, request, verdict, secrets, upstream.reached.address)
         trouble: str | None = None
         try:
             return await self._exchange(exchange, upstream, fresh)
