@@ -314,6 +314,14 @@ def test_attack_a_denied_path_is_denied_in_every_spelling(path: str) -> None:
     assert rules.inspects(host("a.example"), 443)
 
 
+@pytest.mark.parametrize("text", ["64:ff9b::cb00:7105", "2002:cb00:7105::1", "2001:0:0808:0808::34ff:8efa"])
+def test_attack_an_address_that_carries_a_denied_one_is_denied(text: str) -> None:
+    """NAT64, 6to4 and Teredo lead to 203.0.113.5."""
+    rules = policy("*", deny=("203.0.113.0/24",))
+    assert not rules.address(host("a.example"), 443, ip_address(text)).allowed
+    assert policy("*").address(host("a.example"), 443, ip_address(text)).allowed
+
+
 def test_attack_a_slash_that_is_hidden_is_none_where_a_path_allows() -> None:
     """What one server takes for a segment below /v1, another takes for a name at the root."""
     a = host("a.example")

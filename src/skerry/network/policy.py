@@ -23,7 +23,7 @@ from skerry.network.rules import (
     show_ports,
 )
 from skerry.network.tables import Entry, Table, make_entry, names_it
-from skerry.types.hosts import Address, Host, Name, closed, show_host
+from skerry.types.hosts import Address, Host, Name, carried, closed, show_host
 
 _TLS: Final[Ports] = ((443, 443),)
 _OPERATOR: Final = "the operator's max.network does not cover it"
@@ -143,9 +143,10 @@ class Policy:
         address of this host."""
         if (address, port) in self._upstreams and (host, port) not in self._upstreams:
             return _for_the_worker(host, port)
-        for entry in self._deny.containing(address):
-            if not entry.rule.restricted and entry.on(port):
-                return _denied_by(entry, host, port)
+        for one in (address, *carried(address)):  # a gateway would lead there
+            for entry in self._deny.containing(one):
+                if not entry.rule.restricted and entry.on(port):
+                    return _denied_by(entry, host, port)
         kind = closed(address) or ("this host's own" if own else None)
         if kind is None:
             return Verdict(True, f"{address} is no closed address")

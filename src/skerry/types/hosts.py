@@ -164,7 +164,7 @@ def closed(address: Address) -> str | None:
     found = closed_range(address)
     if found is not None:
         return found[1]
-    for inner in _carried(address):
+    for inner in carried(address):
         kind = closed(inner)
         if kind is not None:
             return f"{kind}, as it carries {inner}"
@@ -180,7 +180,7 @@ def closed_range(address: Address) -> tuple[int, str] | None:
     return None
 
 
-def _carried(address: Address) -> tuple[IPv4Address, ...]:
+def carried(address: Address) -> tuple[IPv4Address, ...]:
     """The IPv4 addresses that a gateway would take out of an IPv6 one."""
     if isinstance(address, IPv4Address):
         return ()

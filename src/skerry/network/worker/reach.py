@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Final
 
-from skerry.network.hosts import Address, Host, Name, show_host
+from skerry.network.hosts import Address, Host, Name, carried, show_host
 from skerry.network.policy import Verdict
 from skerry.network.ranges import is_own
 from skerry.network.rules import parse_proxy
@@ -116,7 +116,8 @@ async def _reach(room: Room, host: Host, port: int, plain_http: bool) -> Reached
 
 
 def verdict_of(room: Room, host: Host, port: int, address: Address) -> Verdict:
-    return room.policy.address(host, port, address, own=is_own(address))
+    own = any(is_own(one) for one in (address, *carried(address)))
+    return room.policy.address(host, port, address, own=own)
 
 
 def _check(room: Room, host: Host, port: int, address: Address) -> None:
