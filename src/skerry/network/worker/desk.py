@@ -9,6 +9,7 @@ import itertools
 import os
 import secrets
 import socket
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -113,9 +114,7 @@ class Desk:
             case Open():
                 self._open(message, fds)
             case Change():
-                way = self._ways.get(message.sandbox)
-                if way is not None:
-                    way.change(message.rules)
+                self._change(message)
                 self._send(Done(number=message.number))
             case Close():
                 self._close(message.sandbox)
@@ -137,7 +136,24 @@ class Desk:
         self._close(message.sandbox)
         listener, names, diag = (socket.socket(fileno=fd) for fd in fds[:3])
         sockets = Sockets(listener, names, diag, fds[3])
-        self._ways[message.sandbox] = self._make(message, sockets, _Outside(self, message.sandbox))
+        try:
+            self._ways[message.sandbox] = self._make(message, sockets, _Outside(self, message.sandbox))
+        except Exception:  # rules that can't be read, say: this sandbox has no way out then, and the others have theirs
+            traceback.print_exc(limit=-3)
+            for one in (listener, names, diag):
+                one.close()
+            with contextlib.suppress(OSError):
+                os.close(sockets.book)
+
+    def _change(self, message: Change) -> None:
+        way = self._ways.get(message.sandbox)
+        if way is None:
+            return
+        try:
+            way.change(message.rules)
+        except Exception:  # what the old rules allowed must not go on
+            traceback.print_exc(limit=-3)
+            self._close(message.sandbox)
 
     def _close(self, sandbox: str) -> None:
         way = self._ways.pop(sandbox, None)
