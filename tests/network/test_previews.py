@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import os
@@ -42,6 +43,37 @@ def host(showing: Showing, program: Any) -> str:
 
 def headers_seen(program: Any) -> dict[str, str]:
     return {name.lower(): value for name, value in program.seen[-1][2]}
+
+
+def test_many_small_pieces_leave_others_their_turn(
+    showing: Showing, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces, most = 0, 0
+
+    def piece() -> None:
+        nonlocal pieces
+        pieces += 1
+
+    async def watch() -> None:
+        nonlocal most
+        while pieces < 20_000:
+            before = pieces
+            await asyncio.sleep(0)
+            most = max(most, pieces - before)
+
+    def small(connection: socket.socket) -> None:
+        connection.recv(65536)
+        head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(head + b"1\r\nx\r\n" * 20_000 + b"0\r\n\r\n")
+
+    monkeypatch.setattr(listener.Use, "of", lambda *_: piece)
+    with talking(small) as there:
+        showing.inside[BOX, 8000] = there
+        watching = asyncio.run_coroutine_threadsafe(watch(), showing._loop)
+        _, body = showing.ask(host)
+        watching.result(20)
+    assert body == b"x" * 20_000
+    assert most <= 200
 
 
 # -- who gets in ------------------------------------------------------------------------------------------------------

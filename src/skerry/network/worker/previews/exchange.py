@@ -18,6 +18,7 @@ SILENT_S = 120.0  # a client that sends nothing of a body that it announced
 AFTERWARDS_S = 2.0  # how long what a client still sends is taken, after an answer that did not wait for it
 AFTERWARDS_MOST = 1 << 20
 RECENT_S = 1.0
+TURN = 64
 _AGAIN = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"))
 
 
@@ -69,6 +70,7 @@ class Exchange:
         self._peer = peer
         self._used = used
         self._websocket = False
+        self._pieces = 0
         self._begun = False  # the client has the head of an answer
         self.upstream: Upstream | None = None
 
@@ -165,12 +167,19 @@ class Exchange:
                 raise Ended(pages.NOT_HTTP) from None
             if isinstance(event, h11.ConnectionClosed):
                 raise ClientLeft
-            self._used()
+            await self._pieced()
             if isinstance(event, h11.EndOfMessage):
                 await _send(upstream, h11.EndOfMessage())  # without trailers: they would come after the checks
                 return
             if isinstance(event, h11.Data):
                 await _send(upstream, h11.Data(data=event.data))
+
+    async def _pieced(self) -> None:
+        """Another piece. Those of a byte each are much work, and others are waiting."""
+        self._used()
+        self._pieces += 1
+        if self._pieces % TURN == 0:
+            await asyncio.sleep(0)
 
     # -- the answer ---------------------------------------------------------------------------------------------------
 
@@ -188,7 +197,7 @@ class Exchange:
             elif isinstance(event, h11.Response):
                 await self._begin(event)
             elif isinstance(event, h11.Data):
-                self._used()
+                await self._pieced()
                 await self._client.send(h11.Data(data=event.data))
             elif isinstance(event, h11.EndOfMessage):
                 await self._client.send(h11.EndOfMessage())
