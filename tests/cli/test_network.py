@@ -154,6 +154,15 @@ def test_a_program_with_a_preset_is_told_of_it(tmp_path: Path, command: tuple[st
     assert (f"hint: a sandbox made with --preset {preset} reaches" in stays) == (preset is not None)
 
 
+def test_who_allows_localhost_is_told_whose_it_is(tmp_path: Path) -> None:
+    with lying(tmp_path, running(BEGIN + end())) as server:
+        told = skerry("run", "--allow", "localhost:5432", "--", "x", server=server.address, cwd=tmp_path)
+        quiet = skerry("-q", "run", "--allow", "127.0.0.1", "--", "x", server=server.address, cwd=tmp_path)
+        named = skerry("run", "--allow", "db.test@127.0.0.1", "--", "x", server=server.address, cwd=tmp_path)
+    assert b"hint: localhost:5432: inside, that is the sandbox itself." in told.stderr
+    assert (quiet.stderr, named.stderr) == (b"", b"")
+
+
 def test_text_from_inside_can_not_speak_to_the_terminal(tmp_path: Path) -> None:
     evil = attempt(host="\x1b]0;owned\x07evil\n.test", why="\x1b[2J", hint="--allow \x1b[2J")
     with lying(tmp_path, running(BEGIN + end(denied=[evil]))) as server:

@@ -78,6 +78,9 @@ def test_an_unknown_preset_is_told_which_there_are(machine: Make) -> None:
     with pytest.raises(InvalidRequest, match=r"there is no 'gem'") as caught:
         read_presets(["gem"], machine())
     assert caught.value.hint == "there are pip, npm, apt, git"
+    with pytest.raises(InvalidRequest) as caught:
+        read_presets(("pip,npm",))
+    assert caught.value.hint == "there are pip, npm, apt, git; each is named by itself"
     assert KNOWN == ("pip", "npm", "apt", "git")
 
 

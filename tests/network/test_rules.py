@@ -99,6 +99,8 @@ def test_a_rule_has_one_spelling_that_parses_to_itself(text: str, canonical: str
         ("GET  a.example", "a space too many", '"GET,HEAD'),
         ("GTE a.example", "'GTE' before the space is no method of HTTP", '"GET"'),
         ("GET,PSOT a.example", "'PSOT'", '"POST"'),
+        ("a.example,b.example", "it contains ','", "each host is a rule of its own"),
+        ("a.example b.example", "before the space", "each host is a rule of its own"),
         ("api example.com", "'API' before the space is no method of HTTP", "each host is a rule of its own"),
         ("G3T a.example", "'G3T' before the space", '"GET,HEAD'),
         ("a.example\n", "it contains '\\n'", "like"),
@@ -115,6 +117,7 @@ def test_a_wrong_rule_is_told_what_is_wrong_and_what_is_right(text: str, what: s
     assert right in (caught.value.hint or "")
     assert caught.value.message.startswith("network.allow: ")
     assert caught.value.message.isprintable()
+    assert not text or caught.value.message.count(repr(text)) < 2, "it is shown once"
 
 
 def test_what_is_not_given_is_none() -> None:

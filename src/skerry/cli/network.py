@@ -10,7 +10,7 @@ import click
 
 from skerry.cli import asking, talk
 from skerry.cli.denials import remedy
-from skerry.cli.policy import network_options, policy
+from skerry.cli.policy import network_options, policy, tell_of_loopback
 from skerry.cli.session import Session, json_option, pass_session, sandbox_argument
 from skerry.config import PROJECT_FILE, load
 from skerry.errors import InvalidRequest, NotFound
@@ -52,6 +52,7 @@ def allow(session: Session, sandbox: str, rules: tuple[str, ...], as_json: bool)
     A RULE is like api.example.com, *.example.org or db.internal:5432; `skerry network --help` has the whole of it. It
     leaves the rules to deny, if it is among them. Presets come with `skerry network set`, or when a sandbox is made.
     """
+    tell_of_loopback(rules)
     _give(session.sandbox(sandbox).network.allow(*rules), as_json)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
 
-from skerry.cli.session import SandboxName
+from skerry.cli import talk
+from skerry.cli.session import SandboxName, Session
 from skerry.config import Settings
 from skerry.errors import InvalidRequest
 from skerry.types import Network
@@ -15,6 +17,7 @@ from skerry.types import Network
 F = TypeVar("F", bound=Callable[..., Any])
 MODES = ("none", "open", "learn", "ask")
 PRESETS = ("pip", "npm", "apt", "git")
+_LOOPBACK = re.compile(r"(?:\S+ )?(?:localhost|127\.[0-9.]+|\[?::1\]?)(?=[:/@]|$)", re.IGNORECASE)
 
 
 class PresetName(click.ParamType[str]):
@@ -68,6 +71,7 @@ def network_options(command: F) -> F:
 def policy(given: dict[str, Any], settings: Settings) -> Network | None:
     """Flags beside the project's skerry.toml; None if neither says anything. Taken out of `given`."""
     flags = {name: tuple(given.pop(name)) for name in ("allow", "deny", "presets", "inspect")}
+    tell_of_loopback(flags["allow"])
     peers, mode = _peers(given.pop("peers")), given.pop("mode")
     if mode == "none":
         if peers or flags["allow"] or flags["presets"] or flags["inspect"]:
@@ -81,6 +85,17 @@ def policy(given: dict[str, Any], settings: Settings) -> Network | None:
         joined["allow"] = _joined(("*",), joined["allow"])
     on_unknown: Any = mode if mode in ("learn", "ask") else "deny"
     return Network(peers=peers, on_unknown=on_unknown, **joined)
+
+
+def tell_of_loopback(rules: Iterable[str]) -> None:
+    """Who allows localhost means this machine's; inside it is the sandbox's own, and no rule changes that."""
+    session = click.get_current_context().find_object(Session)
+    for rule in rules:
+        if _LOOPBACK.match(rule) and not (session is not None and session.quiet):
+            talk.say(
+                f"hint: {rule}: inside, that is the sandbox itself. A service of this machine is reached by another"
+                ' address of it, or by a name: "host.internal:5432@127.0.0.1", with that name in its /etc/hosts'
+            )
 
 
 def wished(settings: Settings, name: str) -> Any:

@@ -92,7 +92,8 @@ def parse_rule(text: str, where: str = "network.allow") -> Rule:
     try:
         return _parse(text)
     except _Wrong as wrong:
-        raise InvalidRequest(f"{where}: {text[:80]!r}: {wrong.what}", hint=wrong.right) from None
+        named = "" if wrong.what.startswith(repr(text)) else f"{text[:80]!r}: "
+        raise InvalidRequest(f"{where}: {named}{wrong.what}", hint=wrong.right) from None
 
 
 def is_plain(text: str) -> bool:
@@ -206,7 +207,7 @@ def _split_methods(text: str) -> tuple[tuple[str, ...], str]:
         return (), text
     if not _METHODS.fullmatch(methods) or not rest or " " in rest:
         raise _Wrong(f"{methods[:40]!r} before the space is no method, or there is a space too many",
-                     'like "GET,HEAD api.example.com/v1"')  # fmt: skip
+                     'like "GET,HEAD api.example.com/v1"; each host is a rule of its own')  # fmt: skip
     named = tuple(dict.fromkeys(methods.upper().split(",")))
     if unknown := [method for method in named if method not in _KNOWN_METHODS]:
         near = difflib.get_close_matches(unknown[0], _USUAL_METHODS, 1)
@@ -255,7 +256,7 @@ def _named(text: str) -> dict[str, Any]:
     try:
         host = parse_host(text.removeprefix("*."))
     except BadHost as error:
-        raise _Wrong(str(error)) from None
+        raise _Wrong(str(error), "each host is a rule of its own" if "," in text else _LIKE) from None
     if isinstance(host, Name):
         return {"host": host, "below": below}
     if below:

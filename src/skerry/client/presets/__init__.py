@@ -33,7 +33,9 @@ def read_presets(
     given = {preset.name: preset for preset in names if isinstance(preset, Preset)}
     for name in wanted:
         if name not in _READERS and name not in given:
-            raise InvalidRequest(f"network.presets: there is no {name[:60]!r}", hint=f"there are {', '.join(KNOWN)}")
+            more = "; each is named by itself" if "," in name else ""
+            hint = f"there are {', '.join(KNOWN)}{more}"
+            raise InvalidRequest(f"network.presets: there is no {name[:60]!r}", hint=hint)
     machine = machine or Machine.this()
     unread = [name for name in wanted if name not in given]
     with ThreadPoolExecutor(max(1, len(unread))) as pool:
