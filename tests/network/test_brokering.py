@@ -324,6 +324,15 @@ def test_an_echo_that_is_split_over_a_messages_frames_is_masked() -> None:
                 assert back.end() == b""
 
 
+def test_an_echo_as_a_headers_name_is_masked_though_its_letters_are_small_by_then() -> None:
+    """As of a host that makes headers of the query: `?TOKEN=1`."""
+    value = "Ghp_AbCdEfGh0123456789"
+    mine = hooks(Brokered(name="TOKEN", hosts=("api.example.com",), placeholder=PLACEHOLDER, value=value))
+    told = mine.on_response(head(), ResponseHead(200, b"OK", ((b"x-" + value.lower().encode(), b"1"),)))
+    assert isinstance(told, ResponseHead)
+    assert told.headers == ((b"x-" + b"*" * len(value), b"1"),)
+
+
 def test_a_websocket_that_only_holds_back_is_ended() -> None:
     back = hooks(secret()).response_filter(head(), ResponseHead(101, b"", ()))
     assert back is not None

@@ -219,9 +219,9 @@ class BrokeringHooks:
                 hint="it was asked for identity; a host that gets secrets has to heed that",
                 status=502,
             )
-        masked = self._all_patterns().mask
-        headers: Headers = tuple((masked(name), masked(value)) for name, value in head.headers)
-        return replace(head, reason=masked(head.reason), headers=headers)
+        patterns = self._all_patterns()
+        headers: Headers = tuple((patterns.mask_name(name), patterns.mask(value)) for name, value in head.headers)
+        return replace(head, reason=patterns.mask(head.reason), headers=headers)
 
     def response_filter(self, request: RequestHead, head: ResponseHead) -> Filter | None:
         if not self._mine:

@@ -42,6 +42,7 @@ class Patterns:
     def __init__(self, patterns: Iterable[bytes]) -> None:
         self._patterns = tuple(sorted({p for p in patterns if p}, key=len, reverse=True))
         self._longest = len(self._patterns[0]) - 1 if self._patterns else 0
+        self._small: Patterns | None = None
         self._letters = _PRINTABLE + bytes({byte for p in self._patterns for byte in p} - set(_PRINTABLE))
 
     def __bool__(self) -> bool:
@@ -66,6 +67,12 @@ class Patterns:
         go on, whoever can have guesses echoed would read a secret from that, one letter after the other."""
         last = data[max(0, len(data) - self._longest) :]
         return len(last) - len(last.rstrip(self._letters))
+
+    def mask_name(self, name: bytes) -> bytes:
+        """A header's name: it comes in small letters, whatever it was."""
+        if self._small is None:
+            self._small = Patterns(pattern.lower() for pattern in self._patterns)
+        return self._small.mask(name.lower())
 
     def mask(self, data: bytes) -> bytes:
         """A text that is whole: a header's value, say."""
