@@ -161,6 +161,7 @@ async def test_shutdown_waits_for_retired_commands(room: Room) -> None:
         await room.keeper.shutdown(30.0)
         while await anext(stream) != ("stdout", b"bye\n"):
             pass  # the shell tells of the sleep that was ended
+        assert (await drain(stream))[1].exit_code == 7
         assert await asyncio.to_thread(room.unshare.wait, 15) == 0
 
 

@@ -134,6 +134,7 @@ func (k *keeper) end(grace time.Duration, signals <-chan os.Signal) int {
 		}
 	}
 	k.save(settleTime)
+	k.processes.Shown(settleTime) // what a command said last is on its way to the host when the command has ended
 	return 0
 }
 

@@ -55,6 +55,9 @@ func (p *Process) Output(c *wire.Conn, v View) error {
 // serve returns when the last frame has been sent and the host says something else, or leaves.
 func (s *stream) serve(started any) {
 	defer s.reader.Close()
+	s.table.showing.Add(1)
+	shown := sync.OnceFunc(func() { s.table.showing.Add(-1) })
+	defer shown()
 	if s.conn.Upgrade(wire.Started, started) != nil {
 		s.lost()
 		return
@@ -73,6 +76,7 @@ func (s *stream) serve(started any) {
 	} else {
 		s.conn.Downgrade(kind, last)
 	}
+	shown()
 	<-listening
 }
 

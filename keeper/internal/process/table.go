@@ -6,6 +6,8 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"skerry/keeper/internal/journal"
 	"skerry/keeper/internal/pool"
@@ -63,6 +65,8 @@ type Table struct {
 	Journals *journal.Store
 	Null     int
 	Events   Events
+
+	showing atomic.Int32 // streams that have not sent all
 
 	mu       sync.Mutex
 	list     map[string]*Process
@@ -160,6 +164,13 @@ func (t *Table) All() []*Process {
 func (t *Table) Running() int {
 	_, n := t.Events.Now()
 	return n
+}
+
+// Shown waits until whoever reads outputs has been sent all of them, or the moment is over.
+func (t *Table) Shown(moment time.Duration) {
+	for end := time.Now().Add(moment); t.showing.Load() > 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // Remove forgets a finished process and its output; false if it still runs.
