@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import http.client
 import socket
+import ssl
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -14,9 +15,11 @@ import pytest
 from network.leaving import Leaving, echo, is_reset, read_all, serving
 from network.test_http_mode import GET, Far, far, talk
 
+from skerry.network import authority
 from skerry.network.hosts import Address, Name
 from skerry.network.messages import PROXY, PROXY_PORT, Brokered, Rules
 from skerry.network.worker.inspection import Inspector
+from skerry.network.worker.limits import Turns
 from skerry.network.worker.previews.upstream import HEAD_MOST
 from skerry.network.worker.resolve import Resolver, dial
 
@@ -189,3 +192,25 @@ def test_a_request_goes_by_the_secrets_of_the_moment_it_leaves(leaving: Leaving,
             assert read_all(sock).startswith(b"HTTP/1.1 403 ")
     assert server.requests == []
     assert leaving.denied("placeholder of secret TOKEN")
+
+
+def test_greetings_that_have_to_be_opened_wait_for_their_turn(leaving: Leaving) -> None:
+    """Each is work for a loop on which all sandboxes are."""
+    inside = authority.make("sb-aaaaaaaaaa", 3600)
+    leaving.inspection = Inspector(Rules(authority=inside))
+    leaving.open("far.example", inspect=("far.example",))
+    assert leaving.egress is not None
+    room = leaving.egress._room
+    context = ssl.create_default_context(cadata=inside.certificate)
+
+    def greet(limit_s: float) -> None:
+        with leaving.connect("far.example", 443) as sock:
+            sock.settimeout(limit_s)
+            context.wrap_socket(sock, server_hostname="far.example").close()
+
+    room.shakes = Turns(0, 1)
+    greet(10)
+    with pytest.raises(TimeoutError):
+        greet(0.5)
+    room.shakes = Turns(100, 100)
+    greet(10)

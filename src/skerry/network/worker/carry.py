@@ -22,6 +22,7 @@ FIRST_BYTES_S: Final = 10.0
 _CLIENT_FIRST: Final = frozenset((80, 443))
 _TLS_S: Final = 15.0
 _PATIENCE_S: Final = 0.3
+_TURN_S: Final = 0.02
 
 
 class Connection:
@@ -175,6 +176,8 @@ class Connection:
         assert inspection is not None  # noqa: S101 -- `_unfit` has seen to it
         try:
             async with asyncio.timeout(_TLS_S):
+                while not self._room.shakes.take():  # noqa: ASYNC110 -- it is time that is waited for
+                    await asyncio.sleep(_TURN_S)
                 client = await inspection.accept(self._client, str(self.host))
         except (ssl.SSLError, TimeoutError) as error:
             self._begin()

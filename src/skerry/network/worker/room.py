@@ -11,11 +11,12 @@ from skerry.network.policy import Policy
 from skerry.network.worker.attempts import Attempts
 from skerry.network.worker.desk import Outside
 from skerry.network.worker.hooks import Inspection
-from skerry.network.worker.limits import Meter
+from skerry.network.worker.limits import Meter, Turns
 from skerry.network.worker.relay import Lot
 from skerry.network.worker.resolve import Share
 
 ASKED_MOST = 64
+SHAKES_A_SECOND, SHAKES_AT_ONCE = 200, 200  # opening TLS is 3 ms of work for the loop, on which all sandboxes are
 
 
 @dataclass
@@ -29,4 +30,5 @@ class Room:
     pipes: Lot
     share: Share
     inspection: Inspection | None
+    shakes: Turns = field(default_factory=lambda: Turns(SHAKES_A_SECOND, SHAKES_AT_ONCE))
     asked: dict[tuple[Host, int], asyncio.Future[tuple[bool, str]]] = field(default_factory=dict)
