@@ -290,6 +290,22 @@ def test_methods_and_paths_are_judged_where_requests_are_seen() -> None:
 
 
 @pytest.mark.parametrize(
+    ("allow", "where", "method", "rule"),
+    [
+        ("GET a.example:8443/v1@10.0.0.5", ("a.example", 8443), "GET", "GET a.example:8443@10.0.0.5"),
+        ("GET *.example", ("a.example", 443), "FOO", "a.example"),
+        ("GET *@10.0.0.0/8", ("10.0.0.5", 443), "PUT", "PUT 10.0.0.5"),
+    ],
+)
+def test_what_would_allow_a_request_is_a_rule_that_can_be_given(
+    allow: str, where: tuple[str, int], method: str, rule: str
+) -> None:
+    verdict = policy(allow).request(host(where[0]), where[1], method, "/v2")
+    assert verdict.hint == f'--allow "{rule}"'
+    assert str(parse_rule(rule)) == rule
+
+
+@pytest.mark.parametrize(
     "path",
     ["/v1/../admin", "/v1/%2e%2e/admin", "/v1/..;/admin", "/v1/..%2fadmin", "/v1%2f..%2fadmin", "/v1\\..\\admin",
      "/v1/%252e%252e/admin", "/v1/./x", "/v1/%5c../x", "/v1/%00", "/v1/%zz", "v1/x", "//v1/../x", "/v1/%2e%2e%2fadmin",

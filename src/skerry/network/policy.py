@@ -6,7 +6,6 @@ an address is known, whether it is closed and, if so, whether anything names it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -15,9 +14,11 @@ from skerry.network.messages import Rules
 from skerry.network.paths import plain_path
 from skerry.network.rules import (
     EVERY,
+    METHODS,
     WEB,
     Ports,
     parse_proxy,
+    parse_rule,
     parse_secret_host,
     rule_for,
     show_ports,
@@ -183,9 +184,10 @@ class Policy:
         if limited is None:
             return self._unnamed(host, port, method, plain)
         odd = ", and its path is not a plain one" if plain is None else ""
-        told = f"{method} " if re.fullmatch("[A-Z]{1,20}", method) else ""
-        return Verdict(False, f"{limited.text} does not allow this request{odd}", limited.text,
-                       f'--allow "{told}{rule_for(host, port)}"')  # fmt: skip
+        methods = (method,) if method in METHODS else ()  # a rule can't name others
+        at = limited.rule.at if isinstance(host, Name) else ()
+        more = parse_rule(rule_for(host, port))._replace(methods=methods, at=at)
+        return Verdict(False, f"{limited.text} does not allow this request{odd}", limited.text, f'--allow "{more}"')
 
     def _under_ceiling(self, entry: Entry, host: Host, port: int, method: str, path: str | None) -> Verdict:
         if self._ceiling_takes(host, port, method, path):

@@ -29,7 +29,7 @@ _PLAIN: Final = re.compile(
 )
 _METHODS: Final = re.compile(r"[A-Za-z]{1,20}(?:,[A-Za-z]{1,20})*")
 # The registered ones, and PURGE of caches. Another is a typing error: such a rule would allow, or deny, nothing.
-_KNOWN_METHODS: Final = frozenset((
+METHODS: Final = frozenset((
     "ACL", "BIND", "CHECKIN", "CHECKOUT", "CONNECT", "COPY", "DELETE", "GET", "HEAD", "LABEL",
     "LINK", "LOCK", "MERGE", "MKACTIVITY", "MKCALENDAR", "MKCOL", "MKREDIRECTREF", "MKWORKSPACE", "MOVE", "OPTIONS",
     "ORDERPATCH", "PATCH", "POST", "PROPFIND", "PROPPATCH", "PURGE", "PUT", "QUERY", "REBIND", "REPORT", "SEARCH",
@@ -209,7 +209,7 @@ def _split_methods(text: str) -> tuple[tuple[str, ...], str]:
         raise _Wrong(f"{methods[:40]!r} before the space is no method, or there is a space too many",
                      'like "GET,HEAD api.example.com/v1"; each host is a rule of its own')  # fmt: skip
     named = tuple(dict.fromkeys(methods.upper().split(",")))
-    if unknown := [method for method in named if method not in _KNOWN_METHODS]:
+    if unknown := [method for method in named if method not in METHODS]:
         near = difflib.get_close_matches(unknown[0], _USUAL_METHODS, 1)
         raise _Wrong(
             f"{unknown[0]!r} before the space is no method of HTTP",
