@@ -50,6 +50,14 @@ def test_a_rule_that_is_allowed_leaves_deny_and_the_other_way() -> None:
     assert (network.allow, network.deny) == (("b.test", "c.test"), ("a.test",))
 
 
+def test_a_change_of_thousands_of_rules_takes_one_look_at_each() -> None:
+    """With a look at each pair of them, nobody else would be answered for seconds."""
+    there, denied = (tuple(f"{letter}{n}.test" for n in range(20_000)) for letter in "ab")
+    change = NetworkChange(allow=denied, deny=there)
+    network = egress.changed(Network(allow=there, deny=denied), change)
+    assert (network.allow, network.deny) == (denied, there)
+
+
 def test_without_a_wish_the_operator_says_what_a_new_sandbox_may_reach(tmp_path: Path) -> None:
     rules = {"network.allow": "mirror.test", "network.deny": "bad.test"}
     settings = load(environ={}, operator_file=tmp_path / "none", flags=rules)
