@@ -212,6 +212,18 @@ def test_what_was_learned_is_a_patch_that_patch_applies(tmp_path: Path) -> None:
     assert (again.stdout, again.stderr) == (b"", b"nothing to add\n")
 
 
+def test_what_the_projects_presets_allow_is_not_learned_again(tmp_path: Path) -> None:
+    (tmp_path / "skerry.toml").write_text('[network]\npresets = ["pip"]\n')
+    presets = [{"name": "pip", "allow": ["index.test:443"]}, {"name": "npm", "allow": ["npm.test:443"]}]
+    box = said({**SANDBOX, "network": {"presets": presets}})
+    learned = said({"allow": ["b.test", "index.test:443", "npm.test:443"]})
+    with lying(tmp_path, lambda asked: learned if asked.path.endswith("/learn") else box) as server:
+        done = skerry("network", "learn", "dev", server=server.address, cwd=tmp_path).stdout
+    assert b"b.test" in done
+    assert b"npm.test" in done, "the project does not have that one"
+    assert b"index.test" not in done
+
+
 def test_a_policy_is_shown_without_its_end_where_it_is_long(tmp_path: Path) -> None:
     rules = [f"h{n}.test" for n in range(50)]
     info = {

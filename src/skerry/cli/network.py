@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from skerry.cli import asking, talk
 from skerry.cli.denials import remedy
-from skerry.cli.policy import network_options, policy, tell_of_loopback
+from skerry.cli.policy import network_options, policy, tell_of_loopback, wished
 from skerry.cli.session import Session, json_option, pass_session, sandbox_argument
 from skerry.config import PROJECT_FILE, load
 from skerry.errors import InvalidRequest, NotFound
@@ -127,17 +129,26 @@ def learn(session: Session, sandbox: str, as_json: bool) -> None:
     Made for a sandbox with --network learn. Read it before you use it: whatever ran inside chose what is in it. Then
     `skerry network learn SANDBOX | patch` applies it.
     """
-    found = session.sandbox(sandbox).network.learn()
+    target = session.sandbox(sandbox)
+    found = target.network.learn()
     if as_json:
         talk.give_json(found)
         return
     place = Path.cwd() / PROJECT_FILE
-    difference = patch(found, place.read_text() if place.exists() else "")
+    presets = wished(load(project=Path.cwd()), "network.presets") or ()
+    difference = patch(_without(found, presets, target.known.network), place.read_text() if place.exists() else "")
     if difference:
         for line in difference.splitlines():
             talk.give_text(line)
     else:
         talk.say("nothing to add" if found.allow else "nothing was tried that a rule could allow")
+
+
+def _without(learned: Network, presets: Iterable[str], there: Network) -> Network:
+    """What the project's presets allow already is not named again."""
+    known = {preset.name: preset.allow for preset in there.presets if isinstance(preset, Preset)}
+    covered = {rule for name in presets for rule in known.get(name, ())}
+    return replace(learned, allow=tuple(rule for rule in learned.allow if rule not in covered))
 
 
 @network.command()
