@@ -214,3 +214,30 @@ def test_greetings_that_have_to_be_opened_wait_for_their_turn(leaving: Leaving) 
         greet(0.5)
     room.shakes = Turns(100, 100)
     greet(10)
+
+
+def test_an_upstream_proxy_is_not_reached_by_another_name_or_its_address(leaving: Leaving) -> None:
+    """Also where no rule tells which address is the proxy's."""
+    asked: list[bytes] = []
+
+    def proxy(sock: socket.socket) -> None:
+        asked.append(sock.recv(4096).split(b"\r\n")[0])
+        sock.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
+        echo(sock)
+
+    with serving(proxy, "127.0.0.9") as port:
+        leaving.world.names |= {"proxy.internal": ["127.0.0.9"], "alias.internal": ["127.0.0.9"]}
+        leaving.open(
+            "far.example:7000", f"proxy.internal:{port}", f"alias.internal:{port}", f"127.0.0.0/8:{port}",
+            proxies=((("far.example:7000",), f"http://proxy.internal:{port}"),),
+        )  # fmt: skip
+        with leaving.connect("far.example", 7000) as sock:
+            sock.sendall(b"\x01")
+            assert sock.recv(1) == b"\x01"
+        for way in ("alias.internal", "proxy.internal"):
+            assert leaving.refused(way, port)
+        with leaving.connect(PROXY, PROXY_PORT) as sock:
+            sock.sendall(f"CONNECT 127.0.0.9:{port} HTTP/1.1\r\nHost: 127.0.0.9:{port}\r\n\r\n".encode())
+            assert read_all(sock).startswith(b"HTTP/1.1 403 ")
+    assert asked == [b"CONNECT far.example:7000 HTTP/1.1"]
+    assert leaving.denied("upstream proxy")

@@ -6,7 +6,7 @@ an address is known, whether it is closed and, if so, whether anything names it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -51,7 +51,8 @@ class Policy:
         self._allow, self._deny, self._ceiling = allow, deny, ceiling
         self._inspect, self._secret = inspect, secret
         self._peers, self._proxies, self._on_unknown = peers, proxies, on_unknown
-        self._upstreams = frozenset(_places_of([parse_proxy(proxy) for _, proxy in proxies], allow))
+        self._via = tuple(dict.fromkeys(parse_proxy(proxy) for _, proxy in proxies))
+        self._upstreams = frozenset(_places_of(self._via, allow))
 
     @classmethod
     def compile(cls, rules: Rules, ceiling: tuple[str, ...] = ("*",)) -> Policy:
@@ -100,7 +101,7 @@ class Policy:
     def connect(self, host: Host, port: int) -> Verdict:
         """May anything be sent there? Before its address is known; rules that look at requests count as yes. An
         upstream proxy never is, whatever rule names it: it would lead anywhere."""
-        return _for_the_worker(host, port) if (host, port) in self._upstreams else self.upstream(host, port)
+        return for_the_worker(host, port) if (host, port) in self._upstreams else self.upstream(host, port)
 
     def upstream(self, host: Host, port: int) -> Verdict:
         """As `connect`, for the worker itself, which reaches hosts through an upstream proxy."""
@@ -143,7 +144,7 @@ class Policy:
         """May `host`, which `connect` allowed or somebody who was asked, be dialled at this address? `own`: it is an
         address of this host."""
         if (address, port) in self._upstreams and (host, port) not in self._upstreams:
-            return _for_the_worker(host, port)
+            return for_the_worker(host, port)
         for one in (address, *carried(address)):  # a gateway would lead there
             for entry in self._deny.containing(one):
                 if not entry.rule.restricted and entry.on(port):
@@ -168,7 +169,7 @@ class Policy:
     def request(self, host: Host, port: int, method: str, path: str, tls: bool = False) -> Verdict:
         """May this request be sent to a host that `connect` allowed? What no rule names is as `connect` says."""
         if (host, port) in self._upstreams:
-            return _for_the_worker(host, port)
+            return for_the_worker(host, port)
         plain = plain_path(path)
         for entry in self._deny.about(host):
             if entry.on(port) and entry.may_take(method, plain):
@@ -216,6 +217,10 @@ class Policy:
             return True
         return self.requests_only(host, port)
 
+    def proxies_on(self, port: int) -> tuple[Host, ...]:
+        """The upstream proxies that listen on this port: whatever is dialled on it must be none of them."""
+        return tuple(host for host, number in self._via if number == port)
+
     def proxy_for(self, host: Host, port: int) -> str | None:
         """The upstream proxy that leads there, itself under the same rules: `upstream`, then `address`."""
         for table, proxy in self._proxies:
@@ -241,7 +246,7 @@ def _naming(table: Table, host: Host, port: int, address: Address) -> Iterator[E
             yield entry
 
 
-def _places_of(proxies: list[tuple[Host, int]], allow: Table) -> Iterator[tuple[Host, int]]:
+def _places_of(proxies: Sequence[tuple[Host, int]], allow: Table) -> Iterator[tuple[Host, int]]:
     """Upstream proxies, and the addresses that rules name for them, so that no other name leads there either."""
     for host, port in proxies:
         yield host, port
@@ -250,7 +255,7 @@ def _places_of(proxies: list[tuple[Host, int]], allow: Table) -> Iterator[tuple[
                 yield from ((at.network_address, port) for at in entry.rule.at if at.num_addresses == 1)
 
 
-def _for_the_worker(host: Host, port: int) -> Verdict:
+def for_the_worker(host: Host, port: int) -> Verdict:
     return Verdict(False, f"{show_host(host, port)} is an upstream proxy, which is not for what is inside")
 
 

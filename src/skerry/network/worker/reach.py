@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from skerry.network.hosts import Address, Host, Name, carried, show_host
-from skerry.network.policy import Verdict
+from skerry.network.policy import Verdict, for_the_worker
 from skerry.network.ranges import is_own
 from skerry.network.rules import parse_proxy
 from skerry.network.worker.attempts import safe
@@ -111,6 +111,10 @@ async def _reach(room: Room, host: Host, port: int, plain_http: bool) -> Reached
         wire = await _to_proxy(room, proxy)
         return Reached(wire, by_proxy=True) if plain_http else Reached(await _tunnel(wire, host, port))
     found = await addresses_of(host, room.share, lambda a: verdict_of(room, host, port, a))
+    for via in room.policy.proxies_on(port):  # by another name, or by its address, it would lead anywhere
+        there = await room.share.look_up(via) if isinstance(via, Name) else [via]
+        if not set(there).isdisjoint(found):
+            raise Refused(for_the_worker(host, port))
     sock, address = await dial(found, port)
     return Reached(Wire(sock), address)
 
