@@ -118,6 +118,18 @@ def test_methods_and_paths_are_held_to(leaving: Leaving) -> None:
     assert leaving.told(lambda a: a.method == "DELETE" and a.decision == "denied").path == "/pub/x"
 
 
+@pytest.mark.parametrize("header", [b"X-HTTP-Method-Override: DELETE", b"x-original-url: /admin"])
+def test_a_header_that_makes_another_request_of_it_is_refused_where_rules_look(leaving: Leaving, header: bytes) -> None:
+    server = Far()
+    asked = GET.replace(b"Connection: close", header + b"\r\nConnection: close")
+    with far(leaving, server, "GET,POST far.example"):
+        assert talk(leaving, asked).startswith(b"HTTP/1.1 403 ")
+        assert talk(leaving, GET).startswith(b"HTTP/1.1 200 ")
+    assert len(server.requests) == 1
+    with far(leaving, server):
+        assert talk(leaving, asked).startswith(b"HTTP/1.1 200 ")
+
+
 def test_a_refusal_says_what_would_allow_it(leaving: Leaving) -> None:
     with far(leaving, Far(), "GET far.example:80/pub"):
         reply = talk(leaving, GET.replace(b"GET / ", b"DELETE /pub "))

@@ -24,6 +24,9 @@ _HOP: Final = frozenset(
      b"trailer", b"transfer-encoding", b"upgrade", b"content-length", b"http2-settings")
 )  # fmt: skip
 _ONCE: Final = (b"host", b"content-length", b"transfer-encoding", b"expect", b"authorization", b"content-type")
+_OVERRIDING: Final = frozenset(
+    (b"x-http-method-override", b"x-http-method", b"x-method-override", b"x-original-url", b"x-rewrite-url")
+)
 _NEVER_TRAILING: Final = _HOP | {b"host", b"authorization", b"cookie", b"set-cookie", b"expect", b"content-encoding"}
 
 
@@ -131,6 +134,11 @@ def end_to_end(headers: Headers) -> Headers:
     """Without what is for one hop only, and what frames the body. Host stays, whatever Connection names."""
     named = _options(headers) - {b"host"}
     return tuple((name, value) for name, value in headers if name not in _HOP and name not in named)
+
+
+def overriding(headers: Headers) -> str | None:
+    """A header by which a client has many a server take another method or path than the ones that were judged."""
+    return next((name.decode() for name, _ in headers if name in _OVERRIDING), None)
 
 
 def trailing(headers: Headers) -> Headers:

@@ -16,7 +16,7 @@ from skerry.network.hosts import Address, Host, Name, show_host
 from skerry.network.policy import Verdict
 from skerry.network.worker.attempts import Record, safe
 from skerry.network.worker.exchange import Exchange, Upstream
-from skerry.network.worker.heads import HEAD_MOST, BadRequest, Request, authority, end_to_end, parse_request
+from skerry.network.worker.heads import HEAD_MOST, BadRequest, Request, authority, end_to_end, overriding, parse_request
 from skerry.network.worker.hooks import Blocked, Hooks, Inspection, Refusal, RequestHead
 from skerry.network.worker.reach import Judged, Reached, judge, reach, used_up
 from skerry.network.worker.resolve import Refused
@@ -144,6 +144,10 @@ class HttpMode:
             return False
         where = self._place or (host or Name(""), port or 80)
         verdict = self._verdict(where, judged, request.method, target)
+        other = overriding(request.headers)
+        if verdict.allowed and other is not None and self._room.policy.requests_only(*where):
+            why = f"rules look at its requests, and {other} would make another request of this one"
+            verdict = Verdict(False, why, verdict.rule, f"leave {other} out")
         if not verdict.allowed:
             await self._refuse(where, request, verdict)
             return False
