@@ -20,7 +20,7 @@ from skerry.engine.network import ASKS_MOST, Doors, rules_of
 from skerry.engine.questions import Answered
 from skerry.engine.reach import Reach
 from skerry.engine.rows import Row, Spec
-from skerry.network.messages import Ask, Counted, Dial, FromServer, Tried
+from skerry.network.messages import Ask, Close, Counted, Dial, FromServer, Tried
 from skerry.types import Attempt, Lifecycle, Limits, Network, Options, Preset
 
 BOX, OTHER, FOREIGN = "sb-aaaaaaaaaa", "sb-bbbbbbbbbb", "sb-cccccccccc"
@@ -98,6 +98,20 @@ async def test_what_is_said_of_a_sandbox_without_a_door_is_ignored(house: House)
     assert [page async for page in house.attempts.read(BOX, 0, False, False)] == []
     assert [page async for page in house.attempts.read(OTHER, 0, False, False)] == []
     assert (house.attempts.traffic(BOX), house.attempts.traffic(OTHER)) == ((0, 0), (0, 0))
+
+
+async def test_rules_that_can_not_be_told_end_those_that_held(house: House) -> None:
+    """The file of its secrets can't be read, say: it has no way out then, rather than the old one."""
+
+    def broken(row: Row) -> Any:
+        raise OSError("no such disk")
+
+    assert house.doors.worker is not None
+    assert await house.doors.worker.up(10)
+    house.doors.secrets = broken
+    with pytest.raises(OSError, match="no such disk"):
+        await house.doors.changed(house.lives[BOX])
+    assert house.said[-1] == Close(sandbox=BOX)
 
 
 async def test_traffic_keeps_a_sandbox_from_being_idle(house: House) -> None:

@@ -173,7 +173,11 @@ class Doors:
         """Returns when the rules of its row hold. A worker that does not say so in time is replaced."""
         if live.row.id not in self._open or self.worker is None or self.worker.state != "ready":
             return  # the next worker hears of no others
-        rules = rules_of(live.row.spec, self._settings, *self.secrets(live.row))
+        try:
+            rules = rules_of(live.row.spec, self._settings, *self.secrets(live.row))
+        except BaseException:  # the old ones must not hold any longer, and the new ones can't be told
+            self.tell(Close(sandbox=live.row.id))
+            raise
         started = self.worker.starts
         done = await self.worker.change(
             lambda number: Change(sandbox=live.row.id, rules=rules, number=number), CHANGE_S
