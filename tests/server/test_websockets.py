@@ -181,6 +181,22 @@ def test_a_control_that_makes_no_sense_is_told_so_and_nothing_ends(listening: Li
         (2000 * frame(b"", Opcode.PONG), 1008),
         (frame((999).to_bytes(2, "big"), Opcode.CLOSE), 1002),
     ],
+    ids=[
+        "too long",
+        "says it is endless",
+        "too long in two",
+        "a thousand pieces",
+        "continues nothing",
+        "begins in the middle",
+        "not masked",
+        "reserved bits",
+        "no such kind",
+        "a long ping",
+        "not UTF-8",
+        "2,000 pings",
+        "2,000 pongs",
+        "closed for no reason",
+    ],
 )
 def test_frames_that_are_too_large_too_many_or_none(listening: Listening, sent: bytes, code: int) -> None:
     with RawViewer(listening, ECHO) as viewer:
