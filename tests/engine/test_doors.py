@@ -184,6 +184,15 @@ def test_rules_are_the_policy_what_presets_add_and_what_the_operator_holds_them_
     assert (rules.proxies, rules.certificates) == (((("index.example",), "http://proxy.example:3128"),), "PEM")
 
 
+def test_what_the_operator_denies_no_owner_lifts() -> None:
+    settings = load(environ={"SKERRY_NETWORK_DENY": "bad.example"})
+    for deny in ((), ("bad.example",)):  # as an owner left it, and as a new sandbox has it
+        network = Network(allow=("*",), deny=deny)
+        assert rules_of(SPEC.__class__(**{**_fields(SPEC), "network": network}), settings, (), None).deny == (
+            "bad.example",
+        )
+
+
 def _fields(spec: Spec) -> dict[str, Any]:
     return {name: getattr(spec, name) for name in spec.__struct_fields__}
 

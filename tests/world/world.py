@@ -138,7 +138,9 @@ class World:
             [*places.SERVING, *places.CANARIES],
         )
         goods.make(self.home / "sites")
-        (self.home / "resolv.conf").write_text(f"nameserver {places.RESOLVER}\noptions timeout:2 attempts:2\n")
+        (self.home / "resolv.conf").write_text(
+            f"nameserver {places.RESOLVER}\nsearch corp.test\noptions timeout:2 attempts:2\n"
+        )
         (self.home / "hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
         (self.home / "bundle.pem").write_text(BUNDLE.read_text() + self.certificate)
         _do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "tests", "-f", str(self.home / "ssh-key"))

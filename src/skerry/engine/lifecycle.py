@@ -50,7 +50,9 @@ class Host:
     def __post_init__(self) -> None:
         self.instance = instance_of(self.settings.state_dir)
         self.run_dir = run_dir(self.settings.state_dir)
-        self.secrets = Secrets(self.settings.state_dir / "secrets", self.settings["max.network"])
+        self.secrets = Secrets(
+            self.settings.state_dir / "secrets", (*self.settings["max.network"], *self.settings["network.deny"])
+        )
         self._runtimes: dict[str | None, Runtime] = {}
 
     def runtime(self, wish: str | None) -> Runtime:

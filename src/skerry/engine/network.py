@@ -353,7 +353,8 @@ def rules_of(spec: Spec, settings: Settings, secrets: tuple[Brokered, ...], auth
     presets = [preset for preset in network.presets if isinstance(preset, Preset)]
     return Rules(
         allow=(*network.allow, *(rule for preset in presets for rule in preset.allow)),
-        deny=tuple(network.deny), ceiling=tuple(settings["max.network"]), inspect=tuple(network.inspect),
+        deny=tuple(dict.fromkeys((*network.deny, *settings["network.deny"]))),
+        ceiling=tuple(settings["max.network"]), inspect=tuple(network.inspect),
         on_unknown=network.on_unknown,
         ask_s=parse_span(network.ask_timeout or settings["network.ask_timeout"]),
         peers=network.peers,

@@ -30,7 +30,9 @@ STEADY_S: Final = 5.0  # one that lived so long did not fail at its start
 PAUSES: Final = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0)  # before the next, by how many failed at their start in a row
 END_S: Final = 5.0
 _WORDS_MOST: Final = 16 << 10
-_ENV: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+# A name is looked up as it was judged, never below the host's search domains; a dead name server is given up soon.
+_RESOLVING: Final = {"LOCALDOMAIN": "", "RES_OPTIONS": "timeout:3 attempts:2"}
+_ENV: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", **_RESOLVING}
 _HANDED_ON: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR", "RES_OPTIONS", "LOCALDOMAIN")  # whom the host trusts, how it asks
 
 State = Literal["starting", "ready", "down", "closed"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import secrets
 
@@ -148,6 +149,19 @@ def test_a_name_that_changes_its_address_leads_nowhere_else(world: World, guest:
     assert all(outcome.gained is None or places.API in outcome.gained for outcome in seen.outcomes.values())
 
 
+def test_a_name_is_not_looked_for_in_the_hosts_search_domains(world: World, guest: Sandbox) -> None:
+    """`corp.test` is searched on the host: a missing name that a rule allows must not become another one below it."""
+    name = "turncoat.example.test"
+    world.teach(name, [])
+    world.teach(f"{name}.corp.test", [places.API])
+    seen = tried(world, guest, {"get": Try("get", [name])})
+    assert seen.asked.keys() == {name}
+    assert seen.outcomes["get"].gained is None
+    world.reset()
+    world.run("getent", "ahostsv4", name, check=True)  # the control: the host itself does search there
+    assert f"{name}.corp.test" in world.asked()
+
+
 @pytest.mark.soak
 def test_ten_thousand_rebinding_tries(world: World, guest: Sandbox) -> None:
     closed = [[places.METADATA], ["127.0.0.1"], [places.PRIVATE], [places.HOST_SIDE], ["0.0.0.0"]]
@@ -156,6 +170,6 @@ def test_ten_thousand_rebinding_tries(world: World, guest: Sandbox) -> None:
         batch = {f"{n}": Try("many", ["get", 125, ["turncoat.example.test"]]) for n in range(8)}
         seen = tried(world, guest, batch, timeout=110)
         assert seen.strays == []
-        ends = [json.loads(str(outcome.gained)[1:-1]) for outcome in seen.outcomes.values()]
+        ends = [json.loads(ast.literal_eval(str(outcome.gained))) for outcome in seen.outcomes.values()]
         assert sum(count for end in ends for count in end.values()) == 1000
         assert sum(end.get("gained", 0) for end in ends) in range(1, 1000), ends
