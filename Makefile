@@ -12,8 +12,10 @@ BIN := .venv/bin
 GO := GOPROXY=off GOTOOLCHAIN=local GOFLAGS=-mod=mod CGO_ENABLED=0 $(CURDIR)/$(BIN)/go
 GO_TESTS := $(patsubst %/go.mod,%,$(wildcard tests/*/*/go.mod))
 SKERRY := $(strip $(SUDO) $(BIN)/skerry)
-# What a shell starts in the background ignores Ctrl-C, and hands that on to the tests of it.
-SIGNALS := env --default-signal=INT,QUIT
+# What a shell starts in the background ignores Ctrl-C, and nohup the hang-up; both would reach the tests of it.
+SIGNALS := env --default-signal=INT,QUIT,HUP
+# Much of a test is waiting. A file stays with one process, which shares its servers among its tests.
+AT_ONCE := -n 2 --dist loadfile
 SETUP := @sh scripts/setup
 BASE := @$(SKERRY) image build base >/dev/null
 
@@ -40,7 +42,7 @@ run: ## set everything up, then run the quick start in a real sandbox
 test: ## set everything up, then run the tests (as root: they build real walls)
 	$(SETUP) test
 	$(BASE)
-	$(SUDO) $(SIGNALS) $(BIN)/python -m pytest -m "not soak" $(ARGS)
+	$(SUDO) $(SIGNALS) $(BIN)/python -m pytest -m "not soak" $(AT_ONCE) $(ARGS)
 
 check: ## lint, formatting, types, generated code, Go
 	$(SETUP) check
