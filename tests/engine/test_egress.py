@@ -58,6 +58,15 @@ def test_a_change_of_thousands_of_rules_takes_one_look_at_each() -> None:
     assert (network.allow, network.deny) == (denied, there)
 
 
+def test_a_preset_that_is_added_takes_the_place_of_one_of_its_name() -> None:
+    pip, npm, mirror = (
+        Preset(name=name, allow=(host,)) for name, host in (("pip", "a.test"), ("npm", "b.test"), ("pip", "c.test"))
+    )
+    network = egress.changed(Network(allow=("x.test",), presets=(pip, npm)), NetworkChange(presets=(mirror,)))
+    assert (network.allow, network.presets) == (("x.test",), (mirror, npm))
+    assert egress.changed(network, NetworkChange(allow=("y.test",))).presets == (mirror, npm)
+
+
 def test_without_a_wish_the_operator_says_what_a_new_sandbox_may_reach(tmp_path: Path) -> None:
     rules = {"network.allow": "mirror.test", "network.deny": "bad.test"}
     settings = load(environ={}, operator_file=tmp_path / "none", flags=rules)

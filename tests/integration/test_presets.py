@@ -79,6 +79,19 @@ def test_a_package_is_installed_from_where_this_machine_would_get_it_and_nothing
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("preset", ["pip"], indirect=True)
+def test_a_preset_is_added_while_a_sandbox_runs(server: Server, preset: str) -> None:
+    with Sandbox(server=server.address, network=Network(allow=["api.example.test"])) as sandbox:
+        assert not sandbox.run(INSTALL[preset], timeout=200).ok
+        done = skerry("network", "allow", sandbox.id, "--preset", preset, "--json", server=server.address)
+        assert done.returncode == 0, done.stderr
+        assert sandbox.run(INSTALL[preset], timeout=200).stdout.endswith(SAYS[preset])
+        network = sandbox.network.allow(presets=[preset]).network
+        assert ([p.name for p in network.presets], network.allow) == ([preset], ("api.example.test",))
+        nothing = skerry("network", "allow", sandbox.id, server=server.address)
+        assert (nothing.returncode, b"--preset NAME" in nothing.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("preset", ["pip"], indirect=True)
 def test_the_command_of_the_readme(server: Server, preset: str) -> None:
     done = skerry("run", "--preset", preset, "--", "pip", "install", "--quiet", "six", server=server.address)
     assert done.returncode == 0, done.stderr

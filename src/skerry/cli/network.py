@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from skerry.cli import asking, talk
 from skerry.cli.denials import remedy
-from skerry.cli.policy import network_options, policy, tell_of_loopback, wished
+from skerry.cli.policy import network_options, policy, preset_option, tell_of_loopback, wished
 from skerry.cli.session import Session, json_option, pass_session, sandbox_argument
 from skerry.config import PROJECT_FILE, load
 from skerry.errors import InvalidRequest, NotFound
@@ -45,17 +45,20 @@ def show(session: Session, sandbox: str, as_json: bool) -> None:
 
 @network.command()
 @json_option
+@preset_option
 @sandbox_argument
-@_rules
+@click.argument("rules", nargs=-1, metavar="[RULE]...")
 @pass_session
-def allow(session: Session, sandbox: str, rules: tuple[str, ...], as_json: bool) -> None:
+def allow(session: Session, sandbox: str, rules: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -> None:
     """Let SANDBOX reach more; at once.
 
     A RULE is like api.example.com, *.example.org or db.internal:5432; `skerry network --help` has the whole of it. It
-    leaves the rules to deny, if it is among them. Presets come with `skerry network set`, or when a sandbox is made.
+    leaves the rules to deny, if it is among them.
     """
+    if not rules and not presets:
+        raise click.UsageError("say what may be reached: a RULE, or --preset NAME")
     tell_of_loopback(rules)
-    _give(session.sandbox(sandbox).network.allow(*rules), as_json)
+    _give(session.sandbox(sandbox).network.allow(*rules, presets=presets), as_json)
 
 
 @network.command()

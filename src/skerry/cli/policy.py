@@ -44,13 +44,14 @@ class Peer(click.ParamType[str]):
         return [click.shell_completion.CompletionItem(f"{name}={item.value}") for item in found]
 
 
+preset_option = click.option(
+    "--preset", "presets", multiple=True, type=PresetName(), metavar="NAME",
+    help="What this machine's own pip, npm, apt or git is set up to reach.",
+)  # fmt: skip
 _OPTIONS = (
     click.option("--allow", multiple=True, metavar="RULE", help="What it may reach: host, *.host, host:port, CIDR."),
     click.option("--deny", multiple=True, metavar="RULE", help="What it may not reach, whatever else allows it."),
-    click.option(
-        "--preset", "presets", multiple=True, type=PresetName(), metavar="NAME",
-        help="What this machine's own pip, npm, apt or git is set up to reach.",
-    ),
+    preset_option,
     click.option(
         "--network", "mode", type=click.Choice(MODES),
         help="none: nothing, open: everything public, learn: that, and keep a record, ask: about what no rule names.",

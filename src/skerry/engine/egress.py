@@ -62,7 +62,11 @@ def changed(network: Network, change: NetworkChange) -> Network:
     more, less = dict.fromkeys(canonical(change.allow)), dict.fromkeys(canonical(change.deny))  # thousands, perhaps
     allow = _joined((rule for rule in network.allow if rule not in less), more)
     deny = _joined((rule for rule in network.deny if rule not in more), less)
-    return replace(network, allow=allow, deny=deny)
+    presets = {p.name: p for p in (*furnishing.presets(network), *change.presets)}
+    made = replace(network, allow=allow, deny=deny, presets=tuple(presets.values()))
+    if change.presets:
+        furnishing.check(made)
+    return made
 
 
 def _joined(there: Iterable[str], new: Iterable[str]) -> tuple[str, ...]:

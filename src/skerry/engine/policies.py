@@ -72,7 +72,7 @@ class Policies:
 
     async def change(self, caller: Caller, ref: str, change: NetworkChange) -> NetworkInfo:
         live = self._find(caller, ref)
-        check_rules(Network(allow=change.allow, deny=change.deny))
+        check_rules(Network(allow=change.allow, deny=change.deny, presets=change.presets))
         await self._uncut(self._put(live, lambda network: egress.changed(network, change)))
         return self._doors.info(live)
 

@@ -226,10 +226,12 @@ class NetworkInfo(Answer, frozen=True, kw_only=True):
 
 
 class NetworkChange(Value, frozen=True, kw_only=True):
-    """PATCH …/network: rules to add to `allow` or `deny`. A rule that is allowed leaves `deny`, and the other way."""
+    """PATCH …/network: rules to add to `allow` or `deny`, and presets to add. A rule that is allowed leaves `deny`, and
+    the other way; a preset takes the place of one of its name."""
 
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
+    presets: tuple[Preset, ...] = ()
 
 
 class Question(Answer, frozen=True, kw_only=True):

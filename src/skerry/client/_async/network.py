@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 from skerry.client import backend_async as backend
@@ -14,7 +14,7 @@ from skerry.client.lines import LineDecoder
 from skerry.client.patience import Patience
 from skerry.client.responses import decode
 from skerry.errors import InvalidRequest, ServerUnreachable
-from skerry.types import Attempt, Network, NetworkChange, NetworkInfo, Question, Reply
+from skerry.types import Attempt, Network, NetworkChange, NetworkInfo, Preset, Question, Reply
 
 if TYPE_CHECKING:
     from skerry.client._async.sandbox import AsyncSandbox
@@ -30,9 +30,17 @@ class AsyncSandboxNetwork:
         """The policy as it stands, and how much went through."""
         return await self._sandbox.client.value(requests.show(self._sandbox.id), NetworkInfo)
 
-    async def allow(self, *rules: str) -> NetworkInfo:
-        """Let these through too: `"api.example.com"`, `"*.example.org"`, `"db.internal:5432@10.0.0.5"`."""
-        return await self._change(NetworkChange(allow=_rules(rules)))
+    async def allow(self, *rules: str, presets: Sequence[str] = ()) -> NetworkInfo:
+        """Let these through too: `"api.example.com"`, `"*.example.org"`, `"db.internal:5432@10.0.0.5"`. A preset whose
+        set-up has a password is refused, as in `set`."""
+        if not presets:
+            return await self._change(NetworkChange(allow=_rules(rules)))
+        wish = Network(presets=presets)
+        check_network(wish)
+        settled, secrets = await backend.in_thread(on_this_machine, wish)
+        check_carried(secrets, self._sandbox.known.secrets)
+        read = tuple(preset for preset in settled.presets if isinstance(preset, Preset))
+        return await self._change(NetworkChange(allow=_rules(rules) if rules else (), presets=read))
 
     async def deny(self, *rules: str) -> NetworkInfo:
         """Refuse these, whatever else allows them."""

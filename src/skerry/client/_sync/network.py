@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from skerry.client import backend_sync as backend
@@ -15,7 +15,7 @@ from skerry.client.lines import LineDecoder
 from skerry.client.patience import Patience
 from skerry.client.responses import decode
 from skerry.errors import InvalidRequest, ServerUnreachable
-from skerry.types import Attempt, Network, NetworkChange, NetworkInfo, Question, Reply
+from skerry.types import Attempt, Network, NetworkChange, NetworkInfo, Preset, Question, Reply
 
 if TYPE_CHECKING:
     from skerry.client._sync.sandbox import Sandbox
@@ -31,9 +31,17 @@ class SandboxNetwork:
         """The policy as it stands, and how much went through."""
         return self._sandbox.client.value(requests.show(self._sandbox.id), NetworkInfo)
 
-    def allow(self, *rules: str) -> NetworkInfo:
-        """Let these through too: `"api.example.com"`, `"*.example.org"`, `"db.internal:5432@10.0.0.5"`."""
-        return self._change(NetworkChange(allow=_rules(rules)))
+    def allow(self, *rules: str, presets: Sequence[str] = ()) -> NetworkInfo:
+        """Let these through too: `"api.example.com"`, `"*.example.org"`, `"db.internal:5432@10.0.0.5"`. A preset whose
+        set-up has a password is refused, as in `set`."""
+        if not presets:
+            return self._change(NetworkChange(allow=_rules(rules)))
+        wish = Network(presets=presets)
+        check_network(wish)
+        settled, secrets = backend.in_thread(on_this_machine, wish)
+        check_carried(secrets, self._sandbox.known.secrets)
+        read = tuple(preset for preset in settled.presets if isinstance(preset, Preset))
+        return self._change(NetworkChange(allow=_rules(rules) if rules else (), presets=read))
 
     def deny(self, *rules: str) -> NetworkInfo:
         """Refuse these, whatever else allows them."""
