@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from counting import descriptors, left_over
 
 from skerry.network.messages import Change, Done, FromWorker, Open, Ready, Rules, Sync
 from skerry.network.wire import Channel
@@ -35,10 +36,6 @@ class Way:
         for one in (self._sockets.listener, self._sockets.names, self._sockets.diag):
             one.close()
         os.close(self._sockets.book)
-
-
-def numbers() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 async def test_rules_that_can_not_be_read_close_their_own_sandbox_and_no_other(
@@ -72,10 +69,10 @@ async def test_rules_that_can_not_be_read_close_their_own_sandbox_and_no_other(
     async with asyncio.timeout(10):
         open_one(GOOD)
         await synced(1)
-        before = numbers()
+        before = descriptors()
         open_one(BAD)
         await synced(2)
-        assert numbers() == before, "what came with it is closed"
+        assert left_over(before) == 0, "what came with it is closed"
         server.send(Change(sandbox=GOOD, rules=Rules(allow=("a.example",)), number=3))
         await synced(4)
         assert made[GOOD].rules == [Rules(allow=("a.example",))]

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import AsyncIterator, Callable
 
 import pytest
+from counting import descriptors, left_over
 from network.namespacing import Place
 
 from skerry.errors import SandboxUnavailable
@@ -196,11 +197,11 @@ async def test_a_first_process_that_is_gone_has_no_door(namespaces: Namespaces, 
 
 async def test_no_descriptor_is_left_of_a_door(namespaces: Namespaces, make_place: Callable[[], Place]) -> None:
     places = [make_place() for _ in range(3)]
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for one in places:
         (await doors.make(namespaces, one.pidfd)).close()
     namespaces._closer.submit(lambda: None).result()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert left_over(before) == 0
 
 
 def test_what_the_kernel_refuses_is_an_error() -> None:
@@ -236,11 +237,11 @@ async def test_a_dial_to_a_port_that_nobody_has_is_refused(namespaces: Namespace
 
 
 def test_the_doctor_tries_a_door_and_leaves_nothing() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     (check,) = checks.checks()
     assert (check.name, check.ok) == ("egress", True)
     assert "IPv4" in check.detail
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert left_over(before) == 0
     assert os.readlink("/proc/self/ns/net") == os.readlink("/proc/thread-self/ns/net")
 
 

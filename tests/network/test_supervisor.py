@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from counting import descriptors, left_over
 from network.namespacing import Place
 
 from skerry.network import door as doors
@@ -190,13 +191,13 @@ async def test_a_worker_that_does_not_keep_to_the_protocol_is_ended_and_replaced
     monkeypatch: pytest.MonkeyPatch, lie: str
 ) -> None:
     monkeypatch.setattr(supervision, "PROGRAM", (LIAR, lie))
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     office = Office()
     office.supervisor.start()
     await until(lambda: office.supervisor.starts >= 3, 30)
     await office.supervisor.close()
     assert office.heard == []
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert left_over(before) == 0
 
 
 async def test_a_worker_that_floods_is_heard_no_faster_than_is_good(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from counting import descriptors, left_over
 
 from skerry.network.messages import Close, Dialled, Done, FromServer, FromWorker, Listen, Open, Ready, Rules, Sync
 from skerry.network.wire import Channel, WireError
@@ -20,13 +21,13 @@ Pair = tuple[Channel[Any], Channel[Any]]
 
 @pytest.fixture
 async def pair() -> AsyncIterator[Pair]:
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     ours, theirs = socket.socketpair()
     server, worker = Channel[Any](ours, FromWorker, 64 << 10), Channel[Any](theirs, FromServer)
     yield server, worker
     server.close()
     worker.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert left_over(before) == 0
 
 
 async def test_messages_arrive_in_order_with_their_descriptors(pair: Pair) -> None:
@@ -108,7 +109,7 @@ async def test_whatever_does_not_fit_ends_the_channel(data: bytes) -> None:
 
 
 async def test_descriptors_that_nobody_asked_for_end_the_channel_and_are_closed() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for count in (1, 4, 60):
         ours, theirs = socket.socketpair()
         worker = Channel[Any](ours, FromServer)
@@ -118,7 +119,7 @@ async def test_descriptors_that_nobody_asked_for_end_the_channel_and_are_closed(
             await asyncio.wait_for(worker.receive(), 5)
         worker.close()
         theirs.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert left_over(before) == 0
 
 
 async def test_an_end_is_told_from_a_cut() -> None:
