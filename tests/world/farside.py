@@ -55,9 +55,15 @@ def _ssh(home: Path) -> subprocess.Popen[bytes]:
         "esac\n"
     )
     script.chmod(0o755)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=700", "tmpfs", "/root"], check=True)
-    Path("/root/.ssh").mkdir(mode=0o700)
-    Path("/root/.ssh/authorized_keys").write_text((home / "ssh-key.pub").read_text())
+    keys = home / "ssh-home" / ".ssh"
+    keys.parent.mkdir(mode=0o700)
+    keys.mkdir(mode=0o700)
+    (keys / "authorized_keys").write_text((home / "ssh-key.pub").read_text())
+    # Root has another home here; the real one may hold these very programs.
+    users = [line.split(":") for line in Path("/etc/passwd").read_text().splitlines()]
+    users = [[*user[:5], str(keys.parent), *user[6:]] if user[0] == "root" else user for user in users]
+    (home / "passwd").write_text("".join(":".join(user) + "\n" for user in users))
+    subprocess.run(["mount", "--bind", str(home / "passwd"), "/etc/passwd"], check=True)
     argv = ["dropbear", "-F", "-E", "-s", "-j", "-k", "-m", "-P", str(home / "ssh.pid"), "-c", str(script)]
     return subprocess.Popen(
         [*argv, "-r", str(home / "ssh-host-key"), "-p", "22"],
