@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import socket
 import struct
+import subprocess
+import sys
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
@@ -187,6 +190,29 @@ def test_a_full_book_gives_the_longest_unused_address_anew_but_none_in_use(tmp_p
     book.release(addresses[0])
     assert book.address(Name("e.example")) == addresses[0]
     book.close()
+
+
+def test_a_worker_killed_while_it_shortens_its_book_loses_no_name(tmp_path: Path) -> None:
+    path = tmp_path / "book"
+    code = """
+import os, signal, sys
+from skerry.network.hosts import Name
+from skerry.network.worker import book
+book.os = type("Os", (), {**vars(os), sys.argv[2]: lambda *_: os.kill(os.getpid(), signal.SIGKILL)})
+kept = book.Book(os.open(sys.argv[1], os.O_RDWR), most=100)
+kept._rewrite()
+"""
+    for call in ("pwrite", "ftruncate"):  # killed in the place of each
+        book = Book(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), most=100)
+        for number in range(150):
+            book.address(Name(f"n{number}.example"))
+        known = {n: book.address(Name(f"n{n}.example")) for n in range(60, 150)}
+        book.close()
+        done = subprocess.run([sys.executable, "-c", code, str(path), call], timeout=30)
+        assert done.returncode == -signal.SIGKILL
+        again = Book(os.open(path, os.O_RDWR), most=100)
+        assert {n: again.address(Name(f"n{n}.example")) for n in known} == known, call
+        again.close()
 
 
 def test_a_flood_of_names_leaves_a_book_that_is_soon_read(tmp_path: Path) -> None:

@@ -118,8 +118,10 @@ class Book:
                 self._lines += 1
 
     def _rewrite(self) -> None:
+        """Over what is there, and cut off after: who is killed in between finds old lines behind the new ones, of which
+        the last one about an address or a name counts, as ever."""
         text = "".join(f"{address} {name}\n" for address, name in self._names.items()).encode()
         self._lines = len(self._names)
         with contextlib.suppress(OSError):
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, text, 0)
+            if os.pwrite(self._file, text, 0) == len(text):
+                os.ftruncate(self._file, len(text))
