@@ -140,7 +140,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("git.email", None, _line, "the address on commits made inside; none: the image's", project=True),
     Setting("network.allow", (), _words, "what a new sandbox may reach", project=True),
     Setting("network.deny", (), _words, "what no sandbox may reach; nobody can lift the operator's", project=True),
-    Setting("network.presets", (), _words, "presets of a new sandbox: pip, npm, apt, git", project=True),
+    Setting("network.presets", (), _words, "presets, by project or environment: pip, npm, apt, git", project=True),
     Setting("secrets", {}, _secrets, "where secrets go, by name; --secret NAME gives one its value", project=True),
     Setting("network.ask_url", None, _text, "asked, by POST, about what no rule names (on_unknown=\"ask\")"),
     Setting("network.ask_timeout", "30s", _span, "how long an answer may take; then it is no"),
