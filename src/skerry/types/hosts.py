@@ -1,4 +1,4 @@
-"""The one strict parser of host names, and the address ranges that stay closed. Pure.
+"""The one strict parser of host names, and the address ranges that stay closed. Pure, but for `is_own`.
 
 Every host that anything names, inside or outside, in a rule, a CONNECT line, a Host header, a TLS greeting or a
 look-up, comes through `parse_host`: two parsers that differ in one byte are a way out. What a program inside would take
@@ -7,7 +7,9 @@ for an address (decimal, octal, hexadecimal, short, IPv4 inside IPv6) is that ad
 
 from __future__ import annotations
 
+import errno
 import re
+import socket
 from ipaddress import IPv4Address, IPv6Address, ip_network
 from typing import Final, TypeAlias
 
@@ -193,3 +195,17 @@ def carried(address: Address) -> tuple[IPv4Address, ...]:
     if number >> 96 == 0x20010000:  # Teredo: the server, and the client with its bits turned
         return (IPv4Address(number >> 64 & 0xFFFFFFFF), IPv4Address(~number & 0xFFFFFFFF))
     return ()
+
+
+def is_own(address: Address) -> bool:
+    """Does a connection to it end on this host? A socket can be bound to just those addresses. It is asked anew each
+    time, since addresses come and go. Whatever the kernel answers but "no such address here" counts as yes; so does
+    everything on a host whose `ip_nonlocal_bind` is set."""
+    address = plain(address)
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+            probe.bind((str(address), 0))
+    except OSError as error:
+        return error.errno != errno.EADDRNOTAVAIL
+    return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import socket
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from skerry.types.hosts import Address, Name, closed, parse_host, plain
+from skerry.types.hosts import Address, Name, closed, is_own, parse_host, plain
 
 FILE_MOST: Final = 4 << 20
 ANSWER_WITHIN: Final = 30.0
@@ -93,7 +92,7 @@ class Machine:
 
     def needs_naming(self, address: Address) -> bool:
         """Does a rule have to name the address: is it in a closed range, or this machine's own?"""
-        return closed(address) is not None or _is_here(address)
+        return closed(address) is not None or is_own(address)
 
     def proxy_of(self, url: str) -> str | None:
         """The proxy that the usual variables name for a URL."""
@@ -108,13 +107,3 @@ class Machine:
             if entry == "*" or (domain and (host == domain or host.endswith(f".{domain}"))):
                 return True
         return False
-
-
-def _is_here(address: Address) -> bool:
-    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
-            probe.bind((str(address), 0))
-    except OSError as error:
-        return error.errno != errno.EADDRNOTAVAIL
-    return True
