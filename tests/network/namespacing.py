@@ -45,3 +45,18 @@ class Place:
         os.close(self.pidfd)
         self.process.kill()
         self.process.wait()
+
+
+# A program that tries to get out as fast as it can, and waits for no answer.
+FLOOD = """
+import socket
+print("on", flush=True)
+while True:
+    one = socket.socket()
+    one.setblocking(False)
+    try:
+        one.connect(("203.0.113.1", 443))
+    except OSError:
+        pass
+    one.close()
+"""

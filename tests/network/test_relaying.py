@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 from network.leaving import Leaving, echo, is_reset, read_all, serving
-from network.namespacing import Place
+from network.namespacing import FLOOD, Place
 
 from skerry.network.netns import Namespaces
 from skerry.network.worker.limits import Meter
@@ -213,22 +213,10 @@ def test_connections_that_stall_full_slow_nobody_but_themselves(leaving: Leaving
 def test_a_flood_from_one_sandbox_leaves_the_others_served(
     leaving: Leaving, make_place: Callable[[], Place], namespaces: Namespaces
 ) -> None:
-    flood = """
-import socket
-print("on", flush=True)
-while True:
-    one = socket.socket()
-    one.setblocking(False)
-    try:
-        one.connect(("203.0.113.1", 443))
-    except OSError:
-        pass
-    one.close()
-"""
     place = make_place()
     hostile = Leaving(place, namespaces, leaving._loop)
     hostile.open()
-    with serving(echo) as port, place.running(flood):
+    with serving(echo) as port, place.running(FLOOD):
         hostile.denied("203.0.113.1")
         leaving.world.names["far.example"] = ["127.0.0.1"]
         leaving.open(f"far.example:{port}@127.0.0.1")

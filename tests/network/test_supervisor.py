@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from counting import descriptors, left_over
-from network.namespacing import Place
+from network.namespacing import FLOOD, Place
 
 from skerry.network import door as doors
 from skerry.network import supervisor as supervision
@@ -165,19 +165,7 @@ async def test_a_worker_that_hangs_is_replaced(
 
 async def test_a_flood_of_tries_leaves_the_server_free(office: Office, namespaces: Namespaces, place: Place) -> None:
     await office.add(namespaces, place)
-    flood = """
-import socket
-print("on", flush=True)
-while True:
-    one = socket.socket()
-    one.setblocking(False)
-    try:
-        one.connect(("203.0.113.1", 443))
-    except OSError:
-        pass
-    one.close()
-"""
-    with place.running(flood):
+    with place.running(FLOOD):
         await until(lambda: sum(m.attempt.count for m in office.heard if isinstance(m, Tried)) > 100, 20)
     assert await office.supervisor.sync(20)
     assert office.supervisor.starts == 1
