@@ -106,7 +106,8 @@ def test_the_value_is_nowhere_inside(holder: Sandbox, placeholder: str) -> None:
     found = json.loads(holder.run(argv, user="root", timeout=60, check=True).stdout)
     assert found["looked"] > 100
     assert found["found"] == []
-    keys = holder.run("grep -rasl 'PRIVATE KEY' /run /etc /var /home /root /opt", user="root").stdout
+    # Brackets, so that the keeper's list of processes, which holds this very line, is no find.
+    keys = holder.run("grep -rasl 'PRIVATE[ ]KEY' /run /etc /var /home /root /opt", user="root").stdout
     assert keys == ""
 
 
