@@ -53,6 +53,11 @@ def _count(value: Any, name: str) -> int:
     return number
 
 
+def _number(value: Any, name: str) -> int:
+    """As `_count`, and 0."""
+    return 0 if value in (0, "0") and not isinstance(value, bool) else _count(value, name)
+
+
 def _cpus(value: Any, name: str) -> float:
     try:
         return float(Limits(cpus=float(value)).cpus or 0)
@@ -126,6 +131,8 @@ TABLE: tuple[Setting, ...] = (
     Setting("token", None, _text, "the token for a server on TCP"),
     Setting("image", "base", _text, "the image of a new sandbox", project=True),
     Setting("setup", (), _words, "commands that prepare a project's sandbox", project=True),
+    Setting("setup_files", (), _words, "files of the project that setup needs: paths and patterns", project=True),
+    Setting("setup_expires", "7d", _span, "how old a prepared project may be before setup runs again", project=True),
     Setting("env", {}, _pairs, "variables of a new sandbox", project=True),
     Setting("limits.cpus", DEFAULT_LIMITS.cpus, _cpus, "CPUs of a sandbox", project=True),
     Setting("limits.memory", DEFAULT_LIMITS.memory, _size, "memory of a sandbox", project=True),
@@ -163,6 +170,13 @@ TABLE: tuple[Setting, ...] = (
     Setting("storage.driver", None, _text, "btrfs, loop or plain; none: the best one that works here"),
     Setting("storage.pool_size", "64G", _size, "most that all sandboxes together may write (the pool's virtual size)"),
     Setting("storage.reserve", "1G", _size, "free space of the host's disk below which no sandbox is made"),
+    Setting("storage.headroom", "1G", _size, "room that the pool has on the host's disk ahead of what is written"),
+    Setting("snapshots.auto", 100, _count, "snapshots before commands (auto_snapshot) kept of a sandbox: the newest"),
+    Setting("snapshots.per_owner", 1000, _count, "snapshots that one owner may keep"),
+    Setting("pool.size", 2, _number, "ready sandboxes kept for each image in the pool; 0: none"),
+    Setting("pool.images", (), _words, "images that always have ready ones; others do while they are in use"),
+    Setting("pool.total", 8, _number, "ready sandboxes of all images together"),
+    Setting("pool.memory", "1G", _size, "free memory of the host below which none is made ready"),
     Setting("listen.hosts", (), _words, "further host names by which the TCP listener may be called"),
     Setting("listen.origins", (), _words, "web origins that may call the API"),
     Setting("server_idle_exit", "10m", _span, "a server started in the background leaves after this long idle"),

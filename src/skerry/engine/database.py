@@ -96,10 +96,28 @@ CREATE TABLE previews (
     PRIMARY KEY (sandbox, port)
 );
 """
+_SNAPSHOTS = """
+CREATE TABLE snapshots (
+    id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    name TEXT,
+    kind TEXT NOT NULL,
+    sandbox TEXT,
+    step INTEGER,
+    key TEXT,
+    created_at REAL NOT NULL,
+    used_at REAL NOT NULL,
+    body BLOB NOT NULL
+);
+CREATE UNIQUE INDEX snapshot_names ON snapshots (owner, name) WHERE name IS NOT NULL;
+CREATE UNIQUE INDEX snapshot_keys ON snapshots (owner, key) WHERE key IS NOT NULL;
+CREATE INDEX snapshot_sandboxes ON snapshots (sandbox, step);
+"""
 STEPS = (
     _FIRST,
     _EVENTS,
     _NETWORK,
+    _SNAPSHOTS,
 )  # an older database is brought up step by step; a step that was released never changes
 SCHEMA_VERSION = len(STEPS)
 

@@ -59,6 +59,9 @@ class Spec(Value, frozen=True, kw_only=True):
     network: Network
     options: Options
     secrets: tuple[SecretForm, ...] = ()
+    unit: str | None = None  # where its upper is; None: under its own id, until a rollback gives it another
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
 
     @property
     def environment(self) -> dict[str, str]:

@@ -17,7 +17,9 @@ class Caller(Value, frozen=True, kw_only=True):
 
 
 class ImageInfo(Answer, frozen=True, kw_only=True):
-    """An image in the store. `size` is what it takes on disk; `recipe`, of one that Skerry made, a digest of how."""
+    """An image in the store. `size` is what it takes on disk, of which `shared` is also another's; `recipe`, of one
+    that Skerry made, a digest of how; `source` and `platform`, of one that was pulled, where from and for which
+    machine. `entrypoint` and `cmd`: what runs where nobody names a command."""
 
     name: str
     digest: str
@@ -27,7 +29,12 @@ class ImageInfo(Answer, frozen=True, kw_only=True):
     user: str = "root"
     cwd: str = "/"
     env: dict[str, str] = {}
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
     recipe: str | None = None
+    source: str | None = None
+    platform: str | None = None
+    shared: int = 0
 
 
 class Progress(Answer, frozen=True, kw_only=True):

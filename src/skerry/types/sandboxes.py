@@ -124,9 +124,10 @@ class CreateRequest(Value, frozen=True, kw_only=True):
 
 
 class UpdateRequest(Value, frozen=True, kw_only=True):
-    """PATCH /v1/sandboxes/{id}: what is given replaces what was, in `env` and `lifecycle` one by one; in `env`,
-    null unsets a variable, also the image's."""
+    """PATCH /v1/sandboxes/{id}: what is given replaces what was, in `env`, `limits` and `lifecycle` one by one; in
+    `env`, null unsets a variable, also the image's."""
 
+    limits: Limits | None = None
     env: dict[str, str | None] | None = None
     labels: dict[str, str] | None = None
     lifecycle: Lifecycle | None = None

@@ -1,0 +1,112 @@
+"""State as a thing of its own: snapshots, what changed between two, forks, rollback; the pool of ready sandboxes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from skerry.errors import InvalidRequest
+from skerry.types.values import Answer, Value, check_name
+
+FORKS_MOST = 100
+
+
+class SnapshotInfo(Answer, frozen=True, kw_only=True):
+    """A sandbox's files as they were at one moment. Usable wherever an image is, by its id or its name.
+
+    `own` is what it takes on disk beyond the layers that it stands on; None: not told yet. `sync_s` and `frozen_s`: how
+    long writing out what was unwritten took before, and how long the sandbox stood still. `step` numbers those that
+    were taken before each command (`Options(auto_snapshot=True)`).
+    """
+
+    id: str
+    digest: str
+    layers: tuple[str, ...]
+    created_at: float
+    name: str | None = None
+    owner: str = "local"
+    kind: Literal["kept", "auto", "build"] = "kept"
+    sandbox: str | None = None
+    image: str | None = None
+    step: int | None = None
+    own: int | None = None
+    sync_s: float | None = None
+    frozen_s: float | None = None
+    user: str = "root"
+    cwd: str = "/"
+    env: dict[str, str] = {}
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
+
+
+class SnapshotRequest(Value, frozen=True, kw_only=True):
+    """POST /v1/sandboxes/{id}/snapshots. `key`: a step of a build, found again by it; such ones need no name."""
+
+    name: str | None = None
+    key: str | None = None
+    env: dict[str, str] | None = None
+    user: str | None = None
+    cwd: str | None = None
+    entrypoint: tuple[str, ...] | None = None
+    cmd: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if self.key is not None and not (0 < len(self.key) <= 128 and self.key.isascii() and self.key.isalnum()):
+            raise InvalidRequest("key: not letters and digits, at most 128")
+
+
+class RollbackRequest(Value, frozen=True, kw_only=True):
+    """POST /v1/sandboxes/{id}/rollback: to a snapshot, or so many commands back."""
+
+    snapshot: str | None = None
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.snapshot is None) == (self.steps is None):
+            raise InvalidRequest("rollback: name a snapshot or a number of steps, and not both")
+        if self.steps is not None and self.steps < 1:
+            raise InvalidRequest(f"steps: {self.steps!r} is not a whole number above 0")
+
+
+class ForkRequest(Value, frozen=True, kw_only=True):
+    """POST /v1/sandboxes/{id}/fork."""
+
+    n: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n <= FORKS_MOST:
+            raise InvalidRequest(f"n: {self.n!r} is out of range", hint=f"between 1 and {FORKS_MOST}")
+
+
+class Change(Answer, frozen=True, kw_only=True):
+    """One path that differs between two points. A path that is not UTF-8 is told as files' paths are."""
+
+    path: str
+    kind: Literal["added", "modified", "deleted"]
+    type: Literal["file", "directory", "link", "other"] = "file"
+
+
+class Changes(Answer, frozen=True, kw_only=True):
+    """Sorted by path. `truncated`: there are more than were told."""
+
+    changes: tuple[Change, ...]
+    truncated: bool = False
+
+
+class PoolImage(Answer, frozen=True, kw_only=True):
+    """The ready sandboxes of one image. `hits` and `misses`: creates since the server began that found one, or none."""
+
+    image: str
+    wanted: int
+    ready: int
+    making: int = 0
+    hits: int = 0
+    misses: int = 0
+
+
+class PoolInfo(Answer, frozen=True, kw_only=True):
+    """`paused`: why none is being made now (short of memory, off)."""
+
+    size: int
+    images: tuple[PoolImage, ...] = ()
+    paused: str | None = None
