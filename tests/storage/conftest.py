@@ -23,4 +23,6 @@ def driver(request: pytest.FixtureRequest, state_dir: Path) -> Iterator[BtrfsDri
     yield made
     for unit in made.units():
         made.delete(unit)
+    for name in made.snapshots():
+        made.drop_snapshot(name)
     close_and_count(made)

@@ -96,11 +96,11 @@ def test_only_layers_that_nothing_uses_are_collected(images: ImageStore, tmp_pat
     named, used, unused = (add_layer(images, tmp_path, text) for text in ("named", "used", "unused"))
     images.put(image("base", named))
     (images.layers.root / ".new-left-by-a-crash").mkdir()
-    assert images.collect({used}) == [unused]
+    assert images.collect(lambda: {used}) == [unused]
     assert images.layers.digests() == sorted([named, used])
     assert not (images.layers.root / ".new-left-by-a-crash").exists()
     images.remove("base")
-    assert images.collect(set()) == sorted([named, used])
+    assert images.collect(set) == sorted([named, used])
 
 
 def test_an_images_digest_is_what_it_is_and_not_what_it_is_called() -> None:

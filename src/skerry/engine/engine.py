@@ -95,11 +95,11 @@ class Engine:
         self.database = Database(state / "state.db")
         self.tokens = Tokens(self.database)
         self.events = Events(self.database)
-        layers = LayerStore(state / "layers")
-        self.images = Images(ImageStore(state / "images", layers), layers, state / "cache", self._layers_in_use)
         sizes = {name: parse_size(self.settings[f"storage.{name}"]) for name in ("pool_size", "reserve")}
         driver = await asyncio.to_thread(pick_driver, state, self.settings["storage.driver"], **sizes)
         await asyncio.to_thread(driver.prepare)
+        layers = LayerStore(state / "layers", driver)
+        self.images = Images(ImageStore(state / "images", layers), layers, state / "cache", self._layers_in_use)
         rows = Rows(self.database, self.events)
         watcher = Watcher(self.events, self._spawn, self._fail)
         self.doors.begin(Attempts(self.database))
@@ -466,7 +466,8 @@ class Engine:
             await self._stop(live, "idle", still=lambda: live.idle_due)
 
     def _layers_in_use(self) -> set[str]:
-        return {digest for live in self._lives.values() for digest in live.row.spec.layers}
+        """Also from other threads."""
+        return {digest for live in list(self._lives.values()) for digest in live.row.spec.layers}
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

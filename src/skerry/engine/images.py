@@ -47,7 +47,7 @@ class Images:
         if self._layers_in_use() & set(image.layers):
             raise Conflict(f"image {name!r} is in use by a sandbox", hint="`skerry ls` shows which")
         self._store.remove(name)
-        await asyncio.to_thread(self._store.collect, self._layers_in_use())
+        await asyncio.to_thread(self._store.collect, self._layers_in_use)
 
     async def build(self, name: str, rebuild: bool) -> AsyncIterator[Progress | ImageInfo]:
         """Progress, then the image. The work goes on if the caller leaves; a second caller sees the same work.
@@ -95,7 +95,7 @@ class Images:
 
         try:
             image = await asyncio.to_thread(build_base, self._store, self._layers, self._cache, progress)
-            await asyncio.to_thread(self._store.collect, self._layers_in_use())  # those of the image that it replaced
+            await asyncio.to_thread(self._store.collect, self._layers_in_use)  # those of the image that it replaced
             tell(image)
         except SkerryError as error:
             tell(error)

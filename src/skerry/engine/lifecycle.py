@@ -71,7 +71,7 @@ class Host:
     def wall(self, row: Row, runtime: Runtime, uid_base: int) -> Wall:
         return Wall(
             id=row.id, run_dir=self.run_dir, cgroup_root=runtime.cgroup_root,
-            layers=tuple(self.layers.path(digest) for digest in row.spec.layers), unit=self.driver.path(row.id),
+            layers=tuple(map(self.layers.check, row.spec.layers)), unit=self.driver.path(row.id),
             uid_base=uid_base, limits=row.spec.limits, hostname=row.name or row.id, keeper=binary(),
             waive=frozenset(row.spec.options.waive),
         )  # fmt: skip

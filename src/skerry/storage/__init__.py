@@ -1,13 +1,14 @@
 """Storage: everything that lies on the host's disk for sandboxes.
 
-layer   a read-only file tree, named by its digest      (LayerStore)
-image   a name for a stack of layers and its defaults   (ImageStore)
-unit    upper/ and work/ of one sandbox, with a limit   (Driver: btrfs, loop, plain)
+layer     a read-only file tree, named by its digest; or a snapshot   (LayerStore)
+image     a name for a stack of layers and its defaults               (ImageStore)
+unit      upper/ and work/ of one sandbox, with a limit               (Driver: btrfs, loop, plain)
+snapshot  an upper as it was at one moment                            (Driver)
 """
 
 from skerry.storage.driver import Driver
 from skerry.storage.images import Image, ImageStore, check_image_name, image_digest
-from skerry.storage.layers import LayerStore
+from skerry.storage.layers import LayerStore, new_snap, snap_name
 from skerry.storage.pick import checks, pick_driver
 
 __all__ = [
@@ -18,5 +19,7 @@ __all__ = [
     "check_image_name",
     "checks",
     "image_digest",
+    "new_snap",
     "pick_driver",
+    "snap_name",
 ]

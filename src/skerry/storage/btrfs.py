@@ -31,6 +31,7 @@ from skerry.storage.driver import (
 from skerry.storage.mounts import Mount, mount_at
 
 _RESIZE, _SUBVOL_CREATE, _SNAP_DESTROY = 0x50009403, 0x50009418, 0x5000940F
+_SNAP_CREATE, _SUBVOL_SETFLAGS, _READ_ONLY = 0x50009417, 0x4008941A, 2
 _INO_LOOKUP, _FS_INFO = 0xD0009412, 0x8400941F
 _QUOTA_CTL, _QGROUP_CREATE, _QGROUP_LIMIT = 0xC0109428, 0x4010942A, 0x8030942B
 _ENABLE_SIMPLE_QUOTA = 4
@@ -79,15 +80,33 @@ class BtrfsDriver(UnitDriver):
             self._enable_quota()
             self._grow()
         super().open_home()
+        for name in self.snapshots():
+            _set_read_only(self.home / "s" / name)  # a crash may have come between its name and this
         self._drop_stale_qgroups()
 
-    def make(self, directory: Path, limit: int) -> None:
-        with _opened(directory.parent) as parent:
-            fcntl.ioctl(parent, _SUBVOL_CREATE, _named(directory.name))
+    def make(self, directory: Path, limit: int, origin: Path | None = None) -> None:
+        if origin is not None:
+            _snapshot(origin, directory)
+            (directory / "work").mkdir()
+            (directory / "work").chmod(0o755)
+        else:
+            with _opened(directory.parent) as parent:
+                fcntl.ioctl(parent, _SUBVOL_CREATE, _named(directory.name))
+            add_upper_and_work(directory)
         with _opened(directory) as unit:
             os.fchmod(unit, 0o700)
-            add_upper_and_work(directory)
             _set_limit(unit, limit)
+
+    def copy(self, unit: Path, target: Path) -> None:
+        _snapshot(unit, target)
+
+    def seal(self, snapshot: Path) -> None:
+        """Only now: a subvolume that is read-only can't be renamed."""
+        _set_read_only(snapshot)
+        super().seal(snapshot)
+
+    def drop_snapshot(self, name: str) -> None:
+        self.unmake(self._snapshot_place(name))  # one step of the kernel's
 
     def unmake(self, directory: Path) -> None:
         with _opened(directory.parent) as parent:
@@ -185,7 +204,7 @@ class BtrfsDriver(UnitDriver):
     def _drop_stale_qgroups(self) -> None:
         """Linux 6.7 to 6.12 keep the group of a removed subvolume."""
         alive = {_TOP_LEVEL}
-        for folder in ("u", "t"):
+        for folder in ("u", "s", "t"):
             for entry in os.scandir(self.home / folder):
                 if entry.inode() == _FIRST_INODE:
                     with _opened(Path(entry.path)) as fd:
@@ -223,14 +242,24 @@ def _opened(directory: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def _named(name: str) -> bytearray:
+def _named(name: str, source: int = 0) -> bytearray:
     """struct btrfs_ioctl_vol_args_v2."""
-    return bytearray(struct.pack("=qQQ32x", 0, 0, 0) + name.encode().ljust(4040, b"\0"))
+    return bytearray(struct.pack("=qQQ32x", source, 0, 0) + name.encode().ljust(4040, b"\0"))
 
 
 def _plainly_named(name: str) -> bytearray:
     """struct btrfs_ioctl_vol_args."""
     return bytearray(struct.pack("=q", 0) + name.encode().ljust(4088, b"\0"))
+
+
+def _snapshot(source: Path, target: Path) -> None:
+    with _opened(source) as fd, _opened(target.parent) as parent:
+        fcntl.ioctl(parent, _SNAP_CREATE, _named(target.name, fd))
+
+
+def _set_read_only(subvolume: Path) -> None:
+    with _opened(subvolume) as fd:
+        fcntl.ioctl(fd, _SUBVOL_SETFLAGS, struct.pack("=Q", _READ_ONLY))
 
 
 def _set_limit(unit: int, limit: int) -> None:

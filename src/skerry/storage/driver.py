@@ -1,6 +1,7 @@
 """What a storage driver is, and what all drivers share: units that appear and vanish by one rename.
 
 <home>/u/<sandbox id>/   a unit: upper/ and work/ of one sandbox, with the ids that the inside sees
+<home>/s/<32 hex>/       a snapshot: upper/ as a unit's was at one moment, never written again
 <home>/t/<random>        being made, being removed, or left by a crash: swept
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import threading
 from abc import ABC, abstractmethod
@@ -18,12 +20,15 @@ from pathlib import Path
 from typing import Protocol
 
 from skerry.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded
-from skerry.storage.tree import private_directory
+from skerry.storage import kernel
+from skerry.storage.copying import copy_tree
+from skerry.storage.tree import disk_use, forget_keeper, private_directory, remove
 from skerry.types import SANDBOX_ID, format_size
 
 GiB = 1 << 30
 DEFAULT_RESERVE = 1 * GiB
 DEFAULT_POOL = 64 * GiB
+SNAPSHOT = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,10 @@ class Driver(Protocol):
     def prepare(self) -> None:
         """Makes or adopts what the units lie in, and sweeps what a crash left. Before any other call; idempotent."""
 
-    def create(self, unit: str, limit: int) -> Path:
-        """A new unit that can't grow beyond `limit` bytes. Refused below the reserve of the host's disk."""
+    def create(self, unit: str, limit: int, origin: str | None = None) -> Path:
+        """A new unit that can't grow beyond `limit` bytes. Refused below the reserve of the host's disk.
+
+        Its upper is empty, or begins as that of the snapshot `origin`; what it begins with does not count."""
 
     def path(self, unit: str) -> Path: ...
 
@@ -59,6 +66,30 @@ class Driver(Protocol):
 
     def units(self) -> set[str]:
         """The units that are whole. Sweeps the others."""
+
+    def sync(self, unit: str) -> None:
+        """Writes out all that is unwritten of the file system that holds the unit."""
+
+    def capture(self, unit: str) -> str:
+        """The unit as it is now, under a token that `keep` or `discard` takes. Nothing may write to it meanwhile: the
+        caller freezes the sandbox for the length of this call and no longer."""
+
+    def keep(self, token: str, name: str) -> None:
+        """Makes a captured unit a snapshot of that name, without what the keeper wrote. On disk when this returns."""
+
+    def discard(self, token: str) -> None:
+        """Forgets a captured unit; one that was kept or discarded already is fine."""
+
+    def snapshots(self) -> set[str]: ...
+
+    def snapshot_path(self, name: str) -> Path:
+        """Where the upper of a snapshot is."""
+
+    def snapshot_size(self, name: str) -> int:
+        """Bytes that its files take, some of which its unit and other snapshots of it may share. Walks them all."""
+
+    def drop_snapshot(self, name: str) -> None:
+        """Removes a snapshot; one that is not there is fine. The caller knows that nothing stands on it."""
 
     def close(self) -> None:
         """Unmounts what is mounted and not in use. Units stay."""
@@ -78,30 +109,31 @@ class UnitDriver(ABC):
         self._lock = threading.Lock()
 
     @abstractmethod
-    def make(self, directory: Path, limit: int) -> None:
-        """Makes the unit's directory, with its limit."""
+    def make(self, directory: Path, limit: int, origin: Path | None = None) -> None:
+        """Makes the unit's directory, with its limit; `origin` is the directory of a snapshot to begin as."""
 
     @abstractmethod
     def unmake(self, directory: Path) -> None:
         """Removes a directory that may be whole, half-made, half-removed or not there."""
 
     def open_home(self) -> None:
-        """After this, u/ and t/ are where the units are kept."""
+        """After this, u/, s/ and t/ are where the units and snapshots are kept."""
         private_directory(self.home)
-        private_directory(self.home / "u")
-        private_directory(self.home / "t")
+        for name in ("u", "s", "t"):
+            private_directory(self.home / name)
 
     def prepare(self) -> None:
         private_directory(self.state_dir)
         self.open_home()
         self.sweep()
 
-    def create(self, unit: str, limit: int) -> Path:
+    def create(self, unit: str, limit: int, origin: str | None = None) -> Path:
         target = self._place(unit)
+        begin = None if origin is None else self.snapshot_path(origin).parent
         self.check_room()
         with self._scratch() as scratch:
             try:
-                self.make(scratch, limit)
+                self.make(scratch, limit, begin)
                 os.rename(scratch, target)
             except OSError as error:
                 self.unmake(scratch)
@@ -119,7 +151,9 @@ class UnitDriver(ABC):
         return place
 
     def delete(self, unit: str) -> None:
-        place = self._place(unit)
+        self._remove(self._place(unit))
+
+    def _remove(self, place: Path) -> None:
         with self._scratch() as scratch:
             try:
                 os.rename(place, scratch)
@@ -130,6 +164,69 @@ class UnitDriver(ABC):
     def units(self) -> set[str]:
         self.sweep()
         return {name for name in os.listdir(self.home / "u") if SANDBOX_ID.fullmatch(name)}
+
+    def sync(self, unit: str) -> None:
+        kernel.syncfs(self.path(unit))
+
+    def capture(self, unit: str) -> str:
+        source = self.path(unit)
+        token = secrets.token_hex(12)
+        with self._lock:
+            self._working.add(token)
+        try:
+            self.copy(source, self.home / "t" / token)
+        except BaseException as error:
+            self.discard(token)
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise QuotaExceeded("the storage for snapshots is full", hint=self._room_hint()) from error
+            raise
+        return token
+
+    def copy(self, unit: Path, target: Path) -> None:
+        """Makes `target`, which has the upper of a unit. Nobody writes to the unit."""
+        target.mkdir(mode=0o700)
+        copy_tree(unit / "upper", target / "upper")
+
+    def keep(self, token: str, name: str) -> None:
+        place = self._snapshot_place(name)
+        source = self.home / "t" / token
+        forget_keeper(source / "upper")
+        remove(source / "work")
+        try:
+            os.rename(source, place)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise Conflict(f"there is a snapshot {name} already") from None
+            raise
+        self._done(token)
+        self.seal(place)
+
+    def seal(self, snapshot: Path) -> None:
+        """Makes sure of a snapshot that has its name: nothing writes to it, and a power cut does not take it."""
+        kernel.syncfs(snapshot)
+
+    def discard(self, token: str) -> None:
+        self.unmake(self.home / "t" / token)
+        self._done(token)
+
+    def _done(self, token: str) -> None:
+        with self._lock:
+            self._working.discard(token)
+
+    def snapshots(self) -> set[str]:
+        return {name for name in os.listdir(self.home / "s") if SNAPSHOT.fullmatch(name)}
+
+    def snapshot_path(self, name: str) -> Path:
+        upper = self._snapshot_place(name) / "upper"
+        if not upper.is_dir():
+            raise NotFound(f"there is no snapshot {name} in the storage")
+        return upper
+
+    def snapshot_size(self, name: str) -> int:
+        return disk_use(self.snapshot_path(name))
+
+    def drop_snapshot(self, name: str) -> None:
+        self._remove(self._snapshot_place(name))
 
     def sweep(self) -> None:
         with self._lock:
@@ -157,6 +254,11 @@ class UnitDriver(ABC):
             raise InvalidRequest(f"{unit[:80]!r} is not a sandbox's id")
         return self.home / "u" / unit
 
+    def _snapshot_place(self, name: str) -> Path:
+        if not SNAPSHOT.fullmatch(name):
+            raise InvalidRequest(f"{name[:80]!r} is not a snapshot's name in the storage", hint="32 hex digits")
+        return self.home / "s" / name
+
     @contextmanager
     def _scratch(self) -> Iterator[Path]:
         """A name in t/ that `sweep` leaves alone meanwhile."""
@@ -170,10 +272,13 @@ class UnitDriver(ABC):
                 self._working.discard(name)
 
 
-def add_upper_and_work(directory: Path) -> None:
-    """Both as the root of the inside owns them, whatever the umask."""
+def add_upper_and_work(directory: Path, origin: Path | None = None) -> None:
+    """Both as the root of the inside owns them, whatever the umask; the upper as that of a snapshot."""
     for name in ("upper", "work"):
         path = directory / name
+        if name == "upper" and origin is not None:
+            copy_tree(origin / "upper", path)
+            continue
         path.mkdir()
         path.chmod(0o755)
 

@@ -6,6 +6,7 @@ import builtins
 import hashlib
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -69,11 +70,14 @@ class ImageStore:
         except FileNotFoundError:
             raise self._missing(name) from None
 
-    def collect(self, in_use: set[str]) -> builtins.list[str]:
-        """Removes every layer that no image names and that is not `in_use` by a sandbox; returns what went."""
+    def collect(self, in_use: Callable[[], set[str]]) -> builtins.list[str]:
+        """Removes every layer that no image names and that is not `in_use` by a sandbox or snapshot; returns what went.
+
+        What is in use is asked while the store is held: nothing that is being added, and named, meanwhile can go."""
         with self.layers.held(exclusive=True):
-            self.layers.sweep()
-            wanted = in_use.union(*(image.layers for image in self.list()))
+            used = in_use()
+            self.layers.sweep(used)
+            wanted = used.union(*(image.layers for image in self.list()))
             gone = [digest for digest in self.layers.digests() if digest not in wanted]
             for digest in gone:
                 self.layers.remove(digest)

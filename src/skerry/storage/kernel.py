@@ -11,6 +11,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 MS_NOSUID, MS_NODEV, MS_NOATIME = 2, 4, 1024
 MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
 CAP_SYS_RESOURCE = 24
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def mount(source: str, target: Path, kind: str, flags: int, options: str) -> None:
@@ -34,6 +35,12 @@ def syncfs(path: Path) -> None:
             _fail(f"syncfs of {path}")
     finally:
         os.close(fd)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Two names change places, in one step."""
+    if _libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) != 0:
+        _fail(f"exchange {one} and {other}")
 
 
 def has_capability(number: int) -> bool:

@@ -1,8 +1,13 @@
-"""Layers: read-only file trees, named by the digest of what is in them, shared by images, snapshots and sandboxes.
+"""Layers: read-only file trees, shared by images, snapshots and sandboxes.
 
-<root>/<64 hex>/tree/        the files, with the ids that a sandbox sees
-<root>/<64 hex>/layer.json   its size
-<root>/.new-*                being added, or left by a crash
+sha256:<64 hex>   named by the digest of what is in it
+    <root>/<64 hex>/tree/        the files, with the ids that a sandbox sees
+    <root>/<64 hex>/layer.json   its size
+    <root>/<64 hex>/damaged      its files are not what they were: it is never served again
+snap:<32 hex>     a sandbox's upper as it was at one moment, kept by the storage driver; named at random
+    <root>/snap-<32 hex>.json, .damaged   what has been measured of it, and the same mark
+<root>/.new-*     being added, or left by a crash
+<root>/.old-*     damaged and replaced, but sandboxes may still stand on it
 """
 
 from __future__ import annotations
@@ -19,11 +24,16 @@ from pathlib import Path
 
 import msgspec
 
-from skerry.errors import InvalidRequest, NotFound
+from skerry.errors import Conflict, InvalidRequest, NotFound
 from skerry.storage import tree
-from skerry.storage.kernel import syncfs
+from skerry.storage.driver import Driver
+from skerry.storage.kernel import exchange, syncfs
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+SNAP = re.compile(r"snap:[0-9a-f]{32}")
+_NOTES = re.compile(r"snap-([0-9a-f]{32})\.(?:json|damaged)")
+_OLD = re.compile(r"\.old-([0-9a-f]{64})-[0-9a-f]{8}")
+_UNREADABLE = (errno.EIO, errno.EUCLEAN)  # the disk, or the file system's own checksums
 
 
 class _Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,30 +42,72 @@ class _Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     added_at: float
 
 
+def new_snap() -> str:
+    """A name for a snapshot's layer, which nothing has yet."""
+    return f"snap:{secrets.token_hex(16)}"
+
+
+def snap_name(ref: str) -> str:
+    """What the storage driver calls the layer `snap:…`."""
+    if not SNAP.fullmatch(ref):
+        raise InvalidRequest(f"{ref[:80]!r} is not a snapshot's layer", hint="snap: and 32 hex digits")
+    return ref.removeprefix("snap:")
+
+
 class LayerStore:
-    """The layers of one state directory. Safe for several threads and processes: every change is one rename."""
+    """The layers of one state directory. Safe for several threads and processes: every change is one rename.
 
-    def __init__(self, root: Path) -> None:
+    Without a driver it knows those that are named by digest only."""
+
+    def __init__(self, root: Path, driver: Driver | None = None) -> None:
         self.root = tree.private_directory(root)
+        self.driver = driver
 
-    def path(self, digest: str) -> Path:
-        """Where a layer's files are. The layer may not exist: see `has`."""
-        return self._home(digest) / "tree"
+    def path(self, ref: str) -> Path:
+        """Where a layer's files are. The layer may not exist: see `has` and `check`."""
+        if ref.startswith("snap:"):
+            return self._kept(ref).snapshot_path(snap_name(ref))
+        return self._home(ref) / "tree"
 
-    def has(self, digest: str) -> bool:
-        return (self._home(digest) / "layer.json").is_file()
+    def has(self, ref: str) -> bool:
+        if ref.startswith("snap:"):
+            try:
+                return self.path(ref).is_dir()
+            except NotFound:
+                return False
+        return (self._home(ref) / "layer.json").is_file()
+
+    def check(self, ref: str) -> Path:
+        """The path of a layer that may be served: it is there, and was not found damaged."""
+        if not self.has(ref):
+            raise NotFound(f"the layer {ref} is missing from the store", details={"layer": ref})
+        if self.damaged(ref):
+            raise Conflict(
+                f"the layer {ref} is damaged on disk and is not served",
+                hint="build, pull or import its image again; `skerry image verify` names what stands on it",
+                details={"layer": ref, "damaged": True},
+            )
+        return self.path(ref)
+
+    def damaged(self, ref: str) -> bool:
+        """Whether `verify` has found it damaged."""
+        return self._mark(ref).exists()
 
     def digests(self) -> list[str]:
+        """Every layer, the snapshots' too."""
         found = (f"sha256:{name}" for name in os.listdir(self.root))
-        return sorted(name for name in found if DIGEST.fullmatch(name) and self.has(name))
+        named = sorted(name for name in found if DIGEST.fullmatch(name) and self.has(name))
+        return named + (sorted(f"snap:{name}" for name in self.driver.snapshots()) if self.driver else [])
 
-    def size(self, digest: str) -> int:
-        """Bytes on disk, as measured when it was added."""
-        try:
-            data = (self._home(digest) / "layer.json").read_bytes()
-        except FileNotFoundError:
-            raise NotFound(f"there is no layer {digest}") from None
-        return msgspec.json.decode(data, type=_Facts).size
+    def size(self, ref: str) -> int:
+        """Bytes on disk, as measured when it was added; a snapshot's, when it was first asked for."""
+        if not self.has(ref):
+            raise NotFound(f"there is no layer {ref}")
+        facts = self._facts(ref)
+        if facts is None:
+            size = self._kept(ref).snapshot_size(snap_name(ref))
+            facts = self._note(ref, _Facts(digest="", size=size, added_at=time.time()))
+        return facts.size
 
     def add_directory(
         self, source: Path, digest: str | None = None, progress: Callable[[int], None] | None = None
@@ -68,7 +120,7 @@ class LayerStore:
         if digest is not None and digest != actual:
             raise InvalidRequest(f"the tree is {actual}, not {digest}")
         with self.held():
-            if self.has(actual):
+            if self.has(actual) and not self.damaged(actual):
                 tree.remove(source)
                 return actual
             facts = _Facts(digest=actual, size=tree.disk_use(source), added_at=time.time())
@@ -90,28 +142,58 @@ class LayerStore:
             raise InvalidRequest(f"{source} is on another file system than the layers in {self.root}") from None
 
     def _publish(self, staging: Path, digest: str) -> None:
-        try:
-            os.rename(staging, self._home(digest))
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            tree.remove(staging)  # another thread added the same tree a moment ago
+        home = self._home(digest)
+        if self.damaged(digest):
+            exchange(staging, home)
+            os.rename(staging, self.root / f".old-{home.name}-{secrets.token_hex(4)}")  # sandboxes may stand on it
+        else:
+            try:
+                os.rename(staging, home)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                tree.remove(staging)  # another thread added the same tree a moment ago
         tree.sync(self.root)
 
-    def remove(self, digest: str) -> None:
+    def remove(self, ref: str) -> None:
         """Removes a layer; one that is not there is fine. The caller knows that nothing uses it."""
+        if ref.startswith("snap:"):
+            self._kept(ref).drop_snapshot(snap_name(ref))
+            self._note_file(ref).unlink(missing_ok=True)
+            self._mark(ref).unlink(missing_ok=True)
+            return
         trash = self.root / f".new-{secrets.token_hex(8)}"
         try:
-            os.rename(self._home(digest), trash)
+            os.rename(self._home(ref), trash)
         except FileNotFoundError:
             return
         tree.remove(trash)
 
-    def verify(self, digest: str) -> bool:
-        """Whether the files are still what the digest says. Reads every byte."""
-        if not self.has(digest):
-            raise NotFound(f"there is no layer {digest}")
-        return tree.digest(self.path(digest)) == digest
+    def verify(self, ref: str) -> bool:
+        """Whether the files are still what they were. Reads every byte. Those that are not are never served again.
+
+        A snapshot's digest is taken at its first verification; what the disk can't read any more shows at once."""
+        if not self.has(ref):
+            raise NotFound(f"there is no layer {ref}")
+        actual = self._digest(ref)
+        expected: str | None = ref
+        if ref.startswith("snap:"):
+            facts = self._facts(ref)
+            expected = facts.digest if facts and facts.digest else actual
+            if actual is not None and (facts is None or not facts.digest):
+                self._note(ref, _Facts(digest=actual, size=self.size(ref), added_at=time.time()))
+        if actual is None or actual != expected:
+            tree.write_atomically(self._mark(ref), b"")
+        return not self.damaged(ref)
+
+    def _digest(self, ref: str) -> str | None:
+        """None: the disk can't read it."""
+        try:
+            return tree.digest(self.path(ref))
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
+            return None
 
     @contextmanager
     def held(self, exclusive: bool = False) -> Iterator[None]:
@@ -123,13 +205,42 @@ class LayerStore:
         finally:
             os.close(fd)
 
-    def sweep(self) -> None:
-        """Removes what a crash left half-added or half-removed. The caller holds the store exclusively."""
+    def sweep(self, in_use: set[str]) -> None:
+        """Removes what a crash left half-added or half-removed, and what was replaced. The caller holds the store
+        exclusively."""
         for name in os.listdir(self.root):
-            if name.startswith(".new-"):
+            replaced = _OLD.fullmatch(name)
+            if name.startswith(".new-") or (replaced and f"sha256:{replaced[1]}" not in in_use):
                 tree.remove(self.root / name)
+            elif self.driver is not None and (found := _NOTES.fullmatch(name)) and not self.has(f"snap:{found[1]}"):
+                os.unlink(self.root / name)
 
     def _home(self, digest: str) -> Path:
         if not DIGEST.fullmatch(digest):
             raise InvalidRequest(f"{digest[:80]!r} is not a layer's digest", hint="sha256: and 64 hex digits")
         return self.root / digest.removeprefix("sha256:")
+
+    def _kept(self, ref: str) -> Driver:
+        if self.driver is None:
+            raise NotFound(f"there is no layer {ref}: no storage is open")
+        return self.driver
+
+    def _note_file(self, ref: str) -> Path:
+        if ref.startswith("snap:"):
+            return self.root / f"snap-{snap_name(ref)}.json"
+        return self._home(ref) / "layer.json"
+
+    def _mark(self, ref: str) -> Path:
+        if ref.startswith("snap:"):
+            return self.root / f"snap-{snap_name(ref)}.damaged"
+        return self._home(ref) / "damaged"
+
+    def _facts(self, ref: str) -> _Facts | None:
+        try:
+            return msgspec.json.decode(self._note_file(ref).read_bytes(), type=_Facts)
+        except FileNotFoundError:
+            return None
+
+    def _note(self, ref: str, facts: _Facts) -> _Facts:
+        tree.write_atomically(self._note_file(ref), msgspec.json.encode(facts))
+        return facts

@@ -2,6 +2,7 @@
 the limit holds on any of them, and a unit costs some 20 ms and a few MB.
 
     <home>/u/<id>/disk.img   the file, as large as the limit
+    <home>/u/<id>/inherited  bytes that it began with, of a snapshot: they do not count against the limit
     <home>/u/<id>/fs/        where it is mounted: nosuid, nodev, noatime; it holds upper/ and work/
 """
 
@@ -52,12 +53,15 @@ class LoopDriver(UnitDriver):
     def used(state_dir: Path) -> bool:
         return has_units(state_dir / "loop")
 
-    def make(self, directory: Path, limit: int) -> None:
+    def make(self, directory: Path, limit: int, origin: Path | None = None) -> None:
         directory.mkdir(mode=0o700)
+        if origin is not None:
+            inherited = tree.disk_use(origin)
+            (directory / "inherited").write_text(str(inherited + inherited // 32))  # ext4's own tables for it
         image = directory / "disk.img"
         fd = os.open(image, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.ftruncate(fd, max(limit, _SMALLEST) >> 12 << 12)
+            os.ftruncate(fd, max(limit + _inherited(directory), _SMALLEST) >> 12 << 12)
         finally:
             os.close(fd)
         extended = "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0"
@@ -65,10 +69,10 @@ class LoopDriver(UnitDriver):
         (directory / "fs").mkdir(mode=0o700)
         self._mount(directory)
         (directory / "fs").chmod(0o700)
-        add_upper_and_work(directory / "fs")
+        add_upper_and_work(directory / "fs", origin)
 
-    def create(self, unit: str, limit: int) -> Path:
-        return super().create(unit, limit) / "fs"
+    def create(self, unit: str, limit: int, origin: str | None = None) -> Path:
+        return super().create(unit, limit, origin) / "fs"
 
     def unmake(self, directory: Path) -> None:
         for mount in mounts_below(directory):
@@ -87,6 +91,7 @@ class LoopDriver(UnitDriver):
         mounted = self.path(unit)
         image = mounted.parent / "disk.img"
         refuse_shrinking(unit, self.usage(unit), limit)
+        limit += _inherited(mounted.parent)
         if limit < os.stat(image).st_size:
             raise Conflict(
                 f"the disk of {unit} can't be made smaller while it exists",
@@ -104,8 +109,9 @@ class LoopDriver(UnitDriver):
             _run("resize2fs", device)
 
     def usage(self, unit: str) -> int:
-        found = os.statvfs(self.path(unit))
-        return (found.f_blocks - found.f_bfree) * found.f_frsize
+        mounted = self.path(unit)
+        found = os.statvfs(mounted)
+        return max((found.f_blocks - found.f_bfree) * found.f_frsize - _inherited(mounted.parent), 0)
 
     def close(self) -> None:
         for mount in mounts_below(self.home):
@@ -119,6 +125,13 @@ class LoopDriver(UnitDriver):
     def _mount(directory: Path) -> None:
         with loopdev.attached(directory / "disk.img") as device:
             kernel.mount(device, directory / "fs", "ext4", _FLAGS, _OPTIONS)
+
+
+def _inherited(directory: Path) -> int:
+    try:
+        return int((directory / "inherited").read_text())
+    except FileNotFoundError:
+        return 0
 
 
 def _run(*argv: str) -> None:

@@ -23,9 +23,9 @@ class PlainDriver(UnitDriver):
     def used(state_dir: Path) -> bool:
         return has_units(state_dir / "plain")
 
-    def make(self, directory: Path, limit: int) -> None:
+    def make(self, directory: Path, limit: int, origin: Path | None = None) -> None:
         directory.mkdir(mode=0o700)
-        add_upper_and_work(directory)
+        add_upper_and_work(directory, origin)
 
     def unmake(self, directory: Path) -> None:
         tree.remove(directory)

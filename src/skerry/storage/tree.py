@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
@@ -174,6 +175,21 @@ def _empty(directory: int, top: int) -> list[str]:
         else:
             os.unlink(entry.name, dir_fd=directory)
     return moved
+
+
+def forget_keeper(root: Path) -> None:
+    """Removes what the keeper wrote in a sandbox's tree: outputs and sessions, which are that sandbox's alone."""
+    fds = [os.open(root, _DIRECTORY)]
+    try:
+        for name in ("var", "lib"):
+            fds.append(os.open(name, _DIRECTORY, dir_fd=fds[-1]))
+        remove(Path(f"/proc/self/fd/{fds[-1]}/skerry"))
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):  # nothing there, or no directory of ours
+            raise
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 def sync(path: Path | int) -> None:
