@@ -7,14 +7,16 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "skerry"
 BELOW = {"types", "errors", "_version"}
+KERNEL = {"syscalls"}  # for those that touch this host
 PARTS = {"keeper", "storage", "images", "network", "review", "runtimes"}
 MAY_IMPORT = {
     "errors": {"types"},  # for the type checker only: a result travels on CommandFailed
     "types": {"errors"},
     "config": BELOW,
-    **{part: BELOW | {"config"} for part in PARTS},
-    "images": BELOW | {"config", "storage"},
-    "engine": BELOW | {"config"} | PARTS,
+    "syscalls": set(),
+    **{part: BELOW | KERNEL | {"config"} for part in PARTS},
+    "images": BELOW | KERNEL | {"config", "storage"},
+    "engine": BELOW | KERNEL | {"config"} | PARTS,
     "server": BELOW | {"config", "engine"} | PARTS,
     "client": BELOW | {"config"},
     "cli": BELOW | {"config", "client", "server", "engine", "network"},  # of network: a learned policy as a patch

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Literal
 
+from skerry import syscalls
 from skerry.errors import HostUnsupported, SandboxUnavailable
-from skerry.runtimes import syscalls
 from skerry.runtimes.hierarchies import OWN_V2, Hierarchies, Mode, mounted
 from skerry.types import Limits, Usage
 

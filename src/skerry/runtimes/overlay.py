@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from skerry import syscalls
 from skerry.errors import HostUnsupported, SandboxUnavailable
-from skerry.runtimes import syscalls
 from skerry.runtimes.userns import UserNamespaces
 
 # redirect_dir: renaming a directory of a layer works. It and metacopy are kept in trusted.* xattrs, which the inside
@@ -24,7 +24,6 @@ _OPTIONS = (("metacopy", "off"), ("redirect_dir", "on"), ("index", "off"))
 _CHECKED = ("proc", "sys", "dev", "run", "run/skerry")
 # Runtimes open these inside, as files and without a time limit, to learn who PID 1 is.
 _READ = ("etc/passwd", "etc/group")
-_DATA_MAX = 4095  # mount(2) copies one page of options
 
 
 def kernel() -> tuple[int, int]:
@@ -205,7 +204,7 @@ def _mount_by_path(home: Path, root: Path, lower: list[int], unit: int) -> None:
             **dict(_OPTIONS),
         }
         data = ",".join(f"{key}={value}" for key, value in options.items())
-        if len(data) > _DATA_MAX:
+        if len(data) > syscalls.MOUNT_DATA_MOST:
             raise HostUnsupported(f"{len(lower)} layers are too many for this kernel", hint="use Linux 6.13 or newer")
         syscalls.mount("overlay", str(root), "overlay", syscalls.MS_NOSUID | syscalls.MS_NODEV, data)
 

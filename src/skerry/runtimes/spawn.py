@@ -9,7 +9,7 @@ import os
 import signal
 from collections.abc import Sequence
 
-from skerry.runtimes import syscalls
+from skerry import syscalls
 
 _ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 _CLEAR_OF_TARGETS = 64  # sources are moved above all targets, so that no dup2 overwrites one still to come

@@ -14,6 +14,7 @@ from pathlib import Path
 from skerry.errors import InvalidRequest
 
 MAX_DEPTH = 400  # one fd a level; a real tree stays below 100
+MAX_NAMES = 1_000_000  # in one directory: they are sorted in memory
 _CHUNK = 1 << 20
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -42,28 +43,53 @@ class Entry:
     stat: os.stat_result
 
 
-def walk(root: Path) -> Iterator[Entry]:
+def walk(root: Path | int, leave_out: Callable[[bytes], bool] = lambda path: False) -> Iterator[Entry]:
     """The root as ".", then everything below it: parents first, names in byte order."""
-    top = os.open(root, _DIRECTORY)
+    top = os.open(root, _DIRECTORY) if isinstance(root, Path) else open_directory(root, b".")
     try:
         yield Entry(b".", top, b".", os.fstat(top))
-        yield from _below(top, b"", 0)
+        yield from below(top, b"", 0, leave_out)
     finally:
         os.close(top)
 
 
-def _below(directory: int, prefix: bytes, depth: int) -> Iterator[Entry]:
-    if depth > MAX_DEPTH:
-        raise InvalidRequest(f"a directory is nested deeper than {MAX_DEPTH} levels: {prefix[:80]!r}…")
-    for name in sorted(os.fsencode(entry) for entry in os.listdir(directory)):
+def below(
+    directory: int, prefix: bytes, depth: int, leave_out: Callable[[bytes], bool] = lambda path: False
+) -> Iterator[Entry]:
+    check_depth(prefix, depth)
+    for name in names(directory):
+        path = prefix + name
+        if leave_out(path):
+            continue
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        yield Entry(prefix + name, directory, name, found)
+        yield Entry(path, directory, name, found)
         if stat.S_ISDIR(found.st_mode):
-            child = os.open(name, _DIRECTORY, dir_fd=directory)
+            child = open_directory(directory, name)
             try:
-                yield from _below(child, prefix + name + b"/", depth + 1)
+                yield from below(child, path + b"/", depth + 1, leave_out)
             finally:
                 os.close(child)
+
+
+def check_depth(path: bytes, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise InvalidRequest(f"a directory is nested deeper than {MAX_DEPTH} levels: {path[:80]!r}…")
+
+
+def names(directory: int) -> list[bytes]:
+    """What is in a directory, in byte order."""
+    found: list[bytes] = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if len(found) == MAX_NAMES:
+                raise InvalidRequest(f"a directory has more than {MAX_NAMES:,} entries")
+            found.append(os.fsencode(entry.name))
+    found.sort()
+    return found
+
+
+def open_directory(parent: int, name: bytes) -> int:
+    return os.open(name, _DIRECTORY, dir_fd=parent)
 
 
 def disk_use(root: Path) -> int:
@@ -114,12 +140,19 @@ def _identity(
     yield from _xattrs(entry)
 
 
-def _content(entry: Entry, progress: Callable[[int], None] | None) -> bytes:
+def open_file(entry: Entry) -> int:
+    """A regular file of a walk: what was looked at is what is opened, or nothing is."""
     fd = os.open(entry.name, _FILE, dir_fd=entry.parent)
+    opened = os.fstat(fd)
+    if (opened.st_dev, opened.st_ino) != (entry.stat.st_dev, entry.stat.st_ino):
+        os.close(fd)
+        raise InvalidRequest(f"{entry.path[:80]!r} changed while it was read")
+    return fd
+
+
+def _content(entry: Entry, progress: Callable[[int], None] | None) -> bytes:
+    fd = open_file(entry)
     try:
-        opened = os.fstat(fd)
-        if (opened.st_dev, opened.st_ino) != (entry.stat.st_dev, entry.stat.st_ino):
-            raise InvalidRequest(f"{entry.path[:80]!r} changed while it was read")
         total = hashlib.sha256()
         while chunk := os.read(fd, _CHUNK):
             total.update(chunk)
@@ -131,12 +164,18 @@ def _content(entry: Entry, progress: Callable[[int], None] | None) -> bytes:
 
 
 def _xattrs(entry: Entry) -> Iterator[bytes]:
+    for name, value in xattrs(entry.parent, entry.name):
+        yield os.fsencode(name)
+        yield value
+
+
+def xattrs(parent: int, name: bytes) -> Iterator[tuple[str, bytes]]:
+    """The attributes that mean something, in order."""
     # These calls take no dir_fd. The magic link to an open directory is as safe, and the last part is not followed.
-    path = b"/proc/self/fd/%d/%s" % (entry.parent, entry.name)
-    for name in sorted(os.listxattr(path, follow_symlinks=False)):
-        if name not in _VOLATILE_XATTRS:
-            yield os.fsencode(name)
-            yield os.getxattr(path, name, follow_symlinks=False)
+    path = b"/proc/self/fd/%d/%s" % (parent, name)
+    for attribute in sorted(os.listxattr(path, follow_symlinks=False)):
+        if attribute not in _VOLATILE_XATTRS:
+            yield attribute, os.getxattr(path, attribute, follow_symlinks=False)
 
 
 def remove(path: Path) -> None:

@@ -79,15 +79,17 @@ class ForkRequest(Value, frozen=True, kw_only=True):
 
 
 class Change(Answer, frozen=True, kw_only=True):
-    """One path that differs between two points. A path that is not UTF-8 is told as files' paths are."""
+    """One path that differs between two points; `type` is what is there, of a deleted one what was. A path that is not
+    UTF-8 is told as files' paths are."""
 
     path: str
     kind: Literal["added", "modified", "deleted"]
     type: Literal["file", "directory", "link", "other"] = "file"
+    raw_path: bytes | None = None
 
 
 class Changes(Answer, frozen=True, kw_only=True):
-    """Sorted by path. `truncated`: there are more than were told."""
+    """Parents before what is in them, names in byte order. `truncated`: there are more than were told."""
 
     changes: tuple[Change, ...]
     truncated: bool = False

@@ -19,9 +19,17 @@ FSCONFIG_CMD_CREATE: Final = 6
 MOUNT_ATTR_RDONLY: Final = 0x1
 MOUNT_ATTR_NOSUID: Final = 0x2
 MOUNT_ATTR_NODEV: Final = 0x4
+MOUNT_ATTR_NOEXEC: Final = 0x8
 MOUNT_ATTR_IDMAP: Final = 0x00100000
+MS_RDONLY: Final = 0x1
 MS_NOSUID: Final = 0x2
 MS_NODEV: Final = 0x4
+MS_NOEXEC: Final = 0x8
+MS_REC: Final = 0x4000
+MS_PRIVATE: Final = 0x40000
+MOUNT_DATA_MOST: Final = 4095  # mount(2) copies one page of options
+CLONE_FS: Final = 0x200
+CLONE_NEWNS: Final = 0x20000
 MNT_DETACH: Final = 2
 UMOUNT_NOFOLLOW: Final = 8
 RESOLVE_NO_XDEV: Final = 0x01
@@ -125,3 +133,9 @@ def mount(source: str, target: str, kind: str, flags: int, data: str) -> None:
 def umount(target: str, flags: int = 0) -> None:
     if _libc.umount2(os.fsencode(target), flags | UMOUNT_NOFOLLOW) < 0:
         raise _failure(f"umount {target}")
+
+
+def unshare(flags: int) -> None:
+    """Of the calling thread alone."""
+    if _libc.unshare(flags) < 0:
+        raise _failure("unshare")

@@ -1,0 +1,13 @@
+"""What is in a sandbox's tree and not of its making: the keeper's own files, and places that the wall mounts on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+OURS: Final = (b"var/lib/skerry", b"run/skerry")
+COVERED: Final = (b"proc/", b"sys/", b"dev/")  # below these, nothing in the tree is ever seen inside
+
+
+def is_ours(path: bytes) -> bool:
+    """Whether a path, relative to the root, is left out of what is told or given away."""
+    return path in OURS or path.startswith(COVERED)

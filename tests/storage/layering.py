@@ -1,0 +1,58 @@
+"""Real overlays for tests of layers: what a sandbox does to its root, done to one mounted here."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from skerry.storage import tree
+from skerry.storage.merged import merged
+from skerry.storage.ours import is_ours
+
+
+@contextmanager
+def written(home: Path, layers: list[Path]) -> Iterator[Path]:
+    """Mounts a writable overlay on these layers (top first); afterwards `home/upper` is the layer on top of them."""
+    for name in ("upper", "work", "root"):
+        (home / name).mkdir(parents=True)
+    lower = ":".join(str(layer) for layer in layers)
+    options = (
+        f"lowerdir={lower},upperdir={home}/upper,workdir={home}/work,redirect_dir=on,metacopy=off,index=off,volatile"
+    )
+    subprocess.run(["mount", "-t", "overlay", "-o", options, "skerry-test", str(home / "root")], check=True)
+    try:
+        yield home / "root"
+    finally:
+        subprocess.run(["umount", str(home / "root")], check=True)
+
+
+def facts(layers: list[Path]) -> dict[str, tuple[object, ...]]:
+    """All of a merged tree, read whole."""
+    found: dict[str, tuple[object, ...]] = {}
+    with merged(layers) as root:
+        for entry in tree.walk(root, is_ours):
+            path = "/" if entry.path == b"." else "/" + os.fsdecode(entry.path)
+            mode = entry.stat.st_mode
+            content: object = None
+            if stat.S_ISREG(mode):
+                with open(os.open(entry.name, os.O_RDONLY, dir_fd=entry.parent), "rb") as file:
+                    content = file.read()
+            elif stat.S_ISLNK(mode):
+                content = os.readlink(entry.name, dir_fd=entry.parent)
+            attributes = tuple(tree.xattrs(entry.parent, entry.name))
+            found[path] = (mode, entry.stat.st_uid, entry.stat.st_gid, content, attributes)
+    return found
+
+
+def differences(before: list[Path], after: list[Path]) -> dict[str, str]:
+    """The same as `changes` tells, by reading everything."""
+    old, new = facts(before), facts(after)
+    return {
+        **dict.fromkeys(old.keys() - new.keys(), "deleted"),
+        **dict.fromkeys(new.keys() - old.keys(), "added"),
+        **{path: "modified" for path in old.keys() & new.keys() if old[path] != new[path]},
+    }
