@@ -7,14 +7,30 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
-from skerry.client.packed import SPECIAL, Sizes, Things
-from skerry.client.patterns import Patterns
+from skerry.client.packed import SPECIAL
 from skerry.client.tar import NAME_MOST
 
 DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_LEVELS: Final = 64  # descriptors held at once; those above are found again from below
+
+
+class Visitor(Protocol):
+    """Sees each thing on the way, and may make bytes of it."""
+
+    def skip(self, path: str, reason: str | OSError) -> None: ...
+    def directory(self, path: str, found: os.stat_result) -> Iterator[bytes]: ...
+    def link(self, above: int, name: str, path: str) -> Iterator[bytes]: ...
+    def file(self, above: int, name: str, path: str) -> Iterator[bytes]: ...
+
+
+class Exclusion(Protocol):
+    """`texts`: empty if nothing is ever excluded."""
+
+    @property
+    def texts(self) -> tuple[str, ...]: ...
+    def excludes(self, path: str, directory: bool) -> bool: ...
 
 
 @dataclass
@@ -30,7 +46,7 @@ class _Level:
 class Walk:
     """All of a directory: the files of each before its directories."""
 
-    def __init__(self, things: Things | Sizes, exclude: Patterns) -> None:
+    def __init__(self, things: Visitor, exclude: Exclusion) -> None:
         self._things = things
         self._exclude = exclude
         self._levels: list[_Level] = []
@@ -114,7 +130,7 @@ class Walk:
 class Listing:
     """What is named, each path from the root; the directories above it are sent before the first that lies in them."""
 
-    def __init__(self, things: Things | Sizes, exclude: Patterns) -> None:
+    def __init__(self, things: Visitor, exclude: Exclusion) -> None:
         self._things = things
         self._exclude = exclude
         self._chain: list[tuple[str, int]] = []

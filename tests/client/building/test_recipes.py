@@ -1,0 +1,192 @@
+"""Descriptions, image.toml, plans and their keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skerry.client.building.described import Description
+from skerry.client.building.plan import Command, Plan, State, planned
+from skerry.client.building.recipe_file import read_recipe_file
+from skerry.client.building.sources import digest
+from skerry.errors import InvalidRequest
+
+BASE = State("sha256:base", env={"PATH": "/bin"}, user="user", cwd="/workspace")
+
+
+def plan(image: Description, base: State = BASE) -> Plan:
+    bases = dict.fromkeys(image.recipe.bases, base)
+    return planned(image.recipe, bases, lambda files, parents: digest(files, parents=parents))
+
+
+def base() -> Description:
+    return Description.of("base")
+
+
+def test_steps_run_as_the_user_and_in_the_directory_that_stand_by_then() -> None:
+    image = base().run("one").user("root").workdir("app").env(A="1").run(["two"]).pip("numpy>=2")
+    one, two, pip = (task.action for task in plan(image).tasks if isinstance(task.action, Command))
+    assert (one.cmd, one.user, one.cwd, one.env) == ("one", "user", "/workspace", {})
+    assert (two.cmd, two.user, two.cwd, two.env) == (["two"], "root", "/workspace/app", {"A": "1"})
+    assert (pip.user, pip.preset, pip.cmd[-1]) == ("root", "pip", "numpy>=2")
+
+
+def test_a_description_can_go_on_in_two_ways() -> None:
+    start = base().run("a")
+    assert plan(start.run("b")).key != plan(start.run("c")).key
+    assert len(start.recipe.steps) == 1
+
+
+def test_snapshots_are_taken_after_steps_that_change_files_and_at_the_end() -> None:
+    assert plan(base().env(A="1").run("x").user("root").workdir("/a")).marks == [1, 3]
+    assert plan(base().run("x")).marks == [0]
+    assert plan(base()).marks == [0]
+
+
+def test_a_key_goes_by_everything_that_its_step_goes_by() -> None:
+    same = [
+        base().run("x"),
+        base().run("x"),
+    ]
+    others = [
+        base().run("y"),
+        base().run(["x"]),
+        base().env(A="1").run("x"),
+        base().user("root").run("x"),
+        base().workdir("/b").run("x"),
+        base().workdir("/a").workdir("/workspace").run("x"),
+        base().entrypoint("a").run("x"),
+        base().run("z").run("x"),
+        base().apt("x"),
+        base().pip("x"),
+    ]
+    assert len({plan(image).key for image in same}) == 1
+    keys = {plan(image).key for image in same + others}
+    assert len(keys) == 1 + len(others)
+    assert plan(same[0], State("sha256:other", user="user", cwd="/workspace")).key not in keys
+
+
+def test_a_change_leaves_the_keys_before_it(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("1")
+    image = base().run("a").copy(tmp_path / "f", "/f").run("b")
+    before = [task.key for task in plan(image).tasks]
+    (tmp_path / "f").write_text("2")
+    after = [task.key for task in plan(image).tasks]
+    assert [one == other for one, other in zip(before, after, strict=True)] == [True, False, False]
+
+
+def test_pip_takes_a_file_of_requirements(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text("idna==3\n")
+    action = plan(base().pip(requirements=tmp_path / "r.txt")).tasks[0].action
+    assert isinstance(action, Command)
+    assert action.stdin == b"idna==3\n"
+    assert action.cmd[-2:] == ["-r", "/dev/stdin"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: base().apt(),
+        lambda: base().apt("-o", "x"),
+        lambda: base().pip("a\nb"),
+        lambda: base().npm(7),  # type: ignore[arg-type]
+        lambda: base().run(""),
+        lambda: base().run("a\0b"),
+        lambda: base().copy("x"),
+        lambda: base().copy("a", "b", "/c"),
+        lambda: base().copy("a", "/c", mode="9"),
+        lambda: base().env(A=1),  # type: ignore[arg-type]
+        lambda: base().user(""),
+        lambda: base().workdir(""),
+        lambda: Description.of(""),
+        lambda: plan(base().copy("there-is-none", "/x")),
+        lambda: Description.dockerfile("/there/is/none"),
+    ],
+    ids=range(15),
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_made(wrong: object) -> None:
+    with pytest.raises(InvalidRequest):
+        wrong()  # type: ignore[operator]
+
+
+FILE = """\
+from = "base"
+
+[[steps]]
+apt = ["ffmpeg"]
+
+[[steps]]
+pip = "numpy"
+
+[[steps]]
+copy = ["f", "/app/"]
+owner = "user"
+mode = "700"
+
+[[steps]]
+run = "make"
+[[steps]]
+run = ["make", "check"]
+[[steps]]
+env = { A = "1" }
+[[steps]]
+user = "root"
+[[steps]]
+workdir = "/app"
+[[steps]]
+cmd = ["serve"]
+
+[network]
+allow = ["example.com"]
+"""
+
+
+def test_a_file_says_the_same_as_python(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("1")
+    image, network = read_recipe_file(FILE, "image.toml", str(tmp_path))
+    said = base().apt("ffmpeg").pip("numpy").copy(tmp_path / "f", "/app/", owner="user", mode=0o700).run("make")
+    said = said.run(["make", "check"]).env(A="1").user("root").workdir("/app").cmd("serve")
+    assert plan(image).key == plan(said).key
+    assert network is not None
+    assert network.allow == ("example.com",)
+    assert str(image.recipe.steps[3].where) == "image.toml:14"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("from = 7", "image.toml: from: 7 is not text"),
+        ("form = 'base'", "'form' can't be set here"),
+        ("steps = 7", "not a list of tables"),
+        ("[[steps]]\nrun = 'a'\n[[steps]]\nrum = 'x'", "image.toml:3: rum: no step"),
+        ("[[steps]]\nrun = 'x'\napt = 'y'", "image.toml:1: run and apt in one step"),
+        ("[[steps]]\nrun = 'x'\nowner = 'y'", "image.toml:1: 'owner' does not go with run"),
+        ("[[steps]]\nrun = 7", "image.toml:1: run: 7 is not a list"),
+        ("[[steps]]\nenv = ['a']", "is not a table of texts"),
+        ("[[steps]]\ncopy = ['a']", "needs what and where to"),
+        ("[network]\nask = 1", "network: ask"),
+        ("[[steps", "image.toml: "),
+        ("steps = [{run = 'x'}, {run = 7}]", "image.toml: step 2: run"),
+    ],
+)
+def test_a_files_mistakes_are_named_with_their_line(text: str, words: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        read_recipe_file(text, "image.toml", "/")
+    assert words in caught.value.message
+
+
+def test_a_files_steps_copy_only_what_lies_beside_it(tmp_path: Path) -> None:
+    image, _ = read_recipe_file("[[steps]]\ncopy = ['../x', '/x']", "image.toml", str(tmp_path))
+    with pytest.raises(InvalidRequest, match=r"image.toml:1: copy \.\./x /x: \.\./x: it leads out of"):
+        plan(image)
+
+
+def test_a_dockerfile_takes_its_context_and_dockerignore_from_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM base\nCOPY . /app\n")
+    (tmp_path / "a").write_text("1")
+    before = plan(Description.dockerfile(tmp_path / "Dockerfile")).key
+    (tmp_path / "b").write_text("1")
+    assert plan(Description.dockerfile(tmp_path / "Dockerfile")).key != before
+    (tmp_path / ".dockerignore").write_text("b\n.dockerignore\n")
+    assert plan(Description.dockerfile(tmp_path / "Dockerfile")).key == before
