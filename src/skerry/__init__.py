@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from skerry.client._async.process import AsyncProcess
     from skerry.client._async.sandbox import AsyncSandbox
     from skerry.client._async.sessions import AsyncSession
+    from skerry.client._async.snapshots import AsyncSnapshot
     from skerry.client._async.terminal import AsyncTerminal
     from skerry.client._sync.client import Client
     from skerry.client._sync.forward import Forward
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from skerry.client._sync.process import Process
     from skerry.client._sync.sandbox import Sandbox
     from skerry.client._sync.sessions import Session
+    from skerry.client._sync.snapshots import Snapshot
     from skerry.client._sync.terminal import Terminal
     from skerry.client.listing import FileList
     from skerry.client.outcome import Output
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
         Result,
         SandboxInfo,
         SessionInfo,
+        SnapshotInfo,
         Transfer,
         Usage,
     )
@@ -84,6 +87,7 @@ __all__ = [
     "AsyncProcess",
     "AsyncSandbox",
     "AsyncSession",
+    "AsyncSnapshot",
     "AsyncTerminal",
     "Attempt",
     "Client",
@@ -130,6 +134,8 @@ __all__ = [
     "Session",
     "SessionInfo",
     "SkerryError",
+    "Snapshot",
+    "SnapshotInfo",
     "Terminal",
     "Transfer",
     "Usage",
@@ -145,6 +151,7 @@ _ELSEWHERE = {
     "AsyncProcess": ("skerry.client._async.process", "AsyncProcess"),
     "AsyncSandbox": ("skerry.client._async.sandbox", "AsyncSandbox"),
     "AsyncSession": ("skerry.client._async.sessions", "AsyncSession"),
+    "AsyncSnapshot": ("skerry.client._async.snapshots", "AsyncSnapshot"),
     "AsyncTerminal": ("skerry.client._async.terminal", "AsyncTerminal"),
     "Client": ("skerry.client._sync.client", "Client"),
     "FileList": ("skerry.client.listing", "FileList"),
@@ -155,6 +162,7 @@ _ELSEWHERE = {
     "Sandbox": ("skerry.client._sync.sandbox", "Sandbox"),
     "Secret": ("skerry.client.secrets", "Secret"),
     "Session": ("skerry.client._sync.sessions", "Session"),
+    "Snapshot": ("skerry.client._sync.snapshots", "Snapshot"),
     "Terminal": ("skerry.client._sync.terminal", "Terminal"),
     "async_run": ("skerry.client._async.oneshot", "run"),
     "run": ("skerry.client._sync.oneshot", "run"),

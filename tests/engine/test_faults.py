@@ -46,7 +46,7 @@ def run(http: httpx.Client, line: str) -> str:
     return answer.json()["stdout"]
 
 
-@pytest.mark.parametrize("point", faults.POINTS)
+@pytest.mark.parametrize("point", faults.LIFE)
 def test_a_server_killed_at_any_step_leaves_a_sandbox_complete_or_gone(house: Server, point: str) -> None:
     made_before = point.partition(".")[0] in ("stop", "delete")
     house.start(SKERRY_FAULT=point)
@@ -98,7 +98,7 @@ def test_the_same_key_gives_the_same_id_across_a_crash(house: Server) -> None:
 
 def test_every_step_that_a_life_passes_is_a_fault_point(house: Server) -> None:
     """Steps report themselves to `faults.passed`, which refuses names that are not in its list; and a whole life
-    passes every name in the list, so none is there for show."""
+    passes every name in its list, so none is there for show."""
     script = (
         "import asyncio, sys\n"
         "from skerry.config import load\n"
@@ -120,7 +120,7 @@ def test_every_step_that_a_life_passes_is_a_fault_point(house: Server) -> None:
         [sys.executable, "-c", script], env={**os.environ, "SKERRY_STATE_DIR": str(house.state_dir)},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert set(out.stdout.split()) == set(faults.POINTS)
+    assert set(out.stdout.split()) == set(faults.LIFE)
 
 
 def test_a_sandbox_lives_on_while_its_server_is_dead(house: Server) -> None:

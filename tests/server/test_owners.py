@@ -44,6 +44,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("PATCH", "/v1/sandboxes/{ref}"): {"json": {"labels": {"a": "b"}}},
     ("GET", "/v1/sandboxes/{ref}/ports/{port}/connect"): {"headers": HANDSHAKE},
     ("POST", "/v1/sandboxes/{ref}/previews"): {"json": {"port": 80, "public": True}},
+    ("POST", "/v1/sandboxes/{ref}/snapshots"): {"json": {}},
     ("PUT", "/v1/sandboxes/{ref}/network"): {"json": {"allow": ["*"]}},
     ("PATCH", "/v1/sandboxes/{ref}/network"): {"json": {"allow": ["*"]}},
     ("POST", "/v1/sandboxes/{ref}/network/questions/{question}"): {"json": {"allow": True}},

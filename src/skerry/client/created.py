@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from typing import Any, Generic, Protocol, TypeVar, overload
 
+from skerry.client.description import AnyImage
 from skerry.types import Lifecycle, Limits, Network, Options
 
 S = TypeVar("S")
@@ -18,7 +19,7 @@ class Create(Protocol[R_co]):
 
     def __call__(
         self,
-        image: str = ...,
+        image: AnyImage = ...,
         *,
         name: str | None = ...,
         repo: object = ...,

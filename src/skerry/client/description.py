@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar
 
 from msgspec import structs
 
@@ -16,10 +16,20 @@ Words = str | Sequence[str | os.PathLike[str]]
 UNSAID = Network()  # this very one, and not one that says the same: the operator's default applies, which may be more
 
 
+class Startable(Protocol):
+    """What a sandbox can start from besides an image by its name: a Snapshot."""
+
+    @property
+    def as_image(self) -> str: ...
+
+
+AnyImage = str | Startable
+
+
 class Creation(TypedDict, total=False):
     """The keyword arguments of `Sandbox(...)` but its name."""
 
-    image: str
+    image: AnyImage
     repo: object
     env: Mapping[str, str | None]
     labels: Mapping[str, str]
@@ -33,7 +43,7 @@ class Creation(TypedDict, total=False):
 
 
 def described(
-    image: str,
+    image: AnyImage,
     name: str | None,
     env: Mapping[str, str | None],
     labels: Mapping[str, str],
@@ -45,9 +55,19 @@ def described(
     """The request, its values checked before anything is sent."""
     check_network(network)
     return CreateRequest(
-        image=image, name=name, env=texts(env, "env"), labels=texts(labels, "labels"), limits=limits,
+        image=image_name(image), name=name, env=texts(env, "env"), labels=texts(labels, "labels"), limits=limits,
         network=None if network is UNSAID else network, lifecycle=lifecycle, options=options,
     )  # fmt: skip
+
+
+def image_name(image: object) -> str:
+    """As the server knows it; a Snapshot by its id, which stays the same whatever it is called."""
+    name = image if isinstance(image, str) else getattr(image, "as_image", None)
+    if not isinstance(name, str):
+        raise InvalidRequest(
+            f"image: a {type(image).__name__} is nothing to start from", hint="an image's name, a Snapshot or its name"
+        )
+    return name
 
 
 def check_network(network: object) -> None:

@@ -33,6 +33,8 @@ from skerry.engine.reach import Reach
 from skerry.engine.reaper import Ends, Reaper
 from skerry.engine.rows import HALF_ENDED, Row, Rows
 from skerry.engine.sessions import Sessions
+from skerry.engine.snapshot_table import SnapshotTable
+from skerry.engine.snapshots import Grip, Snapshots
 from skerry.engine.terminals import Terminals
 from skerry.engine.tokens import Tokens
 from skerry.engine.watcher import Watcher
@@ -44,7 +46,8 @@ from skerry.errors import (
     SandboxUnavailable,
     SkerryError,
 )
-from skerry.keeper import Keeper, build_id
+from skerry.keeper import Keeper, KeeperSilent, build_id
+from skerry.keeper.client import TIME_LIMIT
 from skerry.runtimes import Runtime
 from skerry.storage import ImageStore, LayerStore, pick_driver
 from skerry.types import (
@@ -80,6 +83,7 @@ class Engine:
         self.processes = Processes(self._find, self._use, self._fail, self._spawn)
         self.sessions = Sessions(self._use, self.processes, self._spawn)
         self.terminals = Terminals(self.processes)
+        self.snapshots = Snapshots(Grip(self._find, self._held, self._uncut, self._spawn, self._lives))
         self.network = Policies(settings, self._find, self._held, self._uncut, lambda sandbox: self._lives.get(sandbox))
 
     # -- opening and closing ------------------------------------------------------------------------------------------
@@ -99,7 +103,7 @@ class Engine:
         driver = await asyncio.to_thread(pick_driver, state, self.settings["storage.driver"], **sizes)
         await asyncio.to_thread(driver.prepare)
         layers = LayerStore(state / "layers", driver)
-        self.images = Images(ImageStore(state / "images", layers), layers, state / "cache", self._layers_in_use)
+        self.images = Images(ImageStore(state / "images", layers), layers, state / "cache", self.snapshots.in_use)
         rows = Rows(self.database, self.events)
         watcher = Watcher(self.events, self._spawn, self._fail)
         self.doors.begin(Attempts(self.database))
@@ -107,10 +111,12 @@ class Engine:
         self.host = lifecycle.Host(
             self.settings, rows, layers, driver, self._first_process_ended, watcher.watch, self.doors
         )
+        self.snapshots.begin(self.host, SnapshotTable(self.database), self.images)
         self.network.begin(rows, self.doors, self._configure)
         self.doors.secrets, self.doors.ask = self.host.secrets.brokered, self.network.ask
         self.doors.shared, self.doors.used = self.previews.shared, self.previews.used
         self._lives.update(await recovery.recover(self.host))
+        await self.snapshots.sweep()
         await self.previews.begin(self.database, self.doors.tell)
         self.doors.renew = self.previews.greet
         self.previews.greet()
@@ -151,7 +157,8 @@ class Engine:
                     return live.row.info()
             return await self._create(caller, request, key)
         peers = self.network.peers(caller, caller.owner)
-        spec = plan.resolve(request, self.images.get(request.image), self.settings, self._maxima, peers)
+        image, origin = self.snapshots.image(caller, request.image)
+        spec = plan.resolve(request, image, self.settings, self._maxima, peers)
         # No await from here to the row: two callers with one key, or with one place left, must not both pass.
         self._check_room(caller.owner)
         live = Live(
@@ -162,11 +169,12 @@ class Engine:
         )  # fmt: skip
         lifecycle.enter(self.host, live.row, request, key)
         self._lives[live.row.id] = live
-        async with live.lock, self._turn():
-            try:
-                await lifecycle.create(self.host, live, request.secrets)
-            finally:
-                self._forget_if_deleted(live)
+        with self.snapshots.pinned(*filter(None, (origin,))):
+            async with live.lock, self._turn():
+                try:
+                    await lifecycle.create(self.host, live, request.secrets, origin)
+                finally:
+                    await self._forget_if_deleted(live)
         log.info("created", extra={"sandbox": live.row.id, "owner": caller.owner})
         return live.row.info()
 
@@ -213,7 +221,7 @@ class Engine:
             async with live.lock:
                 if not live.deleted and still():
                     await lifecycle.delete(self.host, live)
-                    self._forget_if_deleted(live)
+                    await self._forget_if_deleted(live)
 
         await self._uncut(whole())
 
@@ -275,7 +283,7 @@ class Engine:
         live = self._find(caller, ref)
         disk = None
         with contextlib.suppress(NotFound, OSError):  # being made, or being deleted
-            disk = await asyncio.to_thread(self.host.driver.usage, live.row.id)
+            disk = await asyncio.to_thread(self.host.driver.usage, live.row.unit)
         used = live.runtime.usage(live.row.id) if live.runtime is not None and live.keeper is not None else Usage()
         return replace(used, disk=disk)
 
@@ -315,6 +323,7 @@ class Engine:
         live = self._find(caller, ref)
         with live.in_use():
             await self._awake(live)
+            await live.moving.wait()
             keeper = live.keeper
             if keeper is None:
                 raise SandboxUnavailable(f"{live.row.id} has just ended", details={"state": live.row.info().state})
@@ -339,11 +348,12 @@ class Engine:
         task.add_done_callback(self._changes.discard)
         return await asyncio.shield(task)
 
-    def _forget_if_deleted(self, live: Live) -> None:
+    async def _forget_if_deleted(self, live: Live) -> None:
         if live.deleted:
             del self._lives[live.row.id]
             self.previews.gone(live.row.id)
             self.network.gone(live.row.id)
+            await self.snapshots.gone(live.row)
             log.info("deleted", extra={"sandbox": live.row.id})
 
     async def _awake(self, live: Live, asked: bool = False) -> None:
@@ -423,6 +433,8 @@ class Engine:
                 f"{live.row.id} was {'paused' if live.row.state == 'paused' else 'ended'} in the middle of the call",
                 details={"state": live.row.info().state, "reason": live.row.reason},
             ) from error
+        if isinstance(error, KeeperSilent) and live.stood_still_within(TIME_LIMIT):  # for a snapshot that took long
+            return
         log.warning("failed", extra={"sandbox": live.row.id, "error": error.message})
         await self._stop(live, error.message, "failed", still=lambda: live.keeper is keeper)
 
@@ -444,7 +456,7 @@ class Engine:
             async with live.lock:
                 if not live.deleted:
                     await lifecycle.finish(self.host, live)
-                    self._forget_if_deleted(live)
+                    await self._forget_if_deleted(live)
 
         await self._uncut(whole())
 
@@ -464,10 +476,6 @@ class Engine:
                 await self._pause(live, "idle", still=lambda: live.idle_due)
         else:
             await self._stop(live, "idle", still=lambda: live.idle_due)
-
-    def _layers_in_use(self) -> set[str]:
-        """Also from other threads."""
-        return {digest for live in list(self._lives.values()) for digest in live.row.spec.layers}
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -10,7 +10,10 @@ CREATE = ("create.row", "create.unit")
 START = ("start.range", "start.wall", "start.door", "start.keeper", "start.row")
 STOP = ("stop.mark", "stop.keeper", "stop.wall", "stop.range", "stop.row")
 DELETE = ("delete.mark", "delete.wall", "delete.range", "delete.unit", "delete.network", "delete.row")
-POINTS = CREATE + START + STOP + DELETE
+LIFE = CREATE + START + STOP + DELETE
+SNAPSHOT = ("snapshot.frozen", "snapshot.captured", "snapshot.thawed", "snapshot.kept", "snapshot.row")
+UNSNAPSHOT = ("unsnapshot.row", "unsnapshot.layers")
+POINTS = LIFE + SNAPSHOT + UNSNAPSHOT
 
 
 def passed(name: str) -> None:

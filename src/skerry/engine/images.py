@@ -45,9 +45,21 @@ class Images:
     async def remove(self, name: str) -> None:
         image = self.get(name)
         if self._layers_in_use() & set(image.layers):
-            raise Conflict(f"image {name!r} is in use by a sandbox", hint="`skerry ls` shows which")
+            raise Conflict(
+                f"image {name!r} is in use by a sandbox or a snapshot",
+                hint="`skerry ls`, `skerry snapshot ls` show which",
+            )
         self._store.remove(name)
-        await asyncio.to_thread(self._store.collect, self._layers_in_use)
+        await self.collect()
+
+    async def collect(self) -> None:
+        """Remove the layers that nothing names."""
+        loop = asyncio.get_running_loop()
+
+        async def asked() -> set[str]:
+            return self._layers_in_use()
+
+        await asyncio.to_thread(self._store.collect, lambda: asyncio.run_coroutine_threadsafe(asked(), loop).result())
 
     async def build(self, name: str, rebuild: bool) -> AsyncIterator[Progress | ImageInfo]:
         """Progress, then the image. The work goes on if the caller leaves; a second caller sees the same work.
@@ -95,7 +107,7 @@ class Images:
 
         try:
             image = await asyncio.to_thread(build_base, self._store, self._layers, self._cache, progress)
-            await asyncio.to_thread(self._store.collect, self._layers_in_use)  # those of the image that it replaced
+            await self.collect()  # those of the image that it replaced
             tell(image)
         except SkerryError as error:
             tell(error)

@@ -26,7 +26,7 @@ from skerry.errors import HostUnsupported, SkerryError
 from skerry.keeper import Keeper, binary, build_id
 from skerry.network.messages import RESOLVER
 from skerry.runtimes import Init, Runtime, Wall, pick_runtime, ranges
-from skerry.storage import Driver, LayerStore
+from skerry.storage import Driver, LayerStore, snap_name
 from skerry.types import CreateRequest, Isolation, SecretValue, parse_size, parse_span
 
 log = logging.getLogger("skerry.engine")
@@ -71,7 +71,7 @@ class Host:
     def wall(self, row: Row, runtime: Runtime, uid_base: int) -> Wall:
         return Wall(
             id=row.id, run_dir=self.run_dir, cgroup_root=runtime.cgroup_root,
-            layers=tuple(map(self.layers.check, row.spec.layers)), unit=self.driver.path(row.id),
+            layers=tuple(map(self.layers.check, row.spec.layers)), unit=self.driver.path(row.unit),
             uid_base=uid_base, limits=row.spec.limits, hostname=row.name or row.id, keeper=binary(),
             waive=frozenset(row.spec.options.waive),
         )  # fmt: skip
@@ -115,12 +115,12 @@ def enter(host: Host, row: Row, request: CreateRequest, key: str | None) -> None
     passed("create.row")
 
 
-async def create(host: Host, live: Live, secrets: Sequence[SecretValue] = ()) -> None:
-    """From a row to running, or to nothing again."""
+async def create(host: Host, live: Live, secrets: Sequence[SecretValue] = (), origin: str | None = None) -> None:
+    """From a row to running, or to nothing again. `origin`: the snapshot's layer that its upper begins as."""
     try:
         if secrets:
             await asyncio.to_thread(host.secrets.put, live.row.id, secrets)
-        await asyncio.to_thread(host.driver.create, live.row.id, live.row.spec.limits.disk_bytes)
+        await make_unit(host, live.row, origin)
         passed("create.unit")
         await start(host, live)
     except BaseException:
@@ -129,6 +129,12 @@ async def create(host: Host, live: Live, secrets: Sequence[SecretValue] = ()) ->
         except Exception:  # what was wrong first is told; the reaper takes the delete up again
             log.exception("not undone", extra={"sandbox": live.row.id})
         raise
+
+
+async def make_unit(host: Host, row: Row, origin: str | None = None) -> None:
+    """Empty, or a copy of the snapshot whose layer `origin` is."""
+    name = snap_name(origin) if origin is not None else None
+    await asyncio.to_thread(host.driver.create, row.unit, row.spec.limits.disk_bytes, name)
 
 
 async def start(host: Host, live: Live) -> None:
@@ -245,7 +251,7 @@ async def delete(host: Host, live: Live) -> None:
     passed("delete.wall")
     _give_back_range(host, live.row)
     passed("delete.range")
-    await asyncio.to_thread(host.driver.delete, live.row.id)
+    await asyncio.to_thread(host.driver.delete, live.row.unit)
     passed("delete.unit")
     host.secrets.remove(live.row.id)
     host.doors.forget(live.row.id)

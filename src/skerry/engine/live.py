@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -35,6 +36,9 @@ class Live:
         self.sessions = Shells()
         self.starting = False  # on its way from stopped to running: its row does not tell yet
         self.deleted = False
+        self.moving = asyncio.Event()  # not set: it stands still for a snapshot, and its keeper answers nobody
+        self.moving.set()
+        self._stood_still_at = -math.inf
         self.input_held = 0  # bytes that came with starts and that programs have not read yet
         self.work = Work()
         self.watching: asyncio.Task[None] | None = None  # hears what its keeper tells
@@ -111,6 +115,20 @@ class Live:
         finally:
             self._calls -= 1
             self.touch()
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """It is frozen: calls that come meanwhile wait."""
+        self.moving.clear()
+        try:
+            yield
+        finally:
+            self._stood_still_at = time.monotonic()
+            self.moving.set()
+
+    def stood_still_within(self, seconds: float) -> bool:
+        """A keeper that was silent so long need not have been at fault."""
+        return not self.moving.is_set() or time.monotonic() - self._stood_still_at < seconds
 
     @property
     def idle_due(self) -> bool:

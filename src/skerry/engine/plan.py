@@ -110,7 +110,7 @@ def resolve(
                 f"options.waive: there is no guarantee {name[:80]!r}", hint=f"one of {', '.join(WAIVABLE)}"
             )
     spec = Spec(
-        image=request.image, image_digest=image.digest, layers=image.layers,
+        image=image.name, image_digest=image.digest, layers=image.layers,
         user=image.user, cwd=image.cwd, image_env=image.env,
         env=_needed(request.env, image.env), labels=request.labels,
         limits=resolve_limits(request.limits, settings, host),

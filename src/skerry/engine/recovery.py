@@ -74,6 +74,7 @@ async def _adopt(host: Host, live: Live) -> str | None:
             await _door(host, live)
             live.work.left_behind = True
             return None
+        await asyncio.to_thread(runtime.thaw, row.id)  # a server may have died while it stood still for a snapshot
         async with asyncio.timeout(HELLO_LIMIT_S):
             await keeper.hello()
             processes = await keeper.processes()
@@ -127,6 +128,7 @@ async def _bury(host: Host, live: Live, reason: str) -> None:
 async def _sweep(host: Host, lives: dict[str, Live]) -> None:
     kept = {sandbox for sandbox, live in lives.items() if live.keeper is not None or live.row.state in HALF_ENDED}
     runtime = host.runtime(None)
+    owned = {live.row.unit for live in lives.values()}
     for sandbox in runtime.ids() - kept:
         log.warning("cleared leftovers", extra={"sandbox": sandbox})
         try:
@@ -134,7 +136,8 @@ async def _sweep(host: Host, lives: dict[str, Live]) -> None:
         except (SkerryError, OSError) as error:
             log.error("not cleared", extra={"sandbox": sandbox, "error": str(error)})
             kept.add(sandbox)  # its uid range must not become another's while something of it lives
-    for sandbox in await asyncio.to_thread(host.driver.units) - lives.keys() - kept:
+            owned.add(sandbox)
+    for sandbox in await asyncio.to_thread(host.driver.units) - owned:
         log.warning("removed a unit that nobody owns", extra={"sandbox": sandbox})
         try:
             await asyncio.to_thread(host.driver.delete, sandbox)

@@ -85,6 +85,11 @@ class Row:
     init: Init | None = None
     uid_base: int | None = None
 
+    @property
+    def unit(self) -> str:
+        """Where its upper is, in the storage driver."""
+        return self.spec.unit or self.id
+
     def info(self) -> SandboxInfo:
         shown: dict[str, State] = {"stopping": "stopped", "failing": "failed", "deleting": "stopped"}
         spec = self.spec

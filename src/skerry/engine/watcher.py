@@ -56,6 +56,7 @@ class Watcher:
                 pass
             except SkerryError as error:
                 failures = failures + 1 if ears.heard == before else 1
+                await live.moving.wait()
                 if failures >= TRIES and live.keeper is keeper and live.row.state == "running":
                     with suppress(SandboxUnavailable):  # somebody else has ended it just now
                         await self._fail(live, keeper, _lie(error))

@@ -21,6 +21,7 @@ from skerry.server import (
     processes,
     sandboxes,
     sessions,
+    snapshots,
     terminals,
     tokens,
     trees,
@@ -43,6 +44,7 @@ PROCESS = f"{ONE}/processes/{{process}}"
 SESSIONS = f"{ONE}/sessions"
 FILES = f"{ONE}/files"
 NETWORK = f"{ONE}/network"
+SNAPSHOT = "/v1/snapshots/{snapshot}"
 WAKES = (404, 409, 429, 503)  # what a call may meet that has to find a sandbox, and wake it
 
 ROUTES: tuple[Route, ...] = (
@@ -124,6 +126,13 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", f"{ONE}/resume", sandboxes.resume, "use", "Wake a stopped or paused one", errors=(*WAKES, 501)),
     Route("POST", f"{ONE}/pause", sandboxes.pause, "use", "Freeze its processes", errors=(404, 409, 503)),
     Route("GET", f"{ONE}/usage", sandboxes.usage, "use", "What it uses", errors=(404, 503)),
+
+    Route("POST", f"{ONE}/snapshots", snapshots.take, "use", "Take a snapshot of its files", 201,
+          (404, 409, 413, 415, 429, 503)),
+    Route("GET", f"{ONE}/snapshots", snapshots.of_one, "use", "List what was taken of it, oldest first", errors=(404,)),
+    Route("GET", "/v1/snapshots", snapshots.list_, "use", "List snapshots"),
+    Route("GET", SNAPSHOT, snapshots.get, "use", "One snapshot", errors=(404,)),
+    Route("DELETE", SNAPSHOT, snapshots.remove, "use", "Delete a snapshot on which nothing stands", 204, (404, 409)),
 
     Route("GET", "/v1/images", images.list_, "use", "List images"),
     Route("POST", "/v1/images", images.build, "admin", "Build an image; lines tell how far it is",

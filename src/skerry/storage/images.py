@@ -73,12 +73,14 @@ class ImageStore:
     def collect(self, in_use: Callable[[], set[str]]) -> builtins.list[str]:
         """Removes every layer that no image names and that is not `in_use` by a sandbox or snapshot; returns what went.
 
-        What is in use is asked while the store is held: nothing that is being added, and named, meanwhile can go."""
+        What is in use is asked while the store is held, and after it was listed: nothing that is being added meanwhile,
+        or was taken by a sandbox's snapshot, can go."""
         with self.layers.held(exclusive=True):
+            there = self.layers.digests()
             used = in_use()
             self.layers.sweep(used)
             wanted = used.union(*(image.layers for image in self.list()))
-            gone = [digest for digest in self.layers.digests() if digest not in wanted]
+            gone = [digest for digest in there if digest not in wanted]
             for digest in gone:
                 self.layers.remove(digest)
         return gone

@@ -65,6 +65,7 @@ from skerry.types.sandboxes import (
 )
 from skerry.types.states import (
     FORKS_MOST,
+    SNAPSHOT_ID,
     Change,
     Changes,
     ForkRequest,
@@ -110,6 +111,7 @@ __all__ = [
     "PTY_MOST",
     "SANDBOX_ID",
     "SIZES",
+    "SNAPSHOT_ID",
     "STATES",
     "WORDS_MOST",
     "Answer",

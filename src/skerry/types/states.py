@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from skerry.errors import InvalidRequest
-from skerry.types.values import Answer, Value, check_name
+from skerry.types.values import ENV_MOST, Answer, Value, check_env, check_name, check_path, check_text, check_user
 
 FORKS_MOST = 100
+SNAPSHOT_ID = re.compile(r"sn-[a-z2-7]{10}")
 
 
 class SnapshotInfo(Answer, frozen=True, kw_only=True):
@@ -39,7 +41,8 @@ class SnapshotInfo(Answer, frozen=True, kw_only=True):
 
 
 class SnapshotRequest(Value, frozen=True, kw_only=True):
-    """POST /v1/sandboxes/{id}/snapshots. `key`: a step of a build, found again by it; such ones need no name."""
+    """POST /v1/sandboxes/{id}/snapshots. `key`: a step of a build, found again by it; such ones need no name. The rest
+    is what a start from it goes by where that is to differ from the sandbox's image; `env` is added to that one's."""
 
     name: str | None = None
     key: str | None = None
@@ -51,8 +54,22 @@ class SnapshotRequest(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        if self.name is not None and SNAPSHOT_ID.fullmatch(self.name):
+            raise InvalidRequest(f"name: {self.name!r} can't be used", hint="it looks like a snapshot's id")
+        check_env(self.env or {})
+        check_user(self.user)
+        if self.cwd is not None:
+            check_path("cwd", self.cwd)
+        for words in (self.entrypoint, self.cmd):
+            _check_words(words or ())
         if self.key is not None and not (0 < len(self.key) <= 128 and self.key.isascii() and self.key.isalnum()):
             raise InvalidRequest("key: not letters and digits, at most 128")
+
+
+def _check_words(words: tuple[str, ...]) -> None:
+    check_text("entrypoint and cmd", *words)
+    if len(words) > 1024 or sum(map(len, words)) > ENV_MOST:
+        raise InvalidRequest("entrypoint and cmd: too long")
 
 
 class RollbackRequest(Value, frozen=True, kw_only=True):

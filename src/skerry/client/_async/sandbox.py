@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Unpack
 
 from skerry.client import backend_async as backend
-from skerry.client import preview_requests, requests
+from skerry.client import preview_requests, requests, snapshot_requests
 from skerry.client._async.client import AsyncClient
 from skerry.client._async.files import AsyncFiles
 from skerry.client._async.forward import AsyncForward
@@ -22,9 +22,11 @@ from skerry.client._async.processes import AsyncProcesses
 from skerry.client._async.questions import AsyncAsking
 from skerry.client._async.running import AsyncRunning, prepare
 from skerry.client._async.sessions import AsyncSession, AsyncSessions
+from skerry.client._async.snapshots import AsyncSnapshot
 from skerry.client.created import CreatedEitherWay
 from skerry.client.description import (
     UNSAID,
+    AnyImage,
     Creation,
     Words,
     asking,
@@ -54,6 +56,8 @@ from skerry.types import (
     SandboxInfo,
     SessionInfo,
     SessionRequest,
+    SnapshotInfo,
+    SnapshotRequest,
     State,
     UpdateRequest,
     Usage,
@@ -72,7 +76,7 @@ class AsyncSandbox:
 
     def __init__(
         self,
-        image: str = "base",
+        image: AnyImage = "base",
         *,
         name: str | None = None,
         repo: object = None,
@@ -308,6 +312,11 @@ class AsyncSandbox:
     async def pause(self) -> None:
         """Freeze its processes where they are."""
         self._info = await self.client.value(requests.act(self.id, "pause"), SandboxInfo)
+
+    async def snapshot(self, name: str | None = None) -> AsyncSnapshot:
+        """Its files as they are at this moment, running or not; it goes on. Unnamed ones are found by their id."""
+        wish = SnapshotRequest(name=name)
+        return AsyncSnapshot(self.client, await self.client.value(snapshot_requests.take(self.id, wish), SnapshotInfo))
 
     async def run(
         self,

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Unpack
 
 from skerry.client import backend_sync as backend
-from skerry.client import preview_requests, requests
+from skerry.client import preview_requests, requests, snapshot_requests
 from skerry.client._sync.client import Client
 from skerry.client._sync.files import Files
 from skerry.client._sync.forward import Forward
@@ -23,9 +23,11 @@ from skerry.client._sync.processes import Processes
 from skerry.client._sync.questions import Asking
 from skerry.client._sync.running import Running, prepare
 from skerry.client._sync.sessions import Session, Sessions
+from skerry.client._sync.snapshots import Snapshot
 from skerry.client.created import CreatedEitherWay
 from skerry.client.description import (
     UNSAID,
+    AnyImage,
     Creation,
     Words,
     asking,
@@ -55,6 +57,8 @@ from skerry.types import (
     SandboxInfo,
     SessionInfo,
     SessionRequest,
+    SnapshotInfo,
+    SnapshotRequest,
     State,
     UpdateRequest,
     Usage,
@@ -73,7 +77,7 @@ class Sandbox:
 
     def __init__(
         self,
-        image: str = "base",
+        image: AnyImage = "base",
         *,
         name: str | None = None,
         repo: object = None,
@@ -309,6 +313,11 @@ class Sandbox:
     def pause(self) -> None:
         """Freeze its processes where they are."""
         self._info = self.client.value(requests.act(self.id, "pause"), SandboxInfo)
+
+    def snapshot(self, name: str | None = None) -> Snapshot:
+        """Its files as they are at this moment, running or not; it goes on. Unnamed ones are found by their id."""
+        wish = SnapshotRequest(name=name)
+        return Snapshot(self.client, self.client.value(snapshot_requests.take(self.id, wish), SnapshotInfo))
 
     def run(
         self,

@@ -1,0 +1,76 @@
+"""`AsyncSnapshot`: a sandbox's files as they were at one moment."""
+
+from __future__ import annotations
+
+import builtins
+from typing import TYPE_CHECKING, Literal
+
+from skerry.client import snapshot_requests as requests
+from skerry.client._async.client import AsyncClient
+from skerry.client.snapshot_requests import SnapshotList
+from skerry.types import SnapshotInfo
+
+if TYPE_CHECKING:
+    from skerry.client._async.sandbox import AsyncSandbox
+
+
+class AsyncSnapshot:
+    """What `sandbox.snapshot("deps")` gives: `AsyncSandbox(image=snapshot)` starts from it, as often as you like, and
+    `sandbox.rollback(snapshot)` goes back to it. It outlives its sandbox; `.info` has all that is known of it."""
+
+    def __init__(self, client: AsyncClient, info: SnapshotInfo) -> None:
+        self.client = client
+        self.info = info
+
+    def __repr__(self) -> str:
+        return f"<AsyncSnapshot {self.name or self.id}>"
+
+    @property
+    def id(self) -> str:
+        return self.info.id
+
+    @property
+    def as_image(self) -> str:
+        return self.info.id
+
+    @property
+    def name(self) -> str | None:
+        return self.info.name
+
+    @property
+    def digest(self) -> str:
+        return self.info.digest
+
+    @property
+    def created_at(self) -> float:
+        return self.info.created_at
+
+    @classmethod
+    async def get(cls, ref: str, *, server: str | AsyncClient | None = None) -> AsyncSnapshot:
+        """One that exists, by id or name."""
+        client = server if isinstance(server, AsyncClient) else AsyncClient(server)
+        return cls(client, await client.value(requests.get(ref), SnapshotInfo))
+
+    @classmethod
+    async def list(
+        cls,
+        *,
+        sandbox: str | AsyncSandbox | None = None,
+        kind: Literal["kept", "auto", "build"] | None = None,
+        key: str | None = None,
+        server: str | AsyncClient | None = None,
+    ) -> builtins.list[AsyncSnapshot]:
+        """Yours, oldest first: those kept by hand, or of another `kind`; or all that were taken of one sandbox."""
+        client = server if isinstance(server, AsyncClient) else AsyncClient(server)
+        ref = sandbox if sandbox is None or isinstance(sandbox, str) else sandbox.id
+        request = requests.list_all(kind, key) if ref is None else requests.of(ref)
+        answer = await client.value(request, SnapshotList)
+        return [cls(client, info) for info in answer.snapshots if kind in (None, info.kind)]
+
+    async def delete(self) -> None:
+        """Refused (Conflict) while a sandbox, an image or another snapshot stands on it."""
+        await self.client.done(requests.delete(self.id))
+
+    async def aclose(self) -> None:
+        """Close the connections of its client. The snapshot stays."""
+        await self.client.aclose()

@@ -1,0 +1,77 @@
+# Generated from client/_async/snapshots.py by scripts/generate_sync.py. Do not edit.
+"""`Snapshot`: a sandbox's files as they were at one moment."""
+
+from __future__ import annotations
+
+import builtins
+from typing import TYPE_CHECKING, Literal
+
+from skerry.client import snapshot_requests as requests
+from skerry.client._sync.client import Client
+from skerry.client.snapshot_requests import SnapshotList
+from skerry.types import SnapshotInfo
+
+if TYPE_CHECKING:
+    from skerry.client._sync.sandbox import Sandbox
+
+
+class Snapshot:
+    """What `sandbox.snapshot("deps")` gives: `Sandbox(image=snapshot)` starts from it, as often as you like, and
+    `sandbox.rollback(snapshot)` goes back to it. It outlives its sandbox; `.info` has all that is known of it."""
+
+    def __init__(self, client: Client, info: SnapshotInfo) -> None:
+        self.client = client
+        self.info = info
+
+    def __repr__(self) -> str:
+        return f"<Snapshot {self.name or self.id}>"
+
+    @property
+    def id(self) -> str:
+        return self.info.id
+
+    @property
+    def as_image(self) -> str:
+        return self.info.id
+
+    @property
+    def name(self) -> str | None:
+        return self.info.name
+
+    @property
+    def digest(self) -> str:
+        return self.info.digest
+
+    @property
+    def created_at(self) -> float:
+        return self.info.created_at
+
+    @classmethod
+    def get(cls, ref: str, *, server: str | Client | None = None) -> Snapshot:
+        """One that exists, by id or name."""
+        client = server if isinstance(server, Client) else Client(server)
+        return cls(client, client.value(requests.get(ref), SnapshotInfo))
+
+    @classmethod
+    def list(
+        cls,
+        *,
+        sandbox: str | Sandbox | None = None,
+        kind: Literal["kept", "auto", "build"] | None = None,
+        key: str | None = None,
+        server: str | Client | None = None,
+    ) -> builtins.list[Snapshot]:
+        """Yours, oldest first: those kept by hand, or of another `kind`; or all that were taken of one sandbox."""
+        client = server if isinstance(server, Client) else Client(server)
+        ref = sandbox if sandbox is None or isinstance(sandbox, str) else sandbox.id
+        request = requests.list_all(kind, key) if ref is None else requests.of(ref)
+        answer = client.value(request, SnapshotList)
+        return [cls(client, info) for info in answer.snapshots if kind in (None, info.kind)]
+
+    def delete(self) -> None:
+        """Refused (Conflict) while a sandbox, an image or another snapshot stands on it."""
+        self.client.done(requests.delete(self.id))
+
+    def close(self) -> None:
+        """Close the connections of its client. The snapshot stays."""
+        self.client.close()

@@ -1,0 +1,107 @@
+"""What is known of each snapshot on disk: one row, whose body is what the API shows."""
+
+from __future__ import annotations
+
+import builtins
+import sqlite3
+import time
+from collections.abc import Iterable
+
+import msgspec
+from msgspec.structs import replace
+
+from skerry.engine.database import Database
+from skerry.errors import Conflict
+from skerry.types import Caller, SnapshotInfo
+
+_INSERT = "INSERT INTO snapshots VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_decode = msgspec.json.Decoder(SnapshotInfo).decode
+
+
+class SnapshotTable:
+    """Used from the event loop's thread only."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def insert(self, info: SnapshotInfo, key: str | None = None) -> None:
+        values = (
+            info.id, info.owner, info.name, info.kind, info.sandbox, info.step, key, info.created_at, info.created_at,
+            msgspec.json.encode(info),
+        )  # fmt: skip
+        try:
+            with self._database.transaction(durable=info.kind == "kept") as cursor:
+                cursor.execute(_INSERT, values)
+        except sqlite3.IntegrityError as error:
+            raise taken(info.name) from error
+
+    def find(self, caller: Caller, ref: str) -> SnapshotInfo | None:
+        """By id or name, among the caller's own; an admin also finds another's by its id."""
+        found = self._read("(id = ? OR (name = ? AND owner = ?))", ref, ref, caller.owner)
+        mine = [info for info in found if info.owner == caller.owner or caller.scope == "admin"]
+        return mine[0] if mine else None
+
+    def of_key(self, owner: str, key: str) -> SnapshotInfo | None:
+        found = self._read("owner = ? AND key = ?", owner, key)
+        return found[0] if found else None
+
+    def named(self, owner: str, name: str) -> bool:
+        return bool(self._read("owner = ? AND name = ?", owner, name))
+
+    def list(
+        self, owner: str | None = None, kind: str | None = None, sandbox: str | None = None
+    ) -> builtins.list[SnapshotInfo]:
+        """Oldest first; None: whatever it is."""
+        wanted = {"owner": owner, "kind": kind, "sandbox": sandbox}
+        given = {column: value for column, value in wanted.items() if value is not None}
+        return self._read(" AND ".join((*(f"{column} = ?" for column in given), "true")), *given.values())
+
+    def steps(self, sandbox: str) -> builtins.list[SnapshotInfo]:
+        """Those that were taken before each command, the newest first."""
+        return self.list(kind="auto", sandbox=sandbox)[::-1]
+
+    def count(self, owner: str) -> int:
+        """Without those before commands, which have a bound of their own."""
+        found = self._database.read("SELECT count(*) FROM snapshots WHERE owner = ? AND kind != 'auto'", owner)
+        return int(found[0][0])
+
+    def least_used_build(self, owner: str) -> builtins.list[SnapshotInfo]:
+        """Steps of builds, longest unused first."""
+        return self._read("owner = ? AND kind = 'build'", owner, order="used_at")
+
+    def measured(self, info: SnapshotInfo, own: int) -> None:
+        body = msgspec.json.encode(replace(info, own=own))
+        with self._database.transaction() as cursor:
+            cursor.execute("UPDATE snapshots SET body = ? WHERE id = ?", (body, info.id))
+
+    def touch(self, info: SnapshotInfo) -> None:
+        with self._database.transaction() as cursor:
+            cursor.execute("UPDATE snapshots SET used_at = ? WHERE id = ?", (time.time(), info.id))
+
+    def remove(self, *infos: SnapshotInfo) -> None:
+        with self._database.transaction() as cursor:
+            remove(cursor, infos)
+
+    def layers(self) -> set[str]:
+        return {layer for info in self._read("true") for layer in info.layers}
+
+    def on(self, layer: str) -> builtins.list[SnapshotInfo]:
+        """Those that stand on a layer, or are it."""
+        return [info for info in self._read("instr(body, ?)", layer.encode()) if layer in info.layers]
+
+    def _read(self, condition: str, *values: object, order: str = "created_at") -> builtins.list[SnapshotInfo]:
+        query = f"SELECT body FROM snapshots WHERE {condition} ORDER BY {order}, id"  # noqa: S608 -- nobody else's text
+        return [_decode(row["body"]) for row in self._database.read(query, *values)]
+
+
+def remove(cursor: sqlite3.Cursor, infos: Iterable[SnapshotInfo]) -> None:
+    """Within another transaction."""
+    cursor.executemany("DELETE FROM snapshots WHERE id = ?", [(info.id,) for info in infos])
+
+
+def taken(name: str | None) -> Conflict:
+    return Conflict(
+        f"there is a snapshot named {name!r} already",
+        hint=f"choose another name, or delete that one: `skerry snapshot rm {name}`",
+        details={"name": name},
+    )

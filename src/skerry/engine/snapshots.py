@@ -1,0 +1,260 @@
+"""Snapshots: sandboxes' files as they were at one moment, each a layer of its own on the layers that its sandbox has.
+
+A layer is named by rows (of snapshots), by specs (of sandboxes) and by images; nobody counts: what none of them names
+is removed when the last one that did goes, and, after a crash, by the next server."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+from skerry.engine import lifecycle, plan
+from skerry.engine.capture import Captured, capture, drop, sync
+from skerry.engine.faults import passed
+from skerry.engine.images import Images
+from skerry.engine.lifecycle import Host
+from skerry.engine.live import Live
+from skerry.engine.rows import HALF_ENDED, Row
+from skerry.engine.snapshot_table import SnapshotTable, taken
+from skerry.errors import Conflict, NotFound, QuotaExceeded, SkerryError
+from skerry.storage import image_digest, new_snap
+from skerry.types import NAME, Caller, ImageInfo, SnapshotInfo, SnapshotRequest
+
+T = TypeVar("T")
+Kind = Literal["kept", "auto", "build"]
+LAYERS_MOST = 64  # above so many a start clones the topmost layer instead of stacking on it
+
+
+class Uncut(Protocol):
+    def __call__(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]: ...
+
+
+@dataclass(frozen=True)
+class Grip:
+    """What the engine lends to those who work on its sandboxes: how one is found, held, and worked on uncut."""
+
+    find: Callable[[Caller, str], Live]
+    held: Callable[[Live], AbstractAsyncContextManager[None]]
+    uncut: Uncut
+    spawn: Callable[[Coroutine[Any, Any, None]], object]
+    lives: dict[str, Live]
+
+
+class Snapshots:
+    """`engine.snapshots`."""
+
+    def __init__(self, grip: Grip) -> None:
+        self._grip = grip
+        self._pins: Counter[str] = Counter()  # layers that work under way needs, and that nothing else may name yet
+
+    def begin(self, host: Host, table: SnapshotTable, images: Images) -> None:
+        self.host, self.table, self._images = host, table, images
+
+    # -- taking -------------------------------------------------------------------------------------------------------
+
+    async def take(self, caller: Caller, ref: str, request: SnapshotRequest) -> SnapshotInfo:
+        """Of a sandbox in any state, which that does not change. One with a key that is there already is given."""
+        return await self._grip.uncut(self._take(self._grip.find(caller, ref), request))
+
+    async def _take(self, live: Live, request: SnapshotRequest) -> SnapshotInfo:
+        owner = live.row.owner
+        if request.key is not None and (there := self.table.of_key(owner, request.key)) is not None:
+            return there
+        self._check_name(owner, request.name)
+        await self._make_room(owner)
+        async with self.captured(live) as captured:
+            info = _info(live.row, request, captured)
+            if request.key is not None and (there := self.table.of_key(owner, request.key)) is not None:
+                await drop(self.host, captured.layer)  # another took the same step meanwhile
+                return there
+            self.table.insert(info, request.key)
+        passed("snapshot.row")
+        self._grip.spawn(self._measure(info))
+        return info
+
+    @asynccontextmanager
+    async def captured(self, live: Live) -> AsyncIterator[Captured]:
+        """A new layer of a sandbox, under its lock and pinned. Whoever asked for it names it, or it goes again."""
+        with live.in_use():
+            sync_s = await sync(self.host, live)
+            async with self._grip.held(live):
+                if live.row.state in HALF_ENDED:
+                    await lifecycle.finish(self.host, live)
+                self._check_layers(live.row.spec.layers)
+                layer = new_snap()
+                with self.pinned(layer):  # before it is there: whoever collects layers must not take it for left behind
+                    now = await capture(self.host, live, layer, sync_s)
+                    try:
+                        yield now
+                    except BaseException:
+                        await drop(self.host, layer)
+                        raise
+
+    def _check_name(self, owner: str, name: str | None) -> None:
+        if name is None:
+            return
+        if self.table.named(owner, name):
+            raise taken(name)
+        if name == "base" or any(image.name == name for image in self._images.list()):
+            raise Conflict(f"there is an image named {name!r}", hint="choose another name", details={"name": name})
+
+    async def _make_room(self, owner: str) -> None:
+        """Steps of builds make room for what is asked for by hand: they can be made again."""
+        most = self.host.settings["snapshots.per_owner"]
+        if self.table.count(owner) < most:
+            return
+        for info in self.table.least_used_build(owner):
+            if not self._users(info):
+                await self._remove(info)
+                return
+        raise QuotaExceeded(
+            f"there are {most} snapshots, and snapshots.per_owner allows no more",
+            hint="delete some (`skerry snapshot ls`, `skerry snapshot rm`), or have the operator raise it",
+            details={"maximum": most, "setting": "snapshots.per_owner"},
+        )
+
+    async def _measure(self, info: SnapshotInfo) -> None:
+        """What it takes on disk: every file is looked at, so nobody who takes one waits for it."""
+        try:
+            own = await asyncio.to_thread(self.host.layers.size, info.layers[0])
+        except (SkerryError, OSError):  # deleted meanwhile
+            return
+        self.table.measured(info, own)
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def find(self, caller: Caller, ref: str) -> SnapshotInfo:
+        info = self.table.find(caller, ref)
+        if info is None:
+            raise NotFound(f"there is no snapshot {ref!r}", hint="`skerry snapshot ls` lists yours")
+        return info
+
+    async def get(self, caller: Caller, ref: str) -> SnapshotInfo:
+        info = self.find(caller, ref)
+        if info.own is None:
+            await self._measure(info)
+        return self.find(caller, info.id)
+
+    def list(self, caller: Caller, kind: Kind | None = None, key: str | None = None) -> builtins.list[SnapshotInfo]:
+        """The caller's own, an admin's everyone's; without a kind those kept by hand. `key`: the step of a build."""
+        if key is not None:
+            found = self.table.of_key(caller.owner, key)
+            if found is not None:
+                self.table.touch(found)
+            return [found] if found is not None else []
+        return self.table.list(None if caller.scope == "admin" else caller.owner, kind or "kept")
+
+    def of(self, caller: Caller, ref: str) -> builtins.list[SnapshotInfo]:
+        """All that were taken of one sandbox, oldest first."""
+        return self.table.list(sandbox=self._grip.find(caller, ref).row.id)
+
+    # -- starting from one --------------------------------------------------------------------------------------------
+
+    def image(self, caller: Caller, ref: str) -> tuple[ImageInfo, str | None]:
+        """What a sandbox can start from: a snapshot of the caller's by id or name, or an image. With it, of a snapshot
+        that stands too high to be stacked on, the layer that the sandbox's upper begins as."""
+        info = self.table.find(caller, ref) if NAME.fullmatch(ref) else None
+        if info is None:
+            return self._images.get(ref), None
+        self._check_layers(info.layers)
+        self.table.touch(info)
+        top, *below = info.layers
+        high = len(info.layers) > LAYERS_MOST and top.startswith("snap:")
+        image = ImageInfo(
+            name=info.name or info.id, digest=info.digest, layers=tuple(below) if high else info.layers,
+            size=info.own or 0, created_at=info.created_at, user=info.user, cwd=info.cwd, env=info.env,
+            entrypoint=info.entrypoint, cmd=info.cmd,
+        )  # fmt: skip
+        return image, top if high else None
+
+    def _check_layers(self, layers: tuple[str, ...]) -> None:
+        for layer in layers:
+            self.host.layers.check(layer)
+
+    # -- going --------------------------------------------------------------------------------------------------------
+
+    async def delete(self, caller: Caller, ref: str) -> None:
+        info = self.find(caller, ref)
+        users = self._users(info)
+        if users:
+            shown = ", ".join(users[:3]) + " and others" * (len(users) > 3)
+            raise Conflict(
+                f"snapshot {info.name or info.id} is in use by {shown}",
+                hint="delete what stands on it first",
+                details={"snapshot": info.id, "users": users[:100]},
+            )
+        await self._grip.uncut(self._remove(info))
+
+    async def _remove(self, *infos: SnapshotInfo) -> None:
+        self.table.remove(*infos)
+        passed("unsnapshot.row")
+        await self.collect(layer for info in infos for layer in info.layers)
+        passed("unsnapshot.layers")
+
+    def _users(self, info: SnapshotInfo) -> builtins.list[str]:
+        """What would lose its ground with it: sandboxes, images, snapshots that were taken of such sandboxes."""
+        layer = info.layers[0]
+        sandboxes = [f"sandbox {one.row.name or one.row.id}" for one in self._on(layer)]
+        snapshots = [f"snapshot {one.name or one.id}" for one in self.table.on(layer) if one.id != info.id]
+        images = [f"image {image.name}" for image in self._images.list() if layer in image.layers]
+        work = ["work that is under way"] if self._pins[layer] else []
+        return [*sandboxes, *snapshots, *images, *work]
+
+    def _on(self, layer: str) -> builtins.list[Live]:
+        return [live for live in self._grip.lives.values() if layer in live.row.spec.layers]
+
+    def in_use(self) -> set[str]:
+        """Every layer that a sandbox or a snapshot stands on, or that work under way needs."""
+        specs = {layer for live in self._grip.lives.values() for layer in live.row.spec.layers}
+        return specs | self.table.layers() | set(+self._pins)
+
+    @contextmanager
+    def pinned(self, *layers: str) -> Iterator[None]:
+        self._pins.update(layers)
+        try:
+            yield
+        finally:
+            self._pins.subtract(layers)
+
+    async def collect(self, layers: Iterable[str]) -> None:
+        """Remove those of these layers that nothing names any more. A layer that nothing names can't come to be named
+        again: names are copied from what names it."""
+        images = {layer for image in self._images.list() for layer in image.layers}
+        unnamed = sorted(set(layers) - self.in_use() - images)
+        for layer in unnamed:
+            if layer.startswith("snap:"):
+                await drop(self.host, layer)
+        if any(not layer.startswith("snap:") for layer in unnamed):  # which an image being made may want to name
+            await self._images.collect()
+
+    async def gone(self, row: Row) -> None:
+        """A sandbox was deleted: what was taken before its commands goes with it, and what only it stood on."""
+        steps = self.table.steps(row.id)
+        self.table.remove(*steps)
+        await self.collect((*row.spec.layers, *(layer for info in steps for layer in info.layers)))
+
+    async def sweep(self) -> None:
+        """At the start of a server: what an earlier one took and did not name, and what it did not get to remove."""
+        known = self._grip.lives
+        self.table.remove(*(info for info in self.table.list(kind="auto") if info.sandbox not in known))
+        there = {f"snap:{name}" for name in await asyncio.to_thread(self.host.driver.snapshots)}
+        await self.collect(there)
+
+
+def _info(row: Row, request: SnapshotRequest, captured: Captured) -> SnapshotInfo:
+    spec = row.spec
+    layers = (captured.layer, *spec.layers)
+    env = {**spec.image_env, **(request.env or {})}
+    user, cwd = request.user or spec.user, request.cwd or spec.cwd
+    return SnapshotInfo(
+        id=plan.new_id("sn-"), digest=image_digest(layers, env, user, cwd), layers=layers, created_at=captured.at,
+        name=request.name, owner=row.owner, kind="kept" if request.key is None else "build", sandbox=row.id,
+        image=spec.image, sync_s=captured.sync_s, frozen_s=captured.frozen_s, user=user, cwd=cwd, env=env,
+        entrypoint=spec.entrypoint if request.entrypoint is None else request.entrypoint,
+        cmd=spec.cmd if request.cmd is None else request.cmd,
+    )  # fmt: skip

@@ -1,0 +1,52 @@
+"""/v1/snapshots and /v1/sandboxes/{ref}/snapshots: sandboxes' files as they were at one moment."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from skerry.errors import InvalidRequest, NotFound
+from skerry.server.call import Call, Nothing
+from skerry.types import NAME, Answer, SnapshotInfo, SnapshotRequest, Value
+
+
+class SnapshotQuery(Value, frozen=True, kw_only=True):
+    """Without `kind`: those that were kept by hand. `key`: the step of a build that has it, if there is one."""
+
+    kind: Literal["kept", "auto", "build"] | None = None
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind is not None and self.key is not None:
+            raise InvalidRequest("kind: not together with key")
+
+
+class SnapshotList(Answer, frozen=True, kw_only=True):
+    snapshots: list[SnapshotInfo]
+
+
+async def take(call: Call[Nothing, SnapshotRequest]) -> SnapshotInfo:
+    return await call.engine.snapshots.take(call.caller, call.ref, call.body)
+
+
+async def of_one(call: Call[Nothing, Nothing]) -> SnapshotList:
+    return SnapshotList(snapshots=call.engine.snapshots.of(call.caller, call.ref))
+
+
+async def list_(call: Call[SnapshotQuery, Nothing]) -> SnapshotList:
+    return SnapshotList(snapshots=call.engine.snapshots.list(call.caller, call.query.kind, call.query.key))
+
+
+async def get(call: Call[Nothing, Nothing]) -> SnapshotInfo:
+    return await call.engine.snapshots.get(call.caller, ref_of(call))
+
+
+async def remove(call: Call[Nothing, Nothing]) -> None:
+    await call.engine.snapshots.delete(call.caller, ref_of(call))
+
+
+def ref_of(call: Call[Any, Any]) -> str:
+    """The snapshot in the path: an id or a name; what is neither can't be found."""
+    ref = call.parameters["snapshot"]
+    if not NAME.fullmatch(ref):
+        raise NotFound(f"there is no snapshot {ref[:80]!r}")
+    return ref
