@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from skerry.config import Settings, load
 from skerry.engine import preview_listener
+from skerry.engine.database import Database
 from skerry.engine.preview_listener import Addresses, PreviewListener
+from skerry.engine.previews import Previews
+from skerry.engine.reach import Reach
 from skerry.errors import Conflict, InvalidRequest
 
 
@@ -69,6 +73,21 @@ async def test_none_means_nowhere(tmp_path: Path) -> None:
     assert listener.socket is None
     with pytest.raises(Conflict, match="not served here"):
         _ = listener.addresses
+
+
+async def test_a_new_worker_knows_the_previews_before_anybody_can_ask_it_for_one(tmp_path: Path) -> None:
+    database, told = Database(tmp_path / "state.db"), list[str]()
+    with database.transaction() as cursor:
+        for port in (80, 81):
+            cursor.execute("INSERT INTO previews VALUES ('sb-aaaaaaaaaa', ?, 'pv-a', 0, 'token', 0, NULL)", (port,))
+    lives: Any = {"sb-aaaaaaaaaa": object()}
+    none: Any = None
+    previews = Previews(PreviewListener(settings(tmp_path, listen="127.0.0.1:0")), none, lives, Reach(none), none)
+    await previews.begin(database, lambda message, _: told.append(type(message).__name__))
+    previews.greet()
+    assert told == ["Share", "Share", "Listen"]
+    previews.close()
+    database.close()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -392,12 +393,21 @@ def test_a_worker_that_dies_is_replaced(own_server: Server) -> None:
         serve_inside(sandbox, 8000)
         preview = sandbox.expose(8000)
         assert ask(preview)[0] == 200
-        assert own_server.process is not None
-        for child in Path(f"/proc/{own_server.process.pid}/task").glob("*/children"):
-            for pid in child.read_text().split():
-                if b"skerry.network.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    os.kill(int(pid), signal.SIGKILL)
-        wait_until(lambda: _quietly(lambda: ask(preview)[0]) == 200, "the preview to be back", 10)
+        worker = _worker_of(own_server)
+        gone = os.pidfd_open(worker)
+        os.kill(worker, signal.SIGKILL)
+        assert select.select([gone], [], [], 10)[0]
+        os.close(gone)
+        assert ask(preview)[0] == 200, "who asks meanwhile waits for the next one, which knows every preview"
+
+
+def _worker_of(server: Server) -> int:
+    assert server.process is not None
+    for children in Path(f"/proc/{server.process.pid}/task").glob("*/children"):
+        for pid in children.read_text().split():
+            if b"skerry.network.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return int(pid)
+    raise AssertionError("the server has no network worker")
 
 
 def _quietly(work: Callable[[], int]) -> int | None:

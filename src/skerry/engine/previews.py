@@ -139,14 +139,15 @@ class Previews:
     # -- for the worker -----------------------------------------------------------------------------------------------
 
     def greet(self) -> None:
-        """A new worker: it has to be told everything."""
+        """A new worker: it has to be told everything. The listener comes last: people may be waiting there already, and
+        would be told that a preview is not there which the worker has not heard of yet."""
         if self._listener.socket is None:
             return
+        for preview in self._known.values():
+            self._tell(preview.share(), ())
         addresses = self._listener.addresses
         listen = Listen(domains=addresses.domains, secure=addresses.secure)
         self._tell(listen, (self._listener.socket.fileno(),))
-        for preview in self._known.values():
-            self._tell(preview.share(), ())
 
     def shared(self, sandbox: str, port: int) -> Live | None:
         """The sandbox, if that port of it is shown."""
