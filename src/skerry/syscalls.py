@@ -16,6 +16,9 @@ FSMOUNT_CLOEXEC: Final = 1
 FSCONFIG_SET_STRING: Final = 1
 FSCONFIG_SET_FD: Final = 5
 FSCONFIG_CMD_CREATE: Final = 6
+FSCONFIG_CMD_RECONFIGURE: Final = 7
+FSPICK_CLOEXEC: Final = 1
+FSPICK_EMPTY_PATH: Final = 8
 MOUNT_ATTR_RDONLY: Final = 0x1
 MOUNT_ATTR_NOSUID: Final = 0x2
 MOUNT_ATTR_NODEV: Final = 0x4
@@ -44,6 +47,7 @@ _MOVE_MOUNT: Final = 429
 _FSOPEN: Final = 430
 _FSCONFIG: Final = 431
 _FSMOUNT: Final = 432
+_FSPICK: Final = 433
 _OPENAT2: Final = 437
 _MOUNT_SETATTR: Final = 442
 
@@ -109,6 +113,15 @@ def fsconfig_string(fd: int, key: str, value: str) -> None:
 
 def fsconfig_fd(fd: int, key: str, value: int) -> None:
     _call(f"fsconfig {key}", _FSCONFIG, fd, FSCONFIG_SET_FD, key, None, value)
+
+
+def fspick(mount: int) -> int:
+    """The file system of a mount, by an fd of the mount's root, to be configured anew."""
+    return _call("fspick", _FSPICK, mount, "", FSPICK_CLOEXEC | FSPICK_EMPTY_PATH)
+
+
+def fsconfig_reconfigure(fd: int) -> None:
+    _call("fsconfig reconfigure", _FSCONFIG, fd, FSCONFIG_CMD_RECONFIGURE, None, None, 0)
 
 
 def fsconfig_create(fd: int) -> None:

@@ -122,6 +122,13 @@ def test_a_sandbox_that_stays(server: Server, tmp_path: Path) -> None:
         "256M",
     )
     assert b"guarantees" in skerry("show", "cli-dev", server=server.address).stdout
+    words = ("--memory", "300M", "--pids", "90", "-e", "MORE=1", "--unset", "MODE", "--label", "a=b", "--idle", "1h")
+    changed = json.loads(skerry("update", *words, "--json", "cli-dev", server=server.address).stdout)
+    assert (changed["limits"]["memory"], changed["limits"]["pids"], changed["limits"]["cpus"]) == ("300M", 90, 1)
+    assert (changed["env"], changed["labels"], changed["lifecycle"]["idle"]) == ({"MORE": "1"}, {"a": "b"}, "1h")
+    refused = skerry("update", "--pids", "40000", "--unlabel", "a", "cli-dev", server=server.address)
+    assert (refused.returncode, b"max.pids" in refused.stderr) == (125, True)
+    assert skerry("update", "cli-dev", server=server.address).returncode == 2
     assert ident in skerry("ls", "-q", server=server.address).stdout.decode().split()
     (tmp_path / "in").write_bytes(b"\x00content")
     assert skerry("cp", "in", "cli-dev:/workspace/", server=server.address, cwd=tmp_path).returncode == 0

@@ -15,6 +15,8 @@ from serving import Server, wait_until
 from skerry.engine import faults
 
 KEY = {"Idempotency-Key": "the-one-key"}
+LIMITS = {"cpus": 1.0, "memory": "256M", "disk": "48M", "pids": 100, "open_files": 1024}
+OTHER = {"cpus": 0.5, "memory": "128M", "disk": "96M", "pids": 200, "open_files": 512}  # some less, some more
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +31,8 @@ def drive(http: httpx.Client, point: str) -> None:
     verb = point.partition(".")[0]
     if verb in ("create", "start"):
         http.post("/v1/sandboxes", json={"name": "subject"}, headers=KEY).raise_for_status()
+    elif verb == "limits":
+        http.patch("/v1/sandboxes/subject", json={"limits": OTHER}).raise_for_status()
     elif verb == "stop":
         http.post("/v1/sandboxes/subject/stop").raise_for_status()
     else:
@@ -46,13 +50,27 @@ def run(http: httpx.Client, line: str) -> str:
     return answer.json()["stdout"]
 
 
+def held(http: httpx.Client) -> dict[str, object]:
+    """The limits that really hold, as the inside meets them."""
+    groups = "/sys/fs/cgroup"
+    told = run(
+        http,
+        f"cat {groups}/cpu/cpu.cfs_quota_us {groups}/cpu.max 2>/dev/null | cut -d' ' -f1 | head -1;"
+        f"cat {groups}/memory/memory.limit_in_bytes {groups}/memory.max 2>/dev/null | head -1;"
+        f"cat {groups}/pids/pids.max {groups}/pids.max 2>/dev/null | head -1; ulimit -n;"
+        "dd if=/dev/zero of=/workspace/fill bs=1M count=64 conv=fsync 2>/dev/null && echo 96M || echo 48M",
+    ).split()
+    cpu, memory, pids, files = map(int, told[:4])
+    return {"cpus": cpu / 1e5, "memory": f"{memory >> 20}M", "disk": told[4], "pids": pids, "open_files": files}
+
+
 @pytest.mark.parametrize("point", faults.LIFE)
 def test_a_server_killed_at_any_step_leaves_a_sandbox_complete_or_gone(house: Server, point: str) -> None:
-    made_before = point.partition(".")[0] in ("stop", "delete")
+    made_before = point.partition(".")[0] in ("stop", "delete", "limits")
     house.start(SKERRY_FAULT=point)
     with house.http() as http:
         if made_before:
-            made = http.post("/v1/sandboxes", json={"name": "subject"})
+            made = http.post("/v1/sandboxes", json={"name": "subject", "limits": LIMITS})
             assert made.status_code == 201, made.text
             run(http, "echo kept > /workspace/note; sync")
         with pytest.raises(httpx.TransportError):
@@ -65,6 +83,10 @@ def test_a_server_killed_at_any_step_leaves_a_sandbox_complete_or_gone(house: Se
         if made_before:
             if state is not None:  # complete: files are there, and it runs again
                 assert run(http, "cat /workspace/note") == "kept\n"
+            if point.startswith("limits"):
+                told = http.get("/v1/sandboxes/subject").json()["limits"]
+                assert told == (LIMITS if point == "limits.shrink" else OTHER)
+                assert held(http) == told
         else:
             first = http.get("/v1/sandboxes/subject").json().get("id")
             again = http.post("/v1/sandboxes", json={"name": "subject"}, headers=KEY)
@@ -102,16 +124,17 @@ def test_every_step_that_a_life_passes_is_a_fault_point(house: Server) -> None:
     script = (
         "import asyncio, sys\n"
         "from skerry.config import load\n"
-        "from skerry.engine import faults, lifecycle\n"
+        "from skerry.engine import faults, lifecycle, limits\n"
         "from skerry.engine.engine import Engine\n"
-        "from skerry.types import Caller, CreateRequest\n"
+        "from skerry.types import Caller, CreateRequest, Limits, UpdateRequest\n"
         "seen = []\n"
         "passed = faults.passed\n"
-        "lifecycle.passed = lambda name: (passed(name), seen.append(name))\n"
+        "lifecycle.passed = limits.passed = lambda name: (passed(name), seen.append(name))\n"
         "async def main():\n"
         "    engine = Engine(load()); await engine.open()\n"
         "    me = Caller(owner='local', scope='admin')\n"
         "    info = await engine.create(me, CreateRequest())\n"
+        "    await engine.update(me, info.id, UpdateRequest(limits=Limits(cpus=0.5)))\n"
         "    await engine.stop(me, info.id); await engine.delete(me, info.id); await engine.close()\n"
         "asyncio.run(main())\n"
         "print(*sorted(set(seen)))\n"

@@ -8,7 +8,7 @@ import pytest
 from runtimes.walls import Box, boxed, eventually, limits
 
 from skerry.errors import SandboxUnavailable
-from skerry.runtimes import Wall
+from skerry.runtimes import Init, Wall
 from skerry.runtimes.oci import OciRuntime
 
 pytestmark = pytest.mark.vm
@@ -35,7 +35,7 @@ async def test_open_files_are_limited(box: Box) -> None:
 
 async def test_limits_can_be_changed_while_it_runs_both_ways(box: Box) -> None:
     for memory, cpus, pids in (("512M", 2.0, 128), ("128M", 0.25, 72)):
-        box.runtime.set_limits(box.wall.id, limits(memory=memory, cpus=cpus, pids=pids))
+        box.runtime.set_limits(box.wall.id, box.init, limits(memory=memory, cpus=cpus, pids=pids, open_files=512))
         assert value(box, "memory", "memory.limit_in_bytes", "memory.max") == str(int(memory[:-1]) << 20)
         assert value(box, "cpu", "cpu.cfs_quota_us", "cpu.max").split()[0] == str(int(cpus * 100_000))
         assert value(box, "pids", "pids.max", "pids.max") == str(pids)
@@ -80,7 +80,8 @@ async def test_a_frozen_sandbox_can_be_killed(box: Box) -> None:
 
 
 def test_what_does_not_run_is_not_frozen_or_changed(runtime: OciRuntime) -> None:
-    for act in (runtime.freeze, runtime.thaw, lambda sandbox: runtime.set_limits(sandbox, limits())):
+    nobody = Init(pid=1 << 22, start_time=1, boot_id="none")
+    for act in (runtime.freeze, runtime.thaw, lambda sandbox: runtime.set_limits(sandbox, nobody, limits())):
         with pytest.raises(SandboxUnavailable):
             act("sb-notthereaa")
 

@@ -25,9 +25,9 @@ def test_the_spec_is_the_golden_one() -> None:
 
 
 def test_open_files_is_the_lesser_of_the_wish_and_the_hosts_hard_limit() -> None:
-    assert spec.open_files(WALL, HOST) == 20_000
-    assert spec.open_files(replace(WALL, limits=Limits(open_files=100)), HOST) == 100
-    assert spec.open_files(WALL, replace(HOST, open_files=1 << 20)) == 65_536
+    assert spec.open_files(WALL.limits, HOST) == 20_000
+    assert spec.open_files(Limits(open_files=100), HOST) == 100
+    assert spec.open_files(WALL.limits, replace(HOST, open_files=1 << 20)) == 65_536
 
 
 def test_no_cpu_quota_is_in_the_spec() -> None:

@@ -69,6 +69,11 @@ func (c *config) processes() uint32 {
 	return max(c.Pids-min(c.Pids, reserve), c.Pids/3*2)
 }
 
+// raises says whether a command may have more than under an earlier configuration.
+func (c *config) raises(earlier *config) bool {
+	return c.OpenFiles > earlier.OpenFiles || c.processes() > earlier.processes()
+}
+
 func (c *config) check() string {
 	if c.Cwd == "" {
 		c.Cwd = "/"
@@ -114,9 +119,13 @@ func (k *keeper) configure(c *wire.Conn, q *wire.Request) {
 	k.processes.Journals.SetBounds(next.Journal.Process, next.Journal.Sandbox)
 	k.restore.Do(k.processes.Restore)
 	k.mu.Lock()
+	raised := k.config != nil && next.raises(k.config)
 	k.config = next
 	k.setLife(next.Life)
 	k.mu.Unlock()
+	if raised {
+		k.pool.Renew()
+	}
 	if next.Sudo {
 		err = k.door.Open(sudo.Rules{UID: user.UID, Env: next.Env, OpenFiles: next.OpenFiles, Processes: next.processes()})
 	} else {

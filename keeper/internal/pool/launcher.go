@@ -38,6 +38,7 @@ type Launcher struct {
 
 	slot    bool      // it counts; pool.mu guards this and the rest
 	leaving bool      // it is being told to retire
+	stale   bool      // limits that it has lowered for itself have been raised since: it serves no other command
 	began   time.Time // its command runs since then; zero: none does
 	since   time.Time // idle since then
 }

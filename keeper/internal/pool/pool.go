@@ -188,6 +188,10 @@ func (p *Pool) giveBack(l *Launcher) {
 		return
 	}
 	l.began = time.Time{}
+	if l.stale {
+		p.dismiss(l)
+		return
+	}
 	if len(p.waiting) > 0 {
 		p.waiting[0] <- l
 		p.waiting = p.waiting[1:]
@@ -209,14 +213,33 @@ func (p *Pool) trim() {
 	for _, l := range p.idle {
 		if surplus > 0 && time.Since(l.since) >= idleSpare {
 			surplus--
-			delete(p.all, l)
-			_ = l.conn.Close()
+			p.dismiss(l)
 			continue
 		}
 		kept = append(kept, l)
 	}
 	clear(p.idle[len(kept):])
 	p.idle = kept
+}
+
+// dismiss lets an idle launcher go; drop hears of it. p.mu is held.
+func (p *Pool) dismiss(l *Launcher) {
+	delete(p.all, l)
+	_ = l.conn.Close()
+}
+
+// Renew has every later command forked by a new launcher: what one has lowered for its commands it can't raise again.
+func (p *Pool) Renew() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.all {
+		l.stale = true
+	}
+	for _, l := range p.idle {
+		p.dismiss(l)
+	}
+	p.idle = nil
+	time.AfterFunc(spareDelay, p.Warm)
 }
 
 // drop forgets a launcher that is gone.

@@ -63,7 +63,7 @@ def skerry(ctx: click.Context, server: str | None, quiet: bool) -> None:
 
 for command in (
     run.run, run.exec_, terminals.shell, terminals.attach,
-    sandboxes.create, sandboxes.ls, sandboxes.show, sandboxes.rm, sandboxes.prune,
+    sandboxes.create, sandboxes.ls, sandboxes.show, sandboxes.update, sandboxes.rm, sandboxes.prune,
     sandboxes.stop, sandboxes.resume, sandboxes.pause,
     previews.expose, previews.previews, previews.forward,
     files.cp, processes.ps, processes.logs, processes.wait, processes.kill, network.network, events.events,

@@ -16,15 +16,24 @@ from skerry.types import SIZES, Lifecycle, Limits, Options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_OPTIONS = (
-    click.option("--image", metavar="NAME", help="The image; base if not said otherwise."),
-    click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="A variable; NAME alone takes yours."),
-    click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label, to find it by."),
+_LIMITS = (
     click.option("--size", type=click.Choice(list(SIZES)), help="A named set of limits."),
     click.option("--cpus", type=float, metavar="N", help="CPUs, like 0.5 or 2."),
     click.option("--memory", metavar="SIZE", help="Memory, like 512M or 2G."),
     click.option("--disk", metavar="SIZE", help="Disk that it may fill."),
     click.option("--pids", type=int, metavar="N", help="Processes and threads."),
+    click.option("--open-files", type=int, metavar="N", help="Open files of a process."),
+)
+_LIFECYCLE = (
+    click.option("--idle", metavar="TIME", help="How long it may be idle, like 15m."),
+    click.option("--life", metavar="TIME", help="How long it may run, like 24h."),
+    click.option("--on-idle", type=click.Choice(["pause", "stop", "delete"]), help="What happens when it was idle."),
+)
+_OPTIONS = (
+    click.option("--image", metavar="NAME", help="The image; base if not said otherwise."),
+    click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="A variable; NAME alone takes yours."),
+    click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label, to find it by."),
+    *_LIMITS,
     click.option("--runtime", metavar="NAME", help="Force crun or runc."),
     click.option("--no-sudo", is_flag=True, help="No sudo inside."),
     click.option("--waive", multiple=True, metavar="GUARANTEE", help="Do without a guarantee that this host lacks."),
@@ -32,8 +41,19 @@ _OPTIONS = (
 
 
 def creation_options(command: F) -> F:
-    command = network_options(secret_options(command))
-    for option in reversed(_OPTIONS):
+    return _with(network_options(secret_options(command)), _OPTIONS)
+
+
+def limit_options(command: F) -> F:
+    return _with(command, _LIMITS)
+
+
+def lifecycle_options(command: F) -> F:
+    return _with(command, _LIFECYCLE)
+
+
+def _with(command: F, options: tuple[Callable[[F], F], ...]) -> F:
+    for option in reversed(options):
         command = option(command)
     return command
 
@@ -50,8 +70,8 @@ def creation(given: dict[str, Any], *, project: Path | None = None) -> dict[str,
         "image": given.pop("image") or wished(settings, "image") or "base",
         "env": {**(wished(settings, "env") or {}), **pairs(given.pop("env"), "-e", inherit=True)},
         "labels": pairs(given.pop("labels"), "--label"),
-        "limits": _limits(given, settings),
-        "lifecycle": _lifecycle(given, settings),
+        "limits": limits_of(given, settings),
+        "lifecycle": lifecycle_of(given, settings),
         "options": Options(
             runtime=given.pop("runtime"),
             sudo=not given.pop("no_sudo"),
@@ -67,21 +87,23 @@ def setup_lines() -> tuple[str, ...]:
     return tuple(load(project=Path.cwd())["setup"])
 
 
-def _limits(given: dict[str, Any], settings: Settings) -> Limits:
+def limits_of(given: dict[str, Any], settings: Settings | None = None) -> Limits:
+    """As the flags say; what they don't say is the project's wish, if settings are given."""
     size = given.pop("size")
     base = Limits.size(size) if size else None
     values: dict[str, Any] = {}
     for name in Limits.__struct_fields__:
         flag = given.pop(name, None)
         named = getattr(base, name) if base else None
-        values[name] = next((v for v in (flag, named, wished(settings, f"limits.{name}")) if v is not None), None)
+        project = wished(settings, f"limits.{name}") if settings else None
+        values[name] = next((value for value in (flag, named, project) if value is not None), None)
     return Limits(**values)
 
 
-def _lifecycle(given: dict[str, Any], settings: Settings) -> Lifecycle:
+def lifecycle_of(given: dict[str, Any], settings: Settings | None = None) -> Lifecycle:
     return Lifecycle(
-        idle=given.pop("idle", None) or wished(settings, "lifecycle.idle"),
-        life=given.pop("life", None) or wished(settings, "lifecycle.life"),
+        idle=given.pop("idle", None) or (wished(settings, "lifecycle.idle") if settings else None),
+        life=given.pop("life", None) or (wished(settings, "lifecycle.life") if settings else None),
         on_idle=given.pop("on_idle", None),
     )
 

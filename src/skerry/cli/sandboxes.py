@@ -1,4 +1,4 @@
-"""create, ls, show, rm, prune, stop, resume, pause."""
+"""create, ls, show, update, rm, prune, stop, resume, pause."""
 
 from __future__ import annotations
 
@@ -7,9 +7,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from skerry.cli import talk
-from skerry.cli.creation import creation, creation_options, pairs, setup_lines
+from skerry.cli.creation import (
+    creation,
+    creation_options,
+    lifecycle_of,
+    lifecycle_options,
+    limit_options,
+    limits_of,
+    pairs,
+    setup_lines,
+)
 from skerry.cli.network import policy_pairs
 from skerry.cli.session import (
     Session,
@@ -20,7 +30,7 @@ from skerry.cli.session import (
 )
 from skerry.client.harmless import harmless
 from skerry.errors import CommandFailed, NotFound, SkerryError
-from skerry.types import STATES, SandboxInfo
+from skerry.types import STATES, Lifecycle, Limits, SandboxInfo
 
 if TYPE_CHECKING:
     from skerry.client._sync.sandbox import Sandbox
@@ -29,9 +39,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--name", metavar="NAME", help="A name of yours; a named sandbox is stopped, not deleted, at its end.")
 @creation_options
-@click.option("--idle", metavar="TIME", help="How long it may be idle, like 15m.")
-@click.option("--life", metavar="TIME", help="How long it may run, like 24h.")
-@click.option("--on-idle", type=click.Choice(["pause", "stop", "delete"]), help="What happens when it was idle.")
+@lifecycle_options
 @json_option
 @pass_session
 def create(session: Session, /, name: str | None, as_json: bool, **given: Any) -> None:
@@ -118,6 +126,46 @@ def _pairs_of(info: SandboxInfo) -> list[tuple[str, str]]:
 
 def _moment(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+
+
+@click.command()
+@limit_options
+@click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="A variable; NAME alone takes yours.")
+@click.option("--unset", multiple=True, metavar="NAME", help="Takes a variable away, also the image's.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label; others stay.")
+@click.option("--unlabel", multiple=True, metavar="KEY", help="Takes a label away.")
+@lifecycle_options
+@click.option("--wake/--no-wake", default=None, help="Whether a call wakes it.")
+@json_option
+@sandbox_argument
+@pass_session
+def update(session: Session, /, sandbox: str, as_json: bool, **given: Any) -> None:
+    """Change a sandbox's limits, variables, labels or lifecycle, while it runs, is paused or stopped.
+
+    Limits below what it uses are refused, and then nothing is changed. Commands that run keep the variables and the
+    number of open files that they began with."""
+    found = session.sandbox(sandbox)
+    changes = _changes(found.known, given)
+    if not changes:
+        raise click.UsageError("nothing to change was given")
+    found.update(**changes)
+    if as_json:
+        talk.give_json(found.known)
+    elif not session.quiet:
+        talk.say(f"{sandbox}: changed")
+
+
+def _changes(info: SandboxInfo, given: dict[str, Any]) -> dict[str, Any]:
+    env: dict[str, str | None] = {**pairs(given["env"], "-e", inherit=True), **dict.fromkeys(given["unset"])}
+    labels = {**info.labels, **pairs(given["labels"], "--label")}
+    lifecycle = replace(lifecycle_of(given), wake=given["wake"])
+    wishes = {
+        "limits": (limits_of(given), Limits()),
+        "env": (env, {}),
+        "labels": ({key: value for key, value in labels.items() if key not in given["unlabel"]}, info.labels),
+        "lifecycle": (lifecycle, Lifecycle()),
+    }
+    return {name: wish for name, (wish, nothing) in wishes.items() if wish != nothing}
 
 
 @click.command()

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from skerry._version import __version__
 from skerry.config import Settings
-from skerry.engine import egress, furnishing, lifecycle, place, plan, recovery
+from skerry.engine import egress, furnishing, lifecycle, limits, place, plan, recovery
 from skerry.engine.attempts import Attempts
 from skerry.engine.database import Database
 from skerry.engine.events import Events
@@ -197,8 +197,12 @@ class Engine:
 
     async def _update(self, live: Live, request: UpdateRequest) -> SandboxInfo:
         async with self._held(live):
+            if live.row.state in HALF_ENDED:
+                await lifecycle.finish(self.host, live)
+            spec = plan.changed(live.row.spec, request, self.settings, self._maxima, live.row.name)
+            if spec.limits != live.row.spec.limits:
+                await limits.change(self.host, live, spec.limits)
             row = live.row
-            spec = plan.changed(row.spec, request, self.settings, row.name)
             ends_at = lifecycle.end_of_life(spec, row.started_at) if row.started_at is not None else None
             if request.secrets is not None:
                 await asyncio.to_thread(self.host.secrets.put, row.id, request.secrets)

@@ -68,6 +68,22 @@ def resolve_limits(asked: Limits, settings: Settings, host: Limits) -> Limits:
     return Limits(**chosen)
 
 
+def changed_limits(now: Limits, asked: Limits, settings: Settings, host: Limits) -> Limits:
+    """What was asked for, held against the maxima; what was not stays, also if a maximum was lowered since."""
+    resolved = resolve_limits(asked, settings, host)
+    wished = {field: getattr(resolved, field) for field in asked.__struct_fields__ if getattr(asked, field) is not None}
+    return replace(now, **wished)
+
+
+def lesser(one: Limits, other: Limits) -> Limits:
+    """The less of each."""
+    chosen = {
+        field: min(getattr(one, field), getattr(other, field), key=lambda value, field=field: _number(field, value))  # type: ignore[misc]
+        for field in one.__struct_fields__
+    }
+    return Limits(**chosen)
+
+
 def _number(field: str, value: Any) -> float:
     return parse_size(value) if field in ("memory", "disk") else float(value)
 
@@ -128,8 +144,10 @@ def _signed(options: Options, settings: Settings) -> Options:
     return replace(options, git_name=name, git_email=email)
 
 
-def changed(spec: Spec, request: UpdateRequest, settings: Settings, name: str | None) -> Spec:
+def changed(spec: Spec, request: UpdateRequest, settings: Settings, host: Limits, name: str | None) -> Spec:
     """A sandbox's spec after an update."""
+    if request.limits is not None:
+        spec = replace(spec, limits=changed_limits(spec.limits, request.limits, settings, host))
     spec = replace(spec, env=_needed({**spec.env, **(request.env or {})}, spec.image_env))
     check_env(spec.env)
     if request.secrets is not None:

@@ -11,7 +11,7 @@ import time
 
 from msgspec.structs import replace
 
-from skerry.engine import furnishing, lifecycle
+from skerry.engine import furnishing, lifecycle, limits
 from skerry.engine.lifecycle import Host
 from skerry.engine.live import Live
 from skerry.engine.network import WORKER
@@ -58,6 +58,8 @@ async def _repair(host: Host, live: Live) -> None:
         why_not = await _adopt(host, live)
         if why_not is not None:
             await _bury(host, live, why_not)
+    if not live.deleted:
+        await limits.repair(host, live)
 
 
 async def _adopt(host: Host, live: Live) -> str | None:
@@ -101,9 +103,9 @@ async def _refurnished(host: Host, live: Live, keeper: Keeper) -> None:
     forms = host.secrets.forms(row.id)
     if forms is not None and forms != row.spec.secrets:
         live.row = row = host.rows.update(row, spec=replace(row.spec, secrets=forms))
-    if row.spec.secrets or row.spec.network.presets:
-        async with asyncio.timeout(HELLO_LIMIT_S):
-            await lifecycle.configure(host, keeper, row, row.ends_at)
+    async with asyncio.timeout(HELLO_LIMIT_S):
+        await lifecycle.configure(host, keeper, row, row.ends_at)
+        if row.spec.secrets or row.spec.network.presets:
             await furnishing.put(keeper, row, await furnishing.begin(host.secrets, row), renew=True)
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 from skerry import syscalls
-from skerry.errors import HostUnsupported, SandboxUnavailable
+from skerry.errors import Conflict, HostUnsupported, SandboxUnavailable
 from skerry.runtimes.hierarchies import OWN_V2, Hierarchies, Mode, mounted
-from skerry.types import Limits, Usage
+from skerry.types import Limits, Usage, format_size
 
 NEEDED = ("cpu", "memory", "pids")
 PERIOD_US = 100_000
@@ -91,6 +91,16 @@ class Cgroups:
         if limits.pids is not None:
             _write(self._file(sandbox, "pids", "pids.max"), str(limits.pids))
 
+    def check_pids(self, sandbox: str, wanted: int | None) -> None:
+        """The kernel takes any number: it would only let nobody fork any more."""
+        used = self._number(sandbox, "pids", "pids.current") or 0
+        if wanted is not None and used > wanted:
+            raise Conflict(
+                f"{sandbox} has {used} processes and threads, more than the new limit of {wanted}",
+                hint="end some first, or give it a higher limit",
+                details={"limit": "pids", "used": used},
+            )
+
     def set_cpu(self, sandbox: str, cpus: float | None) -> None:
         if cpus is None:
             return
@@ -103,17 +113,41 @@ class Cgroups:
 
     def _set_memory(self, sandbox: str, wanted: int) -> None:
         if self.mode == "v2":
+            self._reclaim(sandbox, wanted)
             _write(self._file(sandbox, "memory", "memory.max"), str(wanted))
             return
         plain = self._file(sandbox, "memory", "memory.limit_in_bytes")
         both = self._file(sandbox, "memory", "memory.memsw.limit_in_bytes")
-        if not both.exists():
-            _write(plain, str(wanted))
+        files = [plain]
+        if both.exists():  # memory+swap may never be below memory: which goes first depends on the direction
+            growing = wanted > int(_read(both) or 0)
+            files = [both, plain] if growing else [plain, both]
+        for file in files:
+            try:
+                _write(file, str(wanted))
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                raise self._too_little(sandbox, "memory.usage_in_bytes", wanted) from error
+
+    def _reclaim(self, sandbox: str, wanted: int) -> None:
+        """v1 refuses a limit below what can't be freed; v2 takes it, and kills. So what is only cached goes first."""
+        used = self._number(sandbox, "memory", "memory.current") or 0
+        if used <= wanted:
             return
-        # memory+swap may never be below memory: which goes first depends on the direction
-        growing = wanted > int(_read(both) or 0)
-        for file in (both, plain) if growing else (plain, both):
-            _write(file, str(wanted))
+        with contextlib.suppress(OSError):  # EAGAIN: not all of it could be freed
+            _write(self._file(sandbox, "memory", "memory.reclaim"), str(used - wanted))
+        if (self._number(sandbox, "memory", "memory.current") or 0) > wanted:
+            raise self._too_little(sandbox, "memory.current", wanted)
+
+    def _too_little(self, sandbox: str, name: str, wanted: int) -> Conflict:
+        used = self._number(sandbox, "memory", name) or 0
+        megabytes = format_size(-(-used >> 20) << 20)
+        return Conflict(
+            f"{sandbox} uses {megabytes} of memory, more than the new limit of {format_size(wanted)}",
+            hint="end what uses it first, or give it a higher limit",
+            details={"limit": "memory", "used": used},
+        )
 
     def usage(self, sandbox: str) -> Usage:
         if self.mode == "v2":

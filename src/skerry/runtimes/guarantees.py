@@ -56,7 +56,7 @@ def isolation(wall: Wall, host: spec.Host, runtime: str, version: str, cgroups: 
         details={
             "cgroups": cgroups,
             "uid_range": [wall.uid_base, RANGE],
-            "open_files": spec.open_files(wall, host),
+            "open_files": spec.open_files(wall.limits, host),
             "capabilities": list(spec.CAPABILITIES),
         },
     )

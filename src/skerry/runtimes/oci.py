@@ -15,8 +15,8 @@ import socket
 from pathlib import Path
 from typing import Any, Literal
 
-from skerry.errors import HostUnsupported, SandboxUnavailable
-from skerry.runtimes import bpf, guarantees, launch, posture, processes, seccomp, spawn, spec
+from skerry.errors import Conflict, HostUnsupported, SandboxUnavailable
+from skerry.runtimes import bpf, guarantees, launch, posture, processes, seccomp, shm, spawn, spec
 from skerry.runtimes.cgroups import Cgroups
 from skerry.runtimes.overlay import Overlays
 from skerry.runtimes.runtime import Init, Wall
@@ -146,11 +146,17 @@ class OciRuntime:
         found = {entry for place in places for entry in _entries(place)}
         return {sandbox for sandbox in found | self.cgroups.ids() if SANDBOX_ID.fullmatch(sandbox)}
 
-    def set_limits(self, sandbox: str, limits: Limits) -> None:
+    def set_limits(self, sandbox: str, init: Init, limits: Limits) -> None:
         try:
+            self.cgroups.check_pids(sandbox, limits.pids)
+            _check_open_files(sandbox, init, self.open_files(limits))
+            shm.set_size(init, shm.size_for(limits.memory_bytes))
             self.cgroups.set_limits(sandbox, limits)
         except FileNotFoundError:
             raise SandboxUnavailable(f"{sandbox} is not running") from None
+
+    def open_files(self, limits: Limits) -> int:
+        return spec.open_files(limits, self._host)
 
     def usage(self, sandbox: str) -> Usage:
         return self.cgroups.usage(sandbox)
@@ -251,6 +257,17 @@ def _host(name: str, cgroups: Cgroups) -> spec.Host:
     program = bpf.compiled(seccomp.profile(machine, linger=linger)) if name == "crun" else None
     files = hard if hard > 0 else 1 << 20
     return spec.Host(machine, files, cgroups.swap, _oom_score(), program, core=_core(), linger=linger)
+
+
+def _check_open_files(sandbox: str, init: Init, wanted: int) -> None:
+    """What PID 1 began with is the most that it can hand on."""
+    most = processes.open_files(init)
+    if wanted > most:
+        raise Conflict(
+            f"{sandbox} began with a limit of {most} open files, which can't be raised while it runs",
+            hint="stop it first; it begins with the new limit when it wakes",
+            details={"limit": "open_files", "maximum": most},
+        )
 
 
 def _core() -> Literal[0, 1]:

@@ -83,6 +83,18 @@ def _ended(fd: int, limit_ms: int = 0) -> bool:
     return bool(poll.poll(limit_ms))
 
 
+def open_files(init: Init) -> int:
+    """Its hard limit."""
+    fd = pidfd(init)
+    try:
+        lines = Path(f"/proc/{init.pid}/limits").read_text().splitlines()
+    except OSError as error:
+        raise SandboxUnavailable("the sandbox's PID 1 is gone") from error
+    finally:
+        os.close(fd)
+    return int(next(line.split()[4] for line in lines if line.startswith("Max open files")))
+
+
 def end_by_arguments(arguments: tuple[str, ...]) -> None:
     """Kills the processes that were given exactly these arguments in a row, and waits for them."""
     for name in os.listdir("/proc"):

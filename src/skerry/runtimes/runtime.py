@@ -59,7 +59,13 @@ class Runtime(Protocol):
 
     def ids(self) -> set[str]: ...
 
-    def set_limits(self, sandbox: str, limits: Limits) -> None: ...
+    def set_limits(self, sandbox: str, init: Init, limits: Limits) -> None:
+        """Of memory, with /dev/shm, of CPUs and of processes, from now on; also of a frozen one. Open files are the
+        keeper's to set for each command: here it is only seen to that it can. Conflict if more is in use: then some of
+        them may have been set."""
+
+    def open_files(self, limits: Limits) -> int:
+        """What this host can give of that wish."""
 
     def usage(self, sandbox: str) -> Usage: ...
 

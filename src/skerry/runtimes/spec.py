@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from skerry.runtimes import bpf, seccomp
+from skerry.runtimes import bpf, seccomp, shm
 from skerry.runtimes.runtime import RANGE, Wall
+from skerry.types import Limits
 
 KEEPER: Final = "/run/skerry/bin/skerry-keeper"
 
@@ -94,12 +95,12 @@ def _namespaces(user: str | None) -> list[dict[str, str]]:
     return [{"type": kind, **({"path": user} if user and kind == "user" else {})} for kind in _NAMESPACES]
 
 
-def open_files(wall: Wall, host: Host) -> int:
-    return min(wall.limits.open_files or host.open_files, host.open_files)
+def open_files(limits: Limits, host: Host) -> int:
+    return min(limits.open_files or host.open_files, host.open_files)
 
 
 def _process(wall: Wall, host: Host) -> dict[str, Any]:
-    files = open_files(wall, host)
+    files = open_files(wall.limits, host)
     return {
         "terminal": False,
         "user": {"uid": 0, "gid": 0},
@@ -126,12 +127,12 @@ def _mapping(wall: Wall) -> list[dict[str, int]]:
 
 def _mounts(wall: Wall) -> list[dict[str, Any]]:
     quiet = ["nosuid", "noexec", "nodev"]
-    shm = f"size={wall.limits.memory_bytes // 2}"  # its pages count as the sandbox's memory
+    shm_size = f"size={shm.size_for(wall.limits.memory_bytes)}"
     return [
         _mount("/proc", "proc", quiet),
         _mount("/dev", "tmpfs", ["nosuid", "noexec", "strictatime", "mode=755", "size=64k", "nr_inodes=256"]),
         _mount("/dev/pts", "devpts", ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5", _PTS]),
-        _mount("/dev/shm", "tmpfs", [*quiet, "mode=1777", shm]),  # noqa: S108
+        _mount("/dev/shm", "tmpfs", [*quiet, "mode=1777", shm_size]),  # noqa: S108
         _mount("/dev/mqueue", "mqueue", quiet),
         _mount("/sys", "sysfs", [*quiet, "ro"]),
         _mount("/sys/fs/cgroup", "cgroup", [*quiet, "relatime", "ro"]),

@@ -88,10 +88,12 @@ class LoopDriver(UnitDriver):
         return directory / "fs"
 
     def resize(self, unit: str, limit: int) -> None:
-        mounted = self.path(unit)
-        image = mounted.parent / "disk.img"
+        directory = super().path(unit)
+        image = directory / "disk.img"
+        if os.stat(image).st_size == max(limit + _inherited(directory), _SMALLEST) >> 12 << 12:
+            return
         refuse_shrinking(unit, self.usage(unit), limit)
-        limit += _inherited(mounted.parent)
+        limit += _inherited(directory)
         if limit < os.stat(image).st_size:
             raise Conflict(
                 f"the disk of {unit} can't be made smaller while it exists",

@@ -278,14 +278,16 @@ class AsyncSandbox:
     async def update(
         self,
         *,
+        limits: Limits | None = None,
         env: Mapping[str, str | None] | None = None,
         labels: Mapping[str, str] | None = None,
         lifecycle: Lifecycle | None = None,
         secrets: Sequence[object] | None = None,
     ) -> None:
-        """Change it: what `env` and `lifecycle` name, and all of `labels` and `secrets`. In `env`, None unsets one
-        variable."""
+        """Change it: what `limits`, `env` and `lifecycle` name, and all of `labels` and `secrets`. In `env`, None
+        unsets one variable. Limits below what it uses are a Conflict, and leave all as it was."""
         change = UpdateRequest(
+            limits=limits,
             env=texts(env, "env") if env is not None else None,
             labels=texts(labels, "labels") if labels is not None else None,
             lifecycle=lifecycle,
