@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 
 from skerry.errors import SkerryError
@@ -15,6 +15,7 @@ from skerry.errors import SkerryError
 _LONGEST_LINE = 1 << 16
 _KEPT_LINES = 20
 _UNSHARE = ("unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc")
+_NO_NETWORK = ("--net", "--ipc", "--uts")
 _WALL = ("setpriv", "--pdeathsig", "KILL", "--", *_UNSHARE)
 
 
@@ -25,22 +26,32 @@ class Line:
     text: str | None
 
 
-def lines(argv: list[str], env: dict[str, str], what: str, timeout: float = 3600.0) -> Iterator[Line]:
+def lines(
+    argv: list[str],
+    env: dict[str, str],
+    what: str,
+    timeout: float = 3600.0,
+    *,
+    stdin: int = subprocess.DEVNULL,
+    cwd: str | os.PathLike[str] = "/",
+    isolated: bool = False,
+) -> Generator[Line, None, None]:
     """Runs a command and yields its output (both streams) as it comes; raises if it fails or takes too long.
 
     A pid namespace ends every descendant with its first process, also those that made sessions of their own; that
     process has the parent-death signal, so `kill -9` of the builder is enough. The mount namespace goes with them.
+    `isolated`: with no network either.
     If the consumer stops early (an error in a progress callback, a cancelled build), everything is killed at once.
     """
     child = subprocess.Popen(
-        [*_WALL, "--", *argv],
+        [*_WALL, *(_NO_NETWORK if isolated else ()), "--", *argv],
         env=env,
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
         umask=0o022,
-        cwd="/",
+        cwd=cwd,
     )
     recent: list[str] = []
     try:

@@ -1,0 +1,160 @@
+"""Streams of strangers, plain or compressed, read with a bound on what comes out. The first bytes tell which."""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from skerry.images.tar import Damaged
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+_IN: Final = 256 << 10
+_OUT: Final = 1 << 20
+_LZMA_MEMORY: Final = 256 << 20
+_ZSTD_WINDOW: Final = 27  # 128 MiB, what every decoder must take
+_FREE: Final = 1 << 30  # so much may come out of however little
+_GZIP, _XZ, _ZSTD = b"\x1f\x8b", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd"
+
+
+class _Decoder(Protocol):
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    @property
+    def needs_input(self) -> bool: ...
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+class _Gzip:
+    """zlib's, with the manners of the others."""
+
+    def __init__(self) -> None:
+        self._zlib = zlib.decompressobj(wbits=31)
+        self._full = False  # there may be more in it than it was allowed to give
+
+    @property
+    def eof(self) -> bool:
+        return self._zlib.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._zlib.unused_data
+
+    @property
+    def needs_input(self) -> bool:
+        return not (self._zlib.unconsumed_tail or self._full)
+
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        out = self._zlib.decompress(self._zlib.unconsumed_tail + data, max_length)
+        self._full = len(out) == max_length
+        return out
+
+
+def _zstd() -> _Decoder:
+    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _ZSTD_WINDOW})
+
+
+def _lzma() -> _Decoder:
+    return lzma.LZMADecompressor(memlimit=_LZMA_MEMORY)
+
+
+class Source:
+    """What comes out of a file descriptor. `came` counts bytes that were read from it, `gave` those that came out;
+    `digest` is of the latter, and whole once `drain` has read the rest."""
+
+    def __init__(self, fd: int, most: int, ratio: int, tick: Callable[[], None] = lambda: None) -> None:
+        self._fd, self._most, self._ratio, self._tick = fd, most, ratio, tick
+        self.came = self.gave = 0
+        self._hash = hashlib.sha256()
+        first = self._take()
+        self._make = _decoder(first)
+        self.compressed = self._make is not None
+        self._pieces = self._decoded(first) if self._make is not None else self._plain(first)
+        self._held = bytearray()
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{self._hash.hexdigest()}"
+
+    def read(self, size: int) -> bytes:
+        held = self._held
+        while len(held) < size:
+            piece = next(self._pieces, b"")
+            if not piece:
+                break
+            self._account(piece)
+            held += piece
+        out = bytes(memoryview(held)[:size])
+        del held[: len(out)]
+        return out
+
+    def drain(self) -> None:
+        """To the end, past the archive's: what is cut or forged shows there."""
+        self._held.clear()
+        for piece in self._pieces:
+            self._account(piece)
+
+    def _account(self, piece: bytes) -> None:
+        self._hash.update(piece)
+        self.gave += len(piece)
+        if self.gave > self._most:
+            raise Damaged(f"the archive holds more than {self._most} bytes")
+        if self.gave > max(_FREE, self._ratio * self.came):
+            raise Damaged(f"the archive is a bomb: {self.came} bytes became {self.gave} so far")
+        self._tick()
+
+    def _take(self) -> bytes:
+        """A piece of what comes; the first one holds what tells the kind, however slowly a pipe is filled."""
+        data = os.read(self._fd, _IN)
+        while 0 < self.came + len(data) < len(_XZ) and (more := os.read(self._fd, _IN)):
+            data += more
+        self.came += len(data)
+        return data
+
+    def _plain(self, data: bytes) -> Iterator[bytes]:
+        while data:
+            yield data
+            data = self._take()
+
+    def _decoded(self, data: bytes) -> Iterator[bytes]:
+        """Members or frames one after the other: pigz, eStargz and zstd:chunked write several."""
+        assert self._make is not None  # noqa: S101 - asked before
+        while data:
+            decoder = self._make()
+            yield from self._member(decoder, data)
+            data = decoder.unused_data or self._take()
+            if not data.strip(b"\0"):
+                data = b""  # padding of a tape
+
+    def _member(self, decoder: _Decoder, data: bytes) -> Iterator[bytes]:
+        try:
+            while True:
+                out = decoder.decompress(data, _OUT)
+                if out:
+                    yield out
+                if decoder.eof:
+                    return
+                data = self._take() if decoder.needs_input else b""
+                if decoder.needs_input and not data:
+                    raise Damaged("the compressed archive breaks off before its end")
+        except (zlib.error, lzma.LZMAError, zstd.ZstdError, EOFError) as error:
+            raise Damaged(f"the compressed archive is damaged: {error}") from None
+
+
+def _decoder(first: bytes) -> Callable[[], _Decoder] | None:
+    if first.startswith(_GZIP):
+        return _Gzip
+    if first.startswith(_XZ):
+        return _lzma
+    skippable = first[1:4] == b"\x2a\x4d\x18" and 0x50 <= first[0] <= 0x5F
+    return _zstd if first.startswith(_ZSTD) or skippable else None

@@ -1,0 +1,269 @@
+"""`python -m skerry.images.unpacker`: a layer's archive comes in on stdin and becomes the files of this directory.
+
+A process of its own (see `unpack`), locked into the directory before it reads the first byte. So a link in an archive
+leads nowhere but to another place of the same tree. It tells in lines of JSON on stdout how it gets on.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import sys
+import time
+from typing import Any, Final
+
+from skerry.images.confine import confine
+from skerry.images.decompress import Source
+from skerry.images.tar import Damaged, Entry, Reader
+
+_WHITEOUT, _AUFS, _OPAQUE = b".wh.", b".wh..wh.", b".wh..wh..opq"
+_NOTICES: Final = 100
+_NOBODY, _LAST_ID = 65534, 65535  # a sandbox has 65,536 ids
+_INTERVAL: Final = 0.2
+_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+# Directories that an archive goes into without naming them get the mode that they have everywhere.
+_USUAL: Final = {b"tmp": 0o1777, b"var/tmp": 0o1777, b"root": 0o700}
+_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
+_ITS_FAULT: Final = frozenset(
+    (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EMLINK)
+)
+
+
+class Unpacker:
+    """One archive. Paths are relative to the root, which is the tree itself."""
+
+    def __init__(self, bounds: dict[str, int], whiteouts: bool) -> None:
+        self._bounds, self._whiteouts = bounds, whiteouts
+        self._source = Source(0, bounds["bytes"], bounds["ratio"], self._tick)
+        self._reader = Reader(self._source.read)
+        self._told = 0.0
+        self._directories: dict[bytes, int] = {}  # those that are there, with their time
+        self._opaque: set[bytes] = set()
+        self._entries = self._files = self._noticed = 0
+
+    def run(self) -> dict[str, Any]:
+        for entry in self._reader:
+            self._entries += 1
+            if self._entries > self._bounds["entries"]:
+                raise Damaged(f"the archive has more than {self._bounds['entries']} entries")
+            self._place(entry)
+        if not self._reader.ended and not self._source.compressed:
+            raise Damaged("the archive breaks off before its end")
+        self._source.drain()
+        for path, when in self._directories.items():
+            os.utime(path or b".", ns=(when, when), follow_symlinks=False)
+        for path in sorted(self._opaque):
+            _tell({"opaque": os.fsdecode(path)})
+        return {
+            "entries": self._entries, "files": self._files, "bytes": self._source.gave, "read": self._source.came,
+            "digest": self._source.digest, "unsaid": max(0, self._noticed - _NOTICES),
+        }  # fmt: skip
+
+    # -- one entry ----------------------------------------------------------------------------------------------------
+
+    def _place(self, entry: Entry) -> None:
+        above, _, name = entry.path.rpartition(b"/")
+        if self._whiteouts and _WHITEOUT in entry.path and self._hidden(entry.path, above, name):
+            return
+        if entry.kind == "device":
+            self._notice(f"left out {_text(entry.path)}: it is a device or a FIFO")
+            return
+        path = _join(self._enter(above), name)
+        if entry.kind == "directory":
+            self._directory(entry, path)
+            return
+        self._clear(path)
+        if entry.kind == "file":
+            self._file(entry, path)
+        elif entry.kind == "link":
+            os.symlink(entry.link, path)
+            os.chown(path, *self._owner(entry), follow_symlinks=False)
+            os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
+        else:
+            self._hard_link(entry, path)
+
+    def _hidden(self, path: bytes, above: bytes, name: bytes) -> bool:
+        """Whether this is a mark that a lower layer's file is gone, which is made here; or a thing of aufs."""
+        if any(part.startswith(_WHITEOUT) for part in above.split(b"/")):
+            return True
+        if not name.startswith(_WHITEOUT):
+            return False
+        if name == _OPAQUE:
+            self._opaque.add(self._enter(above))
+        elif not name.startswith(_AUFS):
+            gone = name[len(_WHITEOUT) :]
+            if gone in (b"", b".", b".."):
+                raise Damaged(f"the archive hides what can't be hidden: {_text(path)}")
+            self._hide(_join(self._enter(above), gone))
+        return True
+
+    def _hide(self, path: bytes) -> None:
+        """What this layer itself has at that place stays; of a directory, nothing from below shows through."""
+        try:
+            found = os.lstat(path)
+        except FileNotFoundError:
+            os.mknod(path, stat.S_IFCHR, os.makedev(0, 0))  # needs no CAP_MKNOD since Linux 5.8
+            return
+        if stat.S_ISDIR(found.st_mode):
+            self._opaque.add(path)
+
+    def _directory(self, entry: Entry, path: bytes) -> None:
+        if path not in self._directories:
+            self._make_directory(path)
+        os.chown(path or b".", *self._owner(entry), follow_symlinks=False)
+        os.chmod(path or b".", entry.mode)
+        self._xattrs(entry, path or b".")
+        self._directories[path] = entry.mtime_ns
+
+    def _file(self, entry: Entry, path: bytes) -> None:
+        fd = os.open(path, _FILE, 0o600)
+        try:
+            for piece in self._reader.content():
+                view = memoryview(piece)
+                while view:
+                    view = view[os.write(fd, view) :]
+            os.fchown(fd, *self._owner(entry))
+            os.fchmod(fd, entry.mode)
+            self._xattrs(entry, fd)
+            os.utime(fd, ns=(entry.mtime_ns, entry.mtime_ns))
+        finally:
+            os.close(fd)
+        self._files += 1
+
+    def _hard_link(self, entry: Entry, path: bytes) -> None:
+        try:
+            kind = os.lstat(entry.link).st_mode
+            if stat.S_ISREG(kind) or stat.S_ISLNK(kind):
+                os.link(entry.link, path, follow_symlinks=False)
+                return
+        except FileNotFoundError:
+            pass
+        raise Damaged(
+            f"the archive has a second name for what is no file of it: {_text(entry.path)} for {_text(entry.link)}"
+        )
+
+    # -- places -------------------------------------------------------------------------------------------------------
+
+    def _enter(self, above: bytes) -> bytes:
+        """The directory of an entry, made if the archive did not; where it really is, if a link of this layer leads
+        there. Every path that is kept is such a one."""
+        if not above or above in self._directories:
+            return above
+        upper, _, name = above.rpartition(b"/")
+        path = _join(self._enter(upper), name)
+        try:
+            mode = os.lstat(path).st_mode
+        except FileNotFoundError:
+            mode = stat.S_IFCHR
+        if stat.S_ISCHR(mode):  # nothing, or a whiteout
+            self._make_directory(path)
+        elif stat.S_ISLNK(mode):
+            path = os.path.realpath(b"/" + path, strict=True)[1:]
+            mode = os.lstat(path or b".").st_mode
+        if stat.S_ISREG(mode):
+            raise Damaged(f"the archive has something below what is no directory: {_text(above)}")
+        return path
+
+    def _make_directory(self, path: bytes) -> None:
+        if path and (was := self._clear(path, keep_directory=True)) != "directory":
+            os.mkdir(path)
+            os.chmod(path, _USUAL.get(path, 0o755))
+            if was == "whiteout":
+                self._opaque.add(path)
+        self._directories.setdefault(path, 0)
+
+    def _clear(self, path: bytes, keep_directory: bool = False) -> str:
+        """Frees the place, since a later entry stands for an earlier one. Gives what was there."""
+        try:
+            mode = os.lstat(path).st_mode
+        except FileNotFoundError:
+            return "nothing"
+        if not stat.S_ISDIR(mode):
+            os.unlink(path)
+            return "whiteout" if stat.S_ISCHR(mode) else "file"
+        if not keep_directory:
+            self._remove(path)
+        return "directory"
+
+    def _remove(self, path: bytes) -> None:
+        for name in os.listdir(path):
+            below = _join(path, name)
+            if stat.S_ISDIR(os.lstat(below).st_mode):
+                self._remove(below)
+            else:
+                os.unlink(below)
+        os.rmdir(path)
+        self._directories.pop(path, None)
+        self._opaque.discard(path)
+
+    # -- what an entry may keep of itself -----------------------------------------------------------------------------
+
+    def _owner(self, entry: Entry) -> tuple[int, int]:
+        if entry.uid > _LAST_ID or entry.gid > _LAST_ID:
+            self._notice(f"{_text(entry.path)} belongs to {entry.uid}:{entry.gid}, which no sandbox has: now to nobody")
+        return (
+            entry.uid if entry.uid <= _LAST_ID else _NOBODY,
+            entry.gid if entry.gid <= _LAST_ID else _NOBODY,
+        )
+
+    def _xattrs(self, entry: Entry, of: int | bytes) -> None:
+        """Those of users alone: others are words to the host's kernel (capabilities, labels, overlay's own marks)."""
+        for name, value in entry.xattrs.items():
+            if not name.startswith(b"user.") or name.startswith(b"user.overlay."):
+                self._notice(f"left out the attribute {_text(name)} of {_text(entry.path)}")
+                continue
+            try:
+                os.setxattr(of, name, value)
+            except (OSError, ValueError):
+                self._notice(f"this host's disk does not take the attribute {_text(name)} of {_text(entry.path)}")
+
+    def _notice(self, text: str) -> None:
+        self._noticed += 1
+        if self._noticed <= _NOTICES:
+            _tell({"notice": text})
+
+    # -- how it gets on -----------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        if now - self._told < _INTERVAL:
+            return
+        self._told = now
+        _tell({"read": self._source.came})
+        found = os.statvfs(".")
+        if found.f_bavail * found.f_frsize < self._bounds["reserve"]:
+            raise OSError(errno.ENOSPC, "the reserve of the host's disk is reached")
+
+
+def _join(above: bytes, name: bytes) -> bytes:
+    return above + b"/" + name if above else name
+
+
+def _text(raw: bytes) -> str:
+    return ascii(raw[:200].decode("utf-8", "replace"))[1:-1]
+
+
+def _tell(what: dict[str, Any]) -> None:
+    os.write(1, json.dumps(what).encode() + b"\n")
+
+
+def main() -> None:
+    bounds = json.loads(sys.argv[1])
+    confine()
+    try:
+        done = Unpacker(bounds, whiteouts=sys.argv[2] == "layer").run()
+    except Damaged as error:
+        _tell({"damaged": error.message, "hint": error.hint})
+    except MemoryError:
+        _tell({"damaged": "the archive needs more memory to be read than it may have"})
+    except OSError as error:
+        word = "full" if error.errno in _FULL else "damaged" if error.errno in _ITS_FAULT else "failed"
+        _tell({word: f"{error.strerror}: {_text(os.fsencode(error.filename))}" if error.filename else str(error)})
+    else:
+        _tell({"done": done})
+
+
+if __name__ == "__main__":
+    main()
