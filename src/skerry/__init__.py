@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     )
     from skerry.types import (
         Attempt,
+        Change,
+        Changes,
         Event,
         FileEvent,
         FileInfo,
@@ -90,6 +92,8 @@ __all__ = [
     "AsyncSnapshot",
     "AsyncTerminal",
     "Attempt",
+    "Change",
+    "Changes",
     "Client",
     "CommandFailed",
     "CommandTimeout",

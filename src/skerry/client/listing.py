@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from skerry.types import Entries, FileInfo, Matches, Patched, real_path
+from skerry.types import Changes, Entries, FileInfo, Matches, Patched, real_path
 
 
 class FileList(list[FileInfo]):
@@ -39,3 +39,8 @@ def real_matches(told: Matches) -> Matches:
 
 def real_patched(told: Patched) -> Patched:
     return Patched(files=[replace(one, path=real_path(one.path, one.raw_path)) for one in told.files])
+
+
+def real_changes(told: Changes) -> Changes:
+    changes = [replace(one, path=real_path(one.path, one.raw_path), raw_path=None) for one in told.changes]
+    return replace(told, changes=tuple(changes))

@@ -34,5 +34,9 @@ def get(ref: str) -> Request:
     return Request("GET", snapshot_path(ref))
 
 
+def changes(ref: str, to: str | None) -> Request:
+    return Request("GET", snapshot_path(ref, "changes"), parameters(to=to))
+
+
 def delete(ref: str) -> Request:
     return Request("DELETE", snapshot_path(ref))

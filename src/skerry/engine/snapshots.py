@@ -9,7 +9,7 @@ import asyncio
 import builtins
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -95,6 +95,30 @@ class Snapshots:
                         await drop(self.host, layer)
                         raise
 
+    @asynccontextmanager
+    async def passing(self, live: Live) -> AsyncIterator[Captured]:
+        """The same for one that only looks: the sandbox is held no longer than it takes, and the layer goes again."""
+        ready: asyncio.Future[Captured] = asyncio.get_running_loop().create_future()
+        over = asyncio.Event()
+        work = asyncio.ensure_future(self._grip.uncut(self._pass(live, ready, over)))
+        try:
+            await asyncio.wait((work, ready), return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                work.result()
+            yield ready.result()
+        finally:
+            over.set()
+            await asyncio.wait((work,))
+            work.exception()
+
+    async def _pass(self, live: Live, ready: asyncio.Future[Captured], over: asyncio.Event) -> None:
+        async with AsyncExitStack() as stack:
+            async with self.captured(live) as captured:
+                stack.push_async_callback(drop, self.host, captured.layer)
+                stack.enter_context(self.pinned(captured.layer, *live.row.spec.layers))
+            ready.set_result(captured)
+            await over.wait()
+
     def _check_name(self, owner: str, name: str | None) -> None:
         if name is None:
             return
@@ -148,6 +172,12 @@ class Snapshots:
                 self.table.touch(found)
             return [found] if found is not None else []
         return self.table.list(None if caller.scope == "admin" else caller.owner, kind or "kept")
+
+    def sandbox(self, caller: Caller, ref: str) -> Live | None:
+        try:
+            return self._grip.find(caller, ref)
+        except NotFound:
+            return None
 
     def of(self, caller: Caller, ref: str) -> builtins.list[SnapshotInfo]:
         """All that were taken of one sandbox, oldest first."""

@@ -132,6 +132,8 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", f"{ONE}/snapshots", snapshots.of_one, "use", "List what was taken of it, oldest first", errors=(404,)),
     Route("GET", "/v1/snapshots", snapshots.list_, "use", "List snapshots"),
     Route("GET", SNAPSHOT, snapshots.get, "use", "One snapshot", errors=(404,)),
+    Route("GET", f"{SNAPSHOT}/changes", snapshots.changes, "use", "What changed from it to another point",
+          errors=(404, 409, 429, 503)),
     Route("DELETE", SNAPSHOT, snapshots.remove, "use", "Delete a snapshot on which nothing stands", 204, (404, 409)),
 
     Route("GET", "/v1/images", images.list_, "use", "List images"),

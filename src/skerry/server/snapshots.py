@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from msgspec import Meta
+
+from skerry.engine.comparing import compare
 from skerry.errors import InvalidRequest, NotFound
 from skerry.server.call import Call, Nothing
-from skerry.types import NAME, Answer, SnapshotInfo, SnapshotRequest, Value
+from skerry.storage.changes import MOST
+from skerry.types import NAME, Answer, Changes, SnapshotInfo, SnapshotRequest, Value, check_text
 
 
 class SnapshotQuery(Value, frozen=True, kw_only=True):
@@ -18,6 +22,18 @@ class SnapshotQuery(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.kind is not None and self.key is not None:
             raise InvalidRequest("kind: not together with key")
+
+
+class ChangesQuery(Value, frozen=True, kw_only=True):
+    """`to`: a snapshot, a sandbox (as it is now) or an image; without it, the sandbox that the snapshot was taken of.
+    `limit`: the most changes to tell."""
+
+    to: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=MOST)] = MOST
+
+    def __post_init__(self) -> None:
+        if self.to is not None:
+            check_text("to", self.to)
 
 
 class SnapshotList(Answer, frozen=True, kw_only=True):
@@ -38,6 +54,11 @@ async def list_(call: Call[SnapshotQuery, Nothing]) -> SnapshotList:
 
 async def get(call: Call[Nothing, Nothing]) -> SnapshotInfo:
     return await call.engine.snapshots.get(call.caller, ref_of(call))
+
+
+async def changes(call: Call[ChangesQuery, Nothing]) -> Changes:
+    work = compare(call.engine.snapshots, call.caller, ref_of(call), call.query.to, call.query.limit)
+    return await call.while_here(work)
 
 
 async def remove(call: Call[Nothing, Nothing]) -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 from skerry.client import snapshot_requests as requests
 from skerry.client._async.client import AsyncClient
+from skerry.client.listing import real_changes
 from skerry.client.snapshot_requests import SnapshotList
-from skerry.types import SnapshotInfo
+from skerry.types import Changes, SnapshotInfo
 
 if TYPE_CHECKING:
     from skerry.client._async.sandbox import AsyncSandbox
@@ -66,6 +67,12 @@ class AsyncSnapshot:
         request = requests.list_all(kind, key) if ref is None else requests.of(ref)
         answer = await client.value(request, SnapshotList)
         return [cls(client, info) for info in answer.snapshots if kind in (None, info.kind)]
+
+    async def changes(self, to: str | AsyncSnapshot | AsyncSandbox | None = None) -> Changes:
+        """The paths that were added, modified or deleted from this snapshot to another point: another snapshot, a
+        sandbox as it is now, or an image; without `to`, the sandbox that it was taken of. Times alone don't count."""
+        ref = to if to is None or isinstance(to, str) else to.id
+        return real_changes(await self.client.value(requests.changes(self.id, ref), Changes))
 
     async def delete(self) -> None:
         """Refused (Conflict) while a sandbox, an image or another snapshot stands on it."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 from skerry.client import snapshot_requests as requests
 from skerry.client._sync.client import Client
+from skerry.client.listing import real_changes
 from skerry.client.snapshot_requests import SnapshotList
-from skerry.types import SnapshotInfo
+from skerry.types import Changes, SnapshotInfo
 
 if TYPE_CHECKING:
     from skerry.client._sync.sandbox import Sandbox
@@ -67,6 +68,12 @@ class Snapshot:
         request = requests.list_all(kind, key) if ref is None else requests.of(ref)
         answer = client.value(request, SnapshotList)
         return [cls(client, info) for info in answer.snapshots if kind in (None, info.kind)]
+
+    def changes(self, to: str | Snapshot | Sandbox | None = None) -> Changes:
+        """The paths that were added, modified or deleted from this snapshot to another point: another snapshot, a
+        sandbox as it is now, or an image; without `to`, the sandbox that it was taken of. Times alone don't count."""
+        ref = to if to is None or isinstance(to, str) else to.id
+        return real_changes(self.client.value(requests.changes(self.id, ref), Changes))
 
     def delete(self) -> None:
         """Refused (Conflict) while a sandbox, an image or another snapshot stands on it."""

@@ -1,0 +1,84 @@
+"""What changed between snapshots, sandboxes and images, on real sandboxes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from serving import Server
+
+from skerry import Changes, Client, Sandbox, Snapshot
+from skerry.errors import Conflict, NotFound
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.address) as made:
+        yield made
+
+
+def told(found: Changes) -> dict[str, str]:
+    assert not found.truncated
+    return {one.path: one.kind for one in found.changes}
+
+
+def in_storage(server: Server) -> set[str]:
+    pool = server.state_dir / "pool"
+    return {f"{place}/{name}" for place in ("s", "t") for name in os.listdir(pool / place)}
+
+
+def test_what_changed_since_is_told_from_any_point_to_any_other(client: Client, server: Server) -> None:
+    with Sandbox(server=client) as sandbox:
+        sandbox.run("mkdir /opt/app; echo 1 > /opt/app/one; echo 1 > /opt/app/two; mkfifo /opt/pipe", user="root")
+        first = sandbox.snapshot()
+        before = in_storage(server)
+        assert first.changes().changes == ()
+        script = (
+            "echo 2 > /opt/app/one; rm /opt/app/two; touch $'/opt/\\377'; rm /etc/motd; touch /opt/pipe; mv /srv /s"
+        )
+        sandbox.run(["bash", "-c", script], user="root")
+        expected = {
+            "/etc/motd": "deleted", "/opt/app/one": "modified", "/opt/app/two": "deleted",
+            os.fsdecode(b"/opt/\xff"): "added", "/s": "added", "/srv": "deleted",
+        }  # fmt: skip
+        assert told(first.changes()) == expected  # through a snapshot that is gone again
+        sandbox.pause()
+        assert told(first.changes(sandbox)) == expected
+        assert sandbox.info().state == "paused"
+        assert in_storage(server) == before
+        second = sandbox.snapshot()
+        assert told(first.changes(second)) == expected
+        assert second.changes(sandbox.id).changes == ()
+        assert told(second.changes("base")).items() >= {"/opt/app": "deleted", "/etc/motd": "added"}.items()
+        types = {one.path: one.type for one in second.changes("base").changes}
+        assert (types["/opt/app"], types["/opt/pipe"], types["/opt/app/one"]) == ("directory", "other", "file")
+    with pytest.raises(Conflict, match="no sandbox any more"):
+        first.changes()
+    for snapshot in (second, first):
+        snapshot.delete()
+
+
+def test_two_sandboxes_of_one_snapshot_are_compared_by_what_is_in_their_files(client: Client) -> None:
+    """Written at the same moment, of the same size, under the same inode number: times say nothing here."""
+    with Sandbox(server=client) as source:
+        snapshot = source.snapshot()
+    with Sandbox(snapshot, server=client) as one, Sandbox(snapshot, server=client) as other:
+        for sandbox, text in ((one, "a"), (other, "b")):
+            sandbox.run(f"echo {text} > /workspace/x; echo same > /workspace/y; touch -d @1 /workspace/?")
+        mine = one.snapshot()
+        assert told(mine.changes(other)) == {"/workspace/x": "modified"}
+        mine.delete()
+    snapshot.delete()
+
+
+def test_what_is_another_owners_or_nowhere_is_not_found(client: Client, server: Server) -> None:
+    token = client.tokens.create(scope="use").secret
+    with Sandbox(server=client) as sandbox, Client(server.address, token=token) as stranger:
+        snapshot = sandbox.snapshot("mine")
+        for ref in ("nothing", "sb-aaaaaaaaaa", "..", "a b"):
+            with pytest.raises(NotFound, match="to: there is no"):
+                snapshot.changes(ref)
+        with pytest.raises(NotFound):
+            Snapshot(stranger, snapshot.info).changes("base")
+        snapshot.delete()
