@@ -19,6 +19,8 @@ from skerry.errors import NotFound
 from skerry.images import recipe_digest
 from skerry.storage import ImageStore, LayerStore
 
+os.environ.setdefault("SKERRY_POOL_SIZE", "0")  # a test of the pool asks for one
+
 
 @pytest.fixture(scope="session")
 def base_store() -> Path:

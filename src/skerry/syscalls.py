@@ -19,6 +19,7 @@ FSCONFIG_CMD_CREATE: Final = 6
 FSCONFIG_CMD_RECONFIGURE: Final = 7
 FSPICK_CLOEXEC: Final = 1
 FSPICK_EMPTY_PATH: Final = 8
+CLONE_NEWUTS: Final = 0x04000000
 MOUNT_ATTR_RDONLY: Final = 0x1
 MOUNT_ATTR_NOSUID: Final = 0x2
 MOUNT_ATTR_NODEV: Final = 0x4
@@ -126,6 +127,12 @@ def fsconfig_reconfigure(fd: int) -> None:
 
 def fsconfig_create(fd: int) -> None:
     _call("fsconfig create", _FSCONFIG, fd, FSCONFIG_CMD_CREATE, None, None, 0)
+
+
+def setns(fd: int, kind: int) -> None:
+    """Of this thread."""
+    if _libc.setns(fd, kind) < 0:
+        raise _failure("setns")
 
 
 def fsmount(fd: int, attributes: int) -> int:

@@ -12,7 +12,7 @@ SKERRY = [sys.executable, "-m", "skerry"]
 
 def environment(**more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SKERRY_")}
-    return {**kept, **more}
+    return {**kept, "SKERRY_POOL_SIZE": "0", **more}
 
 
 def skerry(

@@ -14,9 +14,12 @@ from serving import Server, wait_until
 
 from skerry.engine import faults
 
-KEY = {"Idempotency-Key": "the-one-key"}
 LIMITS = {"cpus": 1.0, "memory": "256M", "disk": "48M", "pids": 100, "open_files": 1024}
 OTHER = {"cpus": 0.5, "memory": "128M", "disk": "96M", "pids": 200, "open_files": 512}  # some less, some more
+
+
+def key(point: str) -> dict[str, str]:
+    return {"Idempotency-Key": point}
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +32,8 @@ def house(make_server: Callable[[], Server]) -> Iterator[Server]:
 def drive(http: httpx.Client, point: str) -> None:
     """Do what passes the point; the connection breaks there."""
     verb = point.partition(".")[0]
-    if verb in ("create", "start"):
-        http.post("/v1/sandboxes", json={"name": "subject"}, headers=KEY).raise_for_status()
+    if verb in ("create", "start", "claim"):
+        http.post("/v1/sandboxes", json={"name": "subject"}, headers=key(point)).raise_for_status()
     elif verb == "limits":
         http.patch("/v1/sandboxes/subject", json={"limits": OTHER}).raise_for_status()
     elif verb == "stop":
@@ -42,6 +45,10 @@ def drive(http: httpx.Client, point: str) -> None:
 def state_of(http: httpx.Client) -> str | None:
     answer = http.get("/v1/sandboxes/subject")
     return answer.json()["state"] if answer.status_code == 200 else None
+
+
+def is_ready(http: httpx.Client) -> bool:
+    return any(image["ready"] for image in http.get("/v1/pool").json()["images"])
 
 
 def run(http: httpx.Client, line: str) -> str:
@@ -67,8 +74,11 @@ def held(http: httpx.Client) -> dict[str, object]:
 @pytest.mark.parametrize("point", faults.LIFE)
 def test_a_server_killed_at_any_step_leaves_a_sandbox_complete_or_gone(house: Server, point: str) -> None:
     made_before = point.partition(".")[0] in ("stop", "delete", "limits")
-    house.start(SKERRY_FAULT=point)
+    pool = {"SKERRY_POOL_SIZE": "1", "SKERRY_POOL_IMAGES": "base"} if point.startswith("claim") else {}
+    house.start(SKERRY_FAULT=point, **pool)
     with house.http() as http:
+        if pool:
+            wait_until(lambda: is_ready(http), "a ready sandbox")
         if made_before:
             made = http.post("/v1/sandboxes", json={"name": "subject", "limits": LIMITS})
             assert made.status_code == 201, made.text
@@ -89,7 +99,7 @@ def test_a_server_killed_at_any_step_leaves_a_sandbox_complete_or_gone(house: Se
                 assert held(http) == told
         else:
             first = http.get("/v1/sandboxes/subject").json().get("id")
-            again = http.post("/v1/sandboxes", json={"name": "subject"}, headers=KEY)
+            again = http.post("/v1/sandboxes", json={"name": "subject"}, headers=key(point))
             assert again.status_code == 201, again.text
             assert first in (None, again.json()["id"])
             assert run(http, "echo alive") == "alive\n"
@@ -124,15 +134,18 @@ def test_every_step_that_a_life_passes_is_a_fault_point(house: Server) -> None:
     script = (
         "import asyncio, sys\n"
         "from skerry.config import load\n"
-        "from skerry.engine import faults, lifecycle, limits\n"
+        "from skerry.engine import claims, creation, faults, lifecycle, limits\n"
         "from skerry.engine.engine import Engine\n"
         "from skerry.types import Caller, CreateRequest, Limits, UpdateRequest\n"
         "seen = []\n"
         "passed = faults.passed\n"
-        "lifecycle.passed = limits.passed = lambda name: (passed(name), seen.append(name))\n"
+        "for module in (lifecycle, limits, claims, creation):\n"
+        "    module.passed = lambda name: (passed(name), seen.append(name))\n"
         "async def main():\n"
         "    engine = Engine(load()); await engine.open()\n"
         "    me = Caller(owner='local', scope='admin')\n"
+        "    await engine.pool.set('base', 1)\n"
+        "    while not engine.pool.info().images[0].ready: await asyncio.sleep(0.01)\n"
         "    info = await engine.create(me, CreateRequest())\n"
         "    await engine.update(me, info.id, UpdateRequest(limits=Limits(cpus=0.5)))\n"
         "    await engine.stop(me, info.id); await engine.delete(me, info.id); await engine.close()\n"

@@ -19,6 +19,7 @@ from skerry.cli import (
     files,
     images,
     network,
+    pool,
     previews,
     processes,
     run,
@@ -67,7 +68,7 @@ for command in (
     sandboxes.stop, sandboxes.resume, sandboxes.pause,
     previews.expose, previews.previews, previews.forward,
     files.cp, processes.ps, processes.logs, processes.wait, processes.kill, network.network, events.events,
-    images.image, tokens.token, server.server, server.serve,
+    images.image, pool.pool, tokens.token, server.server, server.serve,
     doctor.doctor, setup.setup, settings.config, completion.completion,
 ):  # fmt: skip
     skerry.add_command(command)

@@ -16,6 +16,7 @@ from skerry.types import (
     NAME,
     SANDBOX_ID,
     CreateRequest,
+    PoolRequest,
     Pty,
     RunRequest,
     SessionRequest,
@@ -227,6 +228,14 @@ def image(name: str, method: str = "GET") -> Request:
 def build_image(name: str, rebuild: bool) -> Request:
     request = json_request("POST", "/v1/images", {"name": name, "rebuild": rebuild})
     return replace(request, accept=NDJSON, read_timeout=None)
+
+
+def pool(method: str = "GET") -> Request:
+    return Request(method, "/v1/pool")
+
+
+def set_pool(image: str, wanted: int) -> Request:
+    return json_request("PUT", "/v1/pool", PoolRequest(image=_name(image), wanted=wanted))
 
 
 def create_token(scope: str, owner: str | None, note: str | None) -> Request:

@@ -18,6 +18,7 @@ from skerry._version import __version__
 from skerry.config import Settings
 from skerry.engine import egress, furnishing, lifecycle, limits, place, plan, recovery
 from skerry.engine.attempts import Attempts
+from skerry.engine.creation import Creation
 from skerry.engine.database import Database
 from skerry.engine.events import Events
 from skerry.engine.files import Files
@@ -25,13 +26,14 @@ from skerry.engine.images import Images
 from skerry.engine.live import Live
 from skerry.engine.network import Doors
 from skerry.engine.policies import Policies
+from skerry.engine.pool import Pool
 from skerry.engine.ports import Ports
 from skerry.engine.preview_listener import PreviewListener
 from skerry.engine.previews import Previews
 from skerry.engine.processes import Processes
 from skerry.engine.reach import Reach
 from skerry.engine.reaper import Ends, Reaper
-from skerry.engine.rows import HALF_ENDED, Row, Rows
+from skerry.engine.rows import HALF_ENDED, Rows
 from skerry.engine.sessions import Sessions
 from skerry.engine.snapshot_table import SnapshotTable
 from skerry.engine.snapshots import Grip, Snapshots
@@ -42,7 +44,6 @@ from skerry.errors import (
     Conflict,
     HostUnsupported,
     NotFound,
-    QuotaExceeded,
     SandboxUnavailable,
     SkerryError,
 )
@@ -84,6 +85,8 @@ class Engine:
         self.sessions = Sessions(self._use, self.processes, self._spawn)
         self.terminals = Terminals(self.processes)
         self.snapshots = Snapshots(Grip(self._find, self._held, self._uncut, self._spawn, self._lives))
+        self.pool = Pool(settings, self._spawn, self._uncut, self._turn, self._is_starting, self._count)
+        self._creation = Creation(settings, self._lives, self.pool, self._turn, self._forget_if_deleted)
         self.network = Policies(settings, self._find, self._held, self._uncut, lambda sandbox: self._lives.get(sandbox))
 
     # -- opening and closing ------------------------------------------------------------------------------------------
@@ -112,6 +115,8 @@ class Engine:
             self.settings, rows, layers, driver, self._first_process_ended, watcher.watch, self.doors
         )
         self.snapshots.begin(self.host, SnapshotTable(self.database), self.images)
+        self.snapshots.ready = self.pool.layers
+        self.snapshots.vacate = self.images.vacate = self.pool.vacate
         self.network.begin(rows, self.doors, self._configure)
         self.doors.secrets, self.doors.ask = self.host.secrets.brokered, self.network.ask
         self.doors.shared, self.doors.used = self.previews.shared, self.previews.used
@@ -120,6 +125,8 @@ class Engine:
         await self.previews.begin(self.database, self.doors.tell)
         self.doors.renew = self.previews.greet
         self.previews.greet()
+        self._creation.begin(self.host, self.snapshots, self.network.peers)
+        self.pool.begin(self.host, self.images.get, self.snapshots.gone)
         ends = Ends(self._end_life, self._end_idle, self._finish, self._fail)
         self._spawn(Reaper(self._lives, ends, self._spawn).watch())
 
@@ -130,6 +137,7 @@ class Engine:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.wait(pending)
+        await self.pool.close()
         await self.images.close()
         for live in self._lives.values():
             await live.detach()
@@ -146,37 +154,7 @@ class Engine:
     # -- sandboxes ----------------------------------------------------------------------------------------------------
 
     async def create(self, caller: Caller, request: CreateRequest, key: str | None = None) -> SandboxInfo:
-        return await self._uncut(self._create(caller, request, key))
-
-    async def _create(self, caller: Caller, request: CreateRequest, key: str | None) -> SandboxInfo:
-        known = self.host.rows.remembered(caller.owner, key, request) if key is not None else None
-        if known is not None and known in self._lives:
-            live = self._lives[known]
-            async with live.lock:  # its create may still be under way
-                if not live.deleted:
-                    return live.row.info()
-            return await self._create(caller, request, key)
-        peers = self.network.peers(caller, caller.owner)
-        image, origin = self.snapshots.image(caller, request.image)
-        spec = plan.resolve(request, image, self.settings, self._maxima, peers)
-        # No await from here to the row: two callers with one key, or with one place left, must not both pass.
-        self._check_room(caller.owner)
-        live = Live(
-            Row(
-                id=known or plan.new_id("sb-"), owner=caller.owner, name=request.name, state="creating",
-                spec=spec, created_at=time.time(),
-            )
-        )  # fmt: skip
-        lifecycle.enter(self.host, live.row, request, key)
-        self._lives[live.row.id] = live
-        with self.snapshots.pinned(*filter(None, (origin,))):
-            async with live.lock, self._turn():
-                try:
-                    await lifecycle.create(self.host, live, request.secrets, origin)
-                finally:
-                    await self._forget_if_deleted(live)
-        log.info("created", extra={"sandbox": live.row.id, "owner": caller.owner})
-        return live.row.info()
+        return await self._uncut(self._creation.create(caller, request, key))
 
     def get(self, caller: Caller, ref: str) -> SandboxInfo:
         return self._find(caller, ref).row.info()
@@ -311,7 +289,7 @@ class Engine:
     @property
     def empty(self) -> bool:
         """No sandbox takes up this host and no image is being made: a background server may leave."""
-        return not self.images.busy and not any(live.takes_room for live in self._lives.values())
+        return not self.images.busy and not self._count()
 
     # -- inner workings -----------------------------------------------------------------------------------------------
 
@@ -393,7 +371,8 @@ class Engine:
                 await self._start(live)
 
     async def _start(self, live: Live) -> None:
-        self._check_room(live.row.owner)
+        self._creation.check_room(live.row.owner)
+        self.pool.make_room()
         live.starting = True
         try:
             async with self._turn():
@@ -420,18 +399,11 @@ class Engine:
                 await lifecycle.stop(self.host, live, "failed", error.message)
                 raise
 
-    def _check_room(self, owner: str) -> None:
-        owners = [live.row.owner for live in self._lives.values() if live.takes_room]
-        for count, name in ((len(owners), "max.sandboxes"), (owners.count(owner), "max.sandboxes_per_owner")):
-            if count >= self.settings[name]:
-                raise QuotaExceeded(
-                    f"{count} sandboxes are live, and {name} allows {self.settings[name]}",
-                    hint="delete some (`skerry ls`, `skerry rm`), or have the operator raise it",
-                    details={"maximum": self.settings[name], "setting": name},
-                )
-
     async def _fail(self, live: Live, keeper: Keeper, error: SandboxUnavailable) -> None:
         """Its keeper lied or fell silent: the sandbox is ended, nothing else is touched."""
+        if live.row.state == "ready":
+            self.pool.drop(live)
+            return
         if live.keeper is not keeper or live.row.state != "running":  # not its fault: somebody ended or paused it
             raise SandboxUnavailable(
                 f"{live.row.id} was {'paused' if live.row.state == 'paused' else 'ended'} in the middle of the call",
@@ -446,6 +418,8 @@ class Engine:
         """From the event loop: a sandbox's first process is gone."""
         if live.row.state in ("running", "paused"):
             self._spawn(self._bury(live))
+        elif live.row.state == "ready":
+            self.pool.drop(live)
 
     async def _bury(self, live: Live) -> None:
         if live.life_over:
@@ -480,6 +454,12 @@ class Engine:
                 await self._pause(live, "idle", still=lambda: live.idle_due)
         else:
             await self._stop(live, "idle", still=lambda: live.idle_due)
+
+    def _count(self) -> int:
+        return sum(live.takes_room for live in self._lives.values())
+
+    def _is_starting(self) -> bool:
+        return any(live.starting or live.row.state == "creating" for live in self._lives.values())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

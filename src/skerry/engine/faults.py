@@ -8,10 +8,11 @@ import signal
 
 CREATE = ("create.row", "create.unit")
 START = ("start.range", "start.wall", "start.door", "start.keeper", "start.row")
+CLAIM = ("claim.taken", "claim.bound", "claim.row")
 STOP = ("stop.mark", "stop.keeper", "stop.wall", "stop.range", "stop.row")
 DELETE = ("delete.mark", "delete.wall", "delete.range", "delete.unit", "delete.network", "delete.row")
 LIMITS = ("limits.shrink", "limits.row", "limits.grow")
-LIFE = CREATE + START + STOP + DELETE + LIMITS
+LIFE = CREATE + START + CLAIM + STOP + DELETE + LIMITS
 SNAPSHOT = ("snapshot.frozen", "snapshot.captured", "snapshot.thawed", "snapshot.kept", "snapshot.row")
 UNSNAPSHOT = ("unsnapshot.row", "unsnapshot.layers")
 POINTS = LIFE + SNAPSHOT + UNSNAPSHOT

@@ -16,8 +16,12 @@ _SYSTEM: Final = "/etc/gitconfig"
 _ROOT: Final = "0"
 
 
+def of(options: Options) -> tuple[str | None, str | None]:
+    return options.git_name, options.git_email
+
+
 async def write(keeper: Keeper, options: Options) -> None:
-    if options.git_name is None and options.git_email is None:
+    if of(options) == (None, None):
         return
     with contextlib.suppress(FileFailure):  # an image without /etc has no git either
         await keeper.files.write(PLACE, _text(options).encode(), mode=0o644, user=_ROOT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 
 from skerry.errors import Conflict, NotFound, SkerryError
@@ -12,6 +12,10 @@ from skerry.storage import ImageStore, LayerStore
 from skerry.types import ImageInfo, Progress
 
 Event = Progress | ImageInfo | SkerryError
+
+
+async def nobody(layers: Iterable[str]) -> None:
+    """Stands on them."""
 
 
 class Images:
@@ -25,6 +29,7 @@ class Images:
         self._job: asyncio.Task[None] | None = None
         self._watchers: set[asyncio.Queue[Event]] = set()
         self._closing = False
+        self.vacate: Callable[[Iterable[str]], Awaitable[None]] = nobody  # the pool's ready sandboxes leave layers
 
     async def close(self) -> None:
         """A build that is under way ends at its next step; the next one goes on from what it had fetched."""
@@ -43,6 +48,7 @@ class Images:
         return self._job is not None
 
     async def remove(self, name: str) -> None:
+        await self.vacate(self.get(name).layers)
         image = self.get(name)
         if self._layers_in_use() & set(image.layers):
             raise Conflict(
@@ -106,7 +112,9 @@ class Images:
             loop.call_soon_threadsafe(tell, event)
 
         try:
+            before = {digest for image in self._store.list() if image.name == "base" for digest in image.layers}
             image = await asyncio.to_thread(build_base, self._store, self._layers, self._cache, progress)
+            await self.vacate(before - set(image.layers))
             await self.collect()  # those of the image that it replaced
             tell(image)
         except SkerryError as error:

@@ -20,7 +20,7 @@ from skerry.engine import furnishing, identity
 from skerry.engine.faults import passed
 from skerry.engine.live import Live
 from skerry.engine.network import Doors
-from skerry.engine.rows import Row, Rows, Spec
+from skerry.engine.rows import NOBODY, Row, Rows, Spec
 from skerry.engine.secrets import Secrets
 from skerry.errors import HostUnsupported, SkerryError
 from skerry.keeper import Keeper, binary, build_id
@@ -158,8 +158,9 @@ async def start(host: Host, live: Live) -> None:
             await identity.write(keeper, row.spec.options)
         passed("start.keeper")
         attach(host, live, runtime, keeper, init)  # before the row: a PID 1 that is gone already is no running sandbox
+        state = "running" if row.owner != NOBODY else "ready"
         live.row = host.rows.update(
-            row, state="running", reason=None, init=init, uid_base=base, started_at=now, ends_at=ends_at,
+            row, state=state, reason=None, init=init, uid_base=base, started_at=now, ends_at=ends_at,
             isolation=host.isolation(runtime, wall),
         )  # fmt: skip
         host.watch(live)
@@ -263,7 +264,7 @@ async def delete(host: Host, live: Live) -> None:
 
 async def finish(host: Host, live: Live) -> None:
     """Take up again what failed half-way, or what the death of a server cut off."""
-    if live.row.state in ("creating", "deleting"):
+    if live.row.state in ("creating", "ready", "deleting"):
         await delete(host, live)
     elif live.row.state == "stopping":
         await stop(host, live, "stopped", live.row.reason)

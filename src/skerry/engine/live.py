@@ -72,6 +72,10 @@ class Live:
         """What a process of it that has ended tried to reach in vain. `before`: tries told before it began."""
         return await self.denied(process, before) if self.denied is not None else ()
 
+    @property
+    def ended(self) -> bool:
+        return self._ended.is_set()
+
     async def first_process_ended(self) -> None:
         await self._ended.wait()
 

@@ -20,7 +20,7 @@ from skerry.engine.attempts import Attempts, Lie
 from skerry.engine.live import Live
 from skerry.engine.questions import Answered
 from skerry.engine.reach import Reach
-from skerry.engine.rows import Row, Spec
+from skerry.engine.rows import NOBODY, Row, Spec
 from skerry.errors import HostUnsupported, QuotaExceeded, SkerryError
 from skerry.network import door as doors
 from skerry.network.checks import checks
@@ -145,8 +145,14 @@ class Doors:
             return
         self.shut(live.row.id)
         live.tries, live.denied = self._attempts.of(live.row.id), partial(self._denied_by, live.row.id)
-        self._open[live.row.id] = opened = _Opened(live, door)
-        self._introduce(opened)
+        self._open[live.row.id] = _Opened(live, door)
+        self.introduce(live)
+
+    def introduce(self, live: Live) -> None:
+        """To the worker. One that is nobody's yet has no policy: who knocked at its door would wait."""
+        opened = self._open.get(live.row.id)
+        if opened is not None and live.row.owner != NOBODY:
+            self._introduce(opened)
 
     def stands(self, sandbox: str) -> bool:
         return sandbox in self._open
@@ -252,7 +258,7 @@ class Doors:
                 return
             still = self._open.get(opened.live.row.id) is opened
             if still and opened.told != self.worker.starts:
-                self._introduce(opened)
+                self.introduce(opened.live)
 
     async def _refuse_meanwhile(self, worker: Supervisor) -> None:
         """Who knocks while a worker is on its way waits for it; if none comes, they are refused."""

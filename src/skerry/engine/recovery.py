@@ -52,7 +52,7 @@ async def _repaired(host: Host, live: Live) -> None:
 
 
 async def _repair(host: Host, live: Live) -> None:
-    if live.row.state == "creating" or live.row.state in HALF_ENDED:
+    if live.row.state in ("creating", "ready") or live.row.state in HALF_ENDED:
         await lifecycle.finish(host, live)
     elif live.row.state in ("running", "paused"):
         why_not = await _adopt(host, live)

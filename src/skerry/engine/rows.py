@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -31,7 +33,9 @@ from skerry.types import (
 
 # A row can also be on its way out: to stopped, to failed, to nothing. What is left of that, also by a server that died,
 # is taken up again until it is done.
-RowState = Literal["creating", "running", "paused", "stopped", "failed", "stopping", "failing", "deleting"]
+# One that is "ready" is the pool's: it runs, belongs to nobody, and nobody is told of it.
+RowState = Literal["creating", "ready", "running", "paused", "stopped", "failed", "stopping", "failing", "deleting"]
+NOBODY = ""  # owns what the pool makes
 HALF_ENDED = ("stopping", "failing", "deleting")
 KEY_LIFE_S = 24 * 3600.0
 _TOLD = ("running", "paused", "stopped", "failed")  # states whose beginning is an event
@@ -91,7 +95,9 @@ class Row:
         return self.spec.unit or self.id
 
     def info(self) -> SandboxInfo:
-        shown: dict[str, State] = {"stopping": "stopped", "failing": "failed", "deleting": "stopped"}
+        shown: dict[str, State] = {
+            "ready": "creating", "stopping": "stopped", "failing": "failed", "deleting": "stopped",
+        }  # fmt: skip
         spec = self.spec
         return SandboxInfo(
             id=self.id, name=self.name, owner=self.owner, reason=self.reason, isolation=self.isolation,
@@ -151,12 +157,17 @@ class Rows:
     def find(self, caller: Caller, ref: str) -> Row | None:
         """By id or name, among the caller's own; an admin also finds another's by its id."""
         found = self._database.read(
-            "SELECT * FROM sandboxes WHERE (id = ? OR (name = ? AND owner = ?)) AND state != 'deleting'",
-            ref, ref, caller.owner,
+            "SELECT * FROM sandboxes WHERE (id = ? OR (name = ? AND owner = ?)) AND state != 'deleting' AND owner != ?",
+            ref, ref, caller.owner, NOBODY,
         )  # fmt: skip
         rows = [_row(r) for r in found]
         mine = [row for row in rows if row.owner == caller.owner or caller.scope == "admin"]
         return mine[0] if mine else None
+
+    def is_named(self, row: Row) -> bool:
+        """Whether its owner has another of its name."""
+        query = "SELECT 1 FROM sandboxes WHERE owner = ? AND name = ?"
+        return row.name is not None and bool(self._database.read(query, row.owner, row.name))
 
     def remembered(self, owner: str, key: str, request: CreateRequest) -> str | None:
         """The id that this key was given before. The same key for another request is the caller's mistake."""
@@ -171,15 +182,26 @@ class Rows:
 
     def insert(self, row: Row, request: CreateRequest, key: str | None) -> None:
         """The sandbox and the key of its create, in one transaction."""
+        with self._made(row, request, key, "created") as cursor:
+            cursor.execute(_INSERT, _values(row))
+
+    def claim(self, row: Row, request: CreateRequest, key: str | None) -> None:
+        """One of the pool's becomes somebody's, and runs: its row, the key and what is told, in one transaction."""
+        with self._made(row, request, key, "created", row.state) as cursor:
+            cursor.execute(_UPDATE, (*_values(row), row.id))
+
+    @contextmanager
+    def _made(self, row: Row, request: CreateRequest, key: str | None, *told: str) -> Iterator[sqlite3.Cursor]:
+        news = [_news(what, row) for what in told if row.owner != NOBODY]
         try:
-            with self._events.transaction(_news("created", row), durable=row.name is not None) as cursor:
+            with self._events.transaction(*news, durable=row.name is not None) as cursor:
                 cursor.execute("DELETE FROM creates WHERE created_at < ?", (time.time() - KEY_LIFE_S,))
                 if key is not None:
                     cursor.execute(
                         "INSERT OR REPLACE INTO creates VALUES (?, ?, ?, ?, ?)",
                         (row.owner, key, _digest(request), row.id, row.created_at),
                     )
-                cursor.execute(_INSERT, _values(row))
+                yield cursor
         except sqlite3.IntegrityError as error:
             raise Conflict(
                 f"there is a sandbox named {row.name!r} already",
@@ -201,8 +223,10 @@ class Rows:
         return changed
 
     def remove(self, row: Row) -> None:
-        row = replace(row, name=row.name or self._events.last_name(row.id))
-        news = [*self._ends(row), _news("deleted", row)]
+        news = []
+        if row.owner != NOBODY:
+            row = replace(row, name=row.name or self._events.last_name(row.id))
+            news = [*self._ends(row), _news("deleted", row)]
         with self._events.transaction(*news, durable=row.name is not None) as cursor:
             cursor.execute("DELETE FROM sandboxes WHERE id = ?", (row.id,))
             cursor.execute("DELETE FROM heard WHERE sandbox = ?", (row.id,))

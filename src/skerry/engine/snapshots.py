@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from skerry.engine import lifecycle, plan
 from skerry.engine.capture import Captured, capture, drop, sync
 from skerry.engine.faults import passed
-from skerry.engine.images import Images
+from skerry.engine.images import Images, nobody
 from skerry.engine.lifecycle import Host
 from skerry.engine.live import Live
 from skerry.engine.rows import HALF_ENDED, Row
@@ -50,6 +50,8 @@ class Snapshots:
 
     def __init__(self, grip: Grip) -> None:
         self._grip = grip
+        self.ready: Callable[[], set[str]] = set  # layers that the pool's sandboxes stand on
+        self.vacate: Callable[[Iterable[str]], Awaitable[None]] = nobody  # has the pool leave layers
         self._pins: Counter[str] = Counter()  # layers that work under way needs, and that nothing else may name yet
 
     def begin(self, host: Host, table: SnapshotTable, images: Images) -> None:
@@ -223,6 +225,7 @@ class Snapshots:
     async def _remove(self, *infos: SnapshotInfo) -> None:
         self.table.remove(*infos)
         passed("unsnapshot.row")
+        await self.vacate([info.layers[0] for info in infos])
         await self.collect(layer for info in infos for layer in info.layers)
         passed("unsnapshot.layers")
 
@@ -241,7 +244,7 @@ class Snapshots:
     def in_use(self) -> set[str]:
         """Every layer that a sandbox or a snapshot stands on, or that work under way needs."""
         specs = {layer for live in self._grip.lives.values() for layer in live.row.spec.layers}
-        return specs | self.table.layers() | set(+self._pins)
+        return specs | self.ready() | self.table.layers() | set(+self._pins)
 
     @contextmanager
     def pinned(self, *layers: str) -> Iterator[None]:

@@ -48,7 +48,7 @@ class Watcher:
 
     async def _watch(self, live: Live, keeper: Keeper) -> None:
         ears, failures = _Ears(live, keeper, self._events), 0
-        while live.keeper is keeper and live.row.state == "running":
+        while live.keeper is keeper and live.row.state in ("running", "ready"):
             before = ears.heard
             try:
                 await ears.listen()
@@ -57,7 +57,7 @@ class Watcher:
             except SkerryError as error:
                 failures = failures + 1 if ears.heard == before else 1
                 await live.moving.wait()
-                if failures >= TRIES and live.keeper is keeper and live.row.state == "running":
+                if failures >= TRIES and live.keeper is keeper and live.row.state in ("running", "ready"):
                     with suppress(SandboxUnavailable):  # somebody else has ended it just now
                         await self._fail(live, keeper, _lie(error))
                     return

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skerry.errors import Conflict, HostUnsupported, SandboxUnavailable
-from skerry.runtimes import bpf, guarantees, launch, posture, processes, seccomp, shm, spawn, spec
+from skerry.runtimes import bpf, guarantees, launch, posture, processes, seccomp, shm, spawn, spec, uts
 from skerry.runtimes.cgroups import Cgroups
 from skerry.runtimes.overlay import Overlays
 from skerry.runtimes.runtime import Init, Wall
@@ -157,6 +157,9 @@ class OciRuntime:
 
     def open_files(self, limits: Limits) -> int:
         return spec.open_files(limits, self._host)
+
+    def set_hostname(self, init: Init, name: str) -> None:
+        uts.set_hostname(init, name)
 
     def usage(self, sandbox: str) -> Usage:
         return self.cgroups.usage(sandbox)

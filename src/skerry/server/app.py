@@ -16,6 +16,7 @@ from skerry.server import (
     images,
     network,
     outputs,
+    pool,
     ports,
     previews,
     processes,
@@ -141,6 +142,10 @@ ROUTES: tuple[Route, ...] = (
           errors=(404, 409, 413, 415), gives=(NDJSON,)),
     Route("GET", "/v1/images/{name:path}", images.get, "use", "One image", errors=(404,)),
     Route("DELETE", "/v1/images/{name:path}", images.remove, "admin", "Delete an image", 204, (404, 409)),
+
+    Route("GET", "/v1/pool", pool.show, "admin", "The ready sandboxes"),
+    Route("PUT", "/v1/pool", pool.set_, "admin", "Keep so many of an image ready", errors=(404, 413, 415)),
+    Route("DELETE", "/v1/pool", pool.drain, "admin", "Let all ready ones go; none is made until one is wanted again"),
 
     Route("POST", "/v1/tokens", tokens.create, "admin", "Create a token; its secret is shown once", 201, (413, 415)),
     Route("GET", "/v1/tokens", tokens.list_, "admin", "List tokens"),

@@ -9,6 +9,7 @@ from skerry.errors import InvalidRequest
 from skerry.types.values import ENV_MOST, Answer, Value, check_env, check_name, check_path, check_text, check_user
 
 FORKS_MOST = 100
+POOL_MOST = 1000
 SNAPSHOT_ID = re.compile(r"sn-[a-z2-7]{10}")
 
 
@@ -121,6 +122,17 @@ class PoolImage(Answer, frozen=True, kw_only=True):
     making: int = 0
     hits: int = 0
     misses: int = 0
+
+
+class PoolRequest(Value, frozen=True, kw_only=True):
+    """PUT /v1/pool: how many ready sandboxes there are to be of an image, as long as this server runs."""
+
+    image: str
+    wanted: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.wanted <= POOL_MOST:
+            raise InvalidRequest(f"wanted: {self.wanted!r} is out of range", hint=f"between 0 and {POOL_MOST}")
 
 
 class PoolInfo(Answer, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from skerry.client import backend_async as backend
 from skerry.client import local, requests
 from skerry.client._async.events import listen
 from skerry.client._async.images import AsyncImages
+from skerry.client._async.pool import AsyncPool
 from skerry.client._async.tokens import AsyncTokens
 from skerry.client.address import check_token, resolve
 from skerry.client.connection import NotConnected, http_request, speaking
@@ -31,6 +32,7 @@ class AsyncClient:
     def __init__(self, server: str | None = None, *, token: str | None = None) -> None:
         self.address = resolve(server, load(flags={"token": check_token(token)}))
         self.images = AsyncImages(self)
+        self.pool = AsyncPool(self)
         self.tokens = AsyncTokens(self)
         self._transport: httpx.AsyncHTTPTransport | None = None
 

@@ -14,6 +14,7 @@ from skerry.client import backend_sync as backend
 from skerry.client import local, requests
 from skerry.client._sync.events import listen
 from skerry.client._sync.images import Images
+from skerry.client._sync.pool import Pool
 from skerry.client._sync.tokens import Tokens
 from skerry.client.address import check_token, resolve
 from skerry.client.connection import NotConnected, http_request, speaking
@@ -32,6 +33,7 @@ class Client:
     def __init__(self, server: str | None = None, *, token: str | None = None) -> None:
         self.address = resolve(server, load(flags={"token": check_token(token)}))
         self.images = Images(self)
+        self.pool = Pool(self)
         self.tokens = Tokens(self)
         self._transport: httpx.HTTPTransport | None = None
 

@@ -1,0 +1,29 @@
+# Generated from client/_async/pool.py by scripts/generate_sync.py. Do not edit.
+"""The ready sandboxes of a server. All of it needs the scope `admin`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from skerry.client import requests
+from skerry.types import PoolInfo
+
+if TYPE_CHECKING:
+    from skerry.client._sync.client import Client
+
+
+class Pool:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def show(self) -> PoolInfo:
+        """How many there are of which image, and how often a create found one."""
+        return self._client.value(requests.pool(), PoolInfo)
+
+    def set(self, image: str, wanted: int) -> PoolInfo:
+        """Keep that many of an image, for as long as the server runs."""
+        return self._client.value(requests.set_pool(image, wanted), PoolInfo)
+
+    def drain(self) -> PoolInfo:
+        """Let all of them go; none is made until one is wanted again."""
+        return self._client.value(requests.pool("DELETE"), PoolInfo)

@@ -1,0 +1,76 @@
+"""From a ready sandbox of the pool's to somebody's own: what differs between its maker's wish and what it was made
+with is set late. What can't be set late is found out first, and such a sandbox is made cold."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from msgspec import structs
+
+from skerry.config import Settings
+from skerry.engine import furnishing, identity, lifecycle, limits, plan
+from skerry.engine.faults import passed
+from skerry.engine.lifecycle import Host
+from skerry.engine.live import Live
+from skerry.engine.rows import Row, Spec
+from skerry.errors import SandboxUnavailable
+from skerry.types import Lifecycle, Limits, Network, Options, SecretValue
+
+LIFE_S = 3600.0  # of a ready one: if the server dies and none comes, its keeper ends it
+
+
+def plain(spec: Spec, settings: Settings, host: Limits) -> Spec:
+    """A ready sandbox of the same image, with the operator's defaults and nobody's wishes."""
+    identity = {"git_name": settings["git.name"], "git_email": settings["git.email"]}
+    return structs.replace(
+        spec, env={}, labels={}, limits=plan.resolve_limits(Limits(), settings, host), network=Network(), secrets=(),
+        lifecycle=Lifecycle(life=LIFE_S), options=Options(**identity),
+    )  # fmt: skip
+
+
+def possible(wish: Spec) -> bool:
+    """Whether any ready sandbox could become that."""
+    options = wish.options
+    return options.pool and options.runtime is None and not options.waive and wish.unit is None
+
+
+def fits(host: Host, live: Live, wish: Spec) -> bool:
+    """Open files can only go down: the first process has its own limit from the start. Without a door it can't be given
+    a network."""
+    ready = live.row.spec
+    if wish.layers != ready.layers or live.keeper is None or live.ended:
+        return False
+    if (wish.limits.open_files or 0) > (ready.limits.open_files or 0):
+        return False
+    return host.doors.stands(live.row.id) or (wish.network.closed and not wish.secrets)
+
+
+async def bind(host: Host, live: Live, ready: Row, row: Row, secrets: Sequence[SecretValue]) -> Row:
+    """Has the ready sandbox be what `row` says, and gives the row as it is then. The sandbox's lock is held. Nothing
+    has run in it; what fails half-way is undone by deleting it."""
+    runtime, keeper = live.runtime, live.keeper
+    if runtime is None or keeper is None or row.init is None or row.uid_base is None:
+        raise SandboxUnavailable(f"{ready.id} has ended")
+    if row.spec.limits != ready.spec.limits:
+        await limits.hold(host, live, row.spec.limits, disk=row.spec.limits.disk != ready.spec.limits.disk)
+    if row.name is not None:
+        await asyncio.to_thread(runtime.set_hostname, row.init, row.name)
+    if secrets:
+        await asyncio.to_thread(host.secrets.put, row.id, secrets)
+    furniture = await furnishing.begin(host.secrets, row, anew=True)
+    now = time.time()
+    row = replace(
+        row, started_at=now, ends_at=lifecycle.end_of_life(row.spec, now),
+        isolation=host.isolation(runtime, host.wall(row, runtime, row.uid_base)),
+    )  # fmt: skip
+    await lifecycle.configure(host, keeper, row, row.ends_at)
+    await furnishing.put(keeper, row, furniture, renew=False)
+    if identity.of(row.spec.options) != identity.of(ready.spec.options):
+        await identity.write(keeper, row.spec.options)
+    passed("claim.bound")
+    if live.ended:  # nobody will be told of that again
+        raise SandboxUnavailable(f"{row.id} has ended")
+    return replace(row, state="running")
