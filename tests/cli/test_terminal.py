@@ -224,9 +224,12 @@ def test_leaving_vim_leaves_its_screen_too_and_coming_back_draws_it_again(window
 
 
 def test_a_window_that_is_closed_leaves_the_shell_alive(window: Window, box: Sandbox) -> None:
-    into_a_shell(window)
+    window.enter(f"sh -c 'echo $$ >pid; exec skerry shell {NAME}'")
+    window.shows_line(INSIDE)
     (process,) = running(box)
+    viewer = Path("/proc", (window.skerry.parent / "pid").read_text().strip())
     window.close()
+    wait_until(lambda: not viewer.exists(), "who looked on to leave")
     wait_until(lambda: box.processes.get(process).state == "running", "the shell to live on")
     window.enter(f"skerry attach {NAME} {process}")
     window.shows_line(INSIDE)

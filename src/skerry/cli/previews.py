@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skerry.cli import talk
+from skerry.cli import loop, talk
 from skerry.cli.session import Session, json_option, pass_session, sandbox_argument
 from skerry.errors import InvalidRequest, SkerryError
 from skerry.types import PreviewInfo, SandboxInfo, check_port
@@ -111,7 +111,7 @@ def forward(session: Session, sandbox: str, ports: tuple[str, ...]) -> None:
     pairs = [_pair(text) for text in ports]
     found = session.sandbox(sandbox).known
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_forward(session, found, pairs))
+        loop.run(_forward(session, found, pairs))
 
 
 def _pair(text: str) -> Pair:

@@ -9,7 +9,7 @@ import signal
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any
 
-from skerry.cli import here, talk
+from skerry.cli import here, loop, talk
 from skerry.cli.keys import HELP, Keys
 from skerry.cli.screen import Modes, Replay
 from skerry.cli.stdin import pieces_of
@@ -94,15 +94,15 @@ class Viewer:
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
+        running = asyncio.get_running_loop()
         self._resized.set()
-        loop.add_signal_handler(signal.SIGWINCH, self._resized.set)
-        loop.add_reader(0, self._read)
+        running.add_signal_handler(signal.SIGWINCH, self._resized.set)
+        running.add_reader(0, self._read)
         try:
             yield
         finally:
-            loop.remove_reader(0)
-            loop.remove_signal_handler(signal.SIGWINCH)
+            running.remove_reader(0)
+            running.remove_signal_handler(signal.SIGWINCH)
 
     def _read(self) -> None:
         try:
@@ -176,7 +176,7 @@ def use(server: str | None, sandbox: SandboxInfo, process: str, keys: Keys, *, f
 
     try:
         with here.raw():
-            return asyncio.run(view())
+            return loop.run(view())
     finally:
         for viewer in made:
             viewer.undo()
@@ -191,7 +191,7 @@ def look_on(server: str | None, sandbox: SandboxInfo, process: str, *, reads: bo
             await (viewer.feed(chunks(pieces_of(0))) if reads else viewer.watch())
             return terminal.result
 
-    result = asyncio.run(view())
+    result = loop.run(view())
     if result is None:
         raise SandboxUnavailable("the terminal was closed before the process ended")
     return result
