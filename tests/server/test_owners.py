@@ -45,6 +45,8 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("GET", "/v1/sandboxes/{ref}/ports/{port}/connect"): {"headers": HANDSHAKE},
     ("POST", "/v1/sandboxes/{ref}/previews"): {"json": {"port": 80, "public": True}},
     ("POST", "/v1/sandboxes/{ref}/snapshots"): {"json": {}},
+    ("POST", "/v1/sandboxes/{ref}/fork"): {"json": {}},
+    ("POST", "/v1/sandboxes/{ref}/rollback"): {"json": {"steps": 1}},
     ("PUT", "/v1/sandboxes/{ref}/network"): {"json": {"allow": ["*"]}},
     ("PATCH", "/v1/sandboxes/{ref}/network"): {"json": {"allow": ["*"]}},
     ("POST", "/v1/sandboxes/{ref}/network/questions/{question}"): {"json": {"allow": True}},

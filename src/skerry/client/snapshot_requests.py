@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from uuid import uuid4
+
+from skerry.client.description import Startable, image_name
 from skerry.client.requests import Request, json_request, parameters, sandbox_path
 from skerry.errors import NotFound
-from skerry.types import NAME, SnapshotInfo, SnapshotRequest, Value
+from skerry.types import NAME, ForkRequest, RollbackRequest, SnapshotInfo, SnapshotRequest, Value
+
+PATIENCE = 600.0  # seconds of silence: a storage driver without snapshots of its own copies every byte
 
 
 class SnapshotList(Value, frozen=True):
@@ -12,7 +18,23 @@ class SnapshotList(Value, frozen=True):
 
 
 def take(ref: str, wish: SnapshotRequest) -> Request:
-    return json_request("POST", sandbox_path(ref, "snapshots"), wish)
+    return _once(json_request("POST", sandbox_path(ref, "snapshots"), wish))
+
+
+def fork(ref: str, n: int) -> Request:
+    return _once(json_request("POST", sandbox_path(ref, "fork"), ForkRequest(n=n)))
+
+
+def rollback(ref: str, snapshot: Startable | str | None, steps: int | None) -> Request:
+    target = image_name(snapshot) if snapshot is not None else None
+    request = json_request("POST", sandbox_path(ref, "rollback"), RollbackRequest(snapshot=target, steps=steps))
+    return replace(request, read_timeout=PATIENCE)
+
+
+def _once(request: Request) -> Request:
+    """With a key: sent again after a broken connection, it gives what it made the first time. Large disks and many
+    sandboxes take their time."""
+    return replace(request, key=str(uuid4()), read_timeout=PATIENCE)
 
 
 def of(ref: str) -> Request:

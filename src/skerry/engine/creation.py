@@ -67,10 +67,15 @@ class Creation:
             return ready.row.info()
         return await self._make(row, request, key, origin)
 
-    def check_room(self, owner: str) -> None:
+    def make_room(self, owner: str, more: int = 1) -> None:
+        """For so many more, within the operator's maximum; ready ones leave for them."""
+        self.check_room(owner, more)
+        self._pool.make_room(more)
+
+    def check_room(self, owner: str, more: int = 1) -> None:
         owners = [live.row.owner for live in self._lives.values() if live.takes_room]
         for count, name in ((len(owners), "max.sandboxes"), (owners.count(owner), "max.sandboxes_per_owner")):
-            if count >= self._settings[name]:
+            if count + more > self._settings[name]:
                 raise QuotaExceeded(
                     f"{count} sandboxes are live, and {name} allows {self._settings[name]}",
                     hint="delete some (`skerry ls`, `skerry rm`), or have the operator raise it",
@@ -123,7 +128,7 @@ class Creation:
         self.check_room(row.owner)  # again: a claim that failed took its time
         self._pool.make_room()
         live = Live(row)
-        lifecycle.enter(self._host, row, request, key)
+        lifecycle.enter(self._host, (row,), request, key)
         self._lives[row.id] = live
         with self._snapshots.pinned(*filter(None, (origin,))):
             async with live.lock, self._turn():

@@ -22,6 +22,7 @@ from skerry.engine.creation import Creation
 from skerry.engine.database import Database
 from skerry.engine.events import Events
 from skerry.engine.files import Files
+from skerry.engine.forks import Forks
 from skerry.engine.images import Images
 from skerry.engine.live import Live
 from skerry.engine.network import Doors
@@ -33,6 +34,7 @@ from skerry.engine.previews import Previews
 from skerry.engine.processes import Processes
 from skerry.engine.reach import Reach
 from skerry.engine.reaper import Ends, Reaper
+from skerry.engine.rollback import Rollbacks
 from skerry.engine.rows import HALF_ENDED, Rows
 from skerry.engine.sessions import Sessions
 from skerry.engine.snapshot_table import SnapshotTable
@@ -84,9 +86,11 @@ class Engine:
         self.processes = Processes(self._find, self._use, self._fail, self._spawn)
         self.sessions = Sessions(self._use, self.processes, self._spawn)
         self.terminals = Terminals(self.processes)
-        self.snapshots = Snapshots(Grip(self._find, self._held, self._uncut, self._spawn, self._lives))
         self.pool = Pool(settings, self._spawn, self._uncut, self._turn, self._is_starting, self._count)
         self._creation = Creation(settings, self._lives, self.pool, self._turn, self._forget_if_deleted)
+        hands = (self._find, self._held, self._uncut, self._spawn, self._turn, self._creation.make_room)
+        self.snapshots = Snapshots(Grip(*hands, self._forget_if_deleted, self._lives))
+        self.forks, self.rollbacks = Forks(self.snapshots), Rollbacks(self.snapshots)
         self.network = Policies(settings, self._find, self._held, self._uncut, lambda sandbox: self._lives.get(sandbox))
 
     # -- opening and closing ------------------------------------------------------------------------------------------
@@ -405,9 +409,10 @@ class Engine:
             self.pool.drop(live)
             return
         if live.keeper is not keeper or live.row.state != "running":  # not its fault: somebody ended or paused it
+            how, reason = ("paused", live.row.reason) if live.row.state == "paused" else ("ended", live.ended_because)
             raise SandboxUnavailable(
-                f"{live.row.id} was {'paused' if live.row.state == 'paused' else 'ended'} in the middle of the call",
-                details={"state": live.row.info().state, "reason": live.row.reason},
+                f"{live.row.id} was {how} in the middle of the call" + (f": {reason}" if reason else ""),
+                details={"state": live.row.info().state, "reason": reason},
             ) from error
         if isinstance(error, KeeperSilent) and live.stood_still_within(TIME_LIMIT):  # for a snapshot that took long
             return

@@ -15,7 +15,9 @@ LIMITS = ("limits.shrink", "limits.row", "limits.grow")
 LIFE = CREATE + START + CLAIM + STOP + DELETE + LIMITS
 SNAPSHOT = ("snapshot.frozen", "snapshot.captured", "snapshot.thawed", "snapshot.kept", "snapshot.row")
 UNSNAPSHOT = ("unsnapshot.row", "unsnapshot.layers")
-POINTS = LIFE + SNAPSHOT + UNSNAPSHOT
+FORK = ("fork.captured", "fork.rows", "fork.unit", "fork.started", "fork.running")
+ROLLBACK = ("rollback.unit", "rollback.row", "rollback.old")
+POINTS = LIFE + SNAPSHOT + UNSNAPSHOT + FORK + ROLLBACK
 
 
 def passed(name: str) -> None:

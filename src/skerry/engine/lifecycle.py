@@ -27,7 +27,7 @@ from skerry.keeper import Keeper, binary, build_id
 from skerry.network.messages import RESOLVER
 from skerry.runtimes import Init, Runtime, Wall, pick_runtime, ranges
 from skerry.storage import Driver, LayerStore, snap_name
-from skerry.types import CreateRequest, Isolation, SecretValue, parse_size, parse_span
+from skerry.types import Isolation, SecretValue, Value, parse_size, parse_span
 
 log = logging.getLogger("skerry.engine")
 STOP_GRACE_S = 2.0
@@ -107,11 +107,12 @@ class Host:
             )
 
 
-def enter(host: Host, row: Row, request: CreateRequest, key: str | None) -> None:
-    """The row of a new sandbox, unless this host can't build it."""
-    host.check_disk_limit(row)
-    host.runtime(row.spec.options.runtime)
-    host.rows.insert(row, request, key)
+def enter(host: Host, rows: Sequence[Row], request: Value, key: str | None) -> None:
+    """The rows of new sandboxes, unless this host can't build them."""
+    for row in rows:
+        host.check_disk_limit(row)
+        host.runtime(row.spec.options.runtime)
+    host.rows.insert(rows, request, key)
     passed("create.row")
 
 
@@ -137,8 +138,9 @@ async def make_unit(host: Host, row: Row, origin: str | None = None) -> None:
     await asyncio.to_thread(host.driver.create, row.unit, row.spec.limits.disk_bytes, name)
 
 
-async def start(host: Host, live: Live) -> None:
-    """Raise the wall and hand the sandbox its configuration; on failure, as if it had not been tried."""
+async def start(host: Host, live: Live, state: Literal["running", "creating"] = "running") -> None:
+    """Raise the wall and hand the sandbox its configuration; on failure, as if it had not been tried. `state` is what
+    its row says then: one that has to wait for others is still being created."""
     row = live.row
     runtime = host.runtime(row.spec.options.runtime)
     base = ranges.take(host.instance, row.id)
@@ -158,12 +160,12 @@ async def start(host: Host, live: Live) -> None:
             await identity.write(keeper, row.spec.options)
         passed("start.keeper")
         attach(host, live, runtime, keeper, init)  # before the row: a PID 1 that is gone already is no running sandbox
-        state = "running" if row.owner != NOBODY else "ready"
         live.row = host.rows.update(
-            row, state=state, reason=None, init=init, uid_base=base, started_at=now, ends_at=ends_at,
-            isolation=host.isolation(runtime, wall),
+            row, state=state if row.owner != NOBODY else "ready", reason=None, init=init, uid_base=base, started_at=now,
+            ends_at=ends_at, isolation=host.isolation(runtime, wall),
         )  # fmt: skip
-        host.watch(live)
+        if state != "creating":
+            host.watch(live)
         passed("start.row")
     except BaseException:
         furniture.cancel()
@@ -217,11 +219,14 @@ async def configure(host: Host, keeper: Keeper, row: Row, ends_at: float | None)
     )  # fmt: skip
 
 
-async def stop(host: Host, live: Live, state: Literal["stopped", "failed"], reason: str | None) -> None:
-    """End every process; keep the files. `state` is what it is afterwards."""
+async def stop(
+    host: Host, live: Live, state: Literal["stopped", "failed"], reason: str | None, *, grace: bool = True
+) -> None:
+    """End every process; keep the files. `state` is what it is afterwards; without `grace`, no process is asked."""
     live.row = host.rows.update(live.row, state="stopping" if state == "stopped" else "failing", reason=reason)
+    live.ended_because = reason
     passed("stop.mark")
-    if live.keeper is not None and state == "stopped":
+    if live.keeper is not None and state == "stopped" and grace:
         await _shut_down(live, live.keeper)
     passed("stop.keeper")
     await live.detach()

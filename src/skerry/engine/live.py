@@ -36,6 +36,7 @@ class Live:
         self.sessions = Shells()
         self.starting = False  # on its way from stopped to running: its row does not tell yet
         self.deleted = False
+        self.ended_because: str | None = None  # why it was stopped last, also once it runs again
         self.moving = asyncio.Event()  # not set: it stands still for a snapshot, and its keeper answers nobody
         self.moving.set()
         self._stood_still_at = -math.inf

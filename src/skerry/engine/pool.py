@@ -115,11 +115,11 @@ class Pool:
         shelf.misses += 1
         return None
 
-    def make_room(self) -> None:
-        """For one that is about to be made."""
+    def make_room(self, more: int = 1) -> None:
+        """For those that are about to be made."""
         ready = list(self.lives())
-        if ready and self._live() + len(ready) >= self._settings["max.sandboxes"]:
-            self.drop(ready[0])
+        for live in ready[: max(self._live() + len(ready) + more - self._settings["max.sandboxes"], 0)]:
+            self.drop(live)
 
     def drop(self, live: Live) -> None:
         """It is of no use any more."""
@@ -270,7 +270,7 @@ class Pool:
         shelf.making += 1
         shelf.idle.clear()
         try:
-            lifecycle.enter(self._host, row, CreateRequest(), None)
+            lifecycle.enter(self._host, (row,), CreateRequest(), None)
             async with live.lock, self._turn():
                 await lifecycle.create(self._host, live)
         except (SkerryError, OSError) as error:

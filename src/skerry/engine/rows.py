@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -37,6 +37,7 @@ from skerry.types import (
 RowState = Literal["creating", "ready", "running", "paused", "stopped", "failed", "stopping", "failing", "deleting"]
 NOBODY = ""  # owns what the pool makes
 HALF_ENDED = ("stopping", "failing", "deleting")
+Also = Callable[[sqlite3.Cursor], None]
 KEY_LIFE_S = 24 * 3600.0
 _TOLD = ("running", "paused", "stopped", "failed")  # states whose beginning is an event
 _COLUMNS = (
@@ -134,14 +135,23 @@ def _values(row: Row) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _digest(request: CreateRequest) -> bytes:
+def _digest(request: Value) -> bytes:
     """Not of secrets' values: who reads the database must not be able to try guesses on it."""
-    if request.secrets:
+    if isinstance(request, CreateRequest) and request.secrets:
         forms = [secret.form for secret in request.secrets]
         return hashlib.sha256(
             msgspec.json.encode((msgspec.structs.replace(request, secrets=()), forms), order="sorted")
         ).digest()
     return hashlib.sha256(msgspec.json.encode(request, order="sorted")).digest()
+
+
+def remember(cursor: sqlite3.Cursor, owner: str, key: str | None, request: Value, made: str) -> None:
+    """What came of a request with a key, in the transaction that makes it; long-forgotten keys go."""
+    now = time.time()
+    cursor.execute("DELETE FROM creates WHERE created_at < ?", (now - KEY_LIFE_S,))
+    if key is not None:
+        values = (owner, key, _digest(request), made, now)
+        cursor.execute("INSERT OR REPLACE INTO creates VALUES (?, ?, ?, ?, ?)", values)
 
 
 class Rows:
@@ -169,58 +179,63 @@ class Rows:
         query = "SELECT 1 FROM sandboxes WHERE owner = ? AND name = ?"
         return row.name is not None and bool(self._database.read(query, row.owner, row.name))
 
-    def remembered(self, owner: str, key: str, request: CreateRequest) -> str | None:
-        """The id that this key was given before. The same key for another request is the caller's mistake."""
+    def remembered(self, owner: str, key: str, request: Value) -> str | None:
+        """The id, or ids, that this key was given before. The same key for another request is the caller's mistake."""
         found = self._database.read("SELECT request, sandbox FROM creates WHERE owner = ? AND key = ?", owner, key)
         if not found:
             return None
         if found[0]["request"] != _digest(request):
             raise InvalidRequest(
-                "Idempotency-Key: this key was used for another request", hint="use a new key for each new sandbox"
+                "Idempotency-Key: this key was used for another request", hint="use a new key for each new request"
             )
         return str(found[0]["sandbox"])
 
-    def insert(self, row: Row, request: CreateRequest, key: str | None) -> None:
-        """The sandbox and the key of its create, in one transaction."""
-        with self._made(row, request, key, "created") as cursor:
-            cursor.execute(_INSERT, _values(row))
+    def insert(self, rows: Sequence[Row], request: Value, key: str | None) -> None:
+        """Sandboxes of one owner and the key of what makes them, in one transaction."""
+        with self._made(rows, request, key, "created") as cursor:
+            cursor.executemany(_INSERT, map(_values, rows))
 
     def claim(self, row: Row, request: CreateRequest, key: str | None) -> None:
         """One of the pool's becomes somebody's, and runs: its row, the key and what is told, in one transaction."""
-        with self._made(row, request, key, "created", row.state) as cursor:
+        with self._made((row,), request, key, "created", row.state) as cursor:
             cursor.execute(_UPDATE, (*_values(row), row.id))
 
     @contextmanager
-    def _made(self, row: Row, request: CreateRequest, key: str | None, *told: str) -> Iterator[sqlite3.Cursor]:
-        news = [_news(what, row) for what in told if row.owner != NOBODY]
+    def _made(self, rows: Sequence[Row], request: Value, key: str | None, *told: str) -> Iterator[sqlite3.Cursor]:
+        news = [_news(what, row) for row in rows for what in told if row.owner != NOBODY]
         try:
-            with self._events.transaction(*news, durable=row.name is not None) as cursor:
-                cursor.execute("DELETE FROM creates WHERE created_at < ?", (time.time() - KEY_LIFE_S,))
-                if key is not None:
-                    cursor.execute(
-                        "INSERT OR REPLACE INTO creates VALUES (?, ?, ?, ?, ?)",
-                        (row.owner, key, _digest(request), row.id, row.created_at),
-                    )
+            with self._events.transaction(*news, durable=any(row.name for row in rows)) as cursor:
+                remember(cursor, rows[0].owner, key, request, ",".join(row.id for row in rows))
                 yield cursor
         except sqlite3.IntegrityError as error:
             raise Conflict(
-                f"there is a sandbox named {row.name!r} already",
+                f"there is a sandbox named {rows[0].name!r} already",
                 hint="choose another name, or use Sandbox.get_or_create",
-                details={"name": row.name},
+                details={"name": rows[0].name},
             ) from error
 
-    def update(self, row: Row, **changes: Any) -> Row:
-        """A new state and the event that tells of it are one transaction."""
-        changed = replace(row, **changes)
-        news = []
-        if changed.state != row.state and changed.state in _TOLD:
-            ends = self._ends(changed) if changed.state in ("stopped", "failed") else []
-            news = [*ends, _news(changed.state, changed)]
-        with self._events.transaction(*news, durable=row.name is not None) as cursor:
-            cursor.execute(_UPDATE, (*_values(changed), row.id))
-            if changed.init != row.init:  # another keeper, which counts from one again
-                cursor.execute("DELETE FROM heard WHERE sandbox = ?", (row.id,))
+    def update(self, row: Row, also: Also | None = None, **changes: Any) -> Row:
+        """A new state and the event that tells of it are one transaction, of which `also` is part."""
+        return self.update_all([row], also, **changes)[0]
+
+    def update_all(self, rows: Sequence[Row], also: Also | None = None, **changes: Any) -> list[Row]:
+        """All of them or none."""
+        changed = [replace(row, **changes) for row in rows]
+        news = [one for old, new in zip(rows, changed, strict=True) for one in self._told(old, new)]
+        with self._events.transaction(*news, durable=any(row.name for row in rows)) as cursor:
+            for old, new in zip(rows, changed, strict=True):
+                cursor.execute(_UPDATE, (*_values(new), old.id))
+                if new.init != old.init:  # another keeper, which counts from one again
+                    cursor.execute("DELETE FROM heard WHERE sandbox = ?", (old.id,))
+            if also is not None:
+                also(cursor)
         return changed
+
+    def _told(self, old: Row, new: Row) -> list[News]:
+        if new.state == old.state or new.state not in _TOLD:
+            return []
+        ends = self._ends(new) if new.state in ("stopped", "failed") else []
+        return [*ends, _news(new.state, new)]
 
     def remove(self, row: Row) -> None:
         news = []

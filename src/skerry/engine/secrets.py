@@ -61,6 +61,13 @@ class Secrets:
                 return
             self._write(sandbox, msgspec.structs.replace(kept or _new(), secrets=tuple(values)))
 
+    def copy(self, source: str, sandbox: str) -> None:
+        """A fork's: the same placeholders too, since files inside may hold them. Its CA is its own."""
+        with self._writing:
+            kept = self._read(source)
+            if kept is not None:
+                self._write(sandbox, msgspec.structs.replace(kept, authority=None))
+
     def forms(self, sandbox: str) -> tuple[SecretForm, ...] | None:
         """What there is without its values; None if there is no file."""
         kept = self._read(sandbox)

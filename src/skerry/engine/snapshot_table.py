@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 from msgspec.structs import replace
@@ -24,7 +24,10 @@ class SnapshotTable:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def insert(self, info: SnapshotInfo, key: str | None = None) -> None:
+    def insert(
+        self, info: SnapshotInfo, key: str | None = None, also: Callable[[sqlite3.Cursor], None] | None = None
+    ) -> None:
+        """`also` is part of the transaction."""
         values = (
             info.id, info.owner, info.name, info.kind, info.sandbox, info.step, key, info.created_at, info.created_at,
             msgspec.json.encode(info),
@@ -32,6 +35,8 @@ class SnapshotTable:
         try:
             with self._database.transaction(durable=info.kind == "kept") as cursor:
                 cursor.execute(_INSERT, values)
+                if also is not None:
+                    also(cursor)
         except sqlite3.IntegrityError as error:
             raise taken(info.name) from error
 
@@ -40,6 +45,10 @@ class SnapshotTable:
         found = self._read("(id = ? OR (name = ? AND owner = ?))", ref, ref, caller.owner)
         mine = [info for info in found if info.owner == caller.owner or caller.scope == "admin"]
         return mine[0] if mine else None
+
+    def get(self, snapshot: str) -> SnapshotInfo | None:
+        found = self._read("id = ?", snapshot)
+        return found[0] if found else None
 
     def of_key(self, owner: str, key: str) -> SnapshotInfo | None:
         found = self._read("owner = ? AND key = ?", owner, key)
@@ -80,7 +89,7 @@ class SnapshotTable:
 
     def remove(self, *infos: SnapshotInfo) -> None:
         with self._database.transaction() as cursor:
-            remove(cursor, infos)
+            forget(infos)(cursor)
 
     def layers(self) -> set[str]:
         return {layer for info in self._read("true") for layer in info.layers}
@@ -94,9 +103,14 @@ class SnapshotTable:
         return [_decode(row["body"]) for row in self._database.read(query, *values)]
 
 
-def remove(cursor: sqlite3.Cursor, infos: Iterable[SnapshotInfo]) -> None:
-    """Within another transaction."""
-    cursor.executemany("DELETE FROM snapshots WHERE id = ?", [(info.id,) for info in infos])
+def forget(infos: Iterable[SnapshotInfo]) -> Callable[[sqlite3.Cursor], None]:
+    """As part of another transaction."""
+    ids = [(info.id,) for info in infos]
+
+    def work(cursor: sqlite3.Cursor) -> None:
+        cursor.executemany("DELETE FROM snapshots WHERE id = ?", ids)
+
+    return work
 
 
 def taken(name: str | None) -> Conflict:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
@@ -19,11 +20,11 @@ from skerry.engine.faults import passed
 from skerry.engine.images import Images, nobody
 from skerry.engine.lifecycle import Host
 from skerry.engine.live import Live
-from skerry.engine.rows import HALF_ENDED, Row
+from skerry.engine.rows import HALF_ENDED, Row, remember
 from skerry.engine.snapshot_table import SnapshotTable, taken
 from skerry.errors import Conflict, NotFound, QuotaExceeded, SkerryError
 from skerry.storage import image_digest, new_snap
-from skerry.types import NAME, Caller, ImageInfo, SnapshotInfo, SnapshotRequest
+from skerry.types import NAME, Caller, ImageInfo, SnapshotInfo, SnapshotRequest, Value
 
 T = TypeVar("T")
 Kind = Literal["kept", "auto", "build"]
@@ -36,20 +37,42 @@ class Uncut(Protocol):
 
 @dataclass(frozen=True)
 class Grip:
-    """What the engine lends to those who work on its sandboxes: how one is found, held, and worked on uncut."""
+    """What the engine lends to those who work on its sandboxes: how one is found, held, worked on uncut, started in
+    turn within the operator's maximum, and forgotten once it was deleted."""
 
     find: Callable[[Caller, str], Live]
     held: Callable[[Live], AbstractAsyncContextManager[None]]
     uncut: Uncut
     spawn: Callable[[Coroutine[Any, Any, None]], object]
+    turn: Callable[[], AbstractAsyncContextManager[None]]
+    make_room: Callable[[str, int], None]
+    forget: Callable[[Live], Awaitable[None]]
     lives: dict[str, Live]
+
+
+class Taking(Value, frozen=True, kw_only=True):
+    """What an Idempotency-Key of a snapshot stands for."""
+
+    sandbox: str
+    wish: SnapshotRequest
+
+
+@dataclass(frozen=True)
+class Wish:
+    owner: str
+    request: SnapshotRequest
+    taking: Taking
+    key: str | None
+
+    def remembered(self, snapshot: str) -> Callable[[sqlite3.Cursor], None]:
+        return lambda cursor: remember(cursor, self.owner, self.key, self.taking, snapshot)
 
 
 class Snapshots:
     """`engine.snapshots`."""
 
     def __init__(self, grip: Grip) -> None:
-        self._grip = grip
+        self.grip = grip
         self.ready: Callable[[], set[str]] = set  # layers that the pool's sandboxes stand on
         self.vacate: Callable[[Iterable[str]], Awaitable[None]] = nobody  # has the pool leave layers
         self._pins: Counter[str] = Counter()  # layers that work under way needs, and that nothing else may name yet
@@ -59,35 +82,43 @@ class Snapshots:
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
-    async def take(self, caller: Caller, ref: str, request: SnapshotRequest) -> SnapshotInfo:
-        """Of a sandbox in any state, which that does not change. One with a key that is there already is given."""
-        return await self._grip.uncut(self._take(self._grip.find(caller, ref), request))
+    async def take(self, caller: Caller, ref: str, request: SnapshotRequest, key: str | None = None) -> SnapshotInfo:
+        """Of a sandbox in any state, which that does not change. It belongs to the sandbox's owner, whoever asked."""
+        live = self.grip.find(caller, ref)
+        wish = Wish(live.row.owner, request, Taking(sandbox=live.row.id, wish=request), key)
+        return await self.grip.uncut(self._take(live, wish))
 
-    async def _take(self, live: Live, request: SnapshotRequest) -> SnapshotInfo:
-        owner = live.row.owner
-        if request.key is not None and (there := self.table.of_key(owner, request.key)) is not None:
+    async def _take(self, live: Live, wish: Wish) -> SnapshotInfo:
+        if (there := self._taken_before(wish)) is not None:
             return there
-        self._check_name(owner, request.name)
-        await self._make_room(owner)
+        self._check_name(wish.owner, wish.request.name)
+        await self._make_room(wish.owner)
         async with self.captured(live) as captured:
-            info = _info(live.row, request, captured)
-            if request.key is not None and (there := self.table.of_key(owner, request.key)) is not None:
-                await drop(self.host, captured.layer)  # another took the same step meanwhile
+            if (there := self._taken_before(wish)) is not None:  # meanwhile
+                await drop(self.host, captured.layer)
                 return there
-            self.table.insert(info, request.key)
+            info = _info(live.row, wish.request, captured)
+            self.table.insert(info, wish.request.key, wish.remembered(info.id))
         passed("snapshot.row")
-        self._grip.spawn(self._measure(info))
+        self.grip.spawn(self._measure(info))
         return info
+
+    def _taken_before(self, wish: Wish) -> SnapshotInfo | None:
+        """The same request, sent again; or the same step of a build."""
+        known = self.host.rows.remembered(wish.owner, wish.key, wish.taking) if wish.key is not None else None
+        if known is not None and (info := self.table.get(known)) is not None:
+            return info
+        return self.table.of_key(wish.owner, wish.request.key) if wish.request.key is not None else None
 
     @asynccontextmanager
     async def captured(self, live: Live) -> AsyncIterator[Captured]:
         """A new layer of a sandbox, under its lock and pinned. Whoever asked for it names it, or it goes again."""
         with live.in_use():
             sync_s = await sync(self.host, live)
-            async with self._grip.held(live):
+            async with self.grip.held(live):
                 if live.row.state in HALF_ENDED:
                     await lifecycle.finish(self.host, live)
-                self._check_layers(live.row.spec.layers)
+                self.check_layers(live.row.spec.layers)
                 layer = new_snap()
                 with self.pinned(layer):  # before it is there: whoever collects layers must not take it for left behind
                     now = await capture(self.host, live, layer, sync_s)
@@ -102,7 +133,7 @@ class Snapshots:
         """The same for one that only looks: the sandbox is held no longer than it takes, and the layer goes again."""
         ready: asyncio.Future[Captured] = asyncio.get_running_loop().create_future()
         over = asyncio.Event()
-        work = asyncio.ensure_future(self._grip.uncut(self._pass(live, ready, over)))
+        work = asyncio.ensure_future(self.grip.uncut(self._pass(live, ready, over)))
         try:
             await asyncio.wait((work, ready), return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
@@ -177,13 +208,13 @@ class Snapshots:
 
     def sandbox(self, caller: Caller, ref: str) -> Live | None:
         try:
-            return self._grip.find(caller, ref)
+            return self.grip.find(caller, ref)
         except NotFound:
             return None
 
     def of(self, caller: Caller, ref: str) -> builtins.list[SnapshotInfo]:
         """All that were taken of one sandbox, oldest first."""
-        return self.table.list(sandbox=self._grip.find(caller, ref).row.id)
+        return self.table.list(sandbox=self.grip.find(caller, ref).row.id)
 
     # -- starting from one --------------------------------------------------------------------------------------------
 
@@ -193,7 +224,7 @@ class Snapshots:
         info = self.table.find(caller, ref) if NAME.fullmatch(ref) else None
         if info is None:
             return self._images.get(ref), None
-        self._check_layers(info.layers)
+        self.check_layers(info.layers)
         self.table.touch(info)
         top, *below = info.layers
         high = len(info.layers) > LAYERS_MOST and top.startswith("snap:")
@@ -204,7 +235,7 @@ class Snapshots:
         )  # fmt: skip
         return image, top if high else None
 
-    def _check_layers(self, layers: tuple[str, ...]) -> None:
+    def check_layers(self, layers: tuple[str, ...]) -> None:
         for layer in layers:
             self.host.layers.check(layer)
 
@@ -220,7 +251,7 @@ class Snapshots:
                 hint="delete what stands on it first",
                 details={"snapshot": info.id, "users": users[:100]},
             )
-        await self._grip.uncut(self._remove(info))
+        await self.grip.uncut(self._remove(info))
 
     async def _remove(self, *infos: SnapshotInfo) -> None:
         self.table.remove(*infos)
@@ -239,11 +270,11 @@ class Snapshots:
         return [*sandboxes, *snapshots, *images, *work]
 
     def _on(self, layer: str) -> builtins.list[Live]:
-        return [live for live in self._grip.lives.values() if layer in live.row.spec.layers]
+        return [live for live in self.grip.lives.values() if layer in live.row.spec.layers]
 
     def in_use(self) -> set[str]:
         """Every layer that a sandbox or a snapshot stands on, or that work under way needs."""
-        specs = {layer for live in self._grip.lives.values() for layer in live.row.spec.layers}
+        specs = {layer for live in self.grip.lives.values() for layer in live.row.spec.layers}
         return specs | self.ready() | self.table.layers() | set(+self._pins)
 
     @contextmanager
@@ -273,7 +304,7 @@ class Snapshots:
 
     async def sweep(self) -> None:
         """At the start of a server: what an earlier one took and did not name, and what it did not get to remove."""
-        known = self._grip.lives
+        known = self.grip.lives
         self.table.remove(*(info for info in self.table.list(kind="auto") if info.sandbox not in known))
         there = {f"snap:{name}" for name in await asyncio.to_thread(self.host.driver.snapshots)}
         await self.collect(there)

@@ -129,8 +129,12 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", f"{ONE}/usage", sandboxes.usage, "use", "What it uses", errors=(404, 503)),
 
     Route("POST", f"{ONE}/snapshots", snapshots.take, "use", "Take a snapshot of its files", 201,
-          (404, 409, 413, 415, 429, 503)),
+          (404, 409, 413, 415, 429, 503), headers=("Idempotency-Key",)),
     Route("GET", f"{ONE}/snapshots", snapshots.of_one, "use", "List what was taken of it, oldest first", errors=(404,)),
+    Route("POST", f"{ONE}/fork", snapshots.fork, "use", "New sandboxes that begin as it is now, all or none", 201,
+          (404, 409, 413, 415, 429, 501, 503), headers=("Idempotency-Key",)),
+    Route("POST", f"{ONE}/rollback", snapshots.rollback, "use", "Its files as they were; its processes end",
+          errors=(404, 409, 413, 415, 429, 501, 503)),
     Route("GET", "/v1/snapshots", snapshots.list_, "use", "List snapshots"),
     Route("GET", SNAPSHOT, snapshots.get, "use", "One snapshot", errors=(404,)),
     Route("GET", f"{SNAPSHOT}/changes", snapshots.changes, "use", "What changed from it to another point",

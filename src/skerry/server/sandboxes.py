@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from skerry.errors import InvalidRequest
 from skerry.server.call import Call, Nothing
@@ -34,10 +35,14 @@ class Sandboxes(Answer, frozen=True, kw_only=True):
 
 
 async def create(call: Call[Nothing, CreateRequest]) -> SandboxInfo:
+    return await call.engine.create(call.caller, call.body, key_of(call))
+
+
+def key_of(call: Call[Any, Any]) -> str | None:
     key = call.headers.get(b"idempotency-key")
     if key is not None and not _KEY.fullmatch(key):
         raise InvalidRequest("Idempotency-Key: 1 to 200 visible ASCII characters")
-    return await call.engine.create(call.caller, call.body, key)
+    return key
 
 
 async def list_(call: Call[SandboxQuery, Nothing]) -> Sandboxes:

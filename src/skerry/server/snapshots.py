@@ -1,4 +1,4 @@
-"""/v1/snapshots and /v1/sandboxes/{ref}/snapshots: sandboxes' files as they were at one moment."""
+"""/v1/snapshots and /v1/sandboxes/{ref}/snapshots: sandboxes' files as they were at one moment; forks and rollback."""
 
 from __future__ import annotations
 
@@ -9,8 +9,20 @@ from msgspec import Meta
 from skerry.engine.comparing import compare
 from skerry.errors import InvalidRequest, NotFound
 from skerry.server.call import Call, Nothing
+from skerry.server.sandboxes import key_of
 from skerry.storage.changes import MOST
-from skerry.types import NAME, Answer, Changes, SnapshotInfo, SnapshotRequest, Value, check_text
+from skerry.types import (
+    NAME,
+    Answer,
+    Changes,
+    ForkRequest,
+    RollbackRequest,
+    SandboxInfo,
+    SnapshotInfo,
+    SnapshotRequest,
+    Value,
+    check_text,
+)
 
 
 class SnapshotQuery(Value, frozen=True, kw_only=True):
@@ -40,8 +52,21 @@ class SnapshotList(Answer, frozen=True, kw_only=True):
     snapshots: list[SnapshotInfo]
 
 
+class Forked(Answer, frozen=True, kw_only=True):
+    sandboxes: list[SandboxInfo]
+
+
 async def take(call: Call[Nothing, SnapshotRequest]) -> SnapshotInfo:
-    return await call.engine.snapshots.take(call.caller, call.ref, call.body)
+    return await call.engine.snapshots.take(call.caller, call.ref, call.body, key_of(call))
+
+
+async def fork(call: Call[Nothing, ForkRequest]) -> Forked:
+    made = await call.engine.forks.fork(call.caller, call.ref, call.body, key_of(call))
+    return Forked(sandboxes=made)
+
+
+async def rollback(call: Call[Nothing, RollbackRequest]) -> SandboxInfo:
+    return await call.engine.rollbacks.rollback(call.caller, call.ref, call.body)
 
 
 async def of_one(call: Call[Nothing, Nothing]) -> SnapshotList:

@@ -154,13 +154,14 @@ class Sandbox:
             raise
         except BaseException:
             # Interrupted with the request on its way. The same key names the same sandbox, so it can be taken back.
-            self._take_back(requests.hurried(request))
+            self._take_back(requests.hurried(request), SandboxInfo)
             raise
 
-    def _take_back(self, request: requests.Request) -> None:
+    def _take_back(self, request: requests.Request, kind: type[SandboxInfo] | type[SandboxList]) -> None:
         try:
-            info = self.client.value(request, SandboxInfo)
-            self.client.done(requests.hurried(requests.delete(info.id)))
+            made = self.client.value(request, kind)
+            for info in made.sandboxes if isinstance(made, SandboxList) else [made]:
+                self.client.done(requests.hurried(requests.delete(info.id)))
         except SkerryError:
             return
 
@@ -320,6 +321,25 @@ class Sandbox:
         """Its files as they are at this moment, running or not; it goes on. Unnamed ones are found by their id."""
         wish = SnapshotRequest(name=name)
         return Snapshot(self.client, self.client.value(snapshot_requests.take(self.id, wish), SnapshotInfo))
+
+    def rollback(self, snapshot: Snapshot | str | None = None, *, steps: int | None = None) -> None:
+        """Its files as they were: in a snapshot, or before the last `steps` commands (`Options(auto_snapshot=True)`).
+        Its processes end and its sessions are forgotten; calls under way fail with SandboxUnavailable."""
+        request = snapshot_requests.rollback(self.id, snapshot, steps)
+        self._info = self.client.value(request, SandboxInfo)
+
+    def fork(self, n: int = 1) -> builtins.list[Sandbox]:
+        """New sandboxes that begin with its files, variables, limits, labels, policy and secrets, and share no writes
+        with it or each other. All of them run, or none is made. They have no names; it goes on untouched."""
+        request = snapshot_requests.fork(self.id, n)
+        try:
+            made = self.client.value(request, SandboxList)
+        except Exception:
+            raise
+        except BaseException:
+            self._take_back(requests.hurried(request), SandboxList)
+            raise
+        return [type(self)._of(info, self.client, shared=True) for info in made.sandboxes]
 
     def run(
         self,

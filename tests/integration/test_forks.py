@@ -1,0 +1,219 @@
+"""Forks and rollback on real sandboxes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from serving import Server, wait_until
+
+from skerry import Client, Limits, Sandbox, Secret
+from skerry.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded, SandboxUnavailable
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.address) as made:
+        yield made
+
+
+def units(server: Server) -> int:
+    return len(list((server.state_dir / "pool" / "u").iterdir()))
+
+
+def kept(server: Server) -> int:
+    return len(list((server.state_dir / "pool" / "s").iterdir()))
+
+
+def test_forks_begin_as_their_source_and_share_no_writes(client: Client, server: Server) -> None:
+    before = kept(server)
+    limits = Limits(memory="300M", disk="100M", pids=100)
+    with Sandbox(name="source", env={"A": "1"}, labels={"team": "a"}, limits=limits, server=client) as source:
+        source.run("echo one > /workspace/note; rm /etc/motd", user="root")
+        beat = source.spawn("while sleep 0.01; do date +%N > /tmp/beat; done")
+        forks = source.fork(3)
+        assert len({source.id, *(fork.id for fork in forks)}) == 4
+        for number, fork in enumerate(forks):
+            assert (fork.state, fork.name, dict(fork.labels)) == ("running", None, {"team": "a"})
+            assert (fork.known.limits, fork.known.image) == (source.known.limits, "base")
+            look = "cat /workspace/note; echo $A; test ! -e /etc/motd && echo gone; ls /proc | grep -c '^[0-9]'"
+            *same, processes = fork.run(look).stdout.split()
+            assert same == ["one", "1", "gone"]
+            assert int(processes) < 8  # none of the source's
+            fork.run(f"echo {number} > /workspace/note", user="root")
+        assert [fork.run("cat /workspace/note").stdout for fork in forks] == ["0\n", "1\n", "2\n"]
+        assert source.run("cat /workspace/note").stdout == "one\n"
+        assert source.processes.get(beat.id).state == "running"
+        assert kept(server) == before  # what they were made from is not kept
+        source.delete()
+        for fork in forks:  # which stand on nothing of their source's
+            assert fork.run("cat /workspace/note").ok
+            fork.delete()
+
+
+def test_a_stopped_sandbox_is_forked_and_stays_stopped(client: Client) -> None:
+    with Sandbox(server=client) as source:
+        source.run("echo kept > /workspace/note")
+        source.stop()
+        (fork,) = source.fork()
+        assert fork.run("cat /workspace/note").stdout == "kept\n"
+        assert source.info().state == "stopped"
+        fork.delete()
+
+
+def test_a_fork_of_a_fork_of_a_snapshot_has_all_of_it(client: Client) -> None:
+    with Sandbox(server=client) as source:
+        source.run("echo 1 > /workspace/a")
+        snapshot = source.snapshot()
+    with Sandbox(snapshot, server=client) as first:
+        first.run("echo 2 > /workspace/b")
+        (second,) = first.fork()
+        second.run("echo 3 > /workspace/c")
+        (third,) = second.fork()
+        assert third.run("cat /workspace/?").stdout == "1\n2\n3\n"
+        third.delete()
+        second.delete()
+    snapshot.delete()
+
+
+def test_a_forks_secrets_have_their_sources_placeholders(client: Client) -> None:
+    secret = Secret("TOKEN", hosts=["api.example.com"], value="x" * 40)
+    with Sandbox(secrets=[secret], server=client) as source:
+        placeholder = source.run("echo $TOKEN").stdout
+        (fork,) = source.fork()
+        assert fork.run("echo $TOKEN").stdout == placeholder != ""
+        assert fork.known.secrets == source.known.secrets
+        fork.delete()
+
+
+def test_more_forks_than_there_is_room_for_are_none(own_server: Server) -> None:
+    own_server.start(SKERRY_MAX_SANDBOXES="3")
+    with Client(own_server.address) as client, Sandbox(server=client) as source:
+        with pytest.raises(QuotaExceeded, match=r"max\.sandboxes"):
+            source.fork(3)
+        assert [one.id for one in Sandbox.list(server=client)] == [source.id]
+        with ThreadPoolExecutor() as pool:  # two at once, with room for one of them
+            results = list(pool.map(lambda _: _tried(lambda: source.fork(2)), range(2)))
+        assert sorted(type(result).__name__ for result in results) == ["QuotaExceeded", "list"]
+        assert len(Sandbox.list(server=client)) == 3
+        own_server.remove_all()
+        assert (units(own_server), kept(own_server)) == (0, 0)
+    with pytest.raises(InvalidRequest):
+        source.fork(0)
+
+
+def _tried(work: Callable[[], object]) -> object:
+    try:
+        return work()
+    except QuotaExceeded as error:
+        return error
+
+
+def test_a_key_makes_a_fork_once(client: Client, server: Server) -> None:
+    with Sandbox(server=client) as source, server.http() as http:
+        where, key = f"/v1/sandboxes/{source.id}/fork", {"Idempotency-Key": "fork-once"}
+        with ThreadPoolExecutor() as pool:
+            answers = list(pool.map(lambda _: http.post(where, json={"n": 2}, headers=key).json(), range(3)))
+        ids = {tuple(one["id"] for one in answer["sandboxes"]) for answer in answers}
+        assert len(ids) == 1
+        assert http.post(where, json={"n": 3}, headers=key).status_code == 400
+        for sandbox in ids.pop():
+            http.delete(f"/v1/sandboxes/{sandbox}").raise_for_status()
+
+
+def test_rollback_brings_files_back_in_place_and_ends_processes(client: Client, server: Server) -> None:
+    with Sandbox(name="project", env={"A": "1"}, server=client) as sandbox:
+        sandbox.run("echo good > /workspace/data; mkdir /opt/kept", user="root")
+        good = sandbox.snapshot("good")
+        before = units(server)
+        for bad in (
+            "echo bad > /workspace/data; rmdir /opt/kept",
+            "rm -r /workspace/*; touch /opt/new",
+            "rm -rf /usr/lib",
+        ):
+            sandbox.spawn("sleep 1000")
+            sandbox.run(bad, user="root")
+            sandbox.rollback(good)
+            assert (sandbox.state, sandbox.name) == ("running", "project")
+            look = sandbox.run("cat /workspace/data; ls /opt; echo $A; pgrep -c sleep")
+            assert look.stdout == "good\nkept\n1\n0\n"
+        assert units(server) == before
+        sandbox.delete()
+    good.delete()
+
+
+def test_a_call_under_way_is_told_of_a_rollback(client: Client) -> None:
+    with Sandbox(server=client) as sandbox:
+        snapshot = sandbox.snapshot()
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(sandbox.run, "touch /tmp/began; sleep 1000")
+            wait_until(lambda: sandbox.files.exists("/tmp/began"), "the command to begin")
+            sandbox.rollback(snapshot.id)
+            with pytest.raises(SandboxUnavailable, match="rolled back to"):
+                waiting.result(20)
+        assert sandbox.run("ls /tmp").stdout == ""
+    snapshot.delete()
+
+
+def test_a_stopped_sandbox_is_rolled_back_and_stays_stopped(client: Client) -> None:
+    with Sandbox(server=client) as sandbox:
+        sandbox.run("echo good > /workspace/data")
+        snapshot = sandbox.snapshot()
+        sandbox.run("echo bad > /workspace/data")
+        sandbox.stop()
+        sandbox.rollback(snapshot)
+        assert sandbox.info().state == "stopped"
+        assert sandbox.run("cat /workspace/data").stdout == "good\n"
+        sandbox.run("echo bad > /workspace/data")
+        sandbox.pause()
+        sandbox.rollback(snapshot)
+        assert sandbox.run("cat /workspace/data").stdout == "good\n"
+    snapshot.delete()
+
+
+def test_rollback_to_what_is_not_there_changes_nothing(client: Client) -> None:
+    with Sandbox(server=client) as sandbox:
+        beat = sandbox.spawn("sleep 1000")
+        for wish in ({"snapshot": "nowhere"}, {"steps": 1}):
+            with pytest.raises(NotFound):
+                sandbox.rollback(**wish)  # type: ignore[arg-type]
+        for wrong in ({}, {"snapshot": "a", "steps": 1}, {"steps": 0}):
+            with pytest.raises(InvalidRequest):
+                sandbox.rollback(**wrong)  # type: ignore[arg-type]
+        assert sandbox.processes.get(beat.id).state == "running"
+
+
+def test_deletes_stops_and_snapshots_at_once_end_well(client: Client, server: Server) -> None:
+    """Whatever comes first, each of them does its work or says that the sandbox is not there any more."""
+    before = (units(server), kept(server))
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(3):
+            sandbox = Sandbox.create(server=client)
+            start = threading.Barrier(5)
+            acts: list[Callable[[], object]] = [
+                sandbox.snapshot, lambda s=sandbox: s.fork(1)[0].delete(), sandbox.stop, sandbox.pause,
+                lambda s=sandbox: client.done(_delete(s.id)),
+            ]  # type: ignore[misc]  # fmt: skip
+            results = list(pool.map(lambda act, gate=start: _ended(act, gate), acts))  # type: ignore[misc]
+            for result in results:
+                if isinstance(result, Exception):
+                    assert isinstance(result, (NotFound, Conflict, SandboxUnavailable)), result
+                elif result is not None and hasattr(result, "as_image"):
+                    result.delete()
+    assert (units(server), kept(server)) == before
+
+
+def _ended(act: Callable[[], object], gate: threading.Barrier) -> object:
+    gate.wait(10)
+    try:
+        return act()
+    except Exception as error:
+        return error
+
+
+def _delete(ref: str) -> object:
+    from skerry.client import requests
+
+    return requests.delete(ref)
