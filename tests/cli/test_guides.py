@@ -44,7 +44,7 @@ def settings(server: Server) -> dict[str, str]:
     return environment(SKERRY_SERVER=server.address, PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin")
 
 
-@pytest.mark.parametrize("guide", ["processes.md", "sessions.md", "previews.md"])
+@pytest.mark.parametrize("guide", ["processes.md", "sessions.md", "previews.md", "lifecycle.md"])
 def test_a_guides_commands_print_what_it_says(server: Server, guide: str) -> None:
     listed = list(commands(guide))
     script = "\n".join(f"{command}\necho; echo '{MARK}'" for command, _ in listed)
@@ -57,7 +57,7 @@ def test_a_guides_commands_print_what_it_says(server: Server, guide: str) -> Non
         assert missing == [], f"$ {command}\n{said}"
 
 
-@pytest.mark.parametrize("guide", ["processes.md", "sessions.md", "terminals.md", "previews.md"])
+@pytest.mark.parametrize("guide", ["processes.md", "sessions.md", "terminals.md", "previews.md", "lifecycle.md"])
 def test_a_guides_programs_run(server: Server, guide: str) -> None:
     programs = blocks(guide, "python")
     assert programs

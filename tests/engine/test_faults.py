@@ -134,12 +134,12 @@ def test_every_step_that_a_life_passes_is_a_fault_point(house: Server) -> None:
     script = (
         "import asyncio, sys\n"
         "from skerry.config import load\n"
-        "from skerry.engine import claims, creation, faults, lifecycle, limits\n"
+        "from skerry.engine import claims, creation, engine as whole, faults, lifecycle, limits\n"
         "from skerry.engine.engine import Engine\n"
         "from skerry.types import Caller, CreateRequest, Limits, UpdateRequest\n"
         "seen = []\n"
         "passed = faults.passed\n"
-        "for module in (lifecycle, limits, claims, creation):\n"
+        "for module in (whole, lifecycle, limits, claims, creation):\n"
         "    module.passed = lambda name: (passed(name), seen.append(name))\n"
         "async def main():\n"
         "    engine = Engine(load()); await engine.open()\n"
@@ -148,6 +148,7 @@ def test_every_step_that_a_life_passes_is_a_fault_point(house: Server) -> None:
         "    while not engine.pool.info().images[0].ready: await asyncio.sleep(0.01)\n"
         "    info = await engine.create(me, CreateRequest())\n"
         "    await engine.update(me, info.id, UpdateRequest(limits=Limits(cpus=0.5)))\n"
+        "    await engine.pause(me, info.id); await engine.resume(me, info.id)\n"
         "    await engine.stop(me, info.id); await engine.delete(me, info.id); await engine.close()\n"
         "asyncio.run(main())\n"
         "print(*sorted(set(seen)))\n"
@@ -156,7 +157,7 @@ def test_every_step_that_a_life_passes_is_a_fault_point(house: Server) -> None:
         [sys.executable, "-c", script], env={**os.environ, "SKERRY_STATE_DIR": str(house.state_dir)},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert set(out.stdout.split()) == set(faults.LIFE)
+    assert set(out.stdout.split()) == set(faults.LIFE + faults.SLEEP)
 
 
 def test_a_sandbox_lives_on_while_its_server_is_dead(house: Server) -> None:

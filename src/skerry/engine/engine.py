@@ -21,10 +21,11 @@ from skerry.engine.attempts import Attempts
 from skerry.engine.creation import Creation
 from skerry.engine.database import Database
 from skerry.engine.events import Events
+from skerry.engine.faults import passed
 from skerry.engine.files import Files
 from skerry.engine.forks import Forks
 from skerry.engine.images import Images
-from skerry.engine.live import Live
+from skerry.engine.live import IDLE, Live
 from skerry.engine.network import Doors
 from skerry.engine.policies import Policies
 from skerry.engine.pool import Pool
@@ -244,6 +245,8 @@ class Engine:
             async with self._held(live):
                 if live.row.state == "running" and live.runtime is not None and still():
                     await self._freeze(live, live.runtime, reason)
+                elif live.row.state == "paused" and reason != IDLE:
+                    live.row = self.host.rows.update(live.row, reason=reason)
                 elif live.row.state not in ("running", "paused"):
                     raise Conflict(f"{live.row.id} is {live.row.info().state}: only a running sandbox can be paused")
 
@@ -252,8 +255,11 @@ class Engine:
     async def _freeze(self, live: Live, runtime: Runtime, reason: str) -> None:
         """The row first: a server that dies in between must not take a frozen keeper for a silent one."""
         live.row = self.host.rows.update(live.row, state="paused", reason=reason)
+        passed("pause.row")
         try:
             await asyncio.to_thread(runtime.freeze, live.row.id)
+            passed("pause.freeze")
+            live.touch()
         except BaseException:
             with contextlib.suppress(SkerryError):
                 await asyncio.to_thread(runtime.thaw, live.row.id)
@@ -367,8 +373,10 @@ class Engine:
                 )
             if row.state == "paused" and live.runtime is not None:
                 await asyncio.to_thread(live.runtime.thaw, row.id)
+                passed("resume.thaw")
                 live.row = self.host.rows.update(row, state="running", reason=None)
                 live.touch()
+                passed("resume.row")
                 await self._configure(live)  # what was changed meanwhile
                 self.host.watch(live)
             else:
@@ -452,13 +460,15 @@ class Engine:
     async def _end_idle(self, live: Live) -> None:
         """A call may have come in the meantime: then it is not idle any more."""
         action = live.row.spec.lifecycle.on_idle
-        if action == "delete":
+        if live.row.state == "paused":
+            await self._stop(live, IDLE, still=lambda: live.idle_due)
+        elif action == "delete":
             await self._delete(live, still=lambda: live.idle_due)
         elif action == "pause":
             with contextlib.suppress(Conflict, NotFound):
-                await self._pause(live, "idle", still=lambda: live.idle_due)
+                await self._pause(live, IDLE, still=lambda: live.idle_due)
         else:
-            await self._stop(live, "idle", still=lambda: live.idle_due)
+            await self._stop(live, IDLE, still=lambda: live.idle_due)
 
     def _count(self) -> int:
         return sum(live.takes_room for live in self._lives.values())

@@ -9,15 +9,18 @@ import signal
 CREATE = ("create.row", "create.unit")
 START = ("start.range", "start.wall", "start.door", "start.keeper", "start.row")
 CLAIM = ("claim.taken", "claim.bound", "claim.row")
-STOP = ("stop.mark", "stop.keeper", "stop.wall", "stop.range", "stop.row")
+STOP = ("stop.mark", "stop.keeper", "stop.wall", "stop.range", "stop.sync", "stop.row")
+PAUSE = ("pause.row", "pause.freeze")
+RESUME = ("resume.thaw", "resume.row")
 DELETE = ("delete.mark", "delete.wall", "delete.range", "delete.unit", "delete.network", "delete.row")
 LIMITS = ("limits.shrink", "limits.row", "limits.grow")
 LIFE = CREATE + START + CLAIM + STOP + DELETE + LIMITS
+SLEEP = PAUSE + RESUME
 SNAPSHOT = ("snapshot.frozen", "snapshot.captured", "snapshot.thawed", "snapshot.kept", "snapshot.row")
 UNSNAPSHOT = ("unsnapshot.row", "unsnapshot.layers")
 FORK = ("fork.captured", "fork.rows", "fork.unit", "fork.started", "fork.running")
 ROLLBACK = ("rollback.unit", "rollback.row", "rollback.old")
-POINTS = LIFE + SNAPSHOT + UNSNAPSHOT + FORK + ROLLBACK
+POINTS = LIFE + SLEEP + SNAPSHOT + UNSNAPSHOT + FORK + ROLLBACK
 
 
 def passed(name: str) -> None:

@@ -235,8 +235,20 @@ async def stop(
     passed("stop.wall")
     _give_back_range(host, live.row)
     passed("stop.range")
+    if live.row.name is not None:
+        await _write_out(host, live.row)
+    passed("stop.sync")
     live.row = host.rows.update(live.row, state=state, init=None, uid_base=None)
     passed("stop.row")
+
+
+async def _write_out(host: Host, row: Row) -> None:
+    """What is said to be stopped, and has a name, is there after a power cut. A disk that fails is no reason not to
+    stop."""
+    try:
+        await asyncio.to_thread(host.driver.sync, row.unit)
+    except (SkerryError, OSError) as error:
+        log.error("not written out", extra={"sandbox": row.id, "error": str(error)})
 
 
 async def _shut_down(live: Live, keeper: Keeper) -> None:

@@ -19,6 +19,7 @@ from skerry.runtimes import Runtime
 from skerry.types import Attempt, parse_span
 
 LAST_WORDS_S = 1.0
+IDLE = "idle"  # the reason of a pause or stop
 
 
 class Live:
@@ -137,8 +138,11 @@ class Live:
 
     @property
     def idle_due(self) -> bool:
-        idle = self.row.spec.lifecycle.idle
-        if idle is None or self._calls or self.work.running or self.row.state != "running":
+        """It has been idle for its time. One that was paused for that has another such time before it is stopped; one
+        that somebody paused waits for somebody."""
+        idle, row = self.row.spec.lifecycle.idle, self.row
+        asleep = row.state == "paused" and row.reason == IDLE
+        if idle is None or self._calls or not (asleep or (row.state == "running" and not self.work.running)):
             return False
         return time.monotonic() - self._used_at > parse_span(idle)
 

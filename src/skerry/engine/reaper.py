@@ -60,7 +60,9 @@ class Reaper:
             return self._ends.half
         if live.life_over and (state in ("running", "paused") or (unnamed and state in ("stopped", "failed"))):
             return self._ends.life
-        return self._unless_at_work if live.idle_due else None
+        if not live.idle_due:
+            return None
+        return self._ends.idle if state == "paused" else self._unless_at_work
 
     async def _bring(self, live: Live, end: Callable[[Live], Awaitable[None]]) -> None:
         try:

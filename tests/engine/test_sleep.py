@@ -1,0 +1,182 @@
+"""Sandboxes that sleep: paused, stopped, through the death of the server and a reboot of the host, and woken again."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from serving import Server, wait_until
+
+from skerry import Client, Lifecycle, Sandbox
+from skerry.config import run_dir
+from skerry.engine import faults
+from skerry.errors import SandboxUnavailable
+from skerry.runtimes.cgroups import Cgroups
+
+
+@pytest.fixture(scope="module")
+def inn(make_server: Callable[[], Server]) -> Iterator[Server]:
+    """A server that these tests may kill, and start again."""
+    made = make_server().start()
+    yield made
+    made.retire()
+
+
+def test_an_idle_sandbox_is_paused_and_after_as_long_again_stopped(server: Server) -> None:
+    brief = Lifecycle(idle="200ms", on_idle="pause")
+    held = Sandbox.create(server=server.address)
+    held.pause()
+    held.update(lifecycle=brief)
+    idler = Sandbox.create(lifecycle=brief, server=server.address)
+    with Client(server.address) as client:
+
+        def told() -> list[tuple[str, str | None]]:
+            return [(event.type, event.reason) for event in client.events(sandbox=idler.id)][-2:]
+
+        wait_until(lambda: told() == [("sandbox.paused", "idle"), ("sandbox.stopped", "idle")], "it to be stopped")
+    assert held.info().state == "paused", "what somebody paused waits for somebody"
+    assert idler.run("echo awake").stdout == "awake\n"
+    for sandbox in (held, idler):
+        sandbox.delete()
+
+
+def test_a_paused_sandbox_uses_no_processor(server: Server) -> None:
+    with Sandbox(server=server.address) as sandbox:
+        process = sandbox.spawn("while :; do :; done")
+        sandbox.pause()
+        before = sandbox.usage().cpu_s
+        with Sandbox(server=server.address) as other:  # something else has its turns meanwhile
+            other.run("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done")
+        assert sandbox.usage().cpu_s == before
+        sandbox.resume()
+        wait_until(lambda: sandbox.usage().cpu_s > before, "the loop inside to go on")
+        assert process.state == "running"
+
+
+@pytest.mark.parametrize("how", ["pause", "stop"])
+def test_without_wake_every_call_into_a_sleeping_sandbox_says_that_it_sleeps(server: Server, how: str) -> None:
+    with Sandbox(lifecycle=Lifecycle(wake=False), server=server.address) as sandbox:
+        getattr(sandbox, how)()
+        state = sandbox.info().state
+        calls: list[Callable[[], object]] = [
+            lambda: sandbox.run("true"),
+            lambda: sandbox.spawn("true"),
+            lambda: sandbox.files.read_text("/etc/hostname"),
+            lambda: sandbox.session("s").run("true"),
+            lambda: sandbox.processes.list(),
+            lambda: sandbox.wait_for_port(80, timeout=1),
+        ]
+        for call in calls:
+            with pytest.raises(SandboxUnavailable, match=state) as refusal:
+                call()
+            assert refusal.value.details["state"] == state
+            assert "skerry resume" in (refusal.value.hint or "")
+        assert sandbox.info().state == state
+        sandbox.resume()
+        assert sandbox.run("true").ok
+
+
+# What a kill right after a step leaves: a sandbox as it was before, or as it was to become.
+AFTER = {
+    **dict.fromkeys(faults.START, "stopped"), "start.row": "running",
+    **dict.fromkeys(faults.PAUSE, "paused"),
+    "resume.thaw": "paused", "resume.row": "running",
+}  # fmt: skip
+BEFORE = {"start": "stop", "pause": "resume", "resume": "pause"}  # what brings it where the step begins
+
+
+def test_a_server_killed_at_any_step_of_a_pause_or_a_wake_loses_nothing(inn: Server) -> None:
+    with inn.http() as http:
+        made = http.post("/v1/sandboxes", json={"name": "sleeper"})
+        assert made.status_code == 201, made.text
+        http.put("/v1/sandboxes/sleeper/files", params={"path": "/workspace/note"}, content=b"kept").raise_for_status()
+    inn.end()
+    before = None
+    for point in (*faults.START, *faults.PAUSE, *faults.RESUME):
+        inn.start(SKERRY_FAULT=point)
+        verb = point.partition(".")[0]
+        with inn.http() as http:
+            check(inn, http, before)
+            http.post(f"/v1/sandboxes/sleeper/{BEFORE[verb]}").raise_for_status()
+            with pytest.raises(httpx.TransportError):
+                http.post(f"/v1/sandboxes/sleeper/{'resume' if verb == 'start' else verb}")
+        assert inn.process is not None
+        assert inn.process.wait(10) == -9
+        before = point
+    inn.start()
+    with inn.http() as http:
+        check(inn, http, before)
+        note = http.get("/v1/sandboxes/sleeper/files", params={"path": "/workspace/note"})
+        assert note.content == b"kept"
+    inn.remove_all()
+    assert inn.leftovers() == []
+
+
+def check(inn: Server, http: httpx.Client, killed_after: str | None) -> None:
+    if killed_after is not None:
+        assert http.get("/v1/sandboxes/sleeper").json()["state"] == AFTER[killed_after], killed_after
+        if AFTER[killed_after] == "stopped":
+            assert inn.leftovers() == []
+
+
+def reboot(server: Server) -> None:
+    """What a reboot leaves of a server: its state directory. Every process is gone, every mount, and all of /run."""
+    assert server.process is not None
+    if server.process.poll() is None:
+        server.end(signal.SIGKILL)
+    here = run_dir(server.state_dir)
+    groups = Cgroups(f"/skerry/{here.name}")
+    for sandbox in groups.ids():
+        groups.kill(sandbox)
+        wait_until(lambda: not groups.strays(sandbox), "its processes to be gone")  # noqa: B023
+        groups.destroy(sandbox)
+    mounts = [line.split()[1] for line in server.mounts.read_text().splitlines()]
+    for point in reversed([point for point in mounts if point.startswith((f"{here}/", f"{server.state_dir}/"))]):
+        subprocess.run(["umount", point], check=True)
+    shutil.rmtree(here)
+    for held in Path("/run/skerry/ranges").glob("*"):
+        if here.name in held.read_text().split():
+            held.unlink()
+    server.sql("UPDATE sandboxes SET boot_id = 'the-boot-before' WHERE boot_id IS NOT NULL")
+
+
+def test_after_a_reboot_named_sandboxes_have_their_files_and_what_ran_is_stopped(inn: Server) -> None:
+    names = ("ran", "paused", "stopped")
+    for name in names:
+        sandbox = Sandbox.create(name=name, server=inn.address)
+        sandbox.run(f"echo {name} > /workspace/note")
+    Sandbox.get("paused", server=inn.address).pause()
+    Sandbox.get("stopped", server=inn.address).stop()
+    reboot(inn)
+    assert inn.leftovers() == []
+    inn.start()
+    known = {sandbox.name: sandbox for sandbox in Sandbox.list(server=inn.address)}
+    assert {name: known[name].state for name in names} == dict.fromkeys(names, "stopped")
+    assert "restarted" in (known["ran"].reason or "")
+    assert known["stopped"].reason == "asked for"
+    for name in names:
+        again = Sandbox.get_or_create(name, server=inn.address)
+        assert again.id == known[name].id
+        assert again.run("cat /workspace/note").stdout == f"{name}\n"
+    inn.remove_all()
+
+
+def test_a_power_cut_takes_nothing_from_a_named_sandbox_that_was_stopped(inn: Server) -> None:
+    """The pool as the disk has it right after the stop: what is only in memory is not in that copy."""
+    pool = inn.state_dir / "pool.img"
+    if not pool.exists():
+        pytest.skip("the storage driver here is not btrfs: there is no pool to copy")
+    sandbox = Sandbox.create(name="cut", server=inn.address)
+    sandbox.run("head -c 3M /dev/urandom > /workspace/data; sha256sum /workspace/data > /workspace/sum")
+    sandbox.stop()
+    subprocess.run(["cp", "--sparse=always", str(pool), str(pool.with_suffix(".cut"))], check=True)
+    reboot(inn)
+    pool.with_suffix(".cut").rename(pool)
+    inn.start()
+    assert Sandbox.get_or_create("cut", server=inn.address).run("sha256sum -c /workspace/sum").ok
+    inn.remove_all()
