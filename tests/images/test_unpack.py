@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import lzma
 import os
 import signal
@@ -20,6 +21,7 @@ from serving import wait_until
 
 from skerry.errors import QuotaExceeded
 from skerry.images import child
+from skerry.images.tar import Reader
 from skerry.images.unpack import Bounds, Damaged, Unpacked, unpack
 
 Unpack = Callable[..., tuple[Path, Unpacked]]
@@ -191,13 +193,66 @@ def test_devices_are_left_out_and_told(unpacked: Unpack) -> None:
     root, told = unpacked(
         tar(
             device("null"), device("disk", tarfile.BLKTYPE, (8, 0)), device("hide", numbers=(0, 0)),
-            device("fifo", tarfile.FIFOTYPE), Item("kept", b"1"),
+            Item("kept", b"1"),
         )
     )  # fmt: skip
     assert listed(root) == {"kept": "file"}
-    assert [notice.split(":")[0] for notice in told.notices] == [
-        "left out null", "left out disk", "left out hide", "left out fifo"
-    ]  # fmt: skip
+    assert [notice.split(":")[0] for notice in told.notices] == ["left out null", "left out disk", "left out hide"]
+
+
+def test_a_fifo_is_kept_and_nothing_lies_below_it(unpacked: Unpack) -> None:
+    """The host never opens one."""
+    pipe = Item("pipe", kind=tarfile.FIFOTYPE, mode=0o640, uid=7)
+    root, told = unpacked(tar(pipe, hard_link("again", "pipe")))
+    found = (root / "again").lstat()
+    assert (stat.S_ISFIFO(found.st_mode), found.st_mode & 0o7777, found.st_uid, found.st_nlink) == (True, 0o640, 7, 2)
+    assert told.notices == ()
+    subprocess.run(["rm", "-r", str(root)], check=True)
+    with pytest.raises(Damaged, match="no directory"):
+        unpacked(tar(pipe, Item("pipe/x", b"1")))
+
+
+def holed(size: int, table: str, data: bytes = b"") -> bytes:
+    """A file in GNU's sparse form 1.0, as it was told to be."""
+    about = {"major": "1", "minor": "0", "name": "big", "realsize": str(size)}
+    content = table.encode() + bytes(-len(table) % 512) + data
+    return tar(Item("GNUSparseFile.0/big", content, pax={f"GNU.sparse.{key}": value for key, value in about.items()}))
+
+
+def test_a_file_with_holes_keeps_them(unpacked: Unpack) -> None:
+    root, _ = unpacked(holed(1 << 30, "3\n0\n2\n500000000\n3\n1073741824\n0\n", b"abcde"))
+    found = (root / "big").stat()
+    assert (found.st_size, found.st_blocks * 512 < 1 << 20) == (1 << 30, True)
+    with open(root / "big", "rb") as file:
+        assert file.read(3) == b"ab\0"
+        file.seek(500_000_000 - 1)
+        assert file.read(5) == b"\0cde\0"
+
+
+@pytest.mark.parametrize(
+    ("size", "table"),
+    [
+        pytest.param(9, "1\n0\n4\n", id="less data than it says"),
+        pytest.param(9, "1\n0\n6\n", id="more data than it says"),
+        pytest.param(9, "2\n3\n3\n0\n2\n", id="out of order"),
+        pytest.param(9, "2\n0\n3\n2\n2\n", id="overlapping"),
+        pytest.param(4, "1\n0\n5\n", id="beyond its end"),
+        pytest.param(9, "2\n0\n5\n", id="a map that does not end"),
+        pytest.param(9, "1\n0\n5\n7\n", id="a map that goes on"),
+        pytest.param(9, "9999999\n", id="a map of too much"),
+        pytest.param(9, "-1\n0\n5\n", id="a number below nothing"),
+        pytest.param(9, "x\n", id="no number"),
+    ],
+)
+def test_a_file_with_holes_that_are_wrong_is_refused(size: int, table: str) -> None:
+    reader = Reader(io.BytesIO(holed(size, table, b"abcde")).read)
+    with pytest.raises(Damaged):
+        [list(reader.parts(entry)) for entry in reader]
+
+
+def test_holes_count_as_what_they_stand_for(unpacked: Unpack) -> None:
+    with pytest.raises(Damaged, match="more than"):
+        unpacked(holed(1 << 40, "1\n0\n5\n", b"abcde"))
 
 
 def test_attributes_for_the_hosts_kernel_are_left_out(unpacked: Unpack) -> None:

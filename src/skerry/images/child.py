@@ -26,6 +26,11 @@ class Line:
     text: str | None
 
 
+def walled(argv: list[str], *, isolated: bool) -> list[str]:
+    """The command that runs `argv` so that it dies with whoever starts it, in namespaces of its own."""
+    return [*_WALL, *(_NO_NETWORK if isolated else ()), "--", *argv]
+
+
 def lines(
     argv: list[str],
     env: dict[str, str],
@@ -44,7 +49,7 @@ def lines(
     If the consumer stops early (an error in a progress callback, a cancelled build), everything is killed at once.
     """
     child = subprocess.Popen(
-        [*_WALL, *(_NO_NETWORK if isolated else ()), "--", *argv],
+        walled(argv, isolated=isolated),
         env=env,
         stdin=stdin,
         stdout=subprocess.PIPE,

@@ -19,16 +19,17 @@ _MEMORY: Final = 1 << 30
 _EINVAL: Final = 22
 
 
-def confine() -> None:
+def confine(files: int = 64) -> None:
     """Makes the working directory the root, for good: a process without CAP_SYS_CHROOT and without a descriptor of
-    something outside can't leave it. The caller gave it namespaces of its own and nothing but stdin, stdout, stderr."""
+    something outside can't leave it. The caller gave it namespaces of its own and nothing but stdin, stdout, stderr.
+    `files`: how many it may have open."""
     os.chroot(".")
     os.chdir("/")
     os.umask(0)
     os.setgroups([])
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     _prctl(_PR_SET_DUMPABLE, 0)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _prctl(_PR_CAP_AMBIENT, _CLEAR_ALL)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from skerry.errors import InvalidRequest
@@ -19,12 +19,16 @@ _PIECE: Final = 1 << 20
 _LATEST: Final = 1 << 33  # of times: the year 2242
 _SPACES: Final = sum(b"        ")
 
-Kind = Literal["file", "directory", "link", "hard link", "device"]
+Kind = Literal["file", "directory", "link", "hard link", "fifo", "device"]
 _KINDS: Final[dict[bytes, Kind]] = {
     b"0": "file", b"\0": "file", b"7": "file", b"1": "hard link", b"2": "link", b"5": "directory",
-    b"3": "device", b"4": "device", b"6": "device",
+    b"3": "device", b"4": "device", b"6": "fifo",
 }  # fmt: skip
-_WANTED: Final = frozenset((b"path", b"linkpath", b"size", b"uid", b"gid", b"mtime"))
+_SPARSE: Final = b"GNU.sparse."
+_WANTED: Final = frozenset((b"path", b"linkpath", b"size", b"uid", b"gid", b"mtime")) | {
+    _SPARSE + name for name in (b"major", b"minor", b"name", b"realsize")
+}
+_PIECES_MOST: Final = 1_000_000  # of a file with holes
 _XATTR: Final = b"SCHILY.xattr."
 
 
@@ -36,7 +40,8 @@ class Damaged(InvalidRequest):
 class Entry:
     """One thing of an archive. `path` is clean: relative, no `.` or `..`, no doubled slash; b"" is the root.
 
-    `link` is a symbolic link's text as it came, or a hard link's other name, as clean as `path`."""
+    `link` is a symbolic link's text as it came, or a hard link's other name, as clean as `path`. `pieces`, of a file
+    with holes: where its data goes, as (offset, length), in order."""
 
     path: bytes
     kind: Kind
@@ -47,6 +52,7 @@ class Entry:
     mtime_ns: int = 0
     link: bytes = b""
     xattrs: dict[bytes, bytes] = field(default_factory=dict)
+    pieces: tuple[tuple[int, int], ...] | None = None
 
 
 class Reader:
@@ -74,8 +80,10 @@ class Reader:
                 about |= self._meta(flag, size)
                 continue
             entry = _entry(block, flag, size, about)
-            about = {}
             self._left, self._padding = entry.size, -entry.size % BLOCK
+            if any(key.startswith(_SPARSE) for key in about):
+                entry = self._with_holes(entry, {key: value for key, value in about.items() if key.startswith(_SPARSE)})
+            about = {}
             yield entry
 
     def content(self) -> Iterator[bytes]:
@@ -88,6 +96,55 @@ class Reader:
         if self._padding and len(self._read(self._padding)) < self._padding:
             raise Damaged("the archive breaks off after a file")
         self._padding = 0
+
+    def parts(self, entry: Entry) -> Iterator[tuple[int, memoryview]]:
+        """The present entry's content, with the place where each part goes."""
+        runs = iter(entry.pieces if entry.pieces is not None else ((0, entry.size),))
+        at = left = 0
+        for piece in self.content():
+            view = memoryview(piece)
+            while view:
+                while not left:
+                    at, left = next(runs)
+                part = view[:left]
+                yield at, part
+                at, left, view = at + len(part), left - len(part), view[len(part) :]
+
+    def _with_holes(self, entry: Entry, told: dict[bytes, bytes]) -> Entry:
+        if (
+            entry.kind != "file"
+            or len(told) != 4
+            or (told[_SPARSE + b"major"], told[_SPARSE + b"minor"]) != (b"1", b"0")
+        ):
+            raise _other_holes()
+        size, pieces = _decimal(told[_SPARSE + b"realsize"]), self._map()
+        end = 0
+        for at, length in pieces:
+            if at < end:
+                raise Damaged("the archive has a file whose map is wrong")
+            end = at + length
+        if end > size or sum(length for _, length in pieces) != self._left:
+            raise Damaged("the archive has a file whose map is wrong")
+        return replace(entry, size=size, pieces=pieces)
+
+    def _map(self) -> tuple[tuple[int, int], ...]:
+        """A table of decimal numbers, their count first, filled up to a block, stands before the data."""
+        numbers: list[int] = []
+        rest = b""
+        wanted = 1
+        while len(numbers) < wanted:
+            block = self._read(BLOCK)
+            if len(block) < BLOCK or self._left < BLOCK:
+                raise Damaged("the archive breaks off in a file's map")
+            self._left -= BLOCK
+            *lines, rest = (rest + block).split(b"\n")
+            numbers += map(_decimal, lines)
+            wanted = 1 + 2 * numbers[0] if numbers else 1
+            if wanted > 1 + 2 * _PIECES_MOST or len(rest) > BLOCK:
+                raise Damaged(f"the archive has a file of more than {_PIECES_MOST} pieces")
+        if len(numbers) != wanted:
+            raise Damaged("the archive has a file whose map is wrong")
+        return tuple(zip(numbers[1::2], numbers[2::2], strict=True))
 
     def _meta(self, flag: bytes, size: int) -> dict[bytes, bytes]:
         if size > _META_MOST:
@@ -116,7 +173,7 @@ def _entry(block: bytes, flag: bytes, size: int, about: dict[bytes, bytes]) -> E
     kind = _KINDS.get(flag)
     if kind is None:
         raise Damaged(f"the archive has an entry of the unknown kind {flag!r}")
-    raw = about.get(b"path")
+    raw = about.get(_SPARSE + b"name", about.get(b"path"))
     if raw is None:
         raw = block[:100].partition(b"\0")[0]
         prefix = block[345:500].partition(b"\0")[0]
@@ -142,6 +199,10 @@ def _entry(block: bytes, flag: bytes, size: int, about: dict[bytes, bytes]) -> E
         mtime_ns=_time(about[b"mtime"]) if b"mtime" in about else min(_number(block[136:148]), _LATEST) * 10**9,
         xattrs={name[len(_XATTR) :]: value for name, value in about.items() if name.startswith(_XATTR)},
     )  # fmt: skip
+
+
+def _other_holes() -> Damaged:
+    return Damaged("the archive has sparse files of an old form", hint="make it without `--sparse`, or with --posix")
 
 
 def clean(raw: bytes) -> bytes:
@@ -191,8 +252,8 @@ def _records(content: bytes) -> dict[bytes, bytes]:
         key, equals, value = content[space + 1 : at + length].partition(b"=")
         if not equals or value[-1:] != b"\n" or at + length > len(content):
             raise Damaged("the archive has a record that is none")
-        if key.startswith(b"GNU.sparse."):
-            raise Damaged("the archive has sparse files", hint="make it without `--sparse`")
+        if key.startswith(_SPARSE) and key not in _WANTED:
+            raise _other_holes()
         if key in _WANTED or key.startswith(_XATTR):
             found[key] = value[:-1]
         at += length

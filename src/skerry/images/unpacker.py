@@ -27,7 +27,16 @@ _FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEX
 _USUAL: Final = {b"tmp": 0o1777, b"var/tmp": 0o1777, b"root": 0o700}
 _FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
 _ITS_FAULT: Final = frozenset(
-    (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EMLINK)
+    (
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.ELOOP,
+        errno.EISDIR,
+        errno.EEXIST,
+        errno.ENAMETOOLONG,
+        errno.EMLINK,
+        errno.EFBIG,
+    )
 )
 
 
@@ -41,7 +50,7 @@ class Unpacker:
         self._told = 0.0
         self._directories: dict[bytes, int] = {}  # those that are there, with their time
         self._opaque: set[bytes] = set()
-        self._entries = self._files = self._noticed = 0
+        self._entries = self._files = self._noticed = self._holes = 0
 
     def run(self) -> dict[str, Any]:
         for entry in self._reader:
@@ -68,7 +77,7 @@ class Unpacker:
         if self._whiteouts and _WHITEOUT in entry.path and self._hidden(entry.path, above, name):
             return
         if entry.kind == "device":
-            self._notice(f"left out {_text(entry.path)}: it is a device or a FIFO")
+            self._notice(f"left out {_text(entry.path)}: it is a device")
             return
         path = _join(self._enter(above), name)
         if entry.kind == "directory":
@@ -77,6 +86,11 @@ class Unpacker:
         self._clear(path)
         if entry.kind == "file":
             self._file(entry, path)
+        elif entry.kind == "fifo":
+            os.mkfifo(path, 0o600)
+            os.chown(path, *self._owner(entry), follow_symlinks=False)
+            os.chmod(path, entry.mode)
+            os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
         elif entry.kind == "link":
             os.symlink(entry.link, path)
             os.chown(path, *self._owner(entry), follow_symlinks=False)
@@ -118,12 +132,18 @@ class Unpacker:
         self._directories[path] = entry.mtime_ns
 
     def _file(self, entry: Entry, path: bytes) -> None:
+        if entry.pieces is not None:  # holes take no place, but reading them takes time
+            self._holes += entry.size
+            if self._holes > self._bounds["bytes"]:
+                raise Damaged(f"the archive holds more than {self._bounds['bytes']} bytes")
         fd = os.open(path, _FILE, 0o600)
         try:
-            for piece in self._reader.content():
-                view = memoryview(piece)
+            if entry.pieces is not None:
+                os.ftruncate(fd, entry.size)
+            for at, view in self._reader.parts(entry):
                 while view:
-                    view = view[os.write(fd, view) :]
+                    done = os.pwrite(fd, view, at)
+                    at, view = at + done, view[done:]
             os.fchown(fd, *self._owner(entry))
             os.fchmod(fd, entry.mode)
             self._xattrs(entry, fd)
@@ -135,7 +155,7 @@ class Unpacker:
     def _hard_link(self, entry: Entry, path: bytes) -> None:
         try:
             kind = os.lstat(entry.link).st_mode
-            if stat.S_ISREG(kind) or stat.S_ISLNK(kind):
+            if stat.S_ISREG(kind) or stat.S_ISLNK(kind) or stat.S_ISFIFO(kind):
                 os.link(entry.link, path, follow_symlinks=False)
                 return
         except FileNotFoundError:
@@ -162,7 +182,7 @@ class Unpacker:
         elif stat.S_ISLNK(mode):
             path = os.path.realpath(b"/" + path, strict=True)[1:]
             mode = os.lstat(path or b".").st_mode
-        if stat.S_ISREG(mode):
+        if stat.S_ISREG(mode) or stat.S_ISFIFO(mode):
             raise Damaged(f"the archive has something below what is no directory: {_text(above)}")
         return path
 
