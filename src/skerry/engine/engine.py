@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from skerry._version import __version__
 from skerry.config import Settings
 from skerry.engine import egress, furnishing, lifecycle, limits, place, plan, recovery
+from skerry.engine.archives import Archives
 from skerry.engine.attempts import Attempts
 from skerry.engine.creation import Creation
 from skerry.engine.database import Database
@@ -91,6 +92,7 @@ class Engine:
         self._creation = Creation(settings, self._lives, self.pool, self._turn, self._forget_if_deleted)
         hands = (self._find, self._held, self._uncut, self._spawn, self._turn, self._creation.make_room)
         self.snapshots = Snapshots(Grip(*hands, self._forget_if_deleted, self._lives))
+        self.archives = Archives(self.snapshots)
         self.forks, self.rollbacks = Forks(self.snapshots), Rollbacks(self.snapshots)
         self.network = Policies(settings, self._find, self._held, self._uncut, lambda sandbox: self._lives.get(sandbox))
 

@@ -80,6 +80,10 @@ class Snapshots:
     def begin(self, host: Host, table: SnapshotTable, images: Images) -> None:
         self.host, self.table, self._images = host, table, images
 
+    @property
+    def images(self) -> Images:
+        return self._images
+
     # -- taking -------------------------------------------------------------------------------------------------------
 
     async def take(self, caller: Caller, ref: str, request: SnapshotRequest, key: str | None = None) -> SnapshotInfo:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 import msgspec
@@ -53,6 +54,7 @@ class Packing:
     """`read` until nothing comes, then `finish`; `close` in every case. All calls block."""
 
     def __init__(self, layers: Sequence[Path], about: About) -> None:
+        self._busy = Lock()  # read in a thread that a cancelled call leaves behind
         self._told = os.memfd_create("told", os.MFD_CLOEXEC)
         argv = child.walled([sys.executable, "-I", "-m", "skerry.images.packer"], isolated=True)
         try:
@@ -80,7 +82,8 @@ class Packing:
         return self._child.pid
 
     def read(self) -> bytes:
-        return os.read(self._pipe, PIECE)
+        with self._busy:
+            return os.read(self._pipe, PIECE) if self._told >= 0 else b""
 
     def finish(self) -> Transfer:
         """What went, and what was left out."""
@@ -109,11 +112,12 @@ class Packing:
         if self._child.poll() is None:
             os.killpg(self._child.pid, signal.SIGKILL)
             self._child.wait()
-        if self._told >= 0:
-            os.close(self._told)
-            self._told = -1
-            assert self._child.stdout is not None  # noqa: S101 - a pipe was asked for
-            self._child.stdout.close()
+        with self._busy:
+            if self._told >= 0:
+                os.close(self._told)
+                self._told = -1
+                assert self._child.stdout is not None  # noqa: S101 - a pipe was asked for
+                self._child.stdout.close()
 
 
 def _raw(one: _LeftOut) -> bytes | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from skerry.server import (
+    archives,
     edits,
     entries,
     events,
@@ -139,11 +140,15 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", SNAPSHOT, snapshots.get, "use", "One snapshot", errors=(404,)),
     Route("GET", f"{SNAPSHOT}/changes", snapshots.changes, "use", "What changed from it to another point",
           errors=(404, 409, 429, 503)),
+    Route("GET", f"{SNAPSHOT}/export", archives.export_snapshot, "use", "It as an archive, which other tools read too",
+          errors=(404, 406, 409, 429), gives=(TAR, FRAMES)),
     Route("DELETE", SNAPSHOT, snapshots.remove, "use", "Delete a snapshot on which nothing stands", 204, (404, 409)),
 
     Route("GET", "/v1/images", images.list_, "use", "List images"),
     Route("POST", "/v1/images", images.build, "admin", "Build an image; lines tell how far it is",
           errors=(404, 409, 413, 415), gives=(NDJSON,)),
+    Route("GET", "/v1/images/export", archives.export_image, "use", "It as an archive, which other tools read too",
+          errors=(404, 406, 409, 429), gives=(TAR, FRAMES)),
     Route("GET", "/v1/images/{name:path}", images.get, "use", "One image", errors=(404,)),
     Route("DELETE", "/v1/images/{name:path}", images.remove, "admin", "Delete an image", 204, (404, 409)),
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import builtins
 from typing import TYPE_CHECKING, Literal
 
+from skerry.client import archive_requests
 from skerry.client import snapshot_requests as requests
+from skerry.client._async import archives
 from skerry.client._async.client import AsyncClient
+from skerry.client.archive_files import HostFile
 from skerry.client.listing import real_changes
 from skerry.client.snapshot_requests import SnapshotList
-from skerry.types import Changes, SnapshotInfo
+from skerry.types import Changes, SnapshotInfo, Transfer
 
 if TYPE_CHECKING:
     from skerry.client._async.sandbox import AsyncSandbox
@@ -73,6 +76,12 @@ class AsyncSnapshot:
         sandbox as it is now, or an image; without `to`, the sandbox that it was taken of. Times alone don't count."""
         ref = to if to is None or isinstance(to, str) else to.id
         return real_changes(await self.client.value(requests.changes(self.id, ref), Changes))
+
+    async def export(self, target: HostFile) -> Transfer:
+        """Write it as an archive: an OCI image layout with one layer, which `docker load`, skopeo and
+        `Snapshot.import_` read. A path that ends in .gz or .zst is compressed so. What no archive holds (sockets,
+        devices) is in the answer's `skipped`."""
+        return await archives.export(self.client, archive_requests.export_snapshot(self.id), target)
 
     async def delete(self) -> None:
         """Refused (Conflict) while a sandbox, an image or another snapshot stands on it."""

@@ -7,11 +7,13 @@ import builtins
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from skerry.client import progress, requests
+from skerry.client import archive_requests, progress, requests
+from skerry.client._sync import archives
+from skerry.client.archive_files import HostFile
 from skerry.client.lines import LineDecoder
 from skerry.client.responses import BuildLine, ImageList, decode, raised
 from skerry.errors import SkerryError
-from skerry.types import ImageInfo
+from skerry.types import ImageInfo, Transfer
 
 if TYPE_CHECKING:
     from skerry.client._sync.client import Client
@@ -29,6 +31,11 @@ class Images:
 
     def remove(self, name: str) -> None:
         self._client.done(requests.image(name, "DELETE"))
+
+    def export(self, name: str, target: HostFile) -> Transfer:
+        """Write an image as an archive: an OCI image layout with one layer, which `docker load`, skopeo and `import_`
+        read. A path that ends in .gz or .zst is compressed so."""
+        return archives.export(self._client, archive_requests.export_image(name), target)
 
     def build(self, name: str = "base", *, rebuild: bool = False) -> ImageInfo:
         """Make an image, with its progress on stderr. One that is there already is given as it is, unless this version

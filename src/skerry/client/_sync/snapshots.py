@@ -6,11 +6,14 @@ from __future__ import annotations
 import builtins
 from typing import TYPE_CHECKING, Literal
 
+from skerry.client import archive_requests
 from skerry.client import snapshot_requests as requests
+from skerry.client._sync import archives
 from skerry.client._sync.client import Client
+from skerry.client.archive_files import HostFile
 from skerry.client.listing import real_changes
 from skerry.client.snapshot_requests import SnapshotList
-from skerry.types import Changes, SnapshotInfo
+from skerry.types import Changes, SnapshotInfo, Transfer
 
 if TYPE_CHECKING:
     from skerry.client._sync.sandbox import Sandbox
@@ -74,6 +77,12 @@ class Snapshot:
         sandbox as it is now, or an image; without `to`, the sandbox that it was taken of. Times alone don't count."""
         ref = to if to is None or isinstance(to, str) else to.id
         return real_changes(self.client.value(requests.changes(self.id, ref), Changes))
+
+    def export(self, target: HostFile) -> Transfer:
+        """Write it as an archive: an OCI image layout with one layer, which `docker load`, skopeo and
+        `Snapshot.import_` read. A path that ends in .gz or .zst is compressed so. What no archive holds (sockets,
+        devices) is in the answer's `skipped`."""
+        return archives.export(self.client, archive_requests.export_snapshot(self.id), target)
 
     def delete(self) -> None:
         """Refused (Conflict) while a sandbox, an image or another snapshot stands on it."""
