@@ -16,7 +16,7 @@ GUIDES = Path(__file__).parent.parent.parent / "docs" / "guides"
 MARK = "-- next --"
 # What is another one each time: ids, an event's number and time, a process's number and age, and a table's widths.
 VARYING = (
-    (r"\b(p|sb)-[a-z2-7]{10}\b", r"\1-ID"), (r"^ *\d+  \d{4}-\d\d-\d\dT[\d:]+Z", "N TIME"),
+    (r"\b(p|sb|sn)-[a-z2-7]{10}\b", r"\1-ID"), (r"^ *\d+  \d{4}-\d\d-\d\dT[\d:]+Z", "N TIME"),
     (r"^(p-ID) +\d+ (.*) \d+ s ", r"\1 N \2 N s "), (r"skerry_token=\S+", "TOKEN"),
     (r"(localhost|127\.0\.0\.1):\d+/", r"\1:PORT/"), (r" +", " "),
 )  # fmt: skip
@@ -44,7 +44,7 @@ def settings(server: Server) -> dict[str, str]:
     return environment(SKERRY_SERVER=server.address, PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin")
 
 
-@pytest.mark.parametrize("guide", ["processes.md", "sessions.md", "previews.md", "lifecycle.md"])
+@pytest.mark.parametrize("guide", ["processes.md", "sessions.md", "previews.md", "lifecycle.md", "snapshots.md"])
 def test_a_guides_commands_print_what_it_says(server: Server, guide: str) -> None:
     listed = list(commands(guide))
     script = "\n".join(f"{command}\necho; echo '{MARK}'" for command, _ in listed)
@@ -57,7 +57,9 @@ def test_a_guides_commands_print_what_it_says(server: Server, guide: str) -> Non
         assert missing == [], f"$ {command}\n{said}"
 
 
-@pytest.mark.parametrize("guide", ["processes.md", "sessions.md", "terminals.md", "previews.md", "lifecycle.md"])
+@pytest.mark.parametrize(
+    "guide", ["processes.md", "sessions.md", "terminals.md", "previews.md", "lifecycle.md", "snapshots.md"]
+)
 def test_a_guides_programs_run(server: Server, guide: str) -> None:
     programs = blocks(guide, "python")
     assert programs

@@ -38,10 +38,8 @@ def test_a_life_beyond_the_maximum_is_refused() -> None:
     assert resolve(CreateRequest(), IMAGE, settings, HOST).lifecycle.life == "1h"
 
 
-@pytest.mark.parametrize(
-    "request_", [CreateRequest(options=Options(auto_snapshot=True)), CreateRequest(options=Options(reproducible=True))]
-)
-def test_what_this_version_can_not_do_is_refused_not_ignored(request_: CreateRequest) -> None:
+def test_what_this_version_can_not_do_is_refused_not_ignored() -> None:
+    request_ = CreateRequest(options=Options(reproducible=True))
     with pytest.raises(InvalidRequest, match="this version"):
         resolve(request_, IMAGE, load(environ={}), HOST)
 

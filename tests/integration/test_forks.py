@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from serving import Server, wait_until
 
-from skerry import Client, Limits, Sandbox, Secret
+from skerry import Client, Limits, Options, Sandbox, Secret, Snapshot
 from skerry.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded, SandboxUnavailable
 
 
@@ -183,6 +183,38 @@ def test_rollback_to_what_is_not_there_changes_nothing(client: Client) -> None:
             with pytest.raises(InvalidRequest):
                 sandbox.rollback(**wrong)  # type: ignore[arg-type]
         assert sandbox.processes.get(beat.id).state == "running"
+
+
+def test_steps_lead_back_command_by_command(own_server: Server) -> None:
+    own_server.start(SKERRY_SNAPSHOTS_AUTO="5")
+    with Client(own_server.address) as client, Sandbox(options=Options(auto_snapshot=True), server=client) as sandbox:
+        session = sandbox.session("work")
+        for number in range(4):
+            session.run(f"echo {number} >> note", cwd="/workspace")
+        sandbox.spawn("echo spawned >> /workspace/note").wait()
+        sandbox.run("rm /workspace/note")
+        assert [one.info.step for one in Snapshot.list(sandbox=sandbox, server=client)] == [2, 3, 4, 5, 6]
+
+        def note() -> str:
+            return sandbox.files.read_text("/workspace/note")
+
+        sandbox.rollback(steps=1)
+        assert note() == "0\n1\n2\n3\nspawned\n"
+        sandbox.rollback(steps=2)
+        assert note() == "0\n1\n2\n"
+        sandbox.run("echo other > /workspace/note")
+        sandbox.rollback(steps=1)
+        assert note() == "0\n1\n2\n"
+        with pytest.raises(NotFound, match="2 snapshots"):
+            sandbox.rollback(steps=3)
+        with ThreadPoolExecutor(6) as pool:  # each has one from before it began
+            list(pool.map(lambda number: sandbox.run(f"touch /workspace/made-{number}"), range(6)))
+        steps = Snapshot.list(sandbox=sandbox, kind="auto", server=client)
+        assert len({one.info.step for one in steps}) == len(steps) >= 5
+        wait_until(lambda: kept(own_server) == 5, "those that are too old to go")
+        sandbox.rollback(steps=5)
+        assert len(sandbox.files.list("/workspace")) <= 2
+    assert (units(own_server), kept(own_server)) == (0, 0)  # they went with their sandbox
 
 
 def test_deletes_stops_and_snapshots_at_once_end_well(client: Client, server: Server) -> None:

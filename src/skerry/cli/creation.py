@@ -36,6 +36,9 @@ _OPTIONS = (
     *_LIMITS,
     click.option("--runtime", metavar="NAME", help="Force crun or runc."),
     click.option("--no-sudo", is_flag=True, help="No sudo inside."),
+    click.option(
+        "--auto-snapshot", is_flag=True, help="A snapshot before each command, for `skerry rollback --steps`."
+    ),
     click.option("--waive", multiple=True, metavar="GUARANTEE", help="Do without a guarantee that this host lacks."),
 )
 
@@ -75,6 +78,7 @@ def creation(given: dict[str, Any], *, project: Path | None = None) -> dict[str,
         "options": Options(
             runtime=given.pop("runtime"),
             sudo=not given.pop("no_sudo"),
+            auto_snapshot=given.pop("auto_snapshot"),
             waive=tuple(given.pop("waive")),
             git_name=wished(settings, "git.name"),
             git_email=wished(settings, "git.email"),

@@ -85,15 +85,16 @@ class Engine:
         self.doors = Doors(settings, self._lives, self._reach, self._spawn)
         self.ports = Ports(self._use, self._find, self._reach)
         self.previews = Previews(PreviewListener(settings), self._find, self._lives, self._reach, self._spawn)
-        self.processes = Processes(self._find, self._use, self._fail, self._spawn)
-        self.sessions = Sessions(self._use, self.processes, self._spawn)
-        self.terminals = Terminals(self.processes)
         self.pool = Pool(settings, self._spawn, self._uncut, self._turn, self._is_starting, self._count)
         self._creation = Creation(settings, self._lives, self.pool, self._turn, self._forget_if_deleted)
         hands = (self._find, self._held, self._uncut, self._spawn, self._turn, self._creation.make_room)
         self.snapshots = Snapshots(Grip(*hands, self._forget_if_deleted, self._lives))
         self.archives = Archives(self.snapshots)
         self.forks, self.rollbacks = Forks(self.snapshots), Rollbacks(self.snapshots)
+        before = self.snapshots.before_command
+        self.processes = Processes(self._find, self._use, self._fail, self._spawn, before)
+        self.sessions = Sessions(self._use, self.processes, self._spawn)
+        self.terminals = Terminals(self.processes)
         self.network = Policies(settings, self._find, self._held, self._uncut, lambda sandbox: self._lives.get(sandbox))
 
     # -- opening and closing ------------------------------------------------------------------------------------------

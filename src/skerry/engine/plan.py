@@ -117,9 +117,8 @@ def resolve_lifecycle(asked: Lifecycle, default: Lifecycle, settings: Settings, 
 def resolve(
     request: CreateRequest, image: ImageInfo, settings: Settings, host: Limits, peer: egress.Peer = egress.no_peer
 ) -> Spec:
-    for option in ("reproducible", "auto_snapshot"):
-        if getattr(request.options, option):
-            raise InvalidRequest(f"options.{option}: this version does not have it")
+    if request.options.reproducible:
+        raise InvalidRequest("options.reproducible: this version does not have it")
     for name in request.options.waive:
         if name not in WAIVABLE:
             raise InvalidRequest(

@@ -28,13 +28,22 @@ INPUT_MOST = 64 << 20
 
 
 class Processes:
-    """`use` gives a running sandbox for one call, `fail` ends one whose keeper lied, `spawn` does work beside."""
+    """`use` gives a running sandbox for one call, `fail` ends one whose keeper lied, `spawn` does work beside, `before`
+    is told of each command that is about to start."""
 
-    def __init__(self, find: Find, use: Use, fail: Fail, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
+    def __init__(
+        self,
+        find: Find,
+        use: Use,
+        fail: Fail,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        before: Callable[[Live], Awaitable[None]],
+    ) -> None:
         self._find = find
         self._use = use
         self._fail = fail
         self._spawn = spawn
+        self._before = before
 
     # -- starting -----------------------------------------------------------------------------------------------------
 
@@ -42,6 +51,7 @@ class Processes:
         """A command with a reader: it is slowed to the reader's speed, and ends when the reader leaves. `show`: what
         lists show in its place."""
         async with self._use(caller, ref) as (live, keeper):
+            await self._before(live)
             process, stdin = plan.new_id("p-"), _input(request)
             began, before = time.time(), live.tries.heard
             with _at_work(live, process):
@@ -61,6 +71,7 @@ class Processes:
         async with self._use(caller, ref) as (live, keeper):
             process, stdin = plan.new_id("p-"), _input(request)
             _check_room(live, stdin)
+            await self._before(live)
             with _at_work(live, process):
                 started = await keeper.spawn(_spec(process, request))
             live.tries.whose.note(started.cgroup, process, started.started_at)

@@ -47,9 +47,14 @@ class Rollbacks:
                 if live.row.state in HALF_ENDED:
                     await lifecycle.finish(self._host, live)
                 target = self._target(caller, live, request)
+                undone = self._undone(live, target)
                 self._snapshots.check_layers(target.layers)
-                with self._snapshots.pinned(*target.layers):
-                    await self._go_back(live, target)
+                loose = {*live.row.spec.layers, *(layer for info in undone for layer in info.layers)}
+                try:
+                    with self._snapshots.pinned(*target.layers):
+                        await self._go_back(live, target, undone)
+                finally:
+                    await self._snapshots.collect(loose)
         log.info("rolled back", extra={"sandbox": live.row.id, "snapshot": target.id})
 
     def _target(self, caller: Caller, live: Live, request: RollbackRequest) -> SnapshotInfo:
@@ -64,14 +69,14 @@ class Rollbacks:
             hint = "they are taken where auto_snapshot is on; go back to a snapshot by its name"
         raise NotFound(f"{live.row.id} has {len(steps)} snapshots from before its commands, not {back}", hint=hint)
 
-    async def _go_back(self, live: Live, target: SnapshotInfo) -> None:
+    async def _go_back(self, live: Live, target: SnapshotInfo, undone: list[SnapshotInfo]) -> None:
         spec = _spec(live.row.spec, target, plan.new_id("sb-"), own=target.sandbox == live.row.id)
         origin = target.layers[0] if spec.layers != target.layers else None
         await lifecycle.make_unit(self._host, changed(live.row, spec=spec), origin)
         passed("rollback.unit")
         ran, live.starting = live.row.state in ("running", "paused"), True  # its place stays its own
         try:
-            await self._swap(live, spec, target)
+            await self._swap(live, spec, target, undone)
             if ran:
                 async with self._grip.turn():
                     await lifecycle.start(self._host, live)
@@ -82,26 +87,25 @@ class Rollbacks:
         finally:
             live.starting = False
 
-    async def _swap(self, live: Live, spec: Spec, target: SnapshotInfo) -> None:
+    async def _swap(self, live: Live, spec: Spec, target: SnapshotInfo, undone: list[SnapshotInfo]) -> None:
         reason = f"rolled back to {target.name or target.id}"
         if live.row.state in ("running", "paused"):
             await lifecycle.stop(
                 self._host, live, "stopped", reason, grace=False
             )  # what they would save is lost anyway
-        old, undone = live.row, self._undone(live, target)
-        live.row = self._host.rows.update(
-            old, forget(undone), spec=spec, state="stopped", reason=reason
-        )  # fmt: skip
+        old = live.row
+        live.row = self._host.rows.update(old, forget(undone), spec=spec, state="stopped", reason=reason)
         passed("rollback.row")
         await self._drop(old.unit)
         passed("rollback.old")
-        await self._snapshots.collect((*old.spec.layers, *(layer for info in undone for layer in info.layers)))
 
     def _undone(self, live: Live, target: SnapshotInfo) -> list[SnapshotInfo]:
         """Of what was taken before commands, that of commands which are not in its past any more."""
         steps = self._snapshots.table.steps(live.row.id)
         if target.sandbox != live.row.id:
             return steps
+        if target.kind == "auto":
+            return [info for info in steps if (info.step or 0) >= (target.step or 0)]
         return [info for info in steps if info.created_at >= target.created_at]
 
     async def _drop(self, unit: str) -> None:

@@ -67,7 +67,7 @@ class SnapshotTable:
 
     def steps(self, sandbox: str) -> builtins.list[SnapshotInfo]:
         """Those that were taken before each command, the newest first."""
-        return self.list(kind="auto", sandbox=sandbox)[::-1]
+        return self._read("sandbox = ? AND kind = 'auto'", sandbox, order="step DESC")
 
     def count(self, owner: str) -> int:
         """Without those before commands, which have a bound of their own."""

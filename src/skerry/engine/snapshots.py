@@ -14,6 +14,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from skerry.engine import lifecycle, plan
 from skerry.engine.capture import Captured, capture, drop, sync
 from skerry.engine.faults import passed
@@ -113,6 +115,21 @@ class Snapshots:
         if known is not None and (info := self.table.get(known)) is not None:
             return info
         return self.table.of_key(wish.owner, wish.request.key) if wish.request.key is not None else None
+
+    async def before_command(self, live: Live) -> None:
+        """Of a sandbox that asked for it (`Options(auto_snapshot=True)`): without one no command of it begins. What
+        others do at that moment is in it half done."""
+        if live.row.spec.options.auto_snapshot:
+            await self.grip.uncut(self._take_step(live))
+
+    async def _take_step(self, live: Live) -> None:
+        async with self.captured(live) as captured:
+            steps = self.table.steps(live.row.id)
+            info = _info(live.row, SnapshotRequest(), captured)
+            self.table.insert(replace(info, kind="auto", step=(steps[0].step or 0) + 1 if steps else 1))
+        old = steps[self.host.settings["snapshots.auto"] - 1 :]
+        if old:
+            self.grip.spawn(self._remove(*old))
 
     @asynccontextmanager
     async def captured(self, live: Live) -> AsyncIterator[Captured]:
