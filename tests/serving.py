@@ -39,6 +39,9 @@ def spare_state(beside: Path) -> Path:
     return beside / f"skerry-test-{os.getpid()}-spare"
 
 
+FRUGAL = {"SKERRY_STORAGE_HEADROOM": "256M"}  # many servers share the disk that the tests run on
+
+
 class Server:
     """`python -m skerry serve` on a state directory; in other namespaces than the test's, if `before` leads there."""
 
@@ -52,7 +55,7 @@ class Server:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*self.before, sys.executable, "-m", "skerry", "serve", *args],
-                env={**os.environ, "SKERRY_STATE_DIR": str(self.state_dir), **env},
+                env={**os.environ, **FRUGAL, "SKERRY_STATE_DIR": str(self.state_dir), **env},
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         if wait:

@@ -30,7 +30,7 @@ def make_driver(name: str, state_dir: Path, reserve: int = MiB) -> BtrfsDriver |
     if lack is not None:
         pytest.skip(f"the driver {name} does not work here: {lack.reason}")
     if name == "btrfs":
-        return BtrfsDriver(state_dir, reserve, pool_size=2048 * MiB)
+        return BtrfsDriver(state_dir, reserve, pool_size=2048 * MiB, headroom=128 * MiB)
     return KINDS[name](state_dir, reserve)
 
 
@@ -75,7 +75,7 @@ def fill(directory: Path, most: int) -> tuple[int, int | None]:
                     if written >= most:
                         return written, None
                     written += file.write(block)
-                    os.fsync(file.fileno())
+                os.fsync(file.fileno())
         except OSError as error:
             return written, error.errno
     return written, None

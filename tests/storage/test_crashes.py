@@ -1,4 +1,4 @@
-"""kill -9 between any two steps: afterwards a unit is whole or gone, and nothing else is left."""
+"""kill -9 between any two steps: afterwards a unit or snapshot is whole or gone, and nothing else is left."""
 
 from __future__ import annotations
 
@@ -7,22 +7,34 @@ import shutil
 import signal
 import sys
 import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from storage.storing import OTHER, UNIT, MiB, close_and_count, leftovers, loop_devices, make_driver, wait_until
+from storage.storing import OTHER, UNIT, MiB, close_and_count, leftovers, loop_devices, make_driver
 
 from skerry.storage import kernel
 from skerry.storage.driver import UnitDriver
 
 LIMIT = 16 * MiB
+NAME = "0" * 32
 STEPS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "os.chmod"}
 STEPS |= {"fcntl.ioctl", "fcntl.flock", "subprocess.Popen"}
 
 
-def die_at_step(driver: UnitDriver, step: int) -> bool:
-    """Runs a driver's whole life in a process that kills itself at its n-th effect. False: there are not so many."""
+def live(driver: UnitDriver) -> None:
+    """Everything that a driver does to units and snapshots."""
+    driver.create(UNIT, LIMIT)
+    driver.keep(driver.capture(UNIT), NAME)
+    driver.create(OTHER, LIMIT, origin=NAME)
+    driver.delete(OTHER)
+    driver.drop_snapshot(NAME)
+
+
+def die_at_step(step: int, work: Callable[[], None], before: Callable[[], None] = lambda: None) -> bool:
+    """Does the work in a process that kills itself at its n-th effect. False: there are not so many."""
     child = os.fork()
     if child == 0:
         try:
@@ -35,11 +47,9 @@ def die_at_step(driver: UnitDriver, step: int) -> bool:
                     if count == step:
                         os.kill(os.getpid(), signal.SIGKILL)
 
+            before()
             sys.addaudithook(hook)
-            driver.prepare()
-            driver.create(UNIT, LIMIT)
-            driver.create(OTHER, LIMIT)
-            driver.delete(OTHER)
+            work()
             os._exit(0)
         except BaseException:
             traceback.print_exc()
@@ -49,31 +59,53 @@ def die_at_step(driver: UnitDriver, step: int) -> bool:
     return os.WIFSIGNALED(status)
 
 
+def check_and_clear(driver: UnitDriver) -> None:
+    """What is there is whole; nothing else is."""
+    driver.prepare()
+    assert driver.units() <= {UNIT, OTHER}
+    assert driver.snapshots() <= {NAME}
+    for unit in driver.units():
+        assert {"upper", "work"} <= set(os.listdir(driver.path(unit)))
+        driver.delete(unit)
+    for snapshot in driver.snapshots():
+        assert os.listdir(driver.snapshot_path(snapshot).parent) == ["upper"]
+        driver.drop_snapshot(snapshot)
+    assert all(os.listdir(driver.home / folder) == [] for folder in ("u", "s", "t"))
+
+
 @pytest.mark.parametrize("name", ["btrfs", "loop", "plain"])
-def test_a_driver_killed_at_any_step_leaves_whole_units_only(name: str, tmp_path: Path) -> None:
+def test_a_driver_killed_at_any_step_of_its_beginning_begins_again(name: str, tmp_path: Path) -> None:
     step, died = 0, True
     while died:
         step += 1
-        state_dir = tmp_path / str(step)
-        died = die_at_step(make_driver(name, state_dir), step)
-        driver = make_driver(name, state_dir)
-        driver.prepare()
-        left = driver.units()
-        assert left <= {UNIT, OTHER}
-        for unit in left:
-            assert {"upper", "work"} <= set(os.listdir(driver.path(unit)))
-            driver.delete(unit)
-        (driver.create(UNIT, LIMIT) / "upper/file").write_text("x")
+        driver = make_driver(name, tmp_path / str(step))
+        died = die_at_step(step, driver.prepare)
+        check_and_clear(driver)
+        driver.create(UNIT, LIMIT)
         driver.delete(UNIT)
-        assert os.listdir(driver.home / "u") == os.listdir(driver.home / "t") == []
         close_and_count(driver)
-        shutil.rmtree(state_dir)
+        shutil.rmtree(driver.state_dir)
+    assert step > 3, "the steps were not seen"
+
+
+@pytest.mark.parametrize("name", ["btrfs", "loop", "plain"])
+def test_a_driver_killed_at_any_step_leaves_whole_units_and_snapshots_only(name: str, state_dir: Path) -> None:
+    driver = make_driver(name, state_dir)
+    step, died = 0, True
+    while died:
+        step += 1
+        dying = make_driver(name, state_dir)
+        died = die_at_step(step, partial(live, dying), dying.prepare)
+        check_and_clear(driver)
     assert step > 15, "the steps were not seen"
+    (driver.create(UNIT, LIMIT) / "upper/file").write_text("x")
+    driver.delete(UNIT)
+    close_and_count(driver)
 
 
 def test_a_pool_mounted_by_a_dead_server_is_adopted(state_dir: Path) -> None:
     driver = make_driver("btrfs", state_dir)
-    assert not die_at_step(driver, 0)
+    assert not die_at_step(0, partial(driver.create, UNIT, LIMIT), driver.prepare)
     before = leftovers(state_dir)
     assert len(before) == 2, "one mount, one loop device"
     driver.prepare()
@@ -111,39 +143,3 @@ def test_two_state_directories_do_not_meet(tmp_path: Path) -> None:
     assert (drivers[0].path(UNIT) / "upper/file").read_text() == "one"
     for driver in drivers:
         close_and_count(driver)
-
-
-@pytest.mark.soak
-def test_space_that_a_unit_frees_goes_back_to_the_host(state_dir: Path) -> None:
-    driver = make_driver("btrfs", state_dir)
-    driver.prepare()
-    unit = driver.create(UNIT, 256 * MiB)
-    (unit / "upper/file").write_bytes(os.urandom(128 * MiB))
-    kernel.syncfs(driver.home)
-    full = os.stat(driver.image).st_blocks
-    driver.delete(UNIT)
-    kernel.syncfs(driver.home)
-    wait_until(lambda: os.stat(driver.image).st_blocks < full // 2, "the pool's file has shrunk", seconds=90)
-    close_and_count(driver)
-
-
-def test_a_pool_grows_with_the_operators_wish(state_dir: Path) -> None:
-    driver = make_driver("btrfs", state_dir)
-    driver.pool_size = 512 * MiB
-    driver.prepare()
-    (driver.create(UNIT, LIMIT) / "upper/file").write_text("kept")
-    driver.pool_size = 1024 * MiB
-    driver.prepare()
-    found = os.statvfs(driver.home)
-    assert found.f_blocks * found.f_frsize > 900 * MiB
-    assert (driver.path(UNIT) / "upper/file").read_text() == "kept"
-    close_and_count(driver)
-
-
-def test_a_pool_never_promises_more_than_the_hosts_disk_has(state_dir: Path) -> None:
-    driver = make_driver("btrfs", state_dir)
-    driver.pool_size = 1 << 60
-    driver.prepare()
-    host, pool = os.statvfs(state_dir), os.statvfs(driver.home)
-    assert pool.f_blocks * pool.f_frsize <= host.f_bfree * host.f_frsize + os.stat(driver.image).st_blocks * 512
-    close_and_count(driver)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -10,10 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from storage.storing import OTHER, UNIT, MiB, close_and_count, fill, make_driver
+from storage.storing import OTHER, UNIT, MiB, close_and_count, fill, make_driver, wait_until
 
 from skerry.errors import QuotaExceeded
 from skerry.storage import kernel
+from skerry.storage.btrfs import BtrfsDriver
+from skerry.storage.mounts import mounts_below
 
 
 @pytest.fixture
@@ -45,24 +48,110 @@ def fill_host(host: Path) -> Path:
     return file
 
 
-def test_a_full_host_refuses_new_sandboxes_fails_writes_and_loses_nothing(small_host: Path) -> None:
-    driver = make_driver("btrfs", small_host / "state", reserve=32 * MiB)
-    driver.prepare()
-    busy, quiet = driver.create(UNIT, 400 * MiB), driver.create(OTHER, 400 * MiB)
-    (quiet / "upper/file").write_text("kept")
-    kernel.syncfs(driver.home)
+@pytest.fixture
+def pool(small_host: Path) -> Iterator[BtrfsDriver]:
+    made = make_driver("btrfs", small_host / "state", reserve=32 * MiB)
+    assert isinstance(made, BtrfsDriver)
+    made.prepare()
+    yield made
+    close_and_count(made)
 
+
+def size_of(pool: BtrfsDriver) -> int:
+    """What the pool may write, every byte of which the host's disk has set aside."""
+    found = os.stat(pool.image)
+    assert found.st_blocks * 512 >= found.st_size
+    inside = os.statvfs(pool.home)
+    assert inside.f_blocks * inside.f_frsize <= found.st_size
+    return found.st_size
+
+
+def test_a_full_host_refuses_new_sandboxes_fails_writes_and_harms_no_other(small_host: Path, pool: BtrfsDriver) -> None:
+    busy, quiet = pool.create(UNIT, 400 * MiB), pool.create(OTHER, 400 * MiB)
+    (quiet / "upper/file").write_text("kept")
     hog = fill_host(small_host)
+
     with pytest.raises(QuotaExceeded, match="reserve"):
-        driver.create("sb-cccccccccc", MiB)
-    assert fill(busy / "upper", 300 * MiB)[1] in (errno.ENOSPC, errno.EIO, errno.EROFS)
+        pool.create("sb-cccccccccc", MiB)
+    assert fill(busy / "upper", 600 * MiB)[1] == errno.ENOSPC, "and never an I/O error"
+    for number in range(20):  # snapshots on the full disk: each is made whole, or not at all
+        with contextlib.suppress(QuotaExceeded, OSError):
+            pool.keep(pool.capture(OTHER), f"{number:032}")
+            (quiet / f"upper/{number}").write_bytes(os.urandom(64 << 10))
+    pool.sweep()
+    for name in pool.snapshots():
+        assert (pool.snapshot_path(name) / "file").read_text() == "kept"
+        pool.drop_snapshot(name)
+    kernel.syncfs(pool.home)
+    assert not any("ro" in mount.super_options for mount in mounts_below(pool.home))
     assert (quiet / "upper/file").read_text() == "kept"
+    pool.delete(UNIT)  # on the disk that is full still
+    wait_until(lambda: fill(quiet / "upper", 64 * MiB)[1] is None, "the others write where the deleted one had")
 
     hog.unlink()
-    driver = make_driver("btrfs", small_host / "state", reserve=32 * MiB)
+    pool.create("sb-cccccccccc", 16 * MiB)
+    for unit in pool.units():
+        pool.delete(unit)
+
+
+def test_a_pool_grows_ahead_of_what_is_written_and_stops_at_the_reserve(pool: BtrfsDriver) -> None:
+    before = size_of(pool)
+    assert before < 300 * MiB
+    upper = pool.create(UNIT, 1024 * MiB) / "upper"
+    for number in range(8):
+        (upper / str(number)).write_bytes(os.urandom(32 * MiB))
+        kernel.syncfs(pool.home)
+        wait_until(lambda: pool.backing.room().free >= pool.backing.headroom, "there is room again")
+    assert size_of(pool) > before
+
+    def host_free() -> int:
+        found = os.statvfs(pool.state_dir)
+        return found.f_bavail * found.f_frsize
+
+    wait_until(
+        lambda: fill(upper, 1024 * MiB)[1] == errno.ENOSPC and host_free() < 96 * MiB, "all but the reserve is taken"
+    )
+    assert host_free() > 24 * MiB, "the host keeps its reserve"
+    pool.delete(UNIT)
+
+
+def test_a_pool_grows_no_further_than_the_operator_said(state_dir: Path) -> None:
+    driver = make_driver("btrfs", state_dir)
+    assert isinstance(driver, BtrfsDriver)
+    driver.backing.most = 384 * MiB
     driver.prepare()
-    assert driver.units() == {UNIT, OTHER}
-    assert (driver.path(OTHER) / "upper/file").read_text() == "kept"
-    driver.create("sb-cccccccccc", 16 * MiB)
-    assert fill(driver.path("sb-cccccccccc") / "upper", 4 * MiB) == (4 * MiB, None)
+    upper = driver.create(UNIT, 1024 * MiB) / "upper"
+    assert fill(upper, 512 * MiB)[1] == errno.ENOSPC
+    wait_until(lambda: fill(upper, 512 * MiB)[1] is not None and size_of(driver) == 384 * MiB, "the pool is full")
+    driver.backing.most = 768 * MiB
+    wait_until(lambda: fill(upper, 512 * MiB)[1] is None, "a higher number counts at once")
+    assert 512 * MiB < size_of(driver) <= 768 * MiB
+    driver.delete(UNIT)
+    close_and_count(driver)
+
+
+def test_a_sparse_pool_of_an_earlier_version_is_backed_and_gives_the_rest_back(state_dir: Path) -> None:
+    driver = make_driver("btrfs", state_dir)
+    assert isinstance(driver, BtrfsDriver)
+    os.makedirs(state_dir)
+    driver.image.touch()
+    os.truncate(driver.image, 8 << 30)
+    subprocess.run(["mkfs.btrfs", "-q", "-d", "single", "-m", "single", str(driver.image)], check=True)
+    driver.prepare()
+    assert size_of(driver) < 2 << 30
+    close_and_count(driver)
+
+
+def test_space_that_is_free_at_the_pools_end_goes_back_to_the_host(state_dir: Path) -> None:
+    driver = make_driver("btrfs", state_dir)
+    assert isinstance(driver, BtrfsDriver)
+    driver.backing.headroom = 1024 * MiB
+    driver.prepare()
+    (driver.create(UNIT, 256 * MiB) / "upper/file").write_text("kept")
+    full = size_of(driver)
+    driver.backing.headroom = 128 * MiB
+    driver.backing.tend()
+    assert size_of(driver) < full // 2
+    assert (driver.path(UNIT) / "upper/file").read_text() == "kept"
+    driver.delete(UNIT)
     close_and_count(driver)

@@ -110,7 +110,7 @@ class Engine:
         self.database = Database(state / "state.db")
         self.tokens = Tokens(self.database)
         self.events = Events(self.database)
-        sizes = {name: parse_size(self.settings[f"storage.{name}"]) for name in ("pool_size", "reserve")}
+        sizes = {name: parse_size(self.settings[f"storage.{name}"]) for name in ("pool_size", "reserve", "headroom")}
         driver = await asyncio.to_thread(pick_driver, state, self.settings["storage.driver"], **sizes)
         await asyncio.to_thread(driver.prepare)
         layers = LayerStore(state / "layers", driver)

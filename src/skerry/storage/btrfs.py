@@ -1,26 +1,31 @@
-"""The driver `btrfs`: one sparse file in the state directory, loop-mounted; a subvolume for each unit, held to its
-limit by simple quotas (Linux 6.7). A unit costs a tenth of a millisecond.
+"""The driver `btrfs`: one file in the state directory, loop-mounted; a subvolume for each unit, held to its limit by
+simple quotas (Linux 6.7); a snapshot is a subvolume that shares every block with its unit. A unit costs a tenth of a
+millisecond, a snapshot a few, however large.
 
-    <state>/pool.img   the file; never larger than what it holds (freed space goes back by discard)
+    <state>/pool.img   the file; grows ahead of need (`backing`)
     <state>/pool/      where it is mounted: nosuid, nodev, noatime
+    <home>/c/          accounts of the units that were captured (`books`)
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import shutil
-import struct
 import subprocess
-import uuid
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from skerry.errors import HostUnsupported
-from skerry.storage import kernel, loopdev, tree
+from skerry.errors import HostUnsupported, NotFound
+from skerry.storage import kernel, loopdev, subvolumes, tree
+from skerry.storage.backing import Backing
+from skerry.storage.books import Books
 from skerry.storage.driver import (
+    DEFAULT_HEADROOM,
     DEFAULT_POOL,
     DEFAULT_RESERVE,
     Lack,
@@ -30,15 +35,8 @@ from skerry.storage.driver import (
 )
 from skerry.storage.mounts import Mount, mount_at
 
-_RESIZE, _SUBVOL_CREATE, _SNAP_DESTROY = 0x50009403, 0x50009418, 0x5000940F
-_SNAP_CREATE, _SUBVOL_SETFLAGS, _READ_ONLY = 0x50009417, 0x4008941A, 2
-_INO_LOOKUP, _FS_INFO = 0xD0009412, 0x8400941F
-_QUOTA_CTL, _QGROUP_CREATE, _QGROUP_LIMIT = 0xC0109428, 0x4010942A, 0x8030942B
-_ENABLE_SIMPLE_QUOTA = 4
-_LIMIT_REFERENCED = 1
-_TOP_LEVEL = 5
-_FIRST_INODE = 256
-_SMALLEST = 256 << 20
+log = logging.getLogger("skerry.storage")
+LOOK_S, FAST_LOOK_S = 0.5, 0.1
 _FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOATIME
 _FEATURES = Path("/sys/fs/btrfs/features")
 
@@ -47,11 +45,21 @@ class BtrfsDriver(UnitDriver):
     name = "btrfs"
     enforces_limit = True
 
-    def __init__(self, state_dir: Path, reserve: int = DEFAULT_RESERVE, pool_size: int = DEFAULT_POOL) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        reserve: int = DEFAULT_RESERVE,
+        pool_size: int = DEFAULT_POOL,
+        headroom: int = DEFAULT_HEADROOM,
+    ) -> None:
         super().__init__(state_dir / "pool", state_dir, reserve)
         self.image = state_dir / "pool.img"
-        self.pool_size = pool_size
-        self._qgroups = Path()
+        self.backing = Backing(self.image, self.home, reserve, headroom, pool_size)
+        self.books = Books(self.home)
+        self._captured: dict[str, str] = {}
+        self._removed = False
+        self._house: threading.Thread | None = None
+        self._closing = threading.Event()
 
     @staticmethod
     def lack() -> Lack | None:
@@ -70,6 +78,13 @@ class BtrfsDriver(UnitDriver):
     def used(state_dir: Path) -> bool:
         return (state_dir / "pool.img").exists()
 
+    def prepare(self) -> None:
+        super().prepare()
+        if self._house is None:
+            self._closing.clear()
+            self._house = threading.Thread(target=self._keep_house, name="skerry-storage", daemon=True)
+            self._house.start()
+
     def open_home(self) -> None:
         with self._alone():
             if not self.image.exists():
@@ -77,64 +92,82 @@ class BtrfsDriver(UnitDriver):
             tree.private_directory(self.home)
             if not self._adopt():
                 self._mount()
-            self._enable_quota()
-            self._grow()
+            self.backing.told = subvolumes.enable_quota(self.home)
+            self._groups = self.backing.told / "qgroups"
+            if (self._groups / "mode").read_text().strip() != "squota":
+                raise HostUnsupported(f"the pool {self.image} has quotas of another kind", hint="move that file away")
+            self.backing.fit()
         super().open_home()
         for name in self.snapshots():
-            _set_read_only(self.home / "s" / name)  # a crash may have come between its name and this
-        self._drop_stale_qgroups()
+            subvolumes.set_read_only(self.home / "s" / name)  # a crash may have come between its name and this
+        self.books.open(self._groups)
+        self._drop_stale_groups()
 
     def make(self, directory: Path, limit: int, origin: Path | None = None) -> None:
         if origin is not None:
-            _snapshot(origin, directory)
+            subvolumes.snapshot(origin, directory)
             (directory / "work").mkdir()
             (directory / "work").chmod(0o755)
         else:
-            with _opened(directory.parent) as parent:
-                fcntl.ioctl(parent, _SUBVOL_CREATE, _named(directory.name))
+            subvolumes.create(directory)
             add_upper_and_work(directory)
-        with _opened(directory) as unit:
-            os.fchmod(unit, 0o700)
-            _set_limit(unit, limit)
+        directory.chmod(0o700)
+        subvolumes.set_limit(self.home, directory, limit)
+
+    def unmake(self, directory: Path) -> None:
+        subvolumes.destroy(directory)
+        self._removed = True
+
+    def delete(self, unit: str) -> None:
+        """One step of the kernel's, which also works when the pool is full: no rename before it."""
+        self.unmake(self._place(unit))
+        self.books.forget(unit)
+
+    def drop_snapshot(self, name: str) -> None:
+        self.unmake(self._snapshot_place(name))
+
+    def capture(self, unit: str) -> str:
+        token = super().capture(unit)
+        self._captured[token] = unit
+        return token
 
     def copy(self, unit: Path, target: Path) -> None:
-        _snapshot(unit, target)
+        subvolumes.snapshot(unit, target)
+
+    def keep(self, token: str, name: str) -> None:
+        try:
+            self.books.captured(self.path(self._captured.pop(token, "")), self.home / "t" / token)
+        except (NotFound, FileNotFoundError):  # the unit was deleted meanwhile
+            log.info("kept of a unit that is gone", extra={"snapshot": name})
+        super().keep(token, name)
 
     def seal(self, snapshot: Path) -> None:
         """Only now: a subvolume that is read-only can't be renamed."""
-        _set_read_only(snapshot)
+        subvolumes.set_read_only(snapshot)
         super().seal(snapshot)
 
-    def drop_snapshot(self, name: str) -> None:
-        self.unmake(self._snapshot_place(name))  # one step of the kernel's
-
-    def unmake(self, directory: Path) -> None:
-        with _opened(directory.parent) as parent:
-            try:
-                fcntl.ioctl(parent, _SNAP_DESTROY, _plainly_named(directory.name))
-            except FileNotFoundError:
-                return
-            except OSError as error:
-                if error.errno not in (errno.ENOTDIR, errno.EINVAL):  # not a subvolume
-                    raise
-                tree.remove(directory)
+    def discard(self, token: str) -> None:
+        self._captured.pop(token, None)
+        super().discard(token)
 
     def resize(self, unit: str, limit: int) -> None:
-        used = self.usage(unit)
+        place = self.path(unit)
+        used = self.books.measure(place)
         refuse_shrinking(unit, used, limit)
         if limit > used:
             self.check_room()
-        with _opened(self.path(unit)) as fd:
-            _set_limit(fd, limit)
+        self.books.resize(place, limit)
 
     def usage(self, unit: str) -> int:
         """As of the last commit of the pool (at most 30 s ago), and what is reserved since."""
-        with _opened(self.path(unit)) as fd:
-            group = self._qgroups / f"0_{_root_id(fd)}"
-        return sum(int((group / name).read_text()) for name in ("referenced", "rsv_data"))
+        return self.books.used(self.path(unit))
 
     def close(self) -> None:
         """Sandboxes that still run keep the pool alive through mounts of their own; the next `prepare` finds it."""
+        self._closing.set()
+        if self._house is not None:
+            self._house.join()
+            self._house = None
         mount = mount_at(self.home)
         if mount is None or not self._is_ours(mount):
             return
@@ -144,24 +177,33 @@ class BtrfsDriver(UnitDriver):
             if error.errno != errno.EBUSY:
                 raise
 
+    def _keep_house(self) -> None:
+        """Room ahead of those who write, and allowances for those who were captured."""
+        pause, told = LOOK_S, False
+        while not self._closing.wait(pause):
+            try:
+                self._clean()
+                pause = FAST_LOOK_S if self.backing.tend() else LOOK_S
+                self.books.reconcile()
+                told = False
+            except Exception:  # the next look tries again; a sandbox at its limit stays there meanwhile
+                if not told:
+                    log.exception("the pool was not looked after")
+                pause, told = LOOK_S, True
+
+    def _clean(self) -> None:
+        if self._removed and self.backing.room().free < self.backing.headroom:
+            self._removed = False
+            subvolumes.clean(self.home)
+
     def _make_pool(self) -> None:
         new = self.image.with_suffix(".new")
         new.unlink(missing_ok=True)
-        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(fd, self._affordable(0))
-            self._run("mkfs.btrfs", "--quiet", "--data", "single", "--metadata", "single", "--nodiscard", str(new))
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        self.backing.make(new)
+        self._run("mkfs.btrfs", "--quiet", "--data", "single", "--metadata", "single", "--nodiscard", str(new))
+        tree.sync(new)
         os.rename(new, self.image)
         tree.sync(self.state_dir)
-
-    def _affordable(self, allocated: int) -> int:
-        """What the pool may grow to: the operator's wish, but no more than the host's disk can hold now."""
-        found = os.statvfs(self.state_dir)
-        room = allocated + found.f_bavail * found.f_frsize - self.reserve
-        return max(min(self.pool_size, room), _SMALLEST) >> 20 << 20
 
     def _adopt(self) -> bool:
         """Takes over the mount of an earlier server. One that an error made read-only is mounted afresh."""
@@ -179,43 +221,25 @@ class BtrfsDriver(UnitDriver):
         return mount.kind == "btrfs" and loopdev.backs(mount.source, self.image)
 
     def _mount(self) -> None:
+        """Without discard: it would punch holes where blocks are promised."""
         with loopdev.attached(self.image) as device:
-            kernel.mount(device, self.home, "btrfs", _FLAGS, "discard=async")
+            kernel.mount(device, self.home, "btrfs", _FLAGS, "nodiscard")
 
-    def _enable_quota(self) -> None:
-        with _opened(self.home) as fd:
-            fcntl.ioctl(fd, _QUOTA_CTL, struct.pack("=QQ", _ENABLE_SIMPLE_QUOTA, 0))
-            info = bytearray(1024)
-            fcntl.ioctl(fd, _FS_INFO, info)
-        self._qgroups = Path("/sys/fs/btrfs", str(uuid.UUID(bytes=bytes(info[16:32]))), "qgroups")
-        if (self._qgroups / "mode").read_text().strip() != "squota":
-            raise HostUnsupported(f"the pool {self.image} has quotas of another kind", hint="move that file away")
-
-    def _grow(self) -> None:
-        found = os.stat(self.image)
-        size = self._affordable(found.st_blocks * 512)
-        if size < found.st_size + (found.st_size >> 4):
-            return
-        os.truncate(self.image, size)
-        loopdev.set_capacity(self.image)
-        with _opened(self.home) as fd:
-            fcntl.ioctl(fd, _RESIZE, _plainly_named("max"))
-
-    def _drop_stale_qgroups(self) -> None:
+    def _drop_stale_groups(self) -> None:
         """Linux 6.7 to 6.12 keep the group of a removed subvolume."""
-        alive = {_TOP_LEVEL}
+        alive = {subvolumes.TOP_LEVEL}
         for folder in ("u", "s", "t"):
             for entry in os.scandir(self.home / folder):
-                if entry.inode() == _FIRST_INODE:
-                    with _opened(Path(entry.path)) as fd:
-                        alive.add(_root_id(fd))
-        groups = {int(name[2:]) for name in os.listdir(self._qgroups) if name.startswith("0_")}
-        with _opened(self.home) as fd:
+                if entry.inode() == subvolumes.FIRST_INODE:
+                    with subvolumes.opened(Path(entry.path)) as fd:
+                        alive.add(subvolumes.root_id(fd))
+        groups = {int(name[2:]) for name in os.listdir(self._groups) if name.startswith("0_")}
+        with subvolumes.opened(self.home) as fd:
             for group in groups - alive:
                 try:
-                    fcntl.ioctl(fd, _QGROUP_CREATE, struct.pack("=QQ", 0, group))
+                    subvolumes.drop_group(fd, group)
                 except OSError:
-                    continue  # the subvolume is still being cleared away
+                    continue  # the subvolume is still being cleared away, or a snapshot holds what it wrote
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -231,44 +255,3 @@ class BtrfsDriver(UnitDriver):
         done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=300)
         if done.returncode != 0:
             raise HostUnsupported(f"{argv[0]} failed: {done.stderr.strip()[-500:]}")
-
-
-@contextmanager
-def _opened(directory: Path) -> Iterator[int]:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _named(name: str, source: int = 0) -> bytearray:
-    """struct btrfs_ioctl_vol_args_v2."""
-    return bytearray(struct.pack("=qQQ32x", source, 0, 0) + name.encode().ljust(4040, b"\0"))
-
-
-def _plainly_named(name: str) -> bytearray:
-    """struct btrfs_ioctl_vol_args."""
-    return bytearray(struct.pack("=q", 0) + name.encode().ljust(4088, b"\0"))
-
-
-def _snapshot(source: Path, target: Path) -> None:
-    with _opened(source) as fd, _opened(target.parent) as parent:
-        fcntl.ioctl(parent, _SNAP_CREATE, _named(target.name, fd))
-
-
-def _set_read_only(subvolume: Path) -> None:
-    with _opened(subvolume) as fd:
-        fcntl.ioctl(fd, _SUBVOL_SETFLAGS, struct.pack("=Q", _READ_ONLY))
-
-
-def _set_limit(unit: int, limit: int) -> None:
-    """Group 0 stands for the subvolume of the fd."""
-    fcntl.ioctl(unit, _QGROUP_LIMIT, struct.pack("=QQQQQQ", 0, _LIMIT_REFERENCED, limit, 0, 0, 0))
-
-
-def _root_id(fd: int) -> int:
-    """The id of the subvolume that an fd lies in."""
-    answer = bytearray(struct.pack("=QQ", 0, _FIRST_INODE).ljust(4096, b"\0"))
-    fcntl.ioctl(fd, _INO_LOOKUP, answer)
-    return int.from_bytes(answer[:8], "little")

@@ -28,6 +28,7 @@ from skerry.types import SANDBOX_ID, format_size
 GiB = 1 << 30
 DEFAULT_RESERVE = 1 * GiB
 DEFAULT_POOL = 64 * GiB
+DEFAULT_HEADROOM = 1 * GiB
 SNAPSHOT = re.compile(r"[0-9a-f]{32}")
 
 

@@ -1,9 +1,12 @@
-"""The system calls that Python's os module lacks: mount, umount2, syncfs; and what the kernel allows us."""
+"""The system calls that Python's os module lacks: mount, umount2, syncfs, fallocate; and what the kernel allows us."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import os
+import struct
 from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -11,6 +14,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 MS_NOSUID, MS_NODEV, MS_NOATIME = 2, 4, 1024
 MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
 CAP_SYS_RESOURCE = 24
+_GET_FLAGS, _SET_FLAGS, _NO_COPY = 0x80086601, 0x40086602, 0x00800000
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
@@ -41,6 +45,20 @@ def exchange(one: Path, other: Path) -> None:
     """Two names change places, in one step."""
     if _libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) != 0:
         _fail(f"exchange {one} and {other}")
+
+
+def fallocate(fd: int, start: int, length: int) -> None:
+    """Blocks for a part of a file, which grows by it. Not posix_fallocate, which writes zeros where this is unknown."""
+    if _libc.fallocate(fd, 0, ctypes.c_long(start), ctypes.c_long(length)) != 0:
+        _fail("fallocate")
+
+
+def no_copy_on_write(fd: int) -> None:
+    """For a new, empty file: blocks that were promised are the ones that are written, on a host whose disk is btrfs."""
+    flags = bytearray(8)
+    with contextlib.suppress(OSError):  # other file systems have no such thing, nor need it
+        fcntl.ioctl(fd, _GET_FLAGS, flags)
+        fcntl.ioctl(fd, _SET_FLAGS, struct.pack("=q", int.from_bytes(flags[:4], "little") | _NO_COPY))
 
 
 def has_capability(number: int) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from skerry.errors import HostUnsupported, InvalidRequest
 from skerry.storage.btrfs import BtrfsDriver
-from skerry.storage.driver import DEFAULT_POOL, DEFAULT_RESERVE, Driver
+from skerry.storage.driver import DEFAULT_HEADROOM, DEFAULT_POOL, DEFAULT_RESERVE, Driver
 from skerry.storage.loop import LoopDriver
 from skerry.storage.plain import PlainDriver
 from skerry.types import Check, format_size
@@ -27,11 +27,12 @@ def pick_driver(
     *,
     pool_size: int = DEFAULT_POOL,
     reserve: int = DEFAULT_RESERVE,
+    headroom: int = DEFAULT_HEADROOM,
 ) -> Driver:
     """`plain` comes out, unasked, only where nothing else works; look at `enforces_limit`."""
     name = _choose(state_dir, wish)
     if name == "btrfs":
-        return BtrfsDriver(state_dir, reserve, pool_size)
+        return BtrfsDriver(state_dir, reserve, pool_size, headroom)
     if name == "loop":
         return LoopDriver(state_dir, reserve)
     return PlainDriver(state_dir, reserve)

@@ -1,0 +1,140 @@
+"""What only a snapshot still holds does not count against a unit; what its own tree holds does."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from storage.storing import OTHER, UNIT, MiB, close_and_count, fill, make_driver, wait_until
+
+from skerry.errors import Conflict
+from skerry.storage.allowance import Account
+from skerry.storage.btrfs import BtrfsDriver
+from skerry.storage.subvolumes import Measure
+
+LIMIT = 100 * MiB
+NAME = "0" * 32
+
+
+@pytest.fixture
+def pool(state_dir: Path) -> Iterator[BtrfsDriver]:
+    made = make_driver("btrfs", state_dir)
+    assert isinstance(made, BtrfsDriver)
+    made.prepare()
+    yield made
+    made.prepare()
+    for unit in made.units():
+        made.delete(unit)
+    close_and_count(made)
+
+
+def snapshot(pool: BtrfsDriver, name: str = NAME, unit: str = UNIT) -> None:
+    pool.sync(unit)
+    pool.keep(pool.capture(unit), name)
+
+
+def empty(directory: Path) -> None:
+    for name in os.listdir(directory):
+        (directory / name).unlink()
+
+
+def test_what_only_a_snapshot_holds_does_not_count(pool: BtrfsDriver) -> None:
+    """Limit 100, write 80, snapshot, delete, write 80: at once, and again, and after another server came."""
+    upper = pool.create(UNIT, LIMIT) / "upper"
+    for turn in range(2):
+        assert fill(upper, 80 * MiB) == (80 * MiB, None), f"in turn {turn}"
+        snapshot(pool, f"{turn:032}")
+        empty(upper)
+    pool.close()
+    again = make_driver("btrfs", pool.state_dir)
+    again.prepare()
+    wait_until(lambda: again.usage(UNIT) < 10 * MiB, "the new server has measured")
+    assert fill(upper, 80 * MiB) == (80 * MiB, None)
+    again.close()
+
+
+def test_a_tree_that_grows_beyond_its_limit_after_a_snapshot_is_stopped_and_goes_on_after_deleting(
+    pool: BtrfsDriver,
+) -> None:
+    upper = pool.create(UNIT, LIMIT) / "upper"
+    assert fill(upper, 60 * MiB)[1] is None
+    snapshot(pool)
+    more = upper / "more"
+    more.mkdir()
+    written, number = fill(more, 4 * LIMIT)
+    assert number == errno.EDQUOT
+    assert 30 * MiB < written <= 100 * MiB, "never more than what the snapshot holds beyond the limit"
+    pool.books.reconcile()
+    with pytest.raises(OSError, match="quota"):
+        (more / "again").write_bytes(bytes(MiB))
+    with pytest.raises(Conflict, match="uses"):
+        pool.resize(UNIT, 50 * MiB)
+    empty(more)
+    pool.sync(UNIT)
+    wait_until(lambda: fill(more, 8 * MiB)[1] is None, "it can write again")
+    pool.drop_snapshot(NAME)
+
+
+def test_a_fork_begins_at_nothing_and_its_origin_is_not_charged_for_it(pool: BtrfsDriver) -> None:
+    upper = pool.create(UNIT, LIMIT) / "upper"
+    fill(upper, 80 * MiB)
+    snapshot(pool)
+    fork = pool.create(OTHER, LIMIT, origin=NAME) / "upper"
+    pool.drop_snapshot(NAME)
+    empty(upper)
+    assert pool.usage(OTHER) < MiB
+    (fork / "more").mkdir()
+    assert fill(fork / "more", 80 * MiB) == (80 * MiB, None), "what it inherited does not count"
+    assert fill(upper, 80 * MiB) == (80 * MiB, None), "what only the fork holds does not count"
+
+
+def test_holes_punched_into_a_captured_file_make_no_room_that_is_not_there(pool: BtrfsDriver) -> None:
+    """A part of an extent keeps all of it: who counted the files' sizes would grant it again and again."""
+    upper = pool.create(UNIT, LIMIT) / "upper"
+    (upper / "first").touch()
+    snapshot(pool)
+    for number in range(10):
+        file = upper / str(number)
+        with contextlib.suppress(OSError):
+            file.write_bytes(os.urandom(16 * MiB))
+        pool.sync(UNIT)
+        with contextlib.suppress(OSError):
+            os.truncate(file, 4096)
+        pool.books.reconcile()
+    assert pool.books.billed(pool.path(UNIT)) <= LIMIT + MiB
+    pool.drop_snapshot(NAME)
+
+
+def test_a_limit_can_be_set_to_what_the_tree_takes_and_not_to_less(pool: BtrfsDriver) -> None:
+    upper = pool.create(UNIT, LIMIT) / "upper"
+    fill(upper, 80 * MiB)
+    snapshot(pool)
+    empty(upper)
+    fill(upper, 20 * MiB)
+    pool.resize(UNIT, 40 * MiB)
+    (upper / "more").mkdir()
+    written, number = fill(upper / "more", LIMIT)
+    assert number == errno.EDQUOT
+    assert 10 * MiB < written < 25 * MiB
+    pool.drop_snapshot(NAME)
+
+
+def test_the_grant_ahead_is_a_step_at_a_time_and_ends_at_the_limit() -> None:
+    account = Account(limit=10 << 30)
+    account.capture(7, billed=8 << 30)
+    assert account.allowed == (10 << 30) + (10 << 30 >> 3)
+    account.look(11 << 30)
+    assert account.wants_measure(now=0)
+    account.settle(Measure(live=3 << 30, shared=1 << 20, seconds=1), billed=11 << 30, now=0)
+    assert account.held == 8 << 30
+    assert account.allowed == (18 << 30) + (1 << 20)
+    account.look(20 << 30)
+    assert not account.wants_measure(now=19), "a measurement of a second is not made again within twenty"
+    account.settle(Measure(live=10 << 30, shared=5 << 30, seconds=0), billed=20 << 30, now=20)
+    assert account.allowed == 20 << 30, "the tree is full"
+    account.look(12 << 30)
+    assert account.held == 2 << 30, "a snapshot was dropped: what it held is billed no more"
