@@ -17,6 +17,7 @@ from skerry._version import __version__
 if TYPE_CHECKING:
     from skerry.client._async.client import AsyncClient
     from skerry.client._async.forward import AsyncForward
+    from skerry.client._async.image import AsyncImage
     from skerry.client._async.oneshot import run as async_run
     from skerry.client._async.previews import AsyncPreview
     from skerry.client._async.process import AsyncProcess
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from skerry.client._async.terminal import AsyncTerminal
     from skerry.client._sync.client import Client
     from skerry.client._sync.forward import Forward
+    from skerry.client._sync.image import Image
     from skerry.client._sync.oneshot import run
     from skerry.client._sync.previews import Preview
     from skerry.client._sync.process import Process
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from skerry.client._sync.sessions import Session
     from skerry.client._sync.snapshots import Snapshot
     from skerry.client._sync.terminal import Terminal
+    from skerry.client.building.options import BuildStep
     from skerry.client.listing import FileList
     from skerry.client.outcome import Output
     from skerry.client.secrets import Secret
@@ -85,6 +88,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncClient",
     "AsyncForward",
+    "AsyncImage",
     "AsyncPreview",
     "AsyncProcess",
     "AsyncSandbox",
@@ -92,6 +96,7 @@ __all__ = [
     "AsyncSnapshot",
     "AsyncTerminal",
     "Attempt",
+    "BuildStep",
     "Change",
     "Changes",
     "Client",
@@ -106,6 +111,7 @@ __all__ = [
     "FileList",
     "Forward",
     "HostUnsupported",
+    "Image",
     "ImageInfo",
     "InvalidRequest",
     "Isolation",
@@ -151,15 +157,18 @@ __all__ = [
 _ELSEWHERE = {
     "AsyncClient": ("skerry.client._async.client", "AsyncClient"),
     "AsyncForward": ("skerry.client._async.forward", "AsyncForward"),
+    "AsyncImage": ("skerry.client._async.image", "AsyncImage"),
     "AsyncPreview": ("skerry.client._async.previews", "AsyncPreview"),
     "AsyncProcess": ("skerry.client._async.process", "AsyncProcess"),
     "AsyncSandbox": ("skerry.client._async.sandbox", "AsyncSandbox"),
     "AsyncSession": ("skerry.client._async.sessions", "AsyncSession"),
     "AsyncSnapshot": ("skerry.client._async.snapshots", "AsyncSnapshot"),
     "AsyncTerminal": ("skerry.client._async.terminal", "AsyncTerminal"),
+    "BuildStep": ("skerry.client.building.options", "BuildStep"),
     "Client": ("skerry.client._sync.client", "Client"),
     "FileList": ("skerry.client.listing", "FileList"),
     "Forward": ("skerry.client._sync.forward", "Forward"),
+    "Image": ("skerry.client._sync.image", "Image"),
     "Output": ("skerry.client.outcome", "Output"),
     "Preview": ("skerry.client._sync.previews", "Preview"),
     "Process": ("skerry.client._sync.process", "Process"),

@@ -149,14 +149,6 @@ def test_the_projects_file_counts_below_environment_and_flags(tmp_path: Path) ->
     }  # fmt: skip
 
 
-def test_a_projects_setup_runs_before_its_command(tmp_path: Path) -> None:
-    (tmp_path / "skerry.toml").write_text('setup = ["make deps"]\n')
-    with lying(tmp_path, running(BEGIN + end())) as server:
-        skerry("run", "--", "x", server=server.address, cwd=tmp_path)
-    commands = [json.loads(a.body)["cmd"] for a in server.asked if a.path.endswith("/processes")]
-    assert commands == ["make deps", ["x"]]
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [

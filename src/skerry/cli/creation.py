@@ -34,6 +34,7 @@ _OPTIONS = (
     click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="A variable; NAME alone takes yours."),
     click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label, to find it by."),
     *_LIMITS,
+    click.option("--no-setup", is_flag=True, help="Without the setup commands of this directory's skerry.toml."),
     click.option("--runtime", metavar="NAME", help="Force crun or runc."),
     click.option("--no-sudo", is_flag=True, help="No sudo inside."),
     click.option(
@@ -84,11 +85,6 @@ def creation(given: dict[str, Any], *, project: Path | None = None) -> dict[str,
             git_email=wished(settings, "git.email"),
         ),
     }
-
-
-def setup_lines() -> tuple[str, ...]:
-    """The project's setup commands."""
-    return tuple(load(project=Path.cwd())["setup"])
 
 
 def limits_of(given: dict[str, Any], settings: Settings | None = None) -> Limits:

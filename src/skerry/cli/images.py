@@ -6,9 +6,8 @@ import time
 
 import click
 
-from skerry.cli import talk
+from skerry.cli import building, talk
 from skerry.cli.session import Session, json_option, pass_session
-from skerry.client.harmless import harmless
 
 
 @click.group("image")
@@ -47,19 +46,7 @@ def show(session: Session, name: str, as_json: bool) -> None:
     talk.give_pairs([*rows, *(("env", f"{key}={value}") for key, value in found.env.items())])
 
 
-@image.command()
-@click.option("--rebuild", is_flag=True, help="Also if it is there as this version makes it.")
-@json_option
-@click.argument("name", default="base")
-@pass_session
-def build(session: Session, name: str, rebuild: bool, as_json: bool) -> None:
-    """Make an image; `base` if none is named. Its progress is on stderr."""
-    with session.client() as client:
-        built = client.images.build(name, rebuild=rebuild)
-    if as_json:
-        talk.give_json(built)
-    else:
-        click.echo(harmless(f"{built.name} {built.digest}"))
+image.add_command(building.build)
 
 
 @image.command()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skerry.cli import asking, denials, here, talk
-from skerry.cli.creation import creation, creation_options, pairs, setup_lines
+from skerry.cli.creation import creation, creation_options, pairs
+from skerry.cli.project import prepared
 from skerry.cli.session import Session, json_option, pass_session, sandbox_argument
 from skerry.cli.stdin import given_stdin
 from skerry.cli.terminals import open_terminal, with_terminal
@@ -53,7 +54,8 @@ def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: A
         if brought and not session.quiet:
             talk.say(f"brought in: {', '.join(brought)}")
         files |= brought
-    wish = _with_questions(creation(given))
+    skip = given.pop("no_setup")
+    wish = prepared(session, _with_questions(creation(given)), skip=skip)
     result = run_once(
         list(command),
         files=files,
@@ -64,7 +66,6 @@ def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: A
         stdin=given_stdin(),
         on_output=None if as_json else _pass_on,
         tell=talk.say,
-        setup=setup_lines(),
         server=session.client(),
         **wish,
     )

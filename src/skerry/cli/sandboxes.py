@@ -18,9 +18,9 @@ from skerry.cli.creation import (
     limit_options,
     limits_of,
     pairs,
-    setup_lines,
 )
 from skerry.cli.network import policy_pairs
+from skerry.cli.project import prepared
 from skerry.cli.session import (
     Session,
     json_option,
@@ -29,7 +29,7 @@ from skerry.cli.session import (
     sandboxes_argument,
 )
 from skerry.client.harmless import harmless
-from skerry.errors import CommandFailed, NotFound, SkerryError
+from skerry.errors import NotFound, SkerryError
 from skerry.types import STATES, Lifecycle, Limits, SandboxInfo
 
 if TYPE_CHECKING:
@@ -46,21 +46,13 @@ def create(session: Session, /, name: str | None, as_json: bool, **given: Any) -
     """Make a sandbox. Its id is what is printed."""
     from skerry.client._sync.sandbox import Sandbox
 
-    sandbox = Sandbox.create(name=name, server=session.client(), **creation(given))
-    _set_up(sandbox)
+    skip = given.pop("no_setup")
+    wish = prepared(session, creation(given), skip=skip)
+    sandbox = Sandbox.create(name=name, server=session.client(), **wish)
     if as_json:
         talk.give_json(sandbox.info())
     else:
         click.echo(sandbox.id)
-
-
-def _set_up(sandbox: Sandbox) -> None:
-    try:
-        for line in setup_lines():
-            sandbox.run(line, timeout=None, check=True, on_output=lambda output: talk.show("stderr", output.data))
-    except CommandFailed as error:
-        error.hint = f"sandbox {sandbox.id} is there; `skerry rm {sandbox.id}` removes it"
-        raise
 
 
 @click.command()

@@ -23,7 +23,14 @@ class Startable(Protocol):
     def as_image(self) -> str: ...
 
 
-AnyImage = str | Startable
+class Buildable(Protocol):
+    """What has to be built first: an Image."""
+
+    @property
+    def recipe(self) -> Any: ...
+
+
+AnyImage = str | Startable | Buildable
 
 
 class Creation(TypedDict, total=False):
@@ -62,12 +69,20 @@ def described(
 
 def image_name(image: object) -> str:
     """As the server knows it; a Snapshot by its id, which stays the same whatever it is called."""
+    if (recipe := recipe_of(image)) is not None:
+        return str(recipe.base)  # until it is built
     name = image if isinstance(image, str) else getattr(image, "as_image", None)
     if not isinstance(name, str):
         raise InvalidRequest(
-            f"image: a {type(image).__name__} is nothing to start from", hint="an image's name, a Snapshot or its name"
+            f"image: a {type(image).__name__} is nothing to start from",
+            hint="an image's name, an Image, a Snapshot or its name",
         )
     return name
+
+
+def recipe_of(image: object) -> Any:
+    """The recipe of an Image that is only described; None for what is there already."""
+    return getattr(image, "recipe", None)
 
 
 def check_network(network: object) -> None:

@@ -230,6 +230,10 @@ def build_image(name: str, rebuild: bool) -> Request:
     return replace(request, accept=NDJSON, read_timeout=None)
 
 
+def image_from_snapshot(snapshot: str, name: str) -> Request:
+    return json_request("POST", "/v1/images/from-snapshot", {"snapshot": snapshot, "name": name})
+
+
 def pool(method: str = "GET") -> Request:
     return Request(method, "/v1/pool")
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 
 from skerry.errors import Conflict, NotFound, SkerryError
 from skerry.images import build_base, recipe_digest
 from skerry.storage import ImageStore, LayerStore
-from skerry.types import ImageInfo, Progress
+from skerry.types import ImageInfo, Progress, SnapshotInfo
 
 Event = Progress | ImageInfo | SkerryError
 
 
 async def nobody(layers: Iterable[str]) -> None:
     """Stands on them."""
+
+
+def unused(image: ImageInfo) -> builtins.list[str]:
+    return []
 
 
 class Images:
@@ -30,6 +36,7 @@ class Images:
         self._watchers: set[asyncio.Queue[Event]] = set()
         self._closing = False
         self.vacate: Callable[[Iterable[str]], Awaitable[None]] = nobody  # the pool's ready sandboxes leave layers
+        self.users: Callable[[ImageInfo], builtins.list[str]] = unused  # who stands on one, in words
 
     async def close(self) -> None:
         """A build that is under way ends at its next step; the next one goes on from what it had fetched."""
@@ -50,13 +57,29 @@ class Images:
     async def remove(self, name: str) -> None:
         await self.vacate(self.get(name).layers)
         image = self.get(name)
-        if self._layers_in_use() & set(image.layers):
+        if users := self.users(image):
+            shown = ", ".join(users[:3]) + " and others" * (len(users) > 3)
             raise Conflict(
-                f"image {name!r} is in use by a sandbox or a snapshot",
-                hint="`skerry ls`, `skerry snapshot ls` show which",
+                f"image {name!r} is in use by {shown}", hint="delete these first", details={"users": users[:100]}
             )
         self._store.remove(name)
         await self.collect()
+
+    async def keep(self, info: SnapshotInfo, name: str) -> ImageInfo:
+        """A snapshot's files and settings as an image, in place of one of that name. They stay the snapshot's too."""
+        if name == "base":
+            raise Conflict("the image base is Skerry's own", hint="choose another name")
+        size = await asyncio.to_thread(lambda: sum(map(self._layers.size, info.layers)))
+        image = ImageInfo(
+            name=name, digest=info.digest, layers=info.layers, size=size, created_at=time.time(), user=info.user,
+            cwd=info.cwd, env=info.env, entrypoint=info.entrypoint, cmd=info.cmd,
+        )  # fmt: skip
+        before = {layer for other in self._store.list() if other.name == name for layer in other.layers}
+        self._store.put(image)
+        if gone := before - set(image.layers):
+            await self.vacate(gone)
+            await self.collect()
+        return image
 
     async def collect(self) -> None:
         """Remove the layers that nothing names."""

@@ -27,13 +27,14 @@ class SnapshotTable:
     def insert(
         self, info: SnapshotInfo, key: str | None = None, also: Callable[[sqlite3.Cursor], None] | None = None
     ) -> None:
-        """`also` is part of the transaction."""
+        """Whoever had its key is no longer found by it. `also` is part of the transaction."""
         values = (
             info.id, info.owner, info.name, info.kind, info.sandbox, info.step, key, info.created_at, info.created_at,
             msgspec.json.encode(info),
         )  # fmt: skip
         try:
             with self._database.transaction(durable=info.kind == "kept") as cursor:
+                cursor.execute("UPDATE snapshots SET key = NULL WHERE owner = ? AND key = ?", (info.owner, key))
                 cursor.execute(_INSERT, values)
                 if also is not None:
                     also(cursor)

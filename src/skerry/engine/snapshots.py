@@ -81,6 +81,7 @@ class Snapshots:
 
     def begin(self, host: Host, table: SnapshotTable, images: Images) -> None:
         self.host, self.table, self._images = host, table, images
+        images.users = self._users_of_image
 
     @property
     def images(self) -> Images:
@@ -104,9 +105,12 @@ class Snapshots:
                 await drop(self.host, captured.layer)
                 return there
             info = _info(live.row, wish.request, captured)
+            former = self._of_key(wish)
             self.table.insert(info, wish.request.key, wish.remembered(info.id))
         passed("snapshot.row")
         self.grip.spawn(self._measure(info))
+        if former is not None and not self._users(former):
+            await self._remove(former)
         return info
 
     def _taken_before(self, wish: Wish) -> SnapshotInfo | None:
@@ -114,6 +118,9 @@ class Snapshots:
         known = self.host.rows.remembered(wish.owner, wish.key, wish.taking) if wish.key is not None else None
         if known is not None and (info := self.table.get(known)) is not None:
             return info
+        return None if wish.request.replace else self._of_key(wish)
+
+    def _of_key(self, wish: Wish) -> SnapshotInfo | None:
         return self.table.of_key(wish.owner, wish.request.key) if wish.request.key is not None else None
 
     async def before_command(self, live: Live) -> None:
@@ -256,6 +263,18 @@ class Snapshots:
         )  # fmt: skip
         return image, top if high else None
 
+    async def to_image(self, caller: Caller, ref: str, name: str) -> ImageInfo:
+        """An image for everyone, of one's own snapshot."""
+        info = self.find(caller, ref)
+        if self.table.named(caller.owner, name):
+            raise Conflict(f"there is a snapshot named {name!r}", hint="choose another name", details={"name": name})
+        self.check_layers(info.layers)
+        return await self.grip.uncut(self._to_image(info, name))
+
+    async def _to_image(self, info: SnapshotInfo, name: str) -> ImageInfo:
+        with self.pinned(*info.layers):
+            return await self._images.keep(info, name)
+
     def check_layers(self, layers: tuple[str, ...]) -> None:
         for layer in layers:
             self.host.layers.check(layer)
@@ -289,6 +308,14 @@ class Snapshots:
         images = [f"image {image.name}" for image in self._images.list() if layer in image.layers]
         work = ["work that is under way"] if self._pins[layer] else []
         return [*sandboxes, *snapshots, *images, *work]
+
+    def _users_of_image(self, image: ImageInfo) -> builtins.list[str]:
+        """Sandboxes, and snapshots of them. The steps of builds can be made again, and one that is the image itself
+        loses nothing."""
+        layer = image.layers[0]
+        sandboxes = [f"sandbox {one.row.name or one.row.id}" for one in self._on(layer)]
+        kept = (one for one in self.table.on(layer) if one.kind != "build" and one.layers != image.layers)
+        return [*sandboxes, *(f"snapshot {one.name or one.id}" for one in kept)]
 
     def _on(self, layer: str) -> builtins.list[Live]:
         return [live for live in self.grip.lives.values() if layer in live.row.spec.layers]

@@ -149,6 +149,8 @@ ROUTES: tuple[Route, ...] = (
           errors=(404, 409, 413, 415), gives=(NDJSON,)),
     Route("GET", "/v1/images/export", archives.export_image, "use", "It as an archive, which other tools read too",
           errors=(404, 406, 409, 429), gives=(TAR, FRAMES)),
+    Route("POST", "/v1/images/from-snapshot", images.from_snapshot, "admin", "A snapshot as an image", 201,
+          (404, 409, 413, 415)),
     Route("GET", "/v1/images/{name:path}", images.get, "use", "One image", errors=(404,)),
     Route("DELETE", "/v1/images/{name:path}", images.remove, "admin", "Delete an image", 204, (404, 409)),
 

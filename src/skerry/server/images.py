@@ -20,6 +20,13 @@ class BuildRequest(Value, frozen=True, kw_only=True):
     rebuild: bool = False
 
 
+class FromSnapshot(Value, frozen=True, kw_only=True):
+    """An image of that name with a snapshot's files; one that has the name is replaced."""
+
+    snapshot: str
+    name: str
+
+
 class Images(Answer, frozen=True, kw_only=True):
     images: list[ImageInfo]
 
@@ -34,6 +41,10 @@ async def get(call: Call[Nothing, Nothing]) -> ImageInfo:
 
 async def remove(call: Call[Nothing, Nothing]) -> None:
     await call.engine.images.remove(call.parameters["name"])
+
+
+async def from_snapshot(call: Call[Nothing, FromSnapshot]) -> ImageInfo:
+    return await call.engine.snapshots.to_image(call.caller, call.body.snapshot, call.body.name)
 
 
 async def build(call: Call[Nothing, BuildRequest]) -> Stream:

@@ -42,8 +42,9 @@ class SnapshotInfo(Answer, frozen=True, kw_only=True):
 
 
 class SnapshotRequest(Value, frozen=True, kw_only=True):
-    """POST /v1/sandboxes/{id}/snapshots. `key`: a step of a build, found again by it; such ones need no name. The rest
-    is what a start from it goes by where that is to differ from the sandbox's image; `env` is added to that one's."""
+    """POST /v1/sandboxes/{id}/snapshots. `key`: a step of a build, found again by it; such ones need no name; one
+    that is known is given as it is, unless `replace`: then this one is found by it from now on. The rest is what a
+    start from it goes by where that is to differ from the sandbox's image; `env` is added to that one's."""
 
     name: str | None = None
     key: str | None = None
@@ -52,6 +53,7 @@ class SnapshotRequest(Value, frozen=True, kw_only=True):
     cwd: str | None = None
     entrypoint: tuple[str, ...] | None = None
     cmd: tuple[str, ...] | None = None
+    replace: bool = False
 
     def __post_init__(self) -> None:
         check_name(self.name)

@@ -9,6 +9,7 @@ import pytest
 from skerry.client.building.described import Description
 from skerry.client.building.plan import Command, Plan, State, planned
 from skerry.client.building.recipe_file import read_recipe_file
+from skerry.client.building.setup import setup_recipe
 from skerry.client.building.sources import digest
 from skerry.errors import InvalidRequest
 
@@ -144,12 +145,12 @@ allow = ["example.com"]
 
 def test_a_file_says_the_same_as_python(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("1")
-    image, network = read_recipe_file(FILE, "image.toml", str(tmp_path))
+    image = read_recipe_file(Description, FILE, "image.toml", str(tmp_path))
     said = base().apt("ffmpeg").pip("numpy").copy(tmp_path / "f", "/app/", owner="user", mode=0o700).run("make")
     said = said.run(["make", "check"]).env(A="1").user("root").workdir("/app").cmd("serve")
     assert plan(image).key == plan(said).key
-    assert network is not None
-    assert network.allow == ("example.com",)
+    assert image.network is not None
+    assert image.network.allow == ("example.com",)
     assert str(image.recipe.steps[3].where) == "image.toml:14"
 
 
@@ -172,12 +173,12 @@ def test_a_file_says_the_same_as_python(tmp_path: Path) -> None:
 )
 def test_a_files_mistakes_are_named_with_their_line(text: str, words: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        read_recipe_file(text, "image.toml", "/")
+        read_recipe_file(Description, text, "image.toml", "/")
     assert words in caught.value.message
 
 
 def test_a_files_steps_copy_only_what_lies_beside_it(tmp_path: Path) -> None:
-    image, _ = read_recipe_file("[[steps]]\ncopy = ['../x', '/x']", "image.toml", str(tmp_path))
+    image = read_recipe_file(Description, "[[steps]]\ncopy = ['../x', '/x']", "image.toml", str(tmp_path))
     with pytest.raises(InvalidRequest, match=r"image.toml:1: copy \.\./x /x: \.\./x: it leads out of"):
         plan(image)
 
@@ -190,3 +191,18 @@ def test_a_dockerfile_takes_its_context_and_dockerignore_from_beside_it(tmp_path
     assert plan(Description.dockerfile(tmp_path / "Dockerfile")).key != before
     (tmp_path / ".dockerignore").write_text("b\n.dockerignore\n")
     assert plan(Description.dockerfile(tmp_path / "Dockerfile")).key == before
+
+
+def test_a_projects_setup_copies_nothing_from_outside_of_it(tmp_path: Path) -> None:
+    recipe = setup_recipe("base", ["true"], ["../*"], str(tmp_path), {})
+    with pytest.raises(InvalidRequest, match="it leads out of"):
+        plan(Description(recipe))
+
+
+def test_a_projects_variables_and_lines_are_part_of_its_key() -> None:
+    keys = {
+        plan(Description(setup_recipe("base", lines, [], "/", env))).key
+        for lines in (["a"], ["b"])
+        for env in ({}, {"A": "1"}, {"A": None}, {"A": ""})
+    }
+    assert len(keys) == 8

@@ -7,7 +7,9 @@ from __future__ import annotations
 import builtins
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Unpack
+from typing import Any, Unpack
+
+from msgspec import structs
 
 from skerry.client import backend_async as backend
 from skerry.client import preview_requests, requests, snapshot_requests
@@ -31,6 +33,7 @@ from skerry.client.description import (
     Words,
     asking,
     described,
+    recipe_of,
     run_request,
     seconds,
     spawn_request,
@@ -95,6 +98,9 @@ class AsyncSandbox:
             network = asking(network)
         wish = described(image, name, env, labels, limits, network, lifecycle, options)
         self._begin(wish, None, server, secrets, on_unknown)
+        self._recipe = recipe_of(image)  # of an image that has to be built first
+
+    _recipe: Any
 
     def _begin(
         self,
@@ -117,6 +123,7 @@ class AsyncSandbox:
         self.asking: builtins.list[AsyncAsking] = []  # callbacks that answer questions for it
         self._secrets = secrets
         self._on_unknown = on_unknown
+        self._recipe = None
 
     @classmethod
     def _of(cls, info: SandboxInfo, client: AsyncClient, *, shared: bool) -> AsyncSandbox:
@@ -131,6 +138,8 @@ class AsyncSandbox:
         if self._info is not None or self._wish is None:
             raise Conflict(f"sandbox {self.id} is made already")
         wish = await backend.in_thread(with_what_is_here, self._wish, self._secrets)
+        if self._recipe is not None:
+            wish = structs.replace(wish, image=await self._build())
         try:
             self._info = await self._make(wish)
         except NotFound as error:
@@ -140,6 +149,13 @@ class AsyncSandbox:
             self._info = await self._make(wish)
         await self._answer_questions()
         return self
+
+    async def _build(self) -> str:
+        """Its image, which is only described: built, or found to be."""
+        from skerry.client._async.building import AsyncBuilder  # which most never need
+        from skerry.client.building.options import BuildOptions
+
+        return (await AsyncBuilder(self.client, AsyncSandbox, BuildOptions()).build(self._recipe)).id
 
     async def _answer_questions(self) -> None:
         if self._on_unknown is not None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import builtins
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Unpack
+from typing import Any, Unpack
+
+from msgspec import structs
 
 from skerry.client import backend_sync as backend
 from skerry.client import preview_requests, requests, snapshot_requests
@@ -32,6 +34,7 @@ from skerry.client.description import (
     Words,
     asking,
     described,
+    recipe_of,
     run_request,
     seconds,
     spawn_request,
@@ -96,6 +99,9 @@ class Sandbox:
             network = asking(network)
         wish = described(image, name, env, labels, limits, network, lifecycle, options)
         self._begin(wish, None, server, secrets, on_unknown)
+        self._recipe = recipe_of(image)  # of an image that has to be built first
+
+    _recipe: Any
 
     def _begin(
         self,
@@ -118,6 +124,7 @@ class Sandbox:
         self.asking: builtins.list[Asking] = []  # callbacks that answer questions for it
         self._secrets = secrets
         self._on_unknown = on_unknown
+        self._recipe = None
 
     @classmethod
     def _of(cls, info: SandboxInfo, client: Client, *, shared: bool) -> Sandbox:
@@ -132,6 +139,8 @@ class Sandbox:
         if self._info is not None or self._wish is None:
             raise Conflict(f"sandbox {self.id} is made already")
         wish = backend.in_thread(with_what_is_here, self._wish, self._secrets)
+        if self._recipe is not None:
+            wish = structs.replace(wish, image=self._build())
         try:
             self._info = self._make(wish)
         except NotFound as error:
@@ -141,6 +150,13 @@ class Sandbox:
             self._info = self._make(wish)
         self._answer_questions()
         return self
+
+    def _build(self) -> str:
+        """Its image, which is only described: built, or found to be."""
+        from skerry.client._sync.building import Builder  # which most never need
+        from skerry.client.building.options import BuildOptions
+
+        return (Builder(self.client, Sandbox, BuildOptions()).build(self._recipe)).id
 
     def _answer_questions(self) -> None:
         if self._on_unknown is not None:

@@ -14,7 +14,7 @@ from skerry.client.building.steps import Copy, Env, Install, Local, Manager, Rec
 from skerry.client.building.steps import Workdir as WorkdirStep
 from skerry.client.description import Words, texts, words
 from skerry.errors import InvalidRequest
-from skerry.types import check_env, check_path, check_text, check_user
+from skerry.types import Network, check_env, check_path, check_text, check_user
 
 HostPath = str | os.PathLike[str]
 _TITLE = 100
@@ -25,7 +25,8 @@ class Description:
 
     def __init__(self, recipe: Recipe = Recipe()) -> None:  # noqa: B008  (frozen)
         self.recipe = recipe
-        self.notices: tuple[str, ...] = ()
+        self.notices: tuple[str, ...] = ()  # what was left out on the way to it
+        self.network: Network | None = None  # what its file says a build may reach
         self._where: Where | None = None
         self._directory: str | None = None
 
@@ -47,7 +48,8 @@ class Description:
 
     def _with(self, recipe: Recipe) -> Self:
         made = type(self)(recipe)
-        made.notices, made._where, made._directory = self.notices, self._where, self._directory
+        made.notices, made.network = self.notices, self.network
+        made._where, made._directory = self._where, self._directory
         return made
 
     def _and(self, step: Step) -> Self:
@@ -78,7 +80,7 @@ class Description:
         (match, *others) = sources.found(self._local(path))
         if others or match.is_directory:
             raise InvalidRequest(f"requirements: {os.fspath(path)!r} is not one file")
-        with open(os.path.join(match.source.directory, match.real), "rb") as file:
+        with sources.open_match(match) as file:
             return file.read()
 
     def run(self, cmd: Words) -> Self:
@@ -150,7 +152,7 @@ class Description:
     ) -> Self:
         """From a Dockerfile's common instructions. `context` is what COPY takes from: the file's own directory, if no
         other is named. `arguments` are values for its ARGs, `target` the stage to stop at."""
-        text = _file(path)
+        text = text_of(path)
         directory = os.path.abspath(context if context is not None else os.path.dirname(os.path.abspath(path)))
         where = Context(os.fspath(path), directory, _ignored(path, directory))
         read = read_dockerfile(text, where, arguments=texts(arguments or {}, "arguments"), target=target)
@@ -163,11 +165,11 @@ def _ignored(path: HostPath, directory: str) -> tuple[str, ...]:
     """The file's own list, or that of the context."""
     for name in (f"{os.fspath(path)}.dockerignore", os.path.join(directory, ".dockerignore")):
         if os.path.isfile(name):
-            return tuple(_file(name).splitlines())
+            return tuple(text_of(name).splitlines())
     return ()
 
 
-def _file(path: HostPath) -> str:
+def text_of(path: HostPath) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()

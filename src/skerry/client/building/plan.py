@@ -90,12 +90,18 @@ class Task:
     action: Command | Placing | None = None
     directories: tuple[str, ...] = ()
 
+    @property
+    def preset(self) -> Manager | None:
+        return self.action.preset if isinstance(self.action, Command) else None
+
 
 @dataclass(frozen=True)
 class Plan:
-    """`marks`: the tasks after which a snapshot is taken: each that changes files, and the last."""
+    """`marks`: the tasks after which a snapshot is taken: each that changes files, and the last. `digest` is that of
+    the base."""
 
     base: str
+    digest: str
     tasks: tuple[Task, ...]
 
     @property
@@ -106,11 +112,6 @@ class Plan:
     @property
     def key(self) -> str:
         return self.tasks[-1].key
-
-    @property
-    def managers(self) -> frozenset[Manager]:
-        return frozenset(task.action.preset for task in self.tasks
-                         if isinstance(task.action, Command) and task.action.preset)  # fmt: skip
 
 
 Digest = Callable[[Sequence[Local], bool], str]
@@ -134,15 +135,15 @@ class _Planner:
         tasks = [self._task(step) for step in self._recipe.steps]
         if not tasks:
             tasks = [self._task(Scope(title=f"from {self._recipe.base}"))]
-        return Plan(self._recipe.base, tuple(tasks))
+        return Plan(self._recipe.base, self._bases[self._recipe.base].digest, tuple(tasks))
 
     def _task(self, step: Step) -> Task:
         try:
             action = self._action(step)
         except Unreadable as why:
-            raise InvalidRequest(f"{step.named}: {why}", details=_place(step)) from None
+            raise InvalidRequest(f"{step.named}: {why}", details=step.place) from None
         except InvalidRequest as error:
-            raise InvalidRequest(f"{step.named}: {error.message}", hint=error.hint, details=_place(step)) from None
+            raise InvalidRequest(f"{step.named}: {error.message}", hint=error.hint, details=step.place) from None
         key = _hashed(self._key, _facts(action), self._directories, self._state.facts)
         task = Task(step, self._state, key, action, self._directories)
         if action is not None:
@@ -179,9 +180,14 @@ class _Planner:
         target = self._text(step, step.target)
         return Placing(
             sources, self._absolute(target) + ("/" if target.endswith(("/", "/.")) or target == "." else ""),
-            self._text(step, step.owner) if step.owner is not None else None, step.mode, content, stage, step.parents,
+            self._owner(step), step.mode, content, stage, step.parents,
             step.unpack,
         )  # fmt: skip
+
+    def _owner(self, step: Copy) -> str | None:
+        if step.owner is None:
+            return None
+        return self._text(step, step.owner) if step.owner else self._state.user
 
     def _source(self, step: Copy, source: Local | Inline | str) -> Local | Inline | str:
         if isinstance(source, Inline):
@@ -240,7 +246,3 @@ def _facts(action: Command | Placing | None) -> list[Any]:
 
 def _hashed(*facts: Any) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-
-
-def _place(step: Step) -> dict[str, Any]:
-    return {"file": step.where.file, "line": step.where.line} if step.where else {}

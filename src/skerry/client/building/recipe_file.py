@@ -15,21 +15,22 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from skerry.client.building.described import Description
 from skerry.client.building.steps import Where
 from skerry.errors import InvalidRequest
 from skerry.types import Network
 
+D = TypeVar("D", bound=Description)
 _TOP: Final = ("from", "steps", "network")
 _NETWORK: Final = ("allow", "deny", "presets")
 _HEADER: Final = re.compile(r"\s*\[\[\s*steps\s*\]\]")
 _LIKE: Final = 'like: [[steps]] run = "make"'
 
 
-def read_recipe_file(text: str, file: str, directory: str) -> tuple[Description, Network | None]:
-    """The image that it describes, and what its build may reach, if it says so."""
+def read_recipe_file(kind: type[D], text: str, file: str, directory: str) -> D:
+    """The image that it describes. Its files lie in `directory`."""
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -37,7 +38,7 @@ def read_recipe_file(text: str, file: str, directory: str) -> tuple[Description,
     for name in tree:
         if name not in _TOP:
             raise InvalidRequest(f"{file}: {name!r} can't be set here", hint=f"known: {', '.join(_TOP)}")
-    image = Description.of(_text(tree.get("from", "base"), f"{file}: from"))
+    image = kind.of(_text(tree.get("from", "base"), f"{file}: from"))
     steps = tree.get("steps", [])
     if not isinstance(steps, list):
         raise InvalidRequest(f"{file}: steps: not a list of tables", hint=_LIKE)
@@ -50,10 +51,11 @@ def read_recipe_file(text: str, file: str, directory: str) -> tuple[Description,
             place = str(where) if where.line else f"{file}: step {number + 1}"
             details = {"file": file, "line": where.line}
             raise InvalidRequest(f"{place}: {error.message}", hint=error.hint, details=details) from None
-    return image, _network(tree.get("network"), file)
+    image.network = _network(tree.get("network"), file)
+    return image
 
 
-def _taken(image: Description, step: object) -> Description:
+def _taken(image: D, step: object) -> D:
     if not isinstance(step, dict):
         raise InvalidRequest("a step is not a table", hint=_LIKE)
     kinds = [name for name in step if name in _KINDS]
@@ -65,7 +67,8 @@ def _taken(image: Description, step: object) -> Description:
     for name in more:
         if name not in known:
             raise InvalidRequest(f"{name!r} does not go with {kinds[0]}", hint=f"known: {', '.join(known) or 'none'}")
-    return take(image, step[kinds[0]], more)
+    taken: D = take(image, step[kinds[0]], more)
+    return taken
 
 
 def _list(value: object, what: str) -> list[str]:
@@ -82,24 +85,24 @@ def _text(value: object, what: str) -> str:
     return value
 
 
-def _copy(image: Description, value: object, more: Mapping[str, Any]) -> Description:
+def _copy(image: D, value: object, more: Mapping[str, Any]) -> D:
     words = _list(value, "copy")
     if len(words) < 2:
         raise InvalidRequest("copy: needs what and where to", hint='copy = ["src", "/app"]')
     return image.copy(*words, **more)
 
 
-def _env(image: Description, value: object, _: Mapping[str, Any]) -> Description:
+def _env(image: D, value: object, _: Mapping[str, Any]) -> D:
     if not isinstance(value, dict):
         raise InvalidRequest(f"env: {value!r} is not a table of texts", hint='env = { A = "1" }')
     return image.env(**{name: _text(one, f"env.{name}") for name, one in value.items()})
 
 
-def _run(image: Description, value: object, _: Mapping[str, Any]) -> Description:
+def _run(image: D, value: object, _: Mapping[str, Any]) -> D:
     return image.run(value if isinstance(value, str) else _list(value, "run"))
 
 
-_Taker = Callable[[Description, Any, Mapping[str, Any]], Description]
+_Taker = Callable[[Any, Any, Mapping[str, Any]], Any]
 _KINDS: Final[Mapping[str, tuple[tuple[str, ...], _Taker]]] = {
     "apt": ((), lambda image, value, _: image.apt(*_list(value, "apt"))),
     "pip": (("requirements",), lambda image, value, more: image.pip(*_list(value, "pip"), **more)),

@@ -13,7 +13,7 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import BinaryIO, Final
 
 from skerry.client.building.ignore import Ignore, segment
 from skerry.client.building.steps import Local
@@ -139,6 +139,17 @@ def _opened(match: Match) -> tuple[int, str]:
     return at, "." if match.is_directory else parts[-1]
 
 
+def open_match(match: Match) -> BinaryIO:
+    """A file that was found, to be read."""
+    at, name = _opened(match)
+    try:
+        return os.fdopen(os.open(name, _FILE, dir_fd=at), "rb")
+    except OSError as error:
+        raise InvalidRequest(f"{match.way}: {error.strerror}") from error
+    finally:
+        os.close(at)
+
+
 @dataclass(frozen=True)
 class _Below:
     """A .dockerignore as seen from a directory below its own."""
@@ -175,7 +186,10 @@ class _Under:
 
 
 def _visit(matches: Sequence[Match], visitor: Visitor, name: str | None, parents: bool) -> Iterator[bytes]:
+    sent: set[str] = set()
     for match in matches:
+        if parents:
+            yield from _above(match, visitor, sent)
         at, base = _opened(match)
         try:
             if match.is_directory:
@@ -185,6 +199,16 @@ def _visit(matches: Sequence[Match], visitor: Visitor, name: str | None, parents
                 yield from visitor.file(at, base, name or (match.way if parents else match.name))
         finally:
             os.close(at)
+
+
+def _above(match: Match, visitor: Visitor, sent: set[str]) -> Iterator[bytes]:
+    """The directories on the way to it, and itself if it is one."""
+    parts = match.way.split("/") if match.way != "." else []
+    for depth in range(1, len(parts) + match.is_directory):
+        way = "/".join(parts[:depth])
+        if way not in sent:
+            sent.add(way)
+            yield from visitor.directory(way, os.stat(os.path.join(match.source.directory, way)))
 
 
 class _Digests:

@@ -34,6 +34,11 @@ class Step:
     def named(self) -> str:
         return f"{self.where}: {self.title}" if self.where else self.title
 
+    @property
+    def place(self) -> dict[str, str | int | None]:
+        """For an error's details."""
+        return {"file": self.where.file, "line": self.where.line} if self.where else {}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Install(Step):
@@ -79,7 +84,7 @@ class Copy(Step):
     directory already, takes files in; else a single file becomes the target.
 
     `stage`: from that recipe's result, by paths inside it. `parents`: files keep their way from the directory.
-    `unpack`: archives are unpacked, as ADD does."""
+    `unpack`: archives are unpacked, as ADD does. `owner`: None is root, "" the user that stands by then."""
 
     sources: tuple[Local | Inline | str, ...]
     target: str
@@ -134,10 +139,6 @@ class Recipe:
     steps: tuple[Step, ...] = ()
     arguments: Mapping[str, str] = field(default_factory=dict)
     inputs: Pairs = ()
-
-    @property
-    def managers(self) -> frozenset[Manager]:
-        return frozenset(step.manager for step in self.steps if isinstance(step, Install))
 
     @property
     def bases(self) -> frozenset[str]:

@@ -1,0 +1,69 @@
+# Generated from client/_async/image.py by scripts/generate_sync.py. Do not edit.
+"""`Image`: an image described by steps, and what builds it."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from typing import Any, Unpack, overload
+
+from skerry.client import requests
+from skerry.client._sync.building import Builder
+from skerry.client._sync.client import Client
+from skerry.client._sync.sandbox import Sandbox
+from skerry.client._sync.snapshots import Snapshot
+from skerry.client.building.described import Description, text_of
+from skerry.client.building.options import Building, BuildOptions
+from skerry.client.building.recipe_file import read_recipe_file
+from skerry.client.description import seconds
+from skerry.types import ImageInfo
+
+
+class Image(Description):
+    """Steps on a base, none of which is done before `.build()`, or before a sandbox starts from it:
+
+        image = Image.base().apt("ffmpeg").pip("numpy").copy("src", "/app").workdir("/app")
+        with Sandbox(image=image) as sandbox: ...
+
+    Each step's result is kept by what the step goes by, so that only what changed runs again."""
+
+    @classmethod
+    def base(cls, name: str = "base") -> Image:
+        """Begin with an image or snapshot that is there."""
+        return cls.of(name)
+
+    @classmethod
+    def file(
+        cls, path: str | os.PathLike[str] = "image.toml", *, context: str | os.PathLike[str] | None = None
+    ) -> Image:
+        """As an image.toml says it. Its files lie beside it, or in `context`, and nowhere else."""
+        directory = os.path.abspath(context if context is not None else os.path.dirname(os.path.abspath(path)))
+        return read_recipe_file(cls, text_of(path), os.fspath(path), directory)
+
+    @classmethod
+    def list(cls, *, server: str | Client | None = None) -> builtins.list[ImageInfo]:
+        """The images in the store."""
+        client = server if isinstance(server, Client) else Client(server)
+        return client.images.list()
+
+    @overload
+    def build(self, name: str, **how: Unpack[Building]) -> ImageInfo: ...
+    @overload
+    def build(self, name: None = None, **how: Unpack[Building]) -> Snapshot: ...
+    def build(self, name: str | None = None, **how: Unpack[Building]) -> ImageInfo | Snapshot:
+        """Run what has to be run. With a name, which needs an admin's token, it is an image from then on; without one,
+        a snapshot of yours.
+
+        `network` is what every step may reach; apt, pip and npm steps also reach what these programs are set up to
+        reach on this machine. `timeout` is a step's (1800 s), `cache=False` runs every step. `on_step` is told of each
+        step as it begins, `on_output` gets each piece of output. A step that fails raises CommandFailed, with its line
+        and its output's end."""
+        given: dict[str, Any] = dict(how)
+        server = given.pop("server", None)
+        client = server if isinstance(server, Client) else Client(server)
+        seconds(given.get("timeout"))
+        options = BuildOptions(**{"network": self.network, **given})
+        info = Builder(client, Sandbox, options).build(self.recipe)
+        if name is None:
+            return Snapshot(client, info)
+        return client.value(requests.image_from_snapshot(info.id, name), ImageInfo)

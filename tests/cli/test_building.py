@@ -1,0 +1,135 @@
+"""`skerry image build`, and a project's setup."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli.calling import SKERRY, environment, skerry
+from cli.test_guides import GUIDES, settings
+from serving import Server, wait_until
+
+from skerry import Client, Sandbox, Snapshot
+
+DOCKERFILE = "FROM base\nRUN echo said; echo $((6*7)) > ~/answer\nEXPOSE 80\n"
+
+
+def builds(server: Server) -> list[Sandbox]:
+    return [one for one in Sandbox.list(server=server.address) if "skerry.build" in one.labels]
+
+
+def test_a_dockerfile_becomes_an_image_with_its_progress_on_stderr(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text(DOCKERFILE)
+    done = skerry("image", "build", "-t", "tests/cli", ".", server=server.address, cwd=tmp_path)
+    try:
+        assert re.fullmatch(rb"tests/cli sha256:[0-9a-f]{64}\n", done.stdout), done.stderr
+        assert done.stderr.decode().splitlines() == [
+            "Dockerfile:3: EXPOSE is left out: it means nothing here",
+            "[1/1] Dockerfile:2: RUN echo said; echo $((6*7)) > ~/answer",
+            "  said",
+        ]
+        ran = skerry("run", "--image", "tests/cli", "--", "cat", "/home/user/answer", server=server.address)
+        assert ran.stdout == b"42\n"
+    finally:
+        with Client(server.address) as client:
+            client.images.remove("tests/cli")
+
+
+def test_without_a_name_it_is_a_snapshot(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "image.toml").write_text('[[steps]]\nrun = "echo quiet"\n')
+    done = skerry("-q", "image", "build", "-f", "image.toml", "--json", server=server.address, cwd=tmp_path)
+    assert done.stderr == b""
+    assert Snapshot.get(json.loads(done.stdout)["id"], server=server.address).info.kind == "build"
+    again = skerry("image", "build", str(tmp_path), server=server.address)
+    assert again.stdout.decode().strip() == json.loads(done.stdout)["id"]
+    assert again.stderr.decode().splitlines() == [f"[1/1] {tmp_path}/image.toml:1: run echo quiet (as before)"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-t", "x", "."], "there is no image.toml or Dockerfile in ."),
+        (["-f", "image.toml", "--target", "x"], "--build-arg and --target are for a Dockerfile"),
+        (["other"], "there is no recipe for an image 'other'"),
+    ],
+)
+def test_what_cannot_be_built_is_said(server: Server, tmp_path: Path, words: list[str], said: str) -> None:
+    done = skerry("image", "build", *words, server=server.address, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert said in done.stderr.decode()
+
+
+def test_a_failing_step_shows_its_line_and_output_and_an_interrupt_leaves_nothing(
+    server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM base\nRUN echo why; false\n")
+    done = skerry("image", "build", "-t", "x", ".", server=server.address, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.decode().endswith(
+        "error: Dockerfile:2: RUN echo why; false: step 1 of 1 ended with exit code 1\nwhy\n"
+    )
+    (tmp_path / "Dockerfile").write_text("FROM base\nRUN echo begun; sleep 600\n")
+    build = subprocess.Popen(
+        [*SKERRY, "image", "build", "-t", "x", "."], cwd=tmp_path, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+        env=environment(SKERRY_SERVER=server.address),
+    )  # fmt: skip
+    assert build.stderr is not None
+    wait_until(lambda: b"begun" in os.read(build.stderr.fileno(), 4096), "the step to begin")  # type: ignore[union-attr]
+    build.send_signal(signal.SIGINT)
+    build.communicate(timeout=30)
+    assert build.returncode == 130
+    assert builds(server) == []
+
+
+def test_a_projects_setup_runs_once_and_again_when_it_changes_or_expires(server: Server, tmp_path: Path) -> None:
+    def run(**more: str) -> tuple[str, str]:
+        done = skerry("run", *more.pop("flags", "").split(), "--", "cat", "log", server=server.address, cwd=tmp_path)
+        assert done.returncode == 0 or "--no-setup" in done.args, done.stderr
+        return done.stdout.decode(), done.stderr.decode()
+
+    def project(second: str, expires: str = "7d") -> None:
+        lines = ["cat deps/list.txt > log; id -un >> log", f"echo {second}-$A-$RANDOM >> log"]
+        (tmp_path / "skerry.toml").write_text(
+            f'setup = {json.dumps(lines)}\nsetup_files = ["deps/*"]\nsetup_expires = "{expires}"\nenv = {{A = "a"}}\n'
+        )
+
+    (tmp_path / "deps").mkdir()
+    (tmp_path / "deps/list.txt").write_text("wanted\n")
+    project("two")
+    out, said = run()
+    assert re.fullmatch(r"wanted\nuser\ntwo-a-\d+\n", out), said
+    assert said.splitlines()[0].startswith("setup of this project (skerry.toml)")
+    assert said.splitlines()[1] == "[1/3] skerry.toml: setup_files deps/*"
+    assert run() == (out, ""), "it starts from what was kept, and says nothing"
+    project("other")
+    changed, said = run()
+    assert changed.startswith("wanted\nuser\nother-a-")
+    assert [line.endswith("(as before)") for line in said.splitlines()[1:]] == [True, True, False]
+    project("other", "1ms")
+    assert run()[0] not in (out, changed)
+    assert run(flags="--no-setup")[0] == ""
+    created = skerry("create", "--label", "test=setup", server=server.address, cwd=tmp_path)
+    with Sandbox.get(created.stdout.decode().strip(), server=server.address) as sandbox:
+        assert sandbox.run("cat log; stat -c %U deps deps/list.txt").stdout.endswith("user\nuser\n")
+
+
+def test_a_setup_that_fails_makes_no_sandbox(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "skerry.toml").write_text('setup = ["echo why; exit 3"]\n')
+    done = skerry("create", "--label", "test=failed", server=server.address, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert "error: skerry.toml: echo why; exit 3: step 1 of 1 ended with exit code 3\nwhy" in done.stderr.decode()
+    assert Sandbox.list(labels={"test": "failed"}, server=server.address) == builds(server) == []
+
+
+def test_the_program_of_the_guide_runs(server: Server) -> None:
+    (program,) = re.findall(r"^```python\n(.*?)^```$", (GUIDES / "images.md").read_text(), re.MULTILINE | re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=settings(server), timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "hello\n\n"), done.stderr

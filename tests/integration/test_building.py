@@ -1,0 +1,313 @@
+"""Images built from steps, in real sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import signal
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serving import Server
+
+from skerry import AsyncImage, AsyncSnapshot, BuildStep, Client, Image, Limits, Sandbox, Snapshot
+from skerry.errors import CommandFailed, CommandTimeout, Conflict, InvalidRequest, NotFound, SkerryError
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.address) as made:
+        yield made
+
+
+def base() -> Image:
+    return Image.base()
+
+
+def ran(image: Image, client: Client, **how: object) -> tuple[Snapshot, list[str]]:
+    """What was built, and the titles of the steps that had to run."""
+    steps: list[BuildStep] = []
+    snapshot = image.build(server=client, on_step=steps.append, **how)  # type: ignore[call-overload]
+    own = [step for step in steps if not step.stage]
+    assert [step.number for step in own] == list(range(1, own[0].total + 1))
+    return snapshot, [step.title for step in steps if not step.cached]
+
+
+def inside(client: Client, image: Snapshot | Image, cmd: str, user: str | None = None) -> str:
+    with Sandbox(image=image, server=client) as sandbox:
+        return sandbox.run(cmd, user=user, check=True).stdout
+
+
+def builds(client: Client) -> list[Sandbox]:
+    return [one for one in Sandbox.list(server=client) if "skerry.build" in one.labels]
+
+
+def test_only_what_changed_runs_again(client: Client) -> None:
+    first = base().run("echo once >> ~/log").env(A="1")
+    _, all_of_it = ran(first.run("echo $A >> ~/log"), client)
+    assert len(all_of_it) == 3
+    built, again = ran(first.run("echo $A >> ~/log"), client)
+    assert again == []
+    other, part = ran(first.run("echo other >> ~/log"), client)
+    assert part == ["env A=1", "run echo other >> ~/log"]
+    assert inside(client, built, "cat ~/log") == "once\n1\n"
+    assert inside(client, other, "cat ~/log; echo $A") == "once\nother\n1\n"
+    assert builds(client) == []
+
+
+def test_user_directory_and_command_are_the_images(client: Client) -> None:
+    image = base().workdir("/srv/app").user("root").run("id -un; pwd > where; umask 077").entrypoint("a").cmd("b")
+    built, _ = ran(image, client)
+    assert inside(client, built, "id -un; pwd; cat where") == "root\n/srv/app\n/srv/app\n"
+    assert (built.info.entrypoint, built.info.cmd) == (("a",), ("b",))
+
+
+def test_a_sandbox_can_start_from_what_is_only_described(client: Client) -> None:
+    image = base().run("echo described > ~/x")
+    assert inside(client, image, "cat ~/x") == "described\n"
+
+
+def test_a_name_makes_it_an_image_which_can_be_built_on_and_removed(client: Client) -> None:
+    image = base().run("echo named > ~/x").build("tests/built:1", server=client)
+    assert (image.name, image.user) == ("tests/built:1", "user")
+    on_top, titles = ran(Image.base("tests/built:1").run("cat ~/x > ~/y"), client)
+    assert titles == ["run cat ~/x > ~/y"]
+    assert inside(client, on_top, "cat ~/y") == "named\n"
+    with Sandbox("tests/built:1", server=client) as sandbox, pytest.raises(Conflict, match=sandbox.id):
+        client.images.remove("tests/built:1")
+    assert base().run("echo other > ~/x").build("tests/built:1", server=client).digest != image.digest
+    client.images.remove("tests/built:1")
+    with pytest.raises(NotFound):
+        client.images.get("tests/built:1")
+    assert inside(client, on_top, "cat ~/y") == "named\n", "its layers were still needed"
+    with pytest.raises(Conflict, match="Skerry's own"):
+        base().run("true").build("base", server=client)
+
+
+def test_a_base_that_is_not_there_is_not_found_before_anything_is_made(client: Client) -> None:
+    with pytest.raises(NotFound, match="no image nowhere"):
+        Image.base("nowhere").run("x").build(server=client)
+
+
+def test_without_the_cache_every_step_runs_and_is_found_from_then_on(client: Client) -> None:
+    image = base().run("head -c8 /dev/urandom | od -An -tx8 > ~/r").run("true")
+    first, _ = ran(image, client)
+    fresh, titles = ran(image, client, cache=False)
+    assert len(titles) == 2
+    found, titles = ran(image, client)
+    assert (titles, found.id) == ([], fresh.id)
+    assert fresh.id != first.id
+    with pytest.raises(NotFound):
+        Snapshot.get(first.id, server=client)
+
+
+def test_two_builds_of_the_same_at_once_come_to_the_same(client: Client) -> None:
+    image = AsyncImage.base().run("sleep 0.3; echo $RANDOM > ~/r")
+
+    async def both() -> list[AsyncSnapshot]:
+        return list(await asyncio.gather(*(image.build(server=str(client.address)) for _ in range(2))))
+
+    one, other = asyncio.run(both())
+    assert one.id == other.id
+    assert builds(client) == []
+
+
+def test_a_failing_step_tells_its_line_and_the_end_of_its_output(client: Client, tmp_path: Path) -> None:
+    text = "FROM base\nRUN echo fine\n\nRUN seq 3000 && echo to stderr >&2 && exit 7\nRUN true\n"
+    (tmp_path / "Dockerfile").write_text(text)
+    image = Image.dockerfile(tmp_path / "Dockerfile")
+    with pytest.raises(CommandFailed) as caught:
+        image.build(server=client)
+    said = caught.value.message
+    assert f"{tmp_path}/Dockerfile:4: RUN seq 3000" in said
+    assert "step 2 of 3 ended with exit code 7" in said
+    assert said.endswith("2999\n3000\nto stderr")
+    assert caught.value.details["line"] == 4
+    assert caught.value.result is not None
+    assert caught.value.result.exit_code == 7
+    assert builds(client) == []
+    (tmp_path / "Dockerfile").write_text(text.replace("exit 7", "exit 0"))
+    _, titles = ran(Image.dockerfile(tmp_path / "Dockerfile"), client)
+    assert len(titles) == 2, "what went well before is kept"
+
+
+def test_a_step_that_never_ends_is_ended_by_its_time(client: Client) -> None:
+    with pytest.raises(CommandTimeout, match="step 1 of 1 ran out of time") as caught:
+        base().run("echo begun; sleep 600").build(server=client, timeout=0.5)
+    assert "begun" in caught.value.message
+    assert builds(client) == []
+
+
+def test_an_interrupted_build_leaves_nothing_behind(client: Client) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        base().run("echo begun; sleep 600").build(server=client, on_output=interrupt)
+    assert builds(client) == []
+
+
+def test_a_sandbox_whose_builder_was_killed_goes_by_itself(client: Client) -> None:
+    def look(_: object) -> None:
+        (building,) = builds(client)
+        seen.append(building.known.lifecycle)
+
+    seen: list[object] = []
+    base().run("echo looked at").build(server=client, on_output=look)
+    assert [(one.idle, one.on_idle) for one in seen] == [("5m", "delete")]  # type: ignore[attr-defined]
+
+
+def test_steps_reach_nothing_unless_the_build_is_given_it(client: Client) -> None:
+    with pytest.raises(CommandFailed) as caught:
+        base().run("curl -sS --max-time 20 https://elsewhere.example/").build(server=client)
+    assert "elsewhere.example" in (caught.value.hint or "")
+    assert "--allow" in (caught.value.hint or "")
+
+
+def test_limits_are_those_of_the_build(client: Client) -> None:
+    built, _ = ran(base().run("nproc; cat /proc/meminfo > /dev/null; ulimit -n > ~/n"), client, limits=Limits(pids=100))
+    assert inside(client, built, "cat ~/n") != ""
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Path:
+    for name, text in {
+        "a.txt": "a", "b.txt": "b", "src/main.py": "print(1)", "src/deep/data": "d", "ignored/x": "x",
+        ".dockerignore": "ignored\n*.log\n", "noise.log": "n",
+    }.items():  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "src/main.py").chmod(0o755)
+    (tmp_path / "src/link").symlink_to("deep/data")
+    with tarfile.open(tmp_path / "pack.tar.gz", "w:gz") as tar:
+        entry = tarfile.TarInfo("packed/file")
+        entry.size = 6
+        tar.addfile(entry, io.BytesIO(b"packed"))
+    return tmp_path
+
+
+DOCKERFILE = """\
+# syntax=docker/dockerfile:1
+ARG FROM=base
+FROM ${FROM} AS tools
+ARG WHAT=tool
+RUN mkdir -p ~/out/sub && echo $WHAT > ~/out/$WHAT && ln -s $WHAT ~/out/link && chmod 700 ~/out/sub
+
+FROM base
+ENV GREETING="hello there" \\
+    PATH=/opt/bin:$PATH
+WORKDIR /app
+COPY . .
+COPY --chown=user:user --chmod=640 a.txt b.txt /data/
+COPY a.txt /data/renamed
+COPY a.txt /tmp
+COPY --chown=user src /owned
+COPY --from=tools /home/user/out /tools
+COPY --from=tools --chown=user /home/user/out/tool /tools/again
+ADD pack.tar.gz /packed
+COPY <<EOF /etc/greeting
+$GREETING
+EOF
+RUN <<EOF
+set -e
+cat /etc/greeting > /greeted
+EOF
+USER user
+LABEL ignored=1
+ENTRYPOINT ["cat"]
+CMD ["/greeted"]
+"""
+
+
+def test_a_dockerfile_does_what_docker_would_do(client: Client, context: Path) -> None:
+    (context / "Dockerfile").write_text(DOCKERFILE.replace("FROM base\nENV", "FROM base\nUSER root\nENV"))
+    image = Image.dockerfile(context / "Dockerfile", arguments={"WHAT": "tool"})
+    assert [notice.partition(": ")[2] for notice in image.notices] == ["LABEL is left out: it means nothing here"]
+    built, _ = ran(image, client)
+    with Sandbox(image=built, server=client) as sandbox:
+
+        def said(cmd: str) -> list[str]:
+            return sandbox.run(cmd, check=True, user="root").stdout.splitlines()
+
+        assert sandbox.run(["sh", "-c", "id -un; pwd; echo $GREETING; echo ${PATH%%:*}"]).stdout.splitlines() == [
+            "user", "/app", "hello there", "/opt/bin",
+        ]  # fmt: skip
+        assert said("cd /app; ls; stat -c '%a %U' src/main.py; readlink src/link") == [
+            "Dockerfile", "a.txt", "b.txt", "pack.tar.gz", "src", "755 root", "deep/data",
+        ]  # fmt: skip
+        assert said("stat -c '%a %U %G %n' /data /data/a.txt /data/b.txt /data/renamed /tmp/a.txt") == [
+            "755 user user /data", "640 user user /data/a.txt", "640 user user /data/b.txt",
+            "644 root root /data/renamed", "644 root root /tmp/a.txt",
+        ]  # fmt: skip
+        assert said("stat -c '%a %n' /tmp; find /owned -not -user user; ls /owned") == [
+            "1777 /tmp", "deep", "link", "main.py",
+        ]  # fmt: skip
+        assert said("cd /tools; cat tool link; stat -c '%a %U %n' sub tool again") == [
+            "tool", "tool", "700 root sub", "644 root tool", "644 user again",
+        ]  # fmt: skip
+        assert said("cat /packed/packed/file; echo; cat /greeted") == ["packed", "hello there"]
+    assert (built.info.entrypoint, built.info.cmd) == (("cat",), ("/greeted",))
+    (context / "noise.log").write_text("more")
+    (context / "ignored/x").write_text("more")
+    assert ran(image, client)[1] == [], "what .dockerignore names changes nothing"
+    (context / "b.txt").write_text("B")
+    titles = ran(Image.dockerfile(context / "Dockerfile"), client)[1]
+    assert "COPY . ." in titles
+    assert not any(title.startswith("RUN mkdir") for title in titles), "the other stage is as it was"
+
+
+def test_files_that_change_while_they_are_copied_are_not_kept_under_their_old_key(
+    client: Client, context: Path
+) -> None:
+    image = base().run("echo before").copy(context / "a.txt", "/x")
+
+    def change(_: object) -> None:
+        (context / "a.txt").write_text("changed")
+
+    with pytest.raises(Conflict, match="changed while they were copied"):
+        image.build(server=client, on_output=change)
+    built, _ = ran(image, client)
+    assert inside(client, built, "cat /x") == "changed"
+
+
+def test_what_a_step_cannot_do_is_told_with_the_step(client: Client, context: Path) -> None:
+    with pytest.raises(SkerryError, match=r"copy .*a\.txt /x: chown"):
+        base().copy(context / "a.txt", "/x", owner="nobody-here").build(server=client)
+    with pytest.raises(SkerryError, match=r"run true: .*stranger"):
+        base().user("stranger").run("true").build(server=client)
+    with pytest.raises(InvalidRequest, match="no such file"):
+        base().copy(context / "missing", "/x").build(server=client)
+    assert builds(client) == []
+
+
+def test_a_build_whose_server_is_killed_fails_and_goes_on_from_there(own_server: Server) -> None:
+    own_server.start()
+    first = base().run("echo one > ~/x")
+    kept = first.build("tests/kept", server=own_server.address)
+    begun, met = threading.Event(), list[SkerryError]()
+
+    def build() -> None:
+        try:
+            first.run("echo begun; sleep 600").build(server=own_server.address, on_output=lambda _: begun.set())
+        except SkerryError as error:
+            met.append(error)
+
+    builder = threading.Thread(target=build)
+    builder.start()
+    assert begun.wait(30)
+    own_server.end(signal.SIGKILL)
+    builder.join(30)
+    assert len(met) == 1, "it was told"
+    own_server.start()
+    with Client(own_server.address) as client:
+        assert client.images.get("tests/kept") == kept
+        assert len(Snapshot.list(kind="build", server=client)) == 1
+        built, titles = ran(first.run("echo two >> ~/x"), client)
+        assert titles == ["run echo two >> ~/x"]
+        assert inside(client, built, "cat ~/x") == "one\ntwo\n"
+        (left,) = builds(client)  # it goes once it was idle
+        left.delete()
+        client.images.remove("tests/kept")
