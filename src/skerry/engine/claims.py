@@ -11,13 +11,13 @@ from dataclasses import replace
 from msgspec import structs
 
 from skerry.config import Settings
-from skerry.engine import furnishing, identity, lifecycle, limits, plan
+from skerry.engine import egress, furnishing, identity, lifecycle, limits, plan
 from skerry.engine.faults import passed
 from skerry.engine.lifecycle import Host
 from skerry.engine.live import Live
 from skerry.engine.rows import Row, Spec
 from skerry.errors import SandboxUnavailable
-from skerry.types import Lifecycle, Limits, Network, Options, SecretValue
+from skerry.types import Lifecycle, Limits, Options, SecretValue
 
 LIFE_S = 3600.0  # of a ready one: if the server dies and none comes, its keeper ends it
 
@@ -26,8 +26,9 @@ def plain(spec: Spec, settings: Settings, host: Limits) -> Spec:
     """A ready sandbox of the same image, with the operator's defaults and nobody's wishes."""
     identity = {"git_name": settings["git.name"], "git_email": settings["git.email"]}
     return structs.replace(
-        spec, env={}, labels={}, limits=plan.resolve_limits(Limits(), settings, host), network=Network(), secrets=(),
-        lifecycle=Lifecycle(life=LIFE_S), options=Options(**identity),
+        spec, env={}, labels={}, limits=plan.resolve_limits(Limits(), settings, host), secrets=(),
+        network=egress.of_new(None, settings, egress.no_peer), lifecycle=Lifecycle(life=LIFE_S),
+        options=Options(**identity),
     )  # fmt: skip
 
 
@@ -41,7 +42,7 @@ def fits(host: Host, live: Live, wish: Spec) -> bool:
     """Open files can only go down: the first process has its own limit from the start. Without a door it can't be given
     a network."""
     ready = live.row.spec
-    if wish.layers != ready.layers or live.keeper is None or live.ended:
+    if wish.layers != ready.layers or live.keeper is None or live.ended or any(map(host.layers.damaged, wish.layers)):
         return False
     if (wish.limits.open_files or 0) > (ready.limits.open_files or 0):
         return False
@@ -64,8 +65,10 @@ async def bind(host: Host, live: Live, ready: Row, row: Row, secrets: Sequence[S
     now = time.time()
     row = replace(
         row, started_at=now, ends_at=lifecycle.end_of_life(row.spec, now),
-        isolation=host.isolation(runtime, host.wall(row, runtime, row.uid_base)),
+        isolation=limits.isolation(runtime, ready, row.spec.limits),
     )  # fmt: skip
+    if row.name is not None or row.spec.network != ready.spec.network or host.secrets.needed(row):
+        await host.doors.reopen(live)
     await lifecycle.configure(host, keeper, row, row.ends_at)
     await furnishing.put(keeper, row, furniture, renew=False)
     if identity.of(row.spec.options) != identity.of(ready.spec.options):

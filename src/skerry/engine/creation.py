@@ -48,7 +48,12 @@ class Creation:
         self._peers = peers
 
     async def create(self, caller: Caller, request: CreateRequest, key: str | None) -> SandboxInfo:
-        while (live := self._known(caller.owner, request, key)) is not None:
+        known = None
+        while key is not None:
+            known = self._host.rows.remembered(caller.owner, key, request)
+            live = self._keys.get((caller.owner, key)) or self._lives.get(known or "")
+            if live is None:
+                break
             async with live.lock:  # its create may still be under way
                 if not live.deleted and live.row.owner == caller.owner:
                     return live.row.info()
@@ -57,7 +62,6 @@ class Creation:
         spec = plan.resolve(request, image, self._settings, self._maxima, peers)
         # No await from here to the row: two callers with one key, or with one place left, must not both pass.
         self.check_room(caller.owner)
-        known = self._promised(caller.owner, request, key)
         row = Row(
             id=known or plan.new_id("sb-"), owner=caller.owner, name=request.name, state="creating", spec=spec,
             created_at=time.time(),
@@ -81,15 +85,6 @@ class Creation:
                     hint="delete some (`skerry ls`, `skerry rm`), or have the operator raise it",
                     details={"maximum": self._settings[name], "setting": name},
                 )
-
-    def _promised(self, owner: str, request: CreateRequest, key: str | None) -> str | None:
-        return self._host.rows.remembered(owner, key, request) if key is not None else None
-
-    def _known(self, owner: str, request: CreateRequest, key: str | None) -> Live | None:
-        """The sandbox that this key was used for before."""
-        if key is None:
-            return None
-        return self._keys.get((owner, key)) or self._lives.get(self._promised(owner, request, key) or "")
 
     async def _claim(self, live: Live, row: Row, request: CreateRequest, key: str | None) -> bool:
         """Whether it could be bound; if not, it is gone. The row is written when all of it is done: a server that dies
@@ -117,7 +112,6 @@ class Creation:
                     del self._keys[row.owner, key]
             live.row = row
             passed("claim.row")
-            self._host.doors.introduce(live)
             self._host.watch(live)
             live.touch()
         log.info("claimed", extra={"sandbox": row.id, "owner": row.owner})

@@ -172,7 +172,7 @@ class Engine:
         found = []
         for live in self._lives.values():
             info = live.row.info()
-            if live.row.state == "deleting" or (caller.scope != "admin" and info.owner != caller.owner):
+            if live.row.state == "deleting" or not live.row.is_seen_by(caller):
                 continue
             if labels.items() <= info.labels.items() and state in (None, info.state):
                 found.append(info)
@@ -307,10 +307,13 @@ class Engine:
     # -- inner workings -----------------------------------------------------------------------------------------------
 
     def _find(self, caller: Caller, ref: str) -> Live:
-        row = self.host.rows.find(caller, ref)
-        if row is None or row.id not in self._lives:
+        live = self._lives.get(ref)
+        if live is None or live.row.state == "deleting" or not live.row.is_seen_by(caller):
+            row = self.host.rows.find(caller, ref)
+            live = self._lives.get(row.id) if row is not None else None
+        if live is None:
             raise NotFound(f"there is no sandbox {ref!r}", hint="`skerry ls` lists yours", details={"sandbox": ref})
-        return self._lives[row.id]
+        return live
 
     @asynccontextmanager
     async def _use(self, caller: Caller, ref: str) -> AsyncIterator[tuple[Live, Keeper]]:

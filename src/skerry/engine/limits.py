@@ -18,7 +18,8 @@ from skerry.engine.live import Live
 from skerry.engine.plan import lesser
 from skerry.engine.rows import Row
 from skerry.errors import Conflict, SkerryError
-from skerry.types import Limits
+from skerry.runtimes import Runtime
+from skerry.types import Isolation, Limits
 
 log = logging.getLogger("skerry.engine")
 
@@ -59,12 +60,17 @@ async def repair(host: Host, live: Live) -> None:
         log.warning("limits not repaired", extra={"sandbox": live.row.id, "error": str(error)})
 
 
+def isolation(runtime: Runtime, row: Row, limits: Limits) -> Isolation | None:
+    """What isolates it once it is held to these."""
+    if row.isolation is None:
+        return None
+    return replace(row.isolation, details={**row.isolation.details, "open_files": runtime.open_files(limits)})
+
+
 def _with(host: Host, live: Live, limits: Limits) -> Row:
-    row, isolation = live.row, live.row.isolation
-    if live.runtime is not None and isolation is not None:
-        details = {**isolation.details, "open_files": live.runtime.open_files(limits)}
-        isolation = replace(isolation, details=details)
-    return host.rows.update(row, spec=replace(row.spec, limits=limits), isolation=isolation)
+    row = live.row
+    told = isolation(live.runtime, row, limits) if live.runtime is not None else row.isolation
+    return host.rows.update(row, spec=replace(row.spec, limits=limits), isolation=told)
 
 
 async def _put_back(host: Host, live: Live, before: Row, *, disk: bool) -> None:

@@ -20,7 +20,7 @@ from skerry.engine.attempts import Attempts, Lie
 from skerry.engine.live import Live
 from skerry.engine.questions import Answered
 from skerry.engine.reach import Reach
-from skerry.engine.rows import NOBODY, Row, Spec
+from skerry.engine.rows import Row, Spec
 from skerry.errors import HostUnsupported, QuotaExceeded, SkerryError
 from skerry.network import door as doors
 from skerry.network.checks import checks
@@ -145,14 +145,19 @@ class Doors:
             return
         self.shut(live.row.id)
         live.tries, live.denied = self._attempts.of(live.row.id), partial(self._denied_by, live.row.id)
-        self._open[live.row.id] = _Opened(live, door)
-        self.introduce(live)
+        self._open[live.row.id] = opened = _Opened(live, door)
+        self._introduce(opened)
 
-    def introduce(self, live: Live) -> None:
-        """To the worker. One that is nobody's yet has no policy: who knocked at its door would wait."""
-        opened = self._open.get(live.row.id)
-        if opened is not None and live.row.owner != NOBODY:
-            self._introduce(opened)
+    async def reopen(self, live: Live) -> None:
+        """Of one that has become another's: returns when its row's rules and name hold. None of them does if the worker
+        can't be told."""
+        opened, worker = self._open.get(live.row.id), self.worker
+        if opened is None or worker is None or worker.state != "ready":
+            return
+        started = worker.starts
+        self.tell(Close(sandbox=live.row.id))
+        self._introduce(opened)
+        self._replace_unless(await worker.sync(CHANGE_S, live.row.id), started, live)
 
     def stands(self, sandbox: str) -> bool:
         return sandbox in self._open
@@ -188,7 +193,10 @@ class Doors:
         done = await self.worker.change(
             lambda number: Change(sandbox=live.row.id, rules=rules, number=number), CHANGE_S
         )
-        if not done and self.worker.starts == started:
+        self._replace_unless(done, started, live)
+
+    def _replace_unless(self, done: bool, started: int, live: Live) -> None:
+        if not done and self.worker is not None and self.worker.starts == started:
             log.warning("the network worker did not take a change", extra={"sandbox": live.row.id})
             self.worker.replace()
 
@@ -258,7 +266,7 @@ class Doors:
                 return
             still = self._open.get(opened.live.row.id) is opened
             if still and opened.told != self.worker.starts:
-                self.introduce(opened.live)
+                self._introduce(opened)
 
     async def _refuse_meanwhile(self, worker: Supervisor) -> None:
         """Who knocks while a worker is on its way waits for it; if none comes, they are refused."""

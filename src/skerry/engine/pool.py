@@ -195,11 +195,13 @@ class Pool:
         while True:
             await self.settle()
             self._thin()
-            while (shelf := self._lacking()) is not None and await self._quiet():
+            while (shelf := self._lacking()) is not None:
                 await self._uncut(self._make(shelf))
+                await self._quiet()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
                     await self._due.wait()
+            await self._quiet()
             self._due.clear()
             for live in list(self._leaving):  # could not be deleted before
                 await self._uncut(self._delete(live))
@@ -253,13 +255,12 @@ class Pool:
             if not wanted and not shelf.ready and not shelf.making and not shelf.recent:
                 del self._shelves[shelf.spec.layers]
 
-    async def _quiet(self) -> bool:
-        """Waits until nobody's sandbox is being made, if that comes soon; always True."""
+    async def _quiet(self) -> None:
+        """Waits until nobody's sandbox is being made, if that comes soon."""
         for _ in range(round(PATIENCE_S / QUIET_S)):
             if not self._starting() and time.monotonic() - self._touched >= QUIET_S:
-                break
+                return
             await asyncio.sleep(QUIET_S)
-        return True
 
     async def _make(self, shelf: Shelf) -> None:
         row = Row(
@@ -273,6 +274,8 @@ class Pool:
             lifecycle.enter(self._host, (row,), CreateRequest(), None)
             async with live.lock, self._turn():
                 await lifecycle.create(self._host, live)
+                if live.keeper is not None:
+                    await live.keeper.hello()  # leaves a connection for who claims it
         except (SkerryError, OSError) as error:
             self._failed, self._again_at = str(error), time.monotonic() + RETRY_S
             log.warning("none made ready", extra={"sandbox": row.id, "image": shelf.image, "error": str(error)})

@@ -95,6 +95,9 @@ class Row:
         """Where its upper is, in the storage driver."""
         return self.spec.unit or self.id
 
+    def is_seen_by(self, caller: Caller) -> bool:
+        return self.owner == caller.owner or caller.scope == "admin"
+
     def info(self) -> SandboxInfo:
         shown: dict[str, State] = {
             "ready": "creating", "stopping": "stopped", "failing": "failed", "deleting": "stopped",
@@ -171,7 +174,7 @@ class Rows:
             ref, ref, caller.owner, NOBODY,
         )  # fmt: skip
         rows = [_row(r) for r in found]
-        mine = [row for row in rows if row.owner == caller.owner or caller.scope == "admin"]
+        mine = [row for row in rows if row.is_seen_by(caller)]
         return mine[0] if mine else None
 
     def is_named(self, row: Row) -> bool:

@@ -202,6 +202,7 @@ class Application:
         for route in table:
             paths[route.path] = (*paths.get(route.path, ()), route)
         self._control = control
+        self._plain = {path: Endpoint(routes, engine, control) for path, routes in paths.items() if "{" not in path}
         self.router = Router(
             [StarletteRoute(path, Endpoint(routes, engine, control)) for path, routes in paths.items()],
             redirect_slashes=False,
@@ -243,7 +244,12 @@ class Application:
         if caller is not None:
             entry["owner"] = caller.owner
         scope["skerry"] = Context(headers, caller, reply, entry)
-        await self.router(scope, receive, send)
+        plain = self._plain.get(scope["path"])  # most are found without a look at every route
+        if plain is not None:
+            scope["path_params"] = {}
+            await plain(scope, receive, send)
+        else:
+            await self.router(scope, receive, send)
 
     @staticmethod
     async def _refuse(reply: Reply, error: SkerryError) -> None:

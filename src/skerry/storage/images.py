@@ -44,12 +44,18 @@ class ImageStore:
     def __init__(self, root: Path, layers: LayerStore) -> None:
         self.root = tree.private_directory(root)
         self.layers = layers
+        self._known: dict[str, tuple[tuple[int, int, int], Image]] = {}  # as read last, and from which file
 
     def get(self, name: str) -> Image:
+        file = self._file(name)
         try:
-            return self._read(self._file(name))
+            found = os.stat(file)  # a file that is replaced is another one
+            mark = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if self._known.get(name, (None,))[0] != mark:
+                self._known[name] = mark, self._read(file)
         except FileNotFoundError:
             raise self._missing(name) from None
+        return self._known[name][1]
 
     def put(self, image: Image) -> None:
         """Adds an image or replaces the one of that name. Its layers must be in the store."""
@@ -67,6 +73,7 @@ class ImageStore:
         """Forgets the name. Its layers stay until `collect`."""
         try:
             os.unlink(self._file(name))
+            self._known.pop(name, None)
         except FileNotFoundError:
             raise self._missing(name) from None
 
