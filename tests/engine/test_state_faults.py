@@ -17,13 +17,11 @@ from skerry.types import SnapshotInfo
 ONE = "/v1/sandboxes/subject"
 
 
-@pytest.fixture(scope="module")
-def house(make_server: Callable[[], Server]) -> Iterator[Server]:
-    made = make_server().start()
-    yield made
-    made.remove_all()
-    assert made.leftovers() == []
-    made.retire()
+@pytest.fixture(scope="module", autouse=True)
+def clear(house: Server) -> Iterator[None]:
+    yield
+    house.remove_all()
+    assert house.leftovers() == []
 
 
 def begin(house: Server) -> None:

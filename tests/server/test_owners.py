@@ -126,6 +126,37 @@ def test_nothing_happened_to_it(two: Two) -> None:
     assert [p["id"] for p in processes if p.get("children")] == [two.process]
 
 
+def test_anothers_snapshot_is_not_found_by_any_way(two: Two) -> None:
+    where = "/v1/sandboxes/dev/snapshots"
+    made = two.ann.post(where, json={"name": "deps"}).json()
+    step = two.ann.post(where, json={"key": "step1"}).json()
+    own = two.bob.post("/v1/sandboxes", json={"name": "own"}).json()["id"]
+
+    def told(ref: str) -> list[tuple[int, str]]:
+        answers = [
+            two.bob.request(route.method, route.path.replace("{snapshot}", ref), params=wanted)
+            for route, wanted in ((route, {"to": own} if "changes" in route.path else {}) for route in ROUTES)
+            if "{snapshot}" in route.path
+        ]
+        answers.append(two.bob.post("/v1/sandboxes", json={"image": ref}))
+        answers.append(two.bob.post(f"/v1/sandboxes/{own}/rollback", json={"snapshot": ref}))
+        return [(answer.status_code, answer.text.replace(ref, "x")) for answer in answers]
+
+    for ref, nowhere in ((made["id"], "sn-aaaaaaaaaa"), (step["id"], "sn-aaaaaaaaaa"), ("deps", "nobody")):
+        assert told(ref) == told(nowhere)
+        assert {status for status, _ in told(ref)} == {404}
+    for query in ({}, {"kind": "build"}, {"key": "step1"}):
+        assert two.bob.get("/v1/snapshots", params=query).json() == {"snapshots": []}
+    taken = two.bob.post(f"/v1/sandboxes/{own}/snapshots", json={"name": "deps", "key": "step1"})
+    assert taken.status_code == 201  # a name and a key are each owner's own
+    assert two.admin.get(f"/v1/snapshots/{made['id']}").json()["owner"] == "ann"
+    by_admin = two.admin.post(where.replace("dev", two.sandbox), json={}).json()
+    assert by_admin["owner"] == "ann"  # whoever took it: it may hold what is ann's
+    for client, snapshot in ((two.bob, taken.json()), (two.ann, made), (two.ann, step), (two.ann, by_admin)):
+        assert client.delete(f"/v1/snapshots/{snapshot['id']}").status_code == 204
+    assert two.bob.delete(f"/v1/sandboxes/{own}").status_code == 204
+
+
 def test_names_are_unique_per_owner_only(two: Two) -> None:
     made = two.bob.post("/v1/sandboxes", json={"name": "dev"})
     assert made.status_code == 201

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
@@ -30,6 +31,7 @@ from skerry.types import NAME, Caller, ImageInfo, SnapshotInfo, SnapshotRequest,
 
 T = TypeVar("T")
 Kind = Literal["kept", "auto", "build"]
+MEASURING_S = 0.5  # how long a list takes for sizes that are not known yet; the others come with the next one
 LAYERS_MOST = 64  # above so many a start clones the topmost layer instead of stacking on it
 
 
@@ -108,7 +110,6 @@ class Snapshots:
             former = self._of_key(wish)
             self.table.insert(info, wish.request.key, wish.remembered(info.id))
         passed("snapshot.row")
-        self.grip.spawn(self._measure(info))
         if former is not None and not self._users(former):
             await self._remove(former)
         return info
@@ -204,7 +205,7 @@ class Snapshots:
         )
 
     async def _measure(self, info: SnapshotInfo) -> None:
-        """What it takes on disk: every file is looked at, so nobody who takes one waits for it."""
+        """What it takes on disk: every file is looked at, so that is done when somebody wants to know, once."""
         try:
             own = await asyncio.to_thread(self.host.layers.size, info.layers[0])
         except (SkerryError, OSError):  # deleted meanwhile
@@ -225,14 +226,21 @@ class Snapshots:
             await self._measure(info)
         return self.find(caller, info.id)
 
-    def list(self, caller: Caller, kind: Kind | None = None, key: str | None = None) -> builtins.list[SnapshotInfo]:
+    async def list(
+        self, caller: Caller, kind: Kind | None = None, key: str | None = None
+    ) -> builtins.list[SnapshotInfo]:
         """The caller's own, an admin's everyone's; without a kind those kept by hand. `key`: the step of a build."""
         if key is not None:
             found = self.table.of_key(caller.owner, key)
             if found is not None:
                 self.table.touch(found)
             return [found] if found is not None else []
-        return self.table.list(None if caller.scope == "admin" else caller.owner, kind or "kept")
+        owner = None if caller.scope == "admin" else caller.owner
+        end = time.monotonic() + MEASURING_S
+        for info in self.table.list(owner, kind or "kept"):
+            if info.own is None and info.kind == "kept" and time.monotonic() < end:
+                await self._measure(info)
+        return self.table.list(owner, kind or "kept")
 
     def sandbox(self, caller: Caller, ref: str) -> Live | None:
         try:
@@ -353,9 +361,15 @@ class Snapshots:
     async def sweep(self) -> None:
         """At the start of a server: what an earlier one took and did not name, and what it did not get to remove."""
         known = self.grip.lives
-        self.table.remove(*(info for info in self.table.list(kind="auto") if info.sandbox not in known))
         there = {f"snap:{name}" for name in await asyncio.to_thread(self.host.driver.snapshots)}
+        for info in (*self.table.list(kind="auto"), *self.table.list(kind="build")):  # a power cut takes the newest
+            if (info.kind == "auto" and info.sandbox not in known) or not there.issuperset(snaps(info.layers)):
+                self.table.remove(info)
         await self.collect(there)
+
+
+def snaps(layers: Iterable[str]) -> set[str]:
+    return {layer for layer in layers if layer.startswith("snap:")}
 
 
 def _info(row: Row, request: SnapshotRequest, captured: Captured) -> SnapshotInfo:

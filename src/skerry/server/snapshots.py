@@ -74,7 +74,7 @@ async def of_one(call: Call[Nothing, Nothing]) -> SnapshotList:
 
 
 async def list_(call: Call[SnapshotQuery, Nothing]) -> SnapshotList:
-    return SnapshotList(snapshots=call.engine.snapshots.list(call.caller, call.query.kind, call.query.key))
+    return SnapshotList(snapshots=await call.engine.snapshots.list(call.caller, call.query.kind, call.query.key))
 
 
 async def get(call: Call[Nothing, Nothing]) -> SnapshotInfo:
