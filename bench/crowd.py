@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
-from bench.measure import Row, row, timed
+from bench.measure import Figure, Part, row, timed
 from skerry import Options, Process, Sandbox
 
 MANY = 200
@@ -42,12 +42,12 @@ def host() -> None:
         assert process.returncode == number
 
 
-def crowd(count: int = 5) -> tuple[list[Row], int]:
-    """Times, and the least number of right exits."""
+def crowd(_: int, rounds: int = 5) -> Part:
     times: dict[str, list[float]] = {CROWD: [], CROWD_HOST: []}
     right: list[int] = []
-    for _ in range(count):
+    for _ in range(rounds):
         with Sandbox(options=Options(pool=False)) as sandbox:
             times[CROWD].append(timed(lambda: right.append(inside(sandbox))))
         times[CROWD_HOST].append(timed(host))
-    return [row(name, spent) for name, spent in times.items()], min(right)
+    figure = Figure(f"{MANY} processes in one sandbox at once, right exits", min(right), least=MANY)
+    return [row(name, spent) for name, spent in times.items()], [figure]

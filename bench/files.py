@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from bench.measure import Row, side_by_side
+from bench.measure import Figure, Part, Row, side_by_side
 from skerry import Client, Options, Sandbox
 from skerry.config import load
 
@@ -16,8 +16,8 @@ WRITE_LARGE, READ_LARGE = "files.write, 1 GiB from a file", "files.stream, 1 GiB
 CP_IN, CP_OUT = "cp, 1 GiB to the sandboxes' disk", "cp, 1 GiB from there"
 
 
-def large_files(rounds: int = 5) -> tuple[list[Row], int]:
-    """Times, and by how many bytes the memory of the server and of this process grew at most, both together."""
+def large_files(_: int, rounds: int = 5) -> Part:
+    """And by how many bytes the memory of the server and of this process grew at most, both together."""
     state = load().state_dir
     pool = state / "pool"
     disk = pool if pool.is_mount() else state
@@ -50,7 +50,17 @@ def large_files(rounds: int = 5) -> tuple[list[Row], int]:
         }
         memory = [Memory("self"), Memory(str(client.info()["pid"]))]
         rows = side_by_side(works, rounds, warm=1)
-        return rows, sum(one.grown() for one in memory)
+        grown = sum(one.grown() for one in memory)
+    copied, written, copied_back, read_back = rows
+    return rows, [
+        share("files.write of 1 GiB, share of cp's rate", copied, written),
+        share("files.stream of 1 GiB, share of cp's rate", copied_back, read_back),
+        Figure("growth of server and SDK meanwhile, MB", grown / 1e6, most=64),
+    ]
+
+
+def share(name: str, plain: Row, ours: Row) -> Figure:
+    return Figure(name, plain.p50 / ours.p50, f"{plain.p50:.0f} ms / {ours.p50:.0f} ms", least=0.3)
 
 
 class Memory:

@@ -27,6 +27,42 @@ class Row:
         return {"name": self.name, "n": len(self.times), "p50": self.p50, "p95": self.at(0.95), "p99": self.at(0.99)}
 
 
+@dataclass(frozen=True)
+class Figure:
+    """What was measured, of what, and the bound that it has to keep. Without a bound it is only told."""
+
+    name: str
+    value: float
+    beside: str = ""  # the measurements that it was made of
+    most: float | None = None
+    least: float | None = None
+
+    @property
+    def bound(self) -> str:
+        if self.most is None and self.least is None:
+            return "-"
+        return f"≤ {self.most:g}" if self.most is not None else f"≥ {self.least:g}"
+
+    @property
+    def holds(self) -> bool:
+        return (self.most is None or self.value <= self.most) and (self.least is None or self.value >= self.least)
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "figure": self.name, "value": round(self.value, 3), "beside": self.beside, "bound": self.bound,
+            "holds": self.holds,
+        }  # fmt: skip
+
+
+def times(one: Row, other: Row, *, most: float | None = None, least: float | None = None, name: str = "") -> Figure:
+    """How many times the other's median it takes."""
+    beside = f"{one.p50:.2f} ms / {other.p50:.2f} ms"
+    return Figure(name or f"{one.name} / {other.name}", one.p50 / other.p50, beside, most, least)
+
+
+Part = tuple[list[Row], list[Figure]]
+
+
 def row(name: str, times: list[float]) -> Row:
     return Row(name, tuple(sorted(times)))
 

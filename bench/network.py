@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.far import address
-from bench.measure import Row, row, side_by_side, timed
+from bench.measure import Figure, Part, Row, row, side_by_side, timed
 from skerry import Limits, Network, Options, Preset, Sandbox
 from skerry.network.messages import Rules
 from skerry.network.policy import Policy
@@ -142,8 +142,7 @@ def far() -> Iterator[Far]:
             serving.wait(10)
 
 
-def network(count: int) -> tuple[list[Row], int]:
-    """Rows, and how many of 500 connections at once were right."""
+def network(count: int) -> Part:
     with far() as there, Sandbox(network=there.network, limits=Limits(cpus=2), options=COLD) as sandbox:
         rows = [
             *_turns(there, sandbox, "connect", there.echo, 20, count, (CONNECT_STRAIGHT, CONNECT)),
@@ -152,7 +151,8 @@ def network(count: int) -> tuple[list[Row], int]:
             *_turns(there, sandbox, "https", there.tls, BULK_BYTES, 4, (TLS_STRAIGHT, TLS)),
         ]
         (right,) = there.inside(sandbox, "many", there.echo, AT_ONCE)
-    return [*rows, *creates(max(count, 20)), decisions()], int(right)
+    rows += [*creates(max(count, 20)), decisions()]
+    return rows, figures({one.name: one for one in rows}, int(right))
 
 
 def _turns(
@@ -204,19 +204,21 @@ def decisions() -> Row:
     return row(DECIDE, [one / len(hosts) for one in spent.times])
 
 
-def figures(rows: dict[str, Row], right: int) -> list[tuple[str, float, float, bool]]:
-    """(what, value, bound, at most or at least)."""
+def figures(rows: dict[str, Row], right: int) -> list[Figure]:
+    def share(name: str, straight: str, ours: str, least: float) -> Figure:
+        one, other = rows[straight].p50, rows[ours].p50
+        return Figure(name, one / other, f"{one:.0f} ms / {other:.0f} ms", least=least)
+
+    def above(name: str, ours: str, straight: str, most: float) -> Figure:
+        one, other = rows[ours].p50, rows[straight].p50
+        return Figure(name, one - other, f"{one:.2f} ms, {other:.2f} ms", most=most)
+
     return [
-        (
-            "connecting through the door, ms above straight",
-            rows[CONNECT].p50 - rows[CONNECT_STRAIGHT].p50,
-            5,
-            True,
-        ),
-        ("uninspected bulk, share of straight", rows[BULK_STRAIGHT].p50 / rows[BULK].p50, 0.5, False),
-        ("plain HTTP bulk, share of straight", rows[HTTP_STRAIGHT].p50 / rows[HTTP].p50, 0.5, False),
-        ("inspected bulk, share of straight TLS", rows[TLS_STRAIGHT].p50 / rows[TLS].p50, 0.15, False),
-        (f"{AT_ONCE} connections at once through the door, right", right, AT_ONCE, False),
-        ("a decision of 10,000 hosts, µs", rows[DECIDE].p50 * 1000, 50, True),
-        ("create with a policy, ms above one without", rows[OPEN].p50 - rows[CLOSED].p50, 5, True),
+        above("connecting through the door, ms above straight", CONNECT, CONNECT_STRAIGHT, 5),
+        share("uninspected bulk, share of straight", BULK_STRAIGHT, BULK, 0.5),
+        share("plain HTTP bulk, share of straight", HTTP_STRAIGHT, HTTP, 0.5),
+        share("inspected bulk, share of straight TLS", TLS_STRAIGHT, TLS, 0.15),
+        Figure(f"{AT_ONCE} connections at once through the door, right", right, least=AT_ONCE),
+        Figure("a decision of 10,000 hosts, µs", rows[DECIDE].p50 * 1000, most=50),
+        above("create with a policy, ms above one without", OPEN, CLOSED, 5),
     ]

@@ -18,6 +18,7 @@ from skerry.runtimes.spawn import sealed_null
 from skerry.storage import ImageStore, LayerStore
 
 Works = dict[str, Callable[[], object]]
+TRUE = "subprocess.run(['/bin/true'])"
 
 
 @contextlib.contextmanager
@@ -38,6 +39,11 @@ NULL = sealed_null()  # crun gives its stdio to the sandbox's root: the host's o
 
 def run(argv: list[str]) -> None:
     subprocess.run(argv, check=True, stdin=NULL, stdout=NULL, stderr=NULL, timeout=60)
+
+
+def docker() -> Works:
+    """Where it is there and works."""
+    return engine_run("docker") if shutil.which("docker") and engine_works("docker") else {}
 
 
 def bwrap() -> list[str]:

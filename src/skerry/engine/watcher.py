@@ -48,7 +48,7 @@ class Watcher:
 
     async def _watch(self, live: Live, keeper: Keeper) -> None:
         ears, failures = _Ears(live, keeper, self._events), 0
-        while live.keeper is keeper and live.row.state in ("running", "ready"):
+        while _runs(live, keeper):
             before = ears.heard
             try:
                 await ears.listen()
@@ -57,11 +57,16 @@ class Watcher:
             except SkerryError as error:
                 failures = failures + 1 if ears.heard == before else 1
                 await live.moving.wait()
-                if failures >= TRIES and live.keeper is keeper and live.row.state in ("running", "ready"):
+                if failures >= TRIES and _runs(live, keeper):
                     with suppress(SandboxUnavailable):  # somebody else has ended it just now
                         await self._fail(live, keeper, _lie(error))
                     return
-            await asyncio.sleep(PAUSE_S)
+            if _runs(live, keeper):  # whoever stops it waits for us
+                await asyncio.sleep(PAUSE_S)
+
+
+def _runs(live: Live, keeper: Keeper) -> bool:
+    return live.keeper is keeper and live.row.state in ("running", "ready")
 
 
 def _lie(error: SkerryError) -> SandboxUnavailable:

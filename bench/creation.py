@@ -1,0 +1,119 @@
+"""Making a sandbox: cold, from the pool, many at once; in turns with whatever else this machine has for the purpose."""
+
+from __future__ import annotations
+
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from bench.measure import Figure, Part, Row, private_memory, row, side_by_side, timed, times
+from bench.peers import TRUE, docker, peers, run
+from skerry import Client, Options, Sandbox
+
+COLD = Options(pool=False)
+CREATE, CLAIM = "create → first output, cold", "create → first output, claimed from the pool"
+READY_WITHIN_S = 30.0
+
+
+def first_output(options: Options, client: Client | None = None) -> tuple[float, Sandbox]:
+    start = time.perf_counter()
+    sandbox = Sandbox.create(options=options, server=client)
+    assert sandbox.run(["echo", "up"]).stdout == "up\n"
+    return (time.perf_counter() - start) * 1000, sandbox
+
+
+def cold(count: int) -> Part:
+    creates: list[float] = []
+    deletes: list[float] = []
+
+    def create() -> None:
+        spent, sandbox = first_output(COLD)
+        creates.append(spent)
+        deletes.append(timed(sandbox.delete))
+
+    with peers() as works:
+        others = side_by_side({CREATE: create, **works}, count)[1:]
+    made, by_name = row(CREATE, creates[2:]), {one.name: one for one in others}
+    with Sandbox(options=COLD) as sandbox:
+        sandbox.run(["/bin/true"])
+        memory = private_memory(sandbox.id)
+        runtime = sandbox.isolation.runtime if sandbox.isolation else "runc"
+    figures = [Figure("private memory of an idle sandbox, MB", memory / 1e6, most=6)]
+    if (bare := by_name.get(f"{runtime} run (the same config)")) is not None:
+        figures.append(times(made, bare, most=2))
+    if (other := by_name.get("docker run --rm --network none")) is not None:
+        figures.append(times(other, made, least=5))
+    return [made, *others, row("delete", deletes[2:])], figures
+
+
+def claim(count: int) -> Part:
+    """Each claim waits until there is a ready one, as it would be for somebody who comes now and then."""
+    claims: list[float] = []
+    missed = 0
+    with Client() as client:
+        before = client.pool.show()
+        client.pool.set("base", 2)
+
+        def one() -> None:
+            nonlocal missed
+            if not await_ready(client):
+                missed += 1
+            spent, sandbox = first_output(Options(), client)
+            claims.append(spent)
+            sandbox.delete()
+
+        works = {CLAIM: one, TRUE: lambda: run(["/bin/true"]), **docker()}
+        others = {found.name: found for found in side_by_side(works, count)}
+        client.pool.set("base", before.size)
+    made = row(CLAIM, claims[2:])
+    figures = [times(made, others[TRUE], most=8)]
+    if (other := others.get("docker run --rm --network none")) is not None:
+        figures.append(times(other, made, least=30))
+    if missed:
+        figures.append(Figure("creates that found no ready sandbox within 30 s", missed, f"of {count + 2}", most=0))
+    return [made, *(found for name, found in others.items() if name != CLAIM)], figures
+
+
+def await_ready(client: Client) -> bool:
+    """Until the pool is full and at rest: what is being made beside a claim costs it."""
+    end = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < end:
+        images = [image for image in client.pool.show().images if image.image == "base"]
+        if images and images[0].ready >= images[0].wanted and not images[0].making:
+            return True
+        time.sleep(0.005)
+    return False
+
+
+def at_once(count: int) -> Part:
+    """`count` of one after another; then 10, 50 and 100 at the same time, of which all have to succeed."""
+    alone = row(f"{CREATE}, one after another", [alone_once() for _ in range(count)])
+    rows, figures = [alone], []
+    for number in (10, 50, 100):
+        made, right = crowd(number)
+        rows.append(made)
+        beside = f"p95 {made.at(0.95):.0f} ms; one after another: p95 {alone.at(0.95):.0f} ms"
+        figures.append(Figure(f"{number} creates at once, right first outputs", right, beside, least=number))
+    return rows, figures
+
+
+def alone_once() -> float:
+    spent, sandbox = first_output(COLD)
+    sandbox.delete()
+    return spent
+
+
+def crowd(number: int) -> tuple[Row, int]:
+    def one(_: int) -> tuple[float, str]:
+        start = time.perf_counter()
+        try:
+            with Sandbox(options=COLD) as sandbox:
+                output = sandbox.run(["hostname"]).stdout
+                return (time.perf_counter() - start) * 1000, output
+        except Exception as error:  # counted, and told
+            print(f"one of {number} at once failed: {error}", file=sys.stderr)
+            return (time.perf_counter() - start) * 1000, ""
+
+    with ThreadPoolExecutor(number) as pool:
+        done = list(pool.map(one, range(number)))
+    return row(f"{CREATE}, {number} at once", [spent for spent, _ in done]), len({output for _, output in done} - {""})
