@@ -10,6 +10,7 @@
     ├── QuotaExceeded                        a maximum that the operator set
     ├── SandboxUnavailable                   the sandbox failed, stopped or does not answer
     ├── ServerUnreachable (ConnectionError)  no server at that address
+    ├── RegistryFailed                       a registry can't be reached, or sends what it should not
     ├── HostUnsupported                      this host can't build the wall; the message names what is missing
     └── FileFailure (OSError)                a file operation inside; each is also the builtin that it is
         ├── FileMissing (FileNotFoundError)      ├── FileThere (FileExistsError)
@@ -43,6 +44,7 @@ __all__ = [
     "InvalidRequest",
     "NotFound",
     "QuotaExceeded",
+    "RegistryFailed",
     "SandboxUnavailable",
     "ServerUnreachable",
     "SkerryError",
@@ -122,6 +124,13 @@ class ServerUnreachable(SkerryError, ConnectionError):
     code = "server_unreachable"
 
 
+class RegistryFailed(SkerryError):
+    """A registry of images can't be reached, stalls, or sends what it should not. `details["reason"]` says which:
+    unreachable, stalled, refused, busy, html, malformed, digest."""
+
+    code = "registry_failed"
+
+
 class HostUnsupported(SkerryError):
     """This host lacks what the wall needs. `skerry doctor` explains."""
 
@@ -186,6 +195,7 @@ _CLASSES: tuple[type[SkerryError], ...] = (
     QuotaExceeded,
     SandboxUnavailable,
     ServerUnreachable,
+    RegistryFailed,
     HostUnsupported,
     FileFailure,
     *_FILE_CLASSES.values(),

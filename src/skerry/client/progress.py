@@ -29,13 +29,19 @@ def shown(title: str, stream: TextIO | None = None) -> Shown:
     return Bar(title, stream) if stream.isatty() else Lines(title, stream)
 
 
+def many_shown(title: str, stream: TextIO | None = None) -> Shown:
+    """For work whose stages go on beside each other."""
+    stream = stream or sys.stderr
+    return Bars(title, stream) if stream.isatty() else Lines(title, stream)
+
+
 class Lines:
     """One line a stage, and one for each tenth of it."""
 
     def __init__(self, title: str, stream: TextIO) -> None:
         self._title = title
         self._stream = stream
-        self._last: tuple[str, int] | None = None
+        self._last: dict[str, tuple[str, int]] = {}
 
     def __enter__(self) -> Lines:
         self._say(self._title)
@@ -48,10 +54,10 @@ class Lines:
 
     def update(self, progress: Progress) -> None:
         percent = progress.done * 100 // progress.total if progress.total else 0
-        mark = (progress.stage, percent // _STEP)
-        if mark == self._last:
+        mark = (progress.message if progress.stage == "notice" else "", percent // _STEP)
+        if self._last.get(progress.stage) == mark:
             return
-        self._last = mark
+        self._last[progress.stage] = mark
         share = f" {percent} %" if progress.total else ""
         left = f", {progress.eta_s:.0f} s left" if progress.eta_s else ""
         said = f": {progress.message}" if progress.message else ""
@@ -103,6 +109,53 @@ class Bar:
             completed=progress.done,
             total=progress.total or None,
             amount=_amount(progress),
+        )
+
+
+class Bars:
+    """A bar for each stage, with what is being done to it; notices stay above them."""
+
+    def __init__(self, title: str, stream: TextIO) -> None:
+        self._title, self._stream = title, stream
+        self._bars: RichProgress | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Bars:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[amount]}", markup=False),
+            TextColumn("{task.fields[doing]}", markup=False),
+        )
+        self._stream.write(harmless(self._title) + "\n")
+        self._bars = RichProgress(*columns, console=Console(file=self._stream))
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def update(self, progress: Progress) -> None:
+        if self._bars is None:
+            return
+        if progress.stage == "notice":
+            self._bars.console.print(harmless(progress.message), markup=False, highlight=False)
+            return
+        if progress.stage not in self._tasks:
+            self._tasks[progress.stage] = self._bars.add_task(harmless(progress.stage), total=None, amount="", doing="")
+        self._bars.update(
+            self._tasks[progress.stage],
+            completed=progress.done,
+            total=progress.total or None,
+            amount=_amount(progress),
+            doing=harmless(progress.message)[:40],
         )
 
 

@@ -18,6 +18,7 @@ from skerry.types import (
     CreateRequest,
     PoolRequest,
     Pty,
+    PullRequest,
     RunRequest,
     SessionRequest,
     UpdateRequest,
@@ -232,6 +233,19 @@ def build_image(name: str, rebuild: bool) -> Request:
 
 def image_from_snapshot(snapshot: str, name: str) -> Request:
     return json_request("POST", "/v1/images/from-snapshot", {"snapshot": snapshot, "name": name})
+
+
+def pull_image(request: PullRequest) -> Request:
+    return replace(json_request("POST", "/v1/images/pull", request), accept=NDJSON, read_timeout=None)
+
+
+def prune_images(everything: bool) -> Request:
+    return replace(json_request("POST", "/v1/images/prune", {"all": everything}), read_timeout=None)
+
+
+def verify_images(name: str | None) -> Request:
+    given = {} if name is None else {"name": _name(name)}
+    return replace(json_request("POST", "/v1/images/verify", given), accept=NDJSON, read_timeout=None)
 
 
 def pool(method: str = "GET") -> Request:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from skerry.errors import SkerryError, error_for_code
-from skerry.types import Answer, ImageInfo, ProcessInfo, Progress, SandboxInfo, SessionInfo, TokenInfo, Value
+from skerry.types import Answer, ImageInfo, ProcessInfo, Progress, SandboxInfo, SessionInfo, TokenInfo, Value, Verified
 
 T = TypeVar("T")
 _BY_STATUS = {400: "invalid_request", 401: "denied", 403: "denied", 404: "not_found", 409: "conflict",
@@ -80,10 +80,11 @@ class WatchLine(msgspec.Struct, frozen=True):
 
 
 class BuildLine(msgspec.Struct, frozen=True):
-    """One line of an image's building: exactly one of these is set."""
+    """One line of work on images: exactly one of these is set."""
 
     progress: Progress | None = None
     image: ImageInfo | None = None
+    verified: Verified | None = None
     error: ErrorBody | None = None
 
 

@@ -62,6 +62,7 @@ from skerry.types import (
     UpdateRequest,
     Usage,
     parse_size,
+    parse_span,
 )
 
 log = logging.getLogger("skerry.engine")
@@ -115,6 +116,7 @@ class Engine:
         await asyncio.to_thread(driver.prepare)
         layers = LayerStore(state / "layers", driver)
         self.images = Images(ImageStore(state / "images", layers), layers, state / "cache", self.snapshots.in_use)
+        self.images.stall_s, self.images.reserve = parse_span(self.settings["registry.timeout"]), sizes["reserve"]
         rows = Rows(self.database, self.events)
         watcher = Watcher(self.events, self._spawn, self._fail)
         self.doors.begin(Attempts(self.database))
@@ -130,6 +132,7 @@ class Engine:
         self.doors.shared, self.doors.used = self.previews.shared, self.previews.used
         self._lives.update(await recovery.recover(self.host))
         await self.snapshots.sweep()
+        await self.images.recover()
         await self.previews.begin(self.database, self.doors.tell)
         self.doors.renew = self.previews.greet
         self.previews.greet()

@@ -18,9 +18,10 @@ LIFE = CREATE + START + CLAIM + STOP + DELETE + LIMITS
 SLEEP = PAUSE + RESUME
 SNAPSHOT = ("snapshot.frozen", "snapshot.captured", "snapshot.thawed", "snapshot.kept", "snapshot.row")
 UNSNAPSHOT = ("unsnapshot.row", "unsnapshot.layers")
+PULL = ("pull.manifest", "pull.blob", "pull.tree", "pull.layer", "pull.image")
 FORK = ("fork.captured", "fork.rows", "fork.unit", "fork.started", "fork.running")
 ROLLBACK = ("rollback.unit", "rollback.row", "rollback.old")
-POINTS = LIFE + SLEEP + SNAPSHOT + UNSNAPSHOT + FORK + ROLLBACK
+POINTS = LIFE + SLEEP + SNAPSHOT + UNSNAPSHOT + FORK + ROLLBACK + PULL
 
 
 def passed(name: str) -> None:

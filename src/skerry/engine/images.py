@@ -1,19 +1,26 @@
-"""Images as the API sees them; making `base` is a job of the server that several callers can watch."""
+"""Images as the API sees them; making or pulling one is a job of the server that several callers can watch."""
 
 from __future__ import annotations
 
 import asyncio
 import builtins
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from skerry.engine import faults
+from skerry.engine.jobs import Job, Jobs
 from skerry.errors import Conflict, NotFound, SkerryError
 from skerry.images import build_base, recipe_digest
+from skerry.images.blobs import Blobs
+from skerry.images.pull import Pull
+from skerry.images.unpack import Bounds
 from skerry.storage import ImageStore, LayerStore
-from skerry.types import ImageInfo, Progress, SnapshotInfo
-
-Event = Progress | ImageInfo | SkerryError
+from skerry.storage.driver import DEFAULT_RESERVE
+from skerry.types import ImageInfo, LayerState, Progress, Pruned, PullRequest, SnapshotInfo, Verified
 
 
 async def nobody(layers: Iterable[str]) -> None:
@@ -32,37 +39,53 @@ class Images:
         self._layers = layers
         self._cache = cache
         self._layers_in_use = layers_in_use
-        self._job: asyncio.Task[None] | None = None
-        self._watchers: set[asyncio.Queue[Event]] = set()
-        self._closing = False
+        self._blobs = Blobs(cache / "blobs")
+        self._jobs = Jobs()
+        self._pins: builtins.list[set[str]] = []  # layers of pulls that are under way
         self.vacate: Callable[[Iterable[str]], Awaitable[None]] = nobody  # the pool's ready sandboxes leave layers
         self.users: Callable[[ImageInfo], builtins.list[str]] = unused  # who stands on one, in words
+        self.stall_s, self.reserve = 30.0, DEFAULT_RESERVE
+
+    async def recover(self) -> None:
+        """Once, before anything else: clears what a server that was killed left of its pulls."""
+        await self.collect()
+        await asyncio.to_thread(self._blobs.sweep, self._layers)
 
     async def close(self) -> None:
-        """A build that is under way ends at its next step; the next one goes on from what it had fetched."""
-        self._closing = True
-        if self._job is not None:
-            await asyncio.wait((self._job,))
+        """What is under way ends at its next step; the next one goes on from what it had fetched."""
+        await self._jobs.close(SkerryError("the server is stopping", hint="start it again: it goes on where it was"))
 
-    def list(self) -> list[ImageInfo]:
-        return self._store.list()
+    def list(self) -> builtins.list[ImageInfo]:
+        images = self._store.list()
+        users = Counter(layer for image in images for layer in set(image.layers))
+        return [self._measured(image, users) for image in images]
 
     def get(self, name: str) -> ImageInfo:
         return self._store.get(name)
 
+    def show(self, name: str) -> ImageInfo:
+        """With what it shares."""
+        users = Counter(layer for image in self._store.list() for layer in set(image.layers))
+        return self._measured(self.get(name), users)
+
+    def _measured(self, image: ImageInfo, users: Counter[str]) -> ImageInfo:
+        sizes = {layer: self._layers.size(layer) for layer in image.layers if self._layers.has(layer)}
+        shared = sum(size for layer, size in sizes.items() if users[layer] > 1)
+        return replace(image, size=sum(sizes.values()), shared=shared)
+
     @property
     def busy(self) -> bool:
-        return self._job is not None
+        return self._jobs.busy
 
     async def remove(self, name: str) -> None:
-        await self.vacate(self.get(name).layers)
         image = self.get(name)
+        await self.vacate(self._own(image))
         if users := self.users(image):
             shown = ", ".join(users[:3]) + " and others" * (len(users) > 3)
             raise Conflict(
                 f"image {name!r} is in use by {shown}", hint="delete these first", details={"users": users[:100]}
             )
-        self._store.remove(name)
+        self._store.remove(image.name)
         await self.collect()
 
     async def keep(self, info: SnapshotInfo, name: str) -> ImageInfo:
@@ -81,14 +104,55 @@ class Images:
             await self.collect()
         return image
 
-    async def collect(self) -> None:
-        """Remove the layers that nothing names."""
+    def _own(self, image: ImageInfo) -> set[str]:
+        """Its layers that no other image names."""
+        others = {layer for other in self._store.list() if other.name != image.name for layer in other.layers}
+        return set(image.layers) - others
+
+    async def prune(self, everything: bool) -> Pruned:
+        """Removes what nothing needs: layers that no image names, downloads that were not gone on with; and with
+        `everything` each image but `base` that nothing stands on."""
+        gone = []
+        for image in self._store.list() if everything else ():
+            if image.name != "base":
+                await self.vacate(self._own(image))
+                if not self.users(image):
+                    self._store.remove(image.name)
+                    gone.append(image.name)
+        sizes = {layer: self._layers.size(layer) for layer in self._layers.digests() if not layer.startswith("snap:")}
+        layers = await self.collect()
+        freed = sum(sizes.get(layer, 0) for layer in layers)
+        if not self._jobs.busy:
+            freed += await asyncio.to_thread(self._blobs.sweep, self._layers, True)
+        return Pruned(images=tuple(gone), layers=len(layers), bytes=freed)
+
+    async def verify(self, name: str | None) -> AsyncIterator[Progress | Verified]:
+        """Reads every byte of an image's layers, or of all layers, and tells which are not what they were."""
+        images = self._store.list()
+        wanted = list(self.get(name).layers) if name is not None else self._layers.digests()
+        found = []
+        for number, layer in enumerate(wanted):
+            yield Progress(stage="verify", message=layer[:19], done=number, total=len(wanted))
+            ok = self._layers.has(layer) and await asyncio.to_thread(self._layers.verify, layer)
+            users = tuple(image.name for image in images if layer in image.layers)
+            found.append(LayerState(layer=layer, ok=ok, images=users))
+        yield Verified(layers=tuple(found))
+
+    def _named(self) -> set[str]:
+        """The layers of all images."""
+        return {layer for image in self._store.list() for layer in image.layers}
+
+    async def collect(self) -> builtins.list[str]:
+        """Remove the layers that nothing names; gives what went."""
         loop = asyncio.get_running_loop()
 
         async def asked() -> set[str]:
-            return self._layers_in_use()
+            return self._layers_in_use().union(*(pins.copy() for pins in self._pins))
 
-        await asyncio.to_thread(self._store.collect, lambda: asyncio.run_coroutine_threadsafe(asked(), loop).result())
+        def wait() -> set[str]:
+            return asyncio.run_coroutine_threadsafe(asked(), loop).result()
+
+        return await asyncio.to_thread(self._store.collect, wait)
 
     async def build(self, name: str, rebuild: bool) -> AsyncIterator[Progress | ImageInfo]:
         """Progress, then the image. The work goes on if the caller leaves; a second caller sees the same work.
@@ -96,23 +160,51 @@ class Images:
         One that is there is given as it is, unless its recipe has changed. Sandboxes on the old one live on."""
         if name != "base":
             raise NotFound(f"there is no recipe for an image {name!r}", hint="this version builds `base`")
-        if not rebuild and self._job is None and (there := self._as_it_should_be(name)) is not None:
+        there = None if rebuild or self._jobs.find(name) else self._as_it_should_be(name)
+        if there is not None:
             yield there
             return
-        queue: asyncio.Queue[Event] = asyncio.Queue()
-        self._watchers.add(queue)
+        before = self._named()
+
+        async def after() -> None:
+            await self.vacate(before - self._named())
+            await self.collect()  # those of the image that it replaced
+
+        job = self._jobs.begin(name, lambda job: _BaseBuild(self._store, self._cache, job.tell), after)
+        async for event in job.watch():
+            yield event
+
+    async def pull(self, request: PullRequest) -> AsyncIterator[Progress | ImageInfo]:
+        """As `build`. A tag is asked for again each time; a digest that is here is given as it is."""
+        if request.name is None and "@" in request.reference and (there := self._there(request)) is not None:
+            yield there
+            return
+        before, pins = self._named(), set[str]()
+
+        def begin(job: Job) -> Pull:
+            self._pins.append(pins)
+            return Pull(
+                self._store, self._blobs, request, tell=job.tell, pinned=pins.add, passed=faults.passed,
+                stall_s=self.stall_s, bounds=Bounds(reserve=self.reserve),
+            )  # fmt: skip
+
+        async def after() -> None:
+            self._pins = [other for other in self._pins if other is not pins]
+            await self.vacate(before - self._named())
+            await self.collect()  # those of the image that it replaced, or of one that it could not finish
+
+        async for event in self._jobs.begin(request, begin, after).watch():
+            yield event
+
+    def _there(self, request: PullRequest) -> ImageInfo | None:
+        """What was pulled by this digest, for that machine, and is whole."""
         try:
-            if self._job is None:
-                self._job = asyncio.create_task(self._build())
-            while True:
-                event = await queue.get()
-                if isinstance(event, SkerryError):
-                    raise event
-                yield event
-                if isinstance(event, ImageInfo):
-                    return
-        finally:
-            self._watchers.discard(queue)
+            image = self._store.get(request.reference)
+        except NotFound:
+            return None
+        whole = all(self._layers.has(layer) and not self._layers.damaged(layer) for layer in image.layers)
+        asked = request.platform in (None, image.platform)
+        return image if image.source and image.name == request.reference and whole and asked else None
 
     def _as_it_should_be(self, name: str) -> ImageInfo | None:
         """The image, unless another version of Skerry made it otherwise."""
@@ -122,27 +214,21 @@ class Images:
             return None
         return image if image.recipe == recipe_digest() else None
 
-    async def _build(self) -> None:
-        loop = asyncio.get_running_loop()
 
-        def tell(event: Event) -> None:
-            for queue in self._watchers:
-                queue.put_nowait(event)
+class _BaseBuild:
+    """The building of `base`, as a piece of work."""
 
-        def progress(event: Progress) -> None:
-            if self._closing:
-                raise SkerryError("the server is stopping", hint="start the build again: it goes on where it was")
-            loop.call_soon_threadsafe(tell, event)
+    def __init__(self, store: ImageStore, cache: Path, tell: Callable[[Progress], None]) -> None:
+        self._store, self._cache, self._tell = store, cache, tell
+        self._why: SkerryError | None = None
 
-        try:
-            before = {digest for image in self._store.list() if image.name == "base" for digest in image.layers}
-            image = await asyncio.to_thread(build_base, self._store, self._layers, self._cache, progress)
-            await self.vacate(before - set(image.layers))
-            await self.collect()  # those of the image that it replaced
-            tell(image)
-        except SkerryError as error:
-            tell(error)
-        except Exception as error:
-            tell(SkerryError(f"making the image failed: {error}"))
-        finally:
-            self._job = None
+    def run(self) -> ImageInfo:
+        return build_base(self._store, self._store.layers, self._cache, self._progress)
+
+    def stop(self, why: SkerryError) -> None:
+        self._why = why
+
+    def _progress(self, event: Progress) -> None:
+        if self._why is not None:
+            raise self._why
+        self._tell(event)

@@ -33,7 +33,8 @@ class Stage:
     def add(self, amount: int) -> None:
         self.at(self._done + amount)
 
-    def finish(self) -> None:
+    def finish(self, message: str | None = None) -> None:
+        self._message = message or self._message
         if self.total:
             self._done = self.total
         self._report()

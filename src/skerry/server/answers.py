@@ -24,6 +24,7 @@ STATUSES: Mapping[str, int] = {
     "conflict": 409,
     "quota_exceeded": 429,
     "sandbox_unavailable": 503,
+    "registry_failed": 502,
     "host_unsupported": 501,
     "file_missing": 404,
     "file_forbidden": 403,

@@ -151,6 +151,11 @@ ROUTES: tuple[Route, ...] = (
           errors=(404, 406, 409, 429), gives=(TAR, FRAMES)),
     Route("POST", "/v1/images/from-snapshot", images.from_snapshot, "admin", "A snapshot as an image", 201,
           (404, 409, 413, 415)),
+    Route("POST", "/v1/images/pull", images.pull, "admin", "Pull an image from a registry; lines tell how far it is",
+          errors=(413, 415), gives=(NDJSON,)),
+    Route("POST", "/v1/images/prune", images.prune, "admin", "Remove what nothing needs", errors=(413, 415)),
+    Route("POST", "/v1/images/verify", images.verify, "admin", "Read every byte of layers; lines tell how far it is",
+          errors=(413, 415), gives=(NDJSON,)),
     Route("GET", "/v1/images/{name:path}", images.get, "use", "One image", errors=(404,)),
     Route("DELETE", "/v1/images/{name:path}", images.remove, "admin", "Delete an image", 204, (404, 409)),
 

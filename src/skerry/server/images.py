@@ -9,7 +9,7 @@ import msgspec
 from skerry.errors import SkerryError
 from skerry.server.answers import NDJSON, Stream, error_body
 from skerry.server.call import Call, Nothing
-from skerry.types import Answer, ImageInfo, Progress, Value
+from skerry.types import Answer, ImageInfo, Progress, Pruned, PullRequest, Value, Verified
 
 
 class BuildRequest(Value, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ async def list_(call: Call[Nothing, Nothing]) -> Images:
 
 
 async def get(call: Call[Nothing, Nothing]) -> ImageInfo:
-    return call.engine.images.get(call.parameters["name"])
+    return call.engine.images.show(call.parameters["name"])
 
 
 async def remove(call: Call[Nothing, Nothing]) -> None:
@@ -51,10 +51,36 @@ async def build(call: Call[Nothing, BuildRequest]) -> Stream:
     return Stream(NDJSON, _lines(call.engine.images.build(call.body.name, call.body.rebuild)))
 
 
-async def _lines(steps: AsyncIterator[Progress | ImageInfo]) -> AsyncGenerator[bytes, None]:
+async def pull(call: Call[Nothing, PullRequest]) -> Stream:
+    return Stream(NDJSON, _lines(call.engine.images.pull(call.body)))
+
+
+class PruneRequest(Value, frozen=True, kw_only=True):
+    """`all`: images that nothing stands on too, and not only what is left of others."""
+
+    all: bool = False
+
+
+async def prune(call: Call[Nothing, PruneRequest]) -> Pruned:
+    return await call.engine.images.prune(call.body.all)
+
+
+class VerifyRequest(Value, frozen=True, kw_only=True):
+    """`name`: an image; none: every layer that there is."""
+
+    name: str | None = None
+
+
+async def verify(call: Call[Nothing, VerifyRequest]) -> Stream:
+    return Stream(NDJSON, _lines(call.engine.images.verify(call.body.name)))
+
+
+_WORDS = {Progress: "progress", ImageInfo: "image", Verified: "verified"}
+
+
+async def _lines(steps: AsyncIterator[Progress | ImageInfo | Verified]) -> AsyncGenerator[bytes, None]:
     try:
         async for step in steps:
-            name = "progress" if isinstance(step, Progress) else "image"
-            yield msgspec.json.encode({name: step}) + b"\n"
+            yield msgspec.json.encode({_WORDS[type(step)]: step}) + b"\n"
     except SkerryError as error:
         yield error_body(error) + b"\n"

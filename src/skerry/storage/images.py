@@ -14,7 +14,7 @@ import msgspec
 from skerry.errors import Conflict, InvalidRequest, NotFound, SkerryError
 from skerry.storage import tree
 from skerry.storage.layers import LayerStore
-from skerry.types import ImageInfo
+from skerry.types import ImageInfo, Reference, parse_reference
 
 Image = ImageInfo
 
@@ -32,10 +32,24 @@ def check_image_name(name: str) -> None:
         )
 
 
-def image_digest(layers: tuple[str, ...], env: dict[str, str], user: str, cwd: str) -> str:
+def image_digest(
+    layers: tuple[str, ...],
+    env: dict[str, str],
+    user: str,
+    cwd: str,
+    entrypoint: tuple[str, ...] = (),
+    cmd: tuple[str, ...] = (),
+) -> str:
     """What an image is, whatever its name and age."""
-    facts = msgspec.json.encode([layers, sorted(env.items()), user, cwd])
+    runs = [entrypoint, cmd] if entrypoint or cmd else []
+    facts = msgspec.json.encode([layers, sorted(env.items()), user, cwd, *runs])
     return f"sha256:{hashlib.sha256(facts).hexdigest()}"
+
+
+def _is_meant(wanted: Reference, found: Reference) -> bool:
+    if (wanted.registry, wanted.repository) != (found.registry, found.repository):
+        return False
+    return wanted.digest == found.digest if wanted.digest else wanted.tag == found.tag
 
 
 class ImageStore:
@@ -47,15 +61,29 @@ class ImageStore:
         self._known: dict[str, tuple[tuple[int, int, int], Image]] = {}  # as read last, and from which file
 
     def get(self, name: str) -> Image:
+        """By its name; one that was pulled, also by any other way to write where it came from."""
         file = self._file(name)
         try:
             found = os.stat(file)  # a file that is replaced is another one
             mark = (found.st_ino, found.st_mtime_ns, found.st_size)
             if self._known.get(name, (None,))[0] != mark:
                 self._known[name] = mark, self._read(file)
+            return self._known[name][1]
         except FileNotFoundError:
-            raise self._missing(name) from None
-        return self._known[name][1]
+            image = self._pulled(name)
+        if image is None:
+            raise self._missing(name)
+        return image
+
+    def _pulled(self, name: str) -> Image | None:
+        try:
+            wanted = parse_reference(name)
+        except InvalidRequest:
+            return None
+        for image in self.list():
+            if image.source is not None and _is_meant(wanted, parse_reference(image.source)):
+                return image
+        return None
 
     def put(self, image: Image) -> None:
         """Adds an image or replaces the one of that name. Its layers must be in the store."""

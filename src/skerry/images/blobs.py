@@ -1,0 +1,167 @@
+"""Layers as registries have them, on their way into the store; and which of them are in it, by their digests.
+
+<root>/<64 hex>.part    what has come so far; the next pull goes on from there
+<root>/<64 hex>.json    which layer of the store it became
+<root>/tree-<random>    being unpacked, or left by a crash: swept
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from skerry.errors import RegistryFailed
+from skerry.images.manifests import Descriptor
+from skerry.images.registry import Registry, lied
+from skerry.images.unpack import FORM
+from skerry.storage import tree
+from skerry.storage.layers import LayerStore
+
+_CHUNK: Final = 1 << 20
+_TRIES: Final = 5  # of one blob without a byte more
+_OLD_S: Final = 7 * 86400
+_UNPACKING: Final = 2
+
+
+class _Known(msgspec.Struct, frozen=True):
+    layer: str | None  # None: it holds nothing
+    form: int
+
+
+class Blobs:
+    """One for a state directory. Of two threads that want the same blob, the second waits and finds it done."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._locks: dict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._guard = threading.Lock()
+        self.unpacking = threading.BoundedSemaphore(_UNPACKING)
+
+    @contextmanager
+    def held(self, digest: str, wait: Callable[[], None]) -> Iterator[None]:
+        """`wait` is called now and then meanwhile, and may raise."""
+        with self._guard:
+            lock = self._locks[digest]
+        while not lock.acquire(timeout=0.2):
+            wait()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def known(self, digest: str, layers: LayerStore) -> tuple[str | None] | None:
+        """The layer that it became, if the store has it whole; in a tuple, since it may be none."""
+        try:
+            found = msgspec.json.decode(self._file(digest, "json").read_bytes(), type=_Known)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        if found.form != FORM:
+            return None
+        usable = found.layer is None or (layers.has(found.layer) and not layers.damaged(found.layer))
+        return (found.layer,) if usable else None
+
+    def note(self, digest: str, layer: str | None) -> None:
+        tree.write_atomically(self._file(digest, "json"), msgspec.json.encode(_Known(layer=layer, form=FORM)))
+        self._file(digest, "part").unlink(missing_ok=True)
+
+    def part(self, digest: str) -> Path:
+        return self._file(digest, "part")
+
+    def scratch(self) -> Path:
+        """A name for a tree."""
+        return self.root / f"tree-{secrets.token_hex(8)}"
+
+    def fetch(self, registry: Registry, blob: Descriptor, came: Callable[[int], None]) -> Path:
+        """All of a blob, verified. `came` hears how much of it is here, and may raise. What breaks off is gone on with;
+        bytes that a crash left wrong are fetched again, and only then is it the registry's fault."""
+        tree.private_directory(self.root)
+        path = self.part(blob.digest)
+        tries = 0
+        while True:
+            had = path.stat().st_size if path.exists() else 0
+            try:
+                found, resumed = self._fetch(registry, blob, path, came)
+            except RegistryFailed as error:
+                passing = error.details.get("reason") in ("stalled", "unreachable", "busy")
+                tries = 0 if path.exists() and path.stat().st_size > had else tries + 1
+                if not passing or tries >= _TRIES:
+                    raise
+                came(had)
+                continue
+            if found == blob.digest:
+                return path
+            path.unlink()
+            if not resumed:
+                raise lied(registry.reference.registry, f"the layer {blob.digest[:19]}…", blob.digest, found)
+
+    def _fetch(self, registry: Registry, blob: Descriptor, path: Path, came: Callable[[int], None]) -> tuple[str, bool]:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "r+b") as file:
+            so_far, size = _hash_of(file.fileno(), came)
+            if size > blob.size:
+                so_far, size = hashlib.sha256(), 0
+                file.truncate(0)
+            resumed = size > 0
+            if size < blob.size or not size:
+                with registry.blob(blob.digest, size) as (start, pieces):
+                    if start != size:
+                        so_far, size, resumed = hashlib.sha256(), 0, False
+                    file.seek(size)
+                    file.truncate()
+                    for piece in pieces:
+                        size += len(piece)
+                        if size > blob.size:
+                            file.truncate(0)
+                            raise lied(registry.reference.registry, "a layer", f"{blob.size} bytes", "more")
+                        file.write(piece)
+                        so_far.update(piece)
+                        came(size)
+                if size < blob.size:
+                    file.flush()
+                    raise RegistryFailed(
+                        f"{registry.reference.registry} broke off in a layer: {size} of {blob.size} bytes came",
+                        hint="pull again: it goes on where it was",
+                        details={"reason": "stalled", "registry": registry.reference.registry},
+                    )
+            file.flush()
+            os.fsync(file.fileno())
+        return f"sha256:{so_far.hexdigest()}", resumed
+
+    def sweep(self, layers: LayerStore, everything: bool = False) -> int:
+        """Removes what a crash left, what was not gone on with for a week, and notes of layers that are gone; returns
+        how many bytes came free. Only while nothing is being pulled."""
+        freed = 0
+        for name in os.listdir(self.root) if self.root.exists() else ():
+            path = self.root / name
+            stem, _, kind = name.rpartition(".")
+            if name.startswith("tree-"):
+                freed += tree.disk_use(path)
+                tree.remove(path)
+            elif kind == "part" and (everything or time.time() - path.stat().st_mtime > _OLD_S):
+                freed += path.stat().st_size
+                path.unlink()
+            elif kind == "json" and self.known(f"sha256:{stem}", layers) is None:
+                path.unlink()
+        return freed
+
+    def _file(self, digest: str, kind: str) -> Path:
+        return self.root / f"{digest.removeprefix('sha256:')}.{kind}"
+
+
+def _hash_of(fd: int, came: Callable[[int], None]) -> tuple[hashlib._Hash, int]:
+    whole, size = hashlib.sha256(), 0
+    while piece := os.read(fd, _CHUNK):
+        whole.update(piece)
+        size += len(piece)
+        came(size)
+    return whole, size

@@ -1,0 +1,175 @@
+"""What registries say of an image: indexes, manifests, configurations. Bytes in, values out; nothing of it is trusted.
+
+Docker's schema 2 and OCI's are the same but for the names of the types.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from skerry.errors import InvalidRequest
+from skerry.images.tar import Damaged
+from skerry.types import check_env
+from skerry.types.references import DIGEST
+
+MANIFESTS: Final = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+INDEXES: Final = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+LAYERS_MOST: Final = 127
+_CONFIGS: Final = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
+_LAYER: Final = re.compile(
+    r"application/vnd\.(?:docker\.image\.rootfs\.diff\.tar(?:\.gzip|\.zstd)?|oci\.image\.layer\.v1\.tar(?:\+gzip|\+zstd)?)"
+)
+_SIZE_MOST: Final = 1 << 40
+_NAMES: Final = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386", "ppc64le": "ppc64le"}
+T = TypeVar("T")
+
+
+class Platform(msgspec.Struct, frozen=True):
+    architecture: str = ""
+    os: str = ""
+    variant: str = ""
+
+    def __str__(self) -> str:
+        return "/".join(part for part in (self.os, self.architecture, self.variant) if part)
+
+
+class Descriptor(msgspec.Struct, frozen=True, rename={"media_type": "mediaType"}):
+    """A blob or a manifest, by its digest."""
+
+    digest: str
+    size: int
+    media_type: str = ""
+    platform: Platform | None = None
+
+    def __post_init__(self) -> None:
+        if not DIGEST.fullmatch(self.digest) or not 0 <= self.size <= _SIZE_MOST:
+            raise ValueError("a descriptor without a sha256 digest or with an impossible size")
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """Layers are bottom first."""
+
+    config: Descriptor
+    layers: tuple[Descriptor, ...]
+
+
+class Index(msgspec.Struct, frozen=True):
+    manifests: tuple[Descriptor, ...]
+
+
+class _Process(msgspec.Struct, frozen=True, rename="pascal"):
+    user: str | None = None
+    env: tuple[str, ...] | None = None
+    entrypoint: tuple[str, ...] | None = None
+    cmd: tuple[str, ...] | None = None
+    working_dir: str | None = None
+
+
+class _Files(msgspec.Struct, frozen=True):
+    diff_ids: tuple[str, ...] = ()
+
+
+class Config(msgspec.Struct, frozen=True):
+    """What runs in it, and how; and what its layers are when they are unpacked."""
+
+    architecture: str = ""
+    os: str = ""
+    variant: str = ""
+    config: _Process | None = None
+    rootfs: _Files = _Files()
+
+    @property
+    def process(self) -> _Process:
+        return self.config or _Process()
+
+    @property
+    def platform(self) -> Platform:
+        return Platform(self.architecture, self.os, self.variant)
+
+    @property
+    def env(self) -> dict[str, str]:
+        pairs = dict(word.partition("=")[::2] for word in self.process.env or () if word.partition("=")[0])
+        check_env(pairs)
+        return pairs
+
+    @property
+    def cwd(self) -> str:
+        cwd = self.process.working_dir or "/"
+        return cwd if cwd.startswith("/") else f"/{cwd}"
+
+
+def decode_manifest(data: bytes, media_type: str) -> Manifest | Index:
+    """By its own word for its type, or by the header that it came with."""
+    told = _decode(data, dict[str, Any], "manifest")
+    kind = told.get("mediaType") or media_type.partition(";")[0].strip()
+    if kind in INDEXES or (kind not in MANIFESTS and "manifests" in told):
+        return _decode(data, Index, "index")
+    if told.get("schemaVersion") == 1:
+        raise Damaged("the image has a manifest of version 1, which went out of use in 2017", hint="push it anew")
+    manifest = _decode(data, Manifest, "manifest")
+    if manifest.config.media_type not in _CONFIGS:
+        raise Damaged(f"this is no image of a file system but {manifest.config.media_type[:80]!r}")
+    for layer in manifest.layers:
+        if not _LAYER.fullmatch(layer.media_type):
+            raise Damaged(f"the image has a layer of the kind {layer.media_type[:80]!r}, which can't be read here")
+    if not 0 < len(manifest.layers) <= LAYERS_MOST:
+        raise Damaged(f"the image has {len(manifest.layers)} layers", hint=f"between 1 and {LAYERS_MOST} are taken")
+    return manifest
+
+
+def decode_config(data: bytes, manifest: Manifest) -> Config:
+    config = _decode(data, Config, "configuration")
+    try:
+        config.env  # noqa: B018 - checked here, so that later it can't fail
+    except InvalidRequest as error:
+        raise Damaged(f"the image's environment can't be used: {error.message}") from None
+    if len(config.rootfs.diff_ids) != len(manifest.layers):
+        raise Damaged("the image's configuration and its manifest differ in the number of layers")
+    return config
+
+
+def host_platform() -> Platform:
+    machine = platform.machine()
+    return Platform(_NAMES.get(machine, machine), "linux")
+
+
+def parse_platform(text: str | None) -> Platform:
+    if text is None:
+        return host_platform()
+    system, architecture, *variant = text.split("/")
+    return Platform(architecture, system, variant[0] if variant else "")
+
+
+def choose(index: Index, wanted: Platform) -> Descriptor:
+    """The image of an index for a machine; where several variants would do, the first."""
+    there = [one for one in index.manifests if one.platform is not None]
+    for one in there:
+        if one.platform is not None and suits(one.platform, wanted):
+            return one
+    names = sorted({str(one.platform) for one in there if one.platform and one.platform.os != "unknown"})
+    raise InvalidRequest(
+        f"there is no image for {wanted}", hint=f"there are: {', '.join(names)[:500]}; --platform picks one"
+    )
+
+
+def suits(found: Platform, wanted: Platform) -> bool:
+    if (found.os, found.architecture) != (wanted.os, wanted.architecture):
+        return False
+    return not wanted.variant or found.variant == wanted.variant
+
+
+def _decode(data: bytes, kind: type[T], what: str) -> T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Damaged(f"the image's {what} can't be read: {error}") from None
