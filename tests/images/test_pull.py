@@ -436,6 +436,6 @@ def test_a_registry_without_tls_is_not_asked_unless_it_is_this_machine_or_vouche
 def test_devices_that_are_left_out_are_told(house: House, fake: Fake) -> None:
     fake.push(Made([tar(Item("dev/sda", kind=tarfile.BLKTYPE, device=(8, 0)), Item("f", b"1"))]))
     house.pull(f"{fake.host}/app")
-    assert [told.message for told in house.told if told.stage == "notice"] == [
-        "left out dev/sda: it is a device or a FIFO"
-    ]
+    notices = [told.message for told in house.told if told.stage == "notice"]
+    assert len(notices) == 1
+    assert notices[0].startswith("left out dev/sda: it is a device")
