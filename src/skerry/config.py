@@ -222,6 +222,10 @@ class Settings:
         return Lifecycle(idle=self["lifecycle.idle"], life=self["lifecycle.life"], wake=True)
 
 
+_BUILT_IN = {setting.name: Resolved(setting.default, "built-in") for setting in TABLE}
+_BY_ENV = {setting.env: setting for setting in TABLE}
+
+
 def load(
     *,
     flags: Mapping[str, Any] | None = None,
@@ -231,17 +235,16 @@ def load(
 ) -> Settings:
     """All layers in one. `project` is the directory whose skerry.toml counts; None: no project's file is read."""
     environ = os.environ if environ is None else environ
-    values = {s.name: Resolved(s.default, "built-in") for s in TABLE}
+    values = dict(_BUILT_IN)
     operator = operator_file or Path(environ.get("SKERRY_CONFIG", OPERATOR_FILE))
     values |= _from_file(operator, "operator's file", BY_NAME)
     if project is not None:
         allowed = {name: setting for name, setting in BY_NAME.items() if setting.project}
         values |= _from_file(project / PROJECT_FILE, "project's file", allowed)
-    for setting in TABLE:
-        if environ.get(setting.env):
-            values[setting.name] = Resolved(
-                setting.parse(environ[setting.env], setting.env), "environment", setting.env
-            )
+    for name in _BY_ENV.keys() & set(environ):  # every client does this: few variables are looked at one by one
+        if environ[name]:
+            setting = _BY_ENV[name]
+            values[setting.name] = Resolved(setting.parse(environ[name], name), "environment", name)
     for name, value in (flags or {}).items():
         if value is not None:
             values[name] = Resolved(BY_NAME[name].parse(value, name), "flag")
