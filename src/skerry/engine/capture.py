@@ -49,7 +49,7 @@ async def sync(host: Host, live: Live) -> float | None:
     return time.monotonic() - began
 
 
-async def capture(host: Host, live: Live, layer: str, sync_s: float | None) -> Captured:
+async def capture(host: Host, live: Live, layer: str, sync_s: float | None, *, durable: bool) -> Captured:
     """The caller holds the sandbox's lock, so that it can't be stopped, paused or deleted meanwhile."""
     unit, frozen_s, at = live.row.unit, None, time.time()
     if live.row.state == "running" and live.runtime is not None:
@@ -59,7 +59,7 @@ async def capture(host: Host, live: Live, layer: str, sync_s: float | None) -> C
         token = await asyncio.to_thread(host.driver.capture, unit)
     passed("snapshot.thawed")
     try:
-        await asyncio.to_thread(host.driver.keep, token, snap_name(layer))
+        await asyncio.to_thread(host.driver.keep, token, snap_name(layer), durable=durable)
     except BaseException:
         await asyncio.to_thread(host.driver.discard, token)
         raise

@@ -102,7 +102,7 @@ class Snapshots:
             return there
         self._check_name(wish.owner, wish.request.name)
         await self._make_room(wish.owner)
-        async with self.captured(live) as captured:
+        async with self.captured(live, durable=True) as captured:
             if (there := self._taken_before(wish)) is not None:  # meanwhile
                 await drop(self.host, captured.layer)
                 return there
@@ -140,7 +140,7 @@ class Snapshots:
             self.grip.spawn(self._remove(*old))
 
     @asynccontextmanager
-    async def captured(self, live: Live) -> AsyncIterator[Captured]:
+    async def captured(self, live: Live, *, durable: bool = False) -> AsyncIterator[Captured]:
         """A new layer of a sandbox, under its lock and pinned. Whoever asked for it names it, or it goes again."""
         with live.in_use():
             sync_s = await sync(self.host, live)
@@ -150,7 +150,7 @@ class Snapshots:
                 self.check_layers(live.row.spec.layers)
                 layer = new_snap()
                 with self.pinned(layer):  # before it is there: whoever collects layers must not take it for left behind
-                    now = await capture(self.host, live, layer, sync_s)
+                    now = await capture(self.host, live, layer, sync_s, durable=durable)
                     try:
                         yield now
                     except BaseException:

@@ -134,17 +134,29 @@ class BtrfsDriver(UnitDriver):
     def copy(self, unit: Path, target: Path) -> None:
         subvolumes.snapshot(unit, target)
 
-    def keep(self, token: str, name: str) -> None:
+    def sync(self, unit: str) -> None:
+        """By a picture that is thrown away: the kernel writes out what it shows and no more. syncfs would wait for what
+        all the other sandboxes have written."""
+        try:
+            with self._scratch() as scratch:
+                subvolumes.snapshot(self.path(unit), scratch)
+                self.unmake(scratch)
+        except OSError:  # the pool is full, say
+            super().sync(unit)
+
+    def keep(self, token: str, name: str, *, durable: bool = True) -> None:
         try:
             self.books.captured(self.path(self._captured.pop(token, "")), self.home / "t" / token)
         except (NotFound, FileNotFoundError):  # the unit was deleted meanwhile
             log.info("kept of a unit that is gone", extra={"snapshot": name})
-        super().keep(token, name)
+        super().keep(token, name, durable=durable)
 
-    def seal(self, snapshot: Path) -> None:
-        """Only now: a subvolume that is read-only can't be renamed."""
+    def seal(self, snapshot: Path, durable: bool) -> None:
+        """Only now: a subvolume that is read-only can't be renamed. Its data was written out when it was captured."""
         subvolumes.set_read_only(snapshot)
-        super().seal(snapshot)
+        if durable:
+            with subvolumes.opened(snapshot) as fd:
+                subvolumes.commit(fd)
 
     def discard(self, token: str) -> None:
         self._captured.pop(token, None)

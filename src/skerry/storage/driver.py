@@ -69,14 +69,15 @@ class Driver(Protocol):
         """The units that are whole. Sweeps the others."""
 
     def sync(self, unit: str) -> None:
-        """Writes out all that is unwritten of the file system that holds the unit."""
+        """Writes out all that is unwritten of the unit; a driver that can't tell it apart, of all others too."""
 
     def capture(self, unit: str) -> str:
         """The unit as it is now, under a token that `keep` or `discard` takes. Nothing may write to it meanwhile: the
         caller freezes the sandbox for the length of this call and no longer."""
 
-    def keep(self, token: str, name: str) -> None:
-        """Makes a captured unit a snapshot of that name, without what the keeper wrote. On disk when this returns."""
+    def keep(self, token: str, name: str, *, durable: bool = True) -> None:
+        """Makes a captured unit a snapshot of that name, without what the keeper wrote. A `durable` one outlasts a power
+        cut once this has returned."""
 
     def discard(self, token: str) -> None:
         """Forgets a captured unit; one that was kept or discarded already is fine."""
@@ -188,7 +189,7 @@ class UnitDriver(ABC):
         target.mkdir(mode=0o700)
         copy_tree(unit / "upper", target / "upper")
 
-    def keep(self, token: str, name: str) -> None:
+    def keep(self, token: str, name: str, *, durable: bool = True) -> None:
         place = self._snapshot_place(name)
         source = self.home / "t" / token
         forget_keeper(source / "upper")
@@ -200,11 +201,12 @@ class UnitDriver(ABC):
                 raise Conflict(f"there is a snapshot {name} already") from None
             raise
         self._done(token)
-        self.seal(place)
+        self.seal(place, durable)
 
-    def seal(self, snapshot: Path) -> None:
+    def seal(self, snapshot: Path, durable: bool) -> None:
         """Makes sure of a snapshot that has its name: nothing writes to it, and a power cut does not take it."""
-        kernel.syncfs(snapshot)
+        if durable:
+            kernel.syncfs(snapshot)
 
     def discard(self, token: str) -> None:
         self.unmake(self.home / "t" / token)
