@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from archives import Item, folder, tar
+from registries import Made, Real
 from serving import Server
 
 from skerry import AsyncImage, AsyncSnapshot, BuildStep, Client, Image, Limits, Sandbox, Snapshot
@@ -88,8 +90,24 @@ def test_a_name_makes_it_an_image_which_can_be_built_on_and_removed(client: Clie
 
 
 def test_a_base_that_is_not_there_is_not_found_before_anything_is_made(client: Client) -> None:
-    with pytest.raises(NotFound, match="no image nowhere"):
-        Image.base("nowhere").run("x").build(server=client)
+    with pytest.raises(NotFound, match=r"no image 127\.0\.0\.1:1/nowhere, and it can't be pulled"):
+        Image.base("127.0.0.1:1/nowhere").run("x").build(server=client)
+    assert builds(client) == []
+
+
+def test_a_base_that_is_not_there_is_pulled_and_what_nothing_needs_is_pruned(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("copied")
+    with Real(tmp_path / "registry").running() as registry:
+        name = f"{registry.host}/tiny"
+        registry.push("tiny", Made([tar(folder("etc"), Item("etc/who", b"tiny"))], config={"Env": ["A=1"]}))
+        built, _ = ran(Image.base(name).copy(tmp_path / "f", "/opt/f"), client)
+    with Sandbox(image=built, server=client) as sandbox:
+        assert (sandbox.files.read_text("/etc/who"), sandbox.files.read_text("/opt/f")) == ("tiny", "copied")
+        assert built.info.env["A"] == "1"
+        assert client.images.prune(all=True).images == (), "a sandbox stands on it"
+        assert [one.id for one in Snapshot.list(kind="build", server=client)] == [built.id]
+    assert client.images.prune(all=True).images == (name,)
+    assert Snapshot.list(kind="build", server=client) == []
 
 
 def test_without_the_cache_every_step_runs_and_is_found_from_then_on(client: Client) -> None:
@@ -102,6 +120,16 @@ def test_without_the_cache_every_step_runs_and_is_found_from_then_on(client: Cli
     assert fresh.id != first.id
     with pytest.raises(NotFound):
         Snapshot.get(first.id, server=client)
+
+
+def test_a_step_whose_layer_is_damaged_is_run_again(client: Client, server: Server) -> None:
+    image = base().run("echo whole > ~/x")
+    built, _ = ran(image, client)
+    (server.state_dir / "layers" / f"snap-{built.info.layers[0].removeprefix('snap:')}.damaged").touch()
+    again, titles = ran(image, client)
+    assert (titles, again.id != built.id) == (["run echo whole > ~/x"], True)
+    assert ran(image, client)[1] == []
+    assert inside(client, again, "cat ~/x") == "whole\n"
 
 
 def test_two_builds_of_the_same_at_once_come_to_the_same(client: Client) -> None:
@@ -303,7 +331,7 @@ def test_a_build_whose_server_is_killed_fails_and_goes_on_from_there(own_server:
     assert len(met) == 1, "it was told"
     own_server.start()
     with Client(own_server.address) as client:
-        assert client.images.get("tests/kept") == kept
+        assert client.images.get("tests/kept").digest == kept.digest
         assert len(Snapshot.list(kind="build", server=client)) == 1
         built, titles = ran(first.run("echo two >> ~/x"), client)
         assert titles == ["run echo two >> ~/x"]

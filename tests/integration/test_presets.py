@@ -146,6 +146,43 @@ def test_a_password_of_pips_set_up_signs_in_and_is_never_inside(
     assert world.strays() == []
 
 
+BUILD = """\
+[[steps]]
+run = "nohup sleep 600 > /dev/null 2>&1 &"
+
+[[steps]]
+pip = ["tinylib"]
+
+[[steps]]
+run = "python -c 'import tinylib; print(tinylib.ANSWER)'; pgrep -c sleep; env"
+
+[[steps]]
+run = "curl -sSm 9 https://index.example.test/ || echo refused; grep -r hidden-word /etc ~ /root || echo never inside"
+"""
+
+
+def test_a_pip_step_of_a_build_reaches_its_index_with_its_password_and_no_other_step_does(
+    world: World, world_server: Server, tmp_path: Path
+) -> None:
+    world.reset()
+    (tmp_path / "image.toml").write_text(BUILD)
+    done = subprocess.run(
+        [*world.inside, sys.executable, "-m", "skerry", "image", "build", "-f", str(tmp_path / "image.toml")],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PIP_CONFIG_FILE": "/dev/null",
+             "SKERRY_SERVER": world_server.address, "SSL_CERT_FILE": str(world.home / "ca.pem"),
+             "PIP_INDEX_URL": "https://me:hidden-word@index.example.test/simple"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()
+    assert said[said.index("  42") + 1] == "  0", "what an earlier step left running was ended before"
+    assert ("  refused" in said, "  never inside" in said) == (True, True)
+    assert "hidden-word" not in done.stderr.replace("grep -r hidden-word", "")
+    assert not any("PIP_INDEX_URL" in line for line in said), "the preset is the pip step's alone"
+    assert any("tinylib" in request for call in world.calls(places.INDEX) for request in call["requests"])
+    assert world.strays() == []
+
+
 def test_a_token_of_npms_set_up_signs_in_and_is_never_inside(
     world: World, world_server: Server, tmp_path: Path
 ) -> None:

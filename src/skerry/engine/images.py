@@ -27,6 +27,10 @@ async def nobody(layers: Iterable[str]) -> None:
     """Stands on them."""
 
 
+async def no_steps() -> int:
+    return 0
+
+
 def unused(image: ImageInfo) -> builtins.list[str]:
     return []
 
@@ -44,6 +48,7 @@ class Images:
         self._pins: builtins.list[set[str]] = []  # layers of pulls that are under way
         self.vacate: Callable[[Iterable[str]], Awaitable[None]] = nobody  # the pool's ready sandboxes leave layers
         self.users: Callable[[ImageInfo], builtins.list[str]] = unused  # who stands on one, in words
+        self.forget_steps: Callable[[], Awaitable[int]] = no_steps  # of builds, that nothing stands on
         self.stall_s, self.reserve = 30.0, DEFAULT_RESERVE
 
     async def recover(self) -> None:
@@ -111,7 +116,7 @@ class Images:
 
     async def prune(self, everything: bool) -> Pruned:
         """Removes what nothing needs: layers that no image names, downloads that were not gone on with; and with
-        `everything` each image but `base` that nothing stands on."""
+        `everything` each image but `base` that nothing stands on, and the steps of builds."""
         gone = []
         for image in self._store.list() if everything else ():
             if image.name != "base":
@@ -119,9 +124,10 @@ class Images:
                 if not self.users(image):
                     self._store.remove(image.name)
                     gone.append(image.name)
+        freed = await self.forget_steps() if everything else 0
         sizes = {layer: self._layers.size(layer) for layer in self._layers.digests() if not layer.startswith("snap:")}
         layers = await self.collect()
-        freed = sum(sizes.get(layer, 0) for layer in layers)
+        freed += sum(sizes.get(layer, 0) for layer in layers)
         if not self._jobs.busy:
             freed += await asyncio.to_thread(self._blobs.sweep, self._layers, True)
         return Pruned(images=tuple(gone), layers=len(layers), bytes=freed)

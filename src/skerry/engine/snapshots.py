@@ -83,7 +83,7 @@ class Snapshots:
 
     def begin(self, host: Host, table: SnapshotTable, images: Images) -> None:
         self.host, self.table, self._images = host, table, images
-        images.users = self._users_of_image
+        images.users, images.forget_steps = self._users_of_image, self._forget_steps
 
     @property
     def images(self) -> Images:
@@ -107,7 +107,7 @@ class Snapshots:
                 await drop(self.host, captured.layer)
                 return there
             info = _info(live.row, wish.request, captured)
-            former = self._of_key(wish)
+            former = self.table.of_key(wish.owner, wish.request.key) if wish.request.key is not None else None
             self.table.insert(info, wish.request.key, wish.remembered(info.id))
         passed("snapshot.row")
         if former is not None and not self._users(former):
@@ -119,10 +119,17 @@ class Snapshots:
         known = self.host.rows.remembered(wish.owner, wish.key, wish.taking) if wish.key is not None else None
         if known is not None and (info := self.table.get(known)) is not None:
             return info
-        return None if wish.request.replace else self._of_key(wish)
+        key = None if wish.request.replace else wish.request.key
+        return self._step(wish.owner, key) if key is not None else None
 
-    def _of_key(self, wish: Wish) -> SnapshotInfo | None:
-        return self.table.of_key(wish.owner, wish.request.key) if wish.request.key is not None else None
+    def _step(self, owner: str, key: str) -> SnapshotInfo | None:
+        """The step of a build with that key, if something can start from it: one that is damaged is taken again."""
+        info = self.table.of_key(owner, key)
+        try:
+            self.check_layers(info.layers if info is not None else ())
+        except SkerryError:
+            return None
+        return info
 
     async def before_command(self, live: Live) -> None:
         """Of a sandbox that asked for it (`Options(auto_snapshot=True)`): without one no command of it begins. What
@@ -231,7 +238,7 @@ class Snapshots:
     ) -> builtins.list[SnapshotInfo]:
         """The caller's own, an admin's everyone's; without a kind those kept by hand. `key`: the step of a build."""
         if key is not None:
-            found = self.table.of_key(caller.owner, key)
+            found = self._step(caller.owner, key)
             if found is not None:
                 self.table.touch(found)
             return [found] if found is not None else []
@@ -307,6 +314,17 @@ class Snapshots:
         await self.vacate([info.layers[0] for info in infos])
         await self.collect(layer for info in infos for layer in info.layers)
         passed("unsnapshot.layers")
+
+    async def _forget_steps(self) -> int:
+        """The steps of builds that nothing stands on, the newest first, as they stand on older ones. Gives how many
+        bytes that freed."""
+        freed = 0
+        for info in self.table.list(kind="build")[::-1]:
+            await self.vacate([info.layers[0]])
+            if not self._users(info):
+                freed += await asyncio.to_thread(self.host.layers.size, info.layers[0])
+                await self.grip.uncut(self._remove(info))
+        return freed
 
     def _users(self, info: SnapshotInfo) -> builtins.list[str]:
         """What would lose its ground with it: sandboxes, images, snapshots that were taken of such sandboxes."""

@@ -15,7 +15,7 @@ from skerry.client.building.sources import digest
 from skerry.client.building.steps import Local, Recipe
 from skerry.client.description import UNSAID
 from skerry.client.snapshot_requests import SnapshotList
-from skerry.errors import Conflict, NotFound
+from skerry.errors import Conflict, Denied, InvalidRequest, NotFound, RegistryFailed
 from skerry.types import ImageInfo, Lifecycle, SnapshotInfo
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class AsyncBuilder:
         return State(found.digest, found.env, found.user, found.cwd, found.entrypoint, found.cmd)
 
     async def _found(self, name: str) -> SnapshotInfo | ImageInfo:
-        """As a create finds it: a snapshot of the caller's, then an image; `base` is made if it is not there."""
+        """As a create finds it: a snapshot of the caller's, then an image. One that is not there is fetched, as docker
+        does; `base` is made."""
         try:
             return await self.client.value(snapshot_requests.get(name), SnapshotInfo)
         except NotFound:
@@ -67,9 +68,19 @@ class AsyncBuilder:
         try:
             return await self.client.images.get(name)
         except NotFound as error:
-            if not (error.details.get("build") is True and self.client.address.local):
+            if error.details.get("build") is not True:
+                return await self._pulled(name, error)
+            if not self.client.address.local:
                 raise
             return await self.client.images.build(name)
+
+    async def _pulled(self, name: str, missing: NotFound) -> ImageInfo:
+        try:
+            return await self.client.images.pull(name)
+        except Denied:  # an admin's to do
+            raise missing from None
+        except (NotFound, InvalidRequest, RegistryFailed) as why:
+            raise NotFound(f"{missing.message}, and it can't be pulled: {why.message}", hint=why.hint) from why
 
     async def made(self, plan: Plan) -> SnapshotInfo:
         """What the plan leads to."""
@@ -90,8 +101,16 @@ class AsyncBuilder:
             return found
         left = {task.preset for task in plan.tasks[done + 1 :] if task.preset is not None}
         self._presets |= await backend.in_thread(read_presets_of, left - self._presets.keys(), self.options)
-        async with await self._sandbox(plan, found) as sandbox:
-            return await AsyncStepping(self, plan, sandbox, self._presets, replace=replace).all(done + 1)
+        sandbox, begun = self._sandbox(plan, found), False
+        try:
+            async with sandbox:
+                begun = True
+                self._check(sandbox, plan.digest if found is None else found.digest)
+                return await AsyncStepping(self, plan, sandbox, self._presets, replace=replace).all(done + 1)
+        except NotFound as error:
+            if begun:
+                raise
+            raise Moved from error
 
     def _too_old(self, found: SnapshotInfo) -> bool:
         most = self.options.most_age
@@ -105,23 +124,22 @@ class AsyncBuilder:
                 return at, info
         return -1, None
 
-    async def _sandbox(self, plan: Plan, found: SnapshotInfo | None) -> AsyncSandbox:
-        """On what is there; it is checked to be what the plan's keys were made from."""
+    def _sandbox(self, plan: Plan, found: SnapshotInfo | None) -> AsyncSandbox:
         options = self.options
-        sandbox = self.make(
+        return self.make(
             plan.base if found is None else found.id, env=options.env, limits=options.limits, options=options.options,
             network=UNSAID if options.network is None else options.network, secrets=options.secrets,
-            on_unknown=options.on_unknown, lifecycle=LIFECYCLE, labels={"skerry.build": plan.key[:12]},
-            server=self.client,
+            on_unknown=options.on_unknown, lifecycle=LIFECYCLE, labels=label(plan), server=self.client,
         )  # fmt: skip
-        try:
-            await sandbox.create()
-        except NotFound as error:
-            raise Moved from error
-        if sandbox.known.image_digest not in (None, plan.digest if found is None else found.digest):
-            await sandbox.delete()
+
+    def _check(self, sandbox: AsyncSandbox, digest: str) -> None:
+        """It stands on what the plan's keys were made from."""
+        if sandbox.known.image_digest != digest:
             raise Moved
-        return sandbox
+
+    def of_stage(self, plan: Plan, made: SnapshotInfo) -> AsyncSandbox:
+        """To copy from."""
+        return self.make(made.id, lifecycle=LIFECYCLE, labels=label(plan), server=self.client)
 
     async def tell(self, plan: Plan, at: int, *, cached: bool = False) -> None:
         if self.options.on_step is not None:
@@ -129,6 +147,10 @@ class AsyncBuilder:
             where = str(step.where) if step.where else None
             told = BuildStep(at + 1, len(plan.tasks), step.title, where, cached, self._depth > 1)
             await backend.deliver(self.options.on_step, told)
+
+
+def label(plan: Plan) -> dict[str, str]:
+    return {"skerry.build": plan.key[:12]}
 
 
 def _digest(files: Sequence[Local], parents: bool) -> str:

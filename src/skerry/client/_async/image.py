@@ -15,7 +15,7 @@ from skerry.client.building.described import Description, text_of
 from skerry.client.building.options import Building, BuildOptions
 from skerry.client.building.recipe_file import read_recipe_file
 from skerry.client.description import seconds
-from skerry.types import ImageInfo
+from skerry.types import Credentials, ImageInfo
 
 
 class AsyncImage(Description):
@@ -30,6 +30,21 @@ class AsyncImage(Description):
     def base(cls, name: str = "base") -> AsyncImage:
         """Begin with an image or snapshot that is there."""
         return cls.of(name)
+
+    @classmethod
+    async def pull(
+        cls,
+        reference: str,
+        *,
+        platform: str | None = None,
+        insecure: bool = False,
+        credentials: Credentials | None = None,
+        server: str | AsyncClient | None = None,
+    ) -> AsyncImage:
+        """Fetch an image from a registry (an admin's to do), and begin with it."""
+        client = server if isinstance(server, AsyncClient) else AsyncClient(server)
+        found = await client.images.pull(reference, platform=platform, insecure=insecure, credentials=credentials)
+        return cls.of(found.name)
 
     @classmethod
     def file(

@@ -67,7 +67,7 @@ class AsyncImages:
 
     async def prune(self, *, all: bool = False) -> Pruned:  # noqa: A002 - as the flag of the command is called
         """Remove what nothing needs: layers without an image, downloads that broke off; with `all` also every image
-        but `base` that no sandbox or snapshot stands on."""
+        but `base` that no sandbox or snapshot stands on, and the kept steps of builds."""
         return await self._client.value(requests.prune_images(all), Pruned)
 
     async def verify(self, name: str | None = None) -> Verified:

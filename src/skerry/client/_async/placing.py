@@ -124,10 +124,10 @@ class AsyncPlacer:
 
     async def _from_stage(self) -> None:
         """Straight from the other's sandbox into this one, never on this host's disk."""
-        if self._placing.stage is None:
+        plan = self._placing.stage
+        if plan is None:
             return
-        made = await self._builder.made(self._placing.stage)
-        async with self._builder.make(made.id, server=self._builder.client) as stage:
+        async with self._builder.of_stage(plan, await self._builder.made(plan)) as stage:
             paths = [path for source in self._placing.sources for path in await _matching(stage, str(source))]
             found = [(path, await stage.files.stat(path, follow=True, user="root")) for path in paths]
             alone = len(found) == 1 and found[0][1].type != "directory"

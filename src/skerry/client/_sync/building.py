@@ -16,7 +16,7 @@ from skerry.client.building.sources import digest
 from skerry.client.building.steps import Local, Recipe
 from skerry.client.description import UNSAID
 from skerry.client.snapshot_requests import SnapshotList
-from skerry.errors import Conflict, NotFound
+from skerry.errors import Conflict, Denied, InvalidRequest, NotFound, RegistryFailed
 from skerry.types import ImageInfo, Lifecycle, SnapshotInfo
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ class Builder:
         return State(found.digest, found.env, found.user, found.cwd, found.entrypoint, found.cmd)
 
     def _found(self, name: str) -> SnapshotInfo | ImageInfo:
-        """As a create finds it: a snapshot of the caller's, then an image; `base` is made if it is not there."""
+        """As a create finds it: a snapshot of the caller's, then an image. One that is not there is fetched, as docker
+        does; `base` is made."""
         try:
             return self.client.value(snapshot_requests.get(name), SnapshotInfo)
         except NotFound:
@@ -68,9 +69,19 @@ class Builder:
         try:
             return self.client.images.get(name)
         except NotFound as error:
-            if not (error.details.get("build") is True and self.client.address.local):
+            if error.details.get("build") is not True:
+                return self._pulled(name, error)
+            if not self.client.address.local:
                 raise
             return self.client.images.build(name)
+
+    def _pulled(self, name: str, missing: NotFound) -> ImageInfo:
+        try:
+            return self.client.images.pull(name)
+        except Denied:  # an admin's to do
+            raise missing from None
+        except (NotFound, InvalidRequest, RegistryFailed) as why:
+            raise NotFound(f"{missing.message}, and it can't be pulled: {why.message}", hint=why.hint) from why
 
     def made(self, plan: Plan) -> SnapshotInfo:
         """What the plan leads to."""
@@ -91,8 +102,16 @@ class Builder:
             return found
         left = {task.preset for task in plan.tasks[done + 1 :] if task.preset is not None}
         self._presets |= backend.in_thread(read_presets_of, left - self._presets.keys(), self.options)
-        with self._sandbox(plan, found) as sandbox:
-            return Stepping(self, plan, sandbox, self._presets, replace=replace).all(done + 1)
+        sandbox, begun = self._sandbox(plan, found), False
+        try:
+            with sandbox:
+                begun = True
+                self._check(sandbox, plan.digest if found is None else found.digest)
+                return Stepping(self, plan, sandbox, self._presets, replace=replace).all(done + 1)
+        except NotFound as error:
+            if begun:
+                raise
+            raise Moved from error
 
     def _too_old(self, found: SnapshotInfo) -> bool:
         most = self.options.most_age
@@ -107,22 +126,21 @@ class Builder:
         return -1, None
 
     def _sandbox(self, plan: Plan, found: SnapshotInfo | None) -> Sandbox:
-        """On what is there; it is checked to be what the plan's keys were made from."""
         options = self.options
-        sandbox = self.make(
+        return self.make(
             plan.base if found is None else found.id, env=options.env, limits=options.limits, options=options.options,
             network=UNSAID if options.network is None else options.network, secrets=options.secrets,
-            on_unknown=options.on_unknown, lifecycle=LIFECYCLE, labels={"skerry.build": plan.key[:12]},
-            server=self.client,
+            on_unknown=options.on_unknown, lifecycle=LIFECYCLE, labels=label(plan), server=self.client,
         )  # fmt: skip
-        try:
-            sandbox.create()
-        except NotFound as error:
-            raise Moved from error
-        if sandbox.known.image_digest not in (None, plan.digest if found is None else found.digest):
-            sandbox.delete()
+
+    def _check(self, sandbox: Sandbox, digest: str) -> None:
+        """It stands on what the plan's keys were made from."""
+        if sandbox.known.image_digest != digest:
             raise Moved
-        return sandbox
+
+    def of_stage(self, plan: Plan, made: SnapshotInfo) -> Sandbox:
+        """To copy from."""
+        return self.make(made.id, lifecycle=LIFECYCLE, labels=label(plan), server=self.client)
 
     def tell(self, plan: Plan, at: int, *, cached: bool = False) -> None:
         if self.options.on_step is not None:
@@ -130,6 +148,10 @@ class Builder:
             where = str(step.where) if step.where else None
             told = BuildStep(at + 1, len(plan.tasks), step.title, where, cached, self._depth > 1)
             backend.deliver(self.options.on_step, told)
+
+
+def label(plan: Plan) -> dict[str, str]:
+    return {"skerry.build": plan.key[:12]}
 
 
 def _digest(files: Sequence[Local], parents: bool) -> str:

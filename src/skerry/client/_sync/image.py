@@ -16,7 +16,7 @@ from skerry.client.building.described import Description, text_of
 from skerry.client.building.options import Building, BuildOptions
 from skerry.client.building.recipe_file import read_recipe_file
 from skerry.client.description import seconds
-from skerry.types import ImageInfo
+from skerry.types import Credentials, ImageInfo
 
 
 class Image(Description):
@@ -31,6 +31,21 @@ class Image(Description):
     def base(cls, name: str = "base") -> Image:
         """Begin with an image or snapshot that is there."""
         return cls.of(name)
+
+    @classmethod
+    def pull(
+        cls,
+        reference: str,
+        *,
+        platform: str | None = None,
+        insecure: bool = False,
+        credentials: Credentials | None = None,
+        server: str | Client | None = None,
+    ) -> Image:
+        """Fetch an image from a registry (an admin's to do), and begin with it."""
+        client = server if isinstance(server, Client) else Client(server)
+        found = client.images.pull(reference, platform=platform, insecure=insecure, credentials=credentials)
+        return cls.of(found.name)
 
     @classmethod
     def file(

@@ -10,7 +10,7 @@ from skerry.client.building.steps import Install, Manager
 from skerry.errors import InvalidRequest
 
 _APT: Final = """\
-apt-get update -q
+apt-get update -q -o Acquire::Languages=none
 apt-get install -q -y --no-install-recommends -o Dpkg::Use-Pty=0 -- "$@"
 apt-get clean
 rm -rf /var/lib/apt/lists/*
@@ -53,4 +53,4 @@ def command(install: Install) -> list[str]:
 def environment(install: Install) -> dict[str, str]:
     if install.manager == "apt":
         return {"DEBIAN_FRONTEND": "noninteractive"}
-    return dict(_PIP_ENV) if install.manager == "pip" else {}
+    return dict(_PIP_ENV) if install.manager == "pip" else {"NODE_DISABLE_COMPILE_CACHE": "1"}
