@@ -169,7 +169,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("runtime", None, _text, "crun or runc; none: the better one that works here"),
     Setting("storage.driver", None, _text, "btrfs, loop or plain; none: the best one that works here"),
     Setting("storage.pool_size", "64G", _size, "most that sandboxes and snapshots together may take on disk"),
-    Setting("storage.reserve", "1G", _size, "free space of the host's disk that is left to others: no sandbox is made below"),
+    Setting("storage.reserve", "1G", _size, "free space of the host's disk that is left alone"),
     Setting("storage.headroom", "1G", _size, "room that the pool takes on the host's disk ahead of what is written"),
     Setting("registry.timeout", "30s", _span, "how long a registry may send nothing before a pull gives up on it"),
     Setting("snapshots.auto", 100, _count, "snapshots before commands (auto_snapshot) kept of a sandbox: the newest"),

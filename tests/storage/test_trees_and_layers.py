@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from skerry.errors import InvalidRequest, NotFound
-from skerry.storage import LayerStore, tree
+from skerry.errors import Conflict, InvalidRequest, NotFound
+from skerry.storage import ImageStore, LayerStore, tree
 
 NOBODY = 65534
 Change = Callable[[Path], object]
@@ -154,12 +154,24 @@ def test_a_tree_that_is_not_what_it_was_said_to_be_is_refused(layers: LayerStore
     assert (tmp_path / "new").exists()
 
 
-def test_a_damaged_layer_is_found(layers: LayerStore, tmp_path: Path) -> None:
+def test_a_damaged_layer_is_found_named_and_not_served_until_it_is_replaced(layers: LayerStore, tmp_path: Path) -> None:
     digest = layers.add_directory(plant(tmp_path / "new"))
+    assert layers.check(digest) == layers.path(digest)
     with open(layers.path(digest) / "dir/b", "r+b") as file:
         file.seek(4000)
         file.write(b"\1")
+    assert layers.check(digest), "nobody has looked yet"
     assert not layers.verify(digest)
+    with pytest.raises(Conflict, match=f"{digest} is damaged"):
+        layers.check(digest)
+    images = ImageStore(tmp_path / "images", layers)
+    assert layers.add_directory(plant(tmp_path / "again")) == digest
+    assert layers.verify(digest)
+    assert layers.check(digest)
+    assert images.collect(lambda: {digest}) == []
+    assert len(os.listdir(layers.root)) == 2, "sandboxes may still stand on the damaged files"
+    assert images.collect(set) == [digest]
+    assert images.collect(set) == os.listdir(layers.root) == []
 
 
 def test_a_removed_layer_is_gone(layers: LayerStore, tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ that would have survived the power cut anyway.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from skerry.errors import HostUnsupported
+from skerry.storage.kernel import fallocate
 
 _FIRST = """
 CREATE TABLE sandboxes (
@@ -122,15 +124,33 @@ STEPS = (
 SCHEMA_VERSION = len(STEPS)
 
 
+SET_ASIDE = 8 << 20
+
+
+def _set_aside(file: Path) -> None:
+    """Blocks behind the end of a file: on a full disk what runs goes on being recorded, and a sandbox can be deleted.
+
+    Never of an open database: closing any fd of it would drop SQLite's locks. The log beside it has none."""
+    fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fallocate(fd, os.fstat(fd).st_size, SET_ASIDE, grow=False)
+    except OSError:  # this file system can't, or is full already
+        return
+    finally:
+        os.close(fd)
+
+
 class Database:
     """Used from the event loop's thread only; every statement takes microseconds."""
 
     def __init__(self, path: Path) -> None:
+        _set_aside(path)
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._connection.row_factory = sqlite3.Row
         self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute("PRAGMA synchronous = NORMAL")
         self._migrate(path)
+        _set_aside(path.with_name(f"{path.name}-wal"))
 
     def _migrate(self, path: Path) -> None:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()

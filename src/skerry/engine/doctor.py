@@ -10,13 +10,18 @@ from skerry.errors import NotFound, SkerryError
 from skerry.images import recipe_digest
 from skerry.network.checks import checks as network
 from skerry.storage import ImageStore, LayerStore
-from skerry.types import Check
+from skerry.types import Check, parse_size
 
 
 def examine(settings: Settings) -> list[Check]:
     """Every check, in the order in which they matter."""
     walls = runtimes.checks(settings.state_dir)
-    return [*walls, *network(), *storage.checks(settings.state_dir), _keeper(), _base_image(settings)]
+    return [*walls, *network(), *_storage(settings), _keeper(), _base_image(settings)]
+
+
+def _storage(settings: Settings) -> list[Check]:
+    sizes = {name: parse_size(settings[f"storage.{name}"]) for name in ("pool_size", "reserve")}
+    return storage.checks(settings.state_dir, settings["storage.driver"], **sizes)
 
 
 def _keeper() -> Check:

@@ -126,6 +126,10 @@ class BtrfsDriver(UnitDriver):
     def drop_snapshot(self, name: str) -> None:
         self.unmake(self._snapshot_place(name))
 
+    def snapshot_size(self, name: str) -> int:
+        with subvolumes.opened(self.snapshot_path(name).parent) as fd:
+            return subvolumes.size(fd)
+
     def capture(self, unit: str) -> str:
         token = super().capture(unit)
         self._captured[token] = unit

@@ -88,7 +88,7 @@ class Driver(Protocol):
         """Where the upper of a snapshot is."""
 
     def snapshot_size(self, name: str) -> int:
-        """Bytes that its files take, some of which its unit and other snapshots of it may share. Walks them all."""
+        """Bytes that its files take, some of which its unit and other snapshots of it may share. Looks at them all."""
 
     def drop_snapshot(self, name: str) -> None:
         """Removes a snapshot; one that is not there is fine. The caller knows that nothing stands on it."""

@@ -15,6 +15,7 @@ MS_NOSUID, MS_NODEV, MS_NOATIME = 2, 4, 1024
 MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
 CAP_SYS_RESOURCE = 24
 _GET_FLAGS, _SET_FLAGS, _NO_COPY = 0x80086601, 0x40086602, 0x00800000
+_KEEP_SIZE = 1
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
@@ -47,9 +48,10 @@ def exchange(one: Path, other: Path) -> None:
         _fail(f"exchange {one} and {other}")
 
 
-def fallocate(fd: int, start: int, length: int) -> None:
-    """Blocks for a part of a file, which grows by it. Not posix_fallocate, which writes zeros where this is unknown."""
-    if _libc.fallocate(fd, 0, ctypes.c_long(start), ctypes.c_long(length)) != 0:
+def fallocate(fd: int, start: int, length: int, *, grow: bool = True) -> None:
+    """Blocks for a part of a file, which grows by it if told so. Not posix_fallocate, which writes zeros where this is
+    unknown."""
+    if _libc.fallocate(fd, 0 if grow else _KEEP_SIZE, ctypes.c_long(start), ctypes.c_long(length)) != 0:
         _fail("fallocate")
 
 

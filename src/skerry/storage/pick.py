@@ -15,9 +15,10 @@ from skerry.types import Check, format_size
 _Kind = type[BtrfsDriver] | type[LoopDriver] | type[PlainDriver]
 _KINDS: dict[str, _Kind] = {"btrfs": BtrfsDriver, "loop": LoopDriver, "plain": PlainDriver}
 _COSTS = {
-    "btrfs": "a quota for each sandbox in one pool; a unit takes about 0.1 ms",
-    "loop": "a small disk for each sandbox; a unit takes about 20 ms and a few MB",
-    "plain": "plain directories, which hold no sandbox to its disk limit",
+    "btrfs": "a quota for each sandbox in one pool; a sandbox's disk takes about 0.1 ms,"
+    " a snapshot or fork a few ms and no space, however large",
+    "loop": "a small disk for each sandbox; it takes about 20 ms and a few MB, a snapshot or fork is a whole copy",
+    "plain": "plain directories, which hold no sandbox to its disk limit; a snapshot or fork is a whole copy",
 }
 
 
@@ -38,9 +39,11 @@ def pick_driver(
     return PlainDriver(state_dir, reserve)
 
 
-def checks(state_dir: Path, wish: str | None = None, *, reserve: int = DEFAULT_RESERVE) -> list[Check]:
+def checks(
+    state_dir: Path, wish: str | None = None, *, pool_size: int = DEFAULT_POOL, reserve: int = DEFAULT_RESERVE
+) -> list[Check]:
     """The doctor's lines about storage. Nothing is changed."""
-    return [*_driver_checks(state_dir, wish), _room_check(state_dir, reserve)]
+    return [*_driver_checks(state_dir, wish), *_pool_checks(state_dir, pool_size), _room_check(state_dir, reserve)]
 
 
 def _choose(state_dir: Path, wish: str | None) -> str:
@@ -67,6 +70,20 @@ def _driver_checks(state_dir: Path, wish: str | None) -> list[Check]:
         if lack := kind.lack():
             rows.append(Check(f"storage: {name}", None, lack.reason, lack.fix))
     return rows
+
+
+def _pool_checks(state_dir: Path, most: int) -> list[Check]:
+    try:
+        found = os.stat(state_dir / "pool.img")
+    except OSError:
+        return []
+    taken, size = found.st_blocks * 512, found.st_size
+    sizes = f"{format_size(taken >> 20 << 20)} of at most {format_size(most)} taken on the host's disk"
+    if taken >= size:
+        return [Check("storage pool", True, f"{sizes}, every byte backed by a block")]
+    why = "its file is sparse: if others fill the host's disk, writes in sandboxes fail with I/O errors"
+    fix = f"restart the server; where that does not help, put {state_dir} on ext4 or xfs"
+    return [Check("storage pool", None, f"{sizes}; {why}", fix)]
 
 
 def _room_check(state_dir: Path, reserve: int) -> Check:

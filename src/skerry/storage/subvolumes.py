@@ -153,18 +153,31 @@ def measure(fd: int, captured: int, committed: int, reserved: int) -> Measure:
     began = time.monotonic()
     otransid, cloned = born(fd)
     since = otransid + 1 if cloned else 0  # what is older is another's, and billed to that one
-    extents: dict[int, int] = {}
-    shared = items = 0
+    extents, tables = _extents(fd, since, committed)
+    shared = sum(length for length, generation in extents.values() if generation <= captured)
+    live = sum(length for length, _ in extents.values())
+    return Measure(live + tables + reserved, shared, time.monotonic() - began)
+
+
+def size(fd: int) -> int:
+    """All that a subvolume refers to, whoever wrote it. Its tree is read, not its files: no depth is too deep."""
+    extents, tables = _extents(fd, 0, _MOST)
+    return sum(length for length, _ in extents.values()) + tables
+
+
+def _extents(fd: int, since: int, until: int) -> tuple[dict[int, tuple[int, int]], int]:
+    """Extents by where they begin: length, generation; and about how many bytes the tree itself takes."""
+    extents: dict[int, tuple[int, int]] = {}
+    tables = 0
     for transid, _, _, kind, data in _items(fd, 0):
         if transid >= since:
-            items += len(data) + _ITEM_COST
+            tables += len(data) + _ITEM_COST
         if kind != _EXTENT_DATA or len(data) < _EXTENT.size or data[20] == 0:  # 0: the data is in the item itself
             continue
         generation, _, _, _, _, _, start, length = _EXTENT.unpack_from(data)
-        if start and since <= generation <= committed and start not in extents:
-            extents[start] = length
-            shared += length if generation <= captured else 0
-    return Measure(sum(extents.values()) + reserved + int(items * _LEAF_FILL), shared, time.monotonic() - began)
+        if start and since <= generation <= until:
+            extents.setdefault(start, (length, generation))
+    return extents, int(tables * _LEAF_FILL)
 
 
 def _items(fd: int, tree_id: int) -> Iterator[tuple[int, int, int, int, bytes]]:

@@ -1,0 +1,134 @@
+"""A sandbox and its disk: what counts, what it says when it is full, and a host whose own disk is full."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from serving import Server, wait_until
+
+from skerry import Limits, Sandbox
+from skerry.errors import Conflict, QuotaExceeded
+from skerry.storage import ImageStore, LayerStore, image_digest
+from skerry.types import ImageInfo
+
+MiB = 1 << 20
+
+
+def write(sandbox: Sandbox, name: str, mib: int) -> str:
+    """What went wrong, if anything."""
+    return sandbox.run(["dd", "if=/dev/urandom", f"of={name}", "bs=1M", f"count={mib}", "conv=fsync"]).stderr
+
+
+def test_what_only_a_snapshot_holds_does_not_count_and_the_limit_holds_all_the_same(server: Server) -> None:
+    with Sandbox(server=server.address, limits=Limits(disk="100M")) as sandbox:
+        assert "copied" in write(sandbox, "first", 80)
+        snapshot = sandbox.snapshot("disk-counted")
+        sandbox.run("rm first", check=True)
+        assert "copied, " in write(sandbox, "second", 80)
+        wait_until(lambda: "quota" in write(sandbox, "third", 40), "the disk is full")
+        assert sandbox.run("echo usable; cat /etc/hostname").ok
+        sandbox.run("rm second third", check=True)
+        wait_until(lambda: "quota" not in write(sandbox, "third", 40), "there is room after deleting")
+        with Sandbox(snapshot, server=server.address, limits=Limits(disk="20M")) as other:
+            assert other.run("stat -c %s first").stdout == f"{80 * MiB}\n"
+            assert "quota" not in write(other, "own", 10), "what it inherited does not count"
+            assert "quota" in write(other, "own", 40)
+        snapshot.delete()
+
+
+def test_a_hundred_thousand_files_fit_by_default(server: Server) -> None:
+    many = "import os\nfor a in range(100):\n os.mkdir(str(a))\n for b in range(1000): os.mknod(f'{a}/{b}')"
+    with Sandbox(server=server.address) as sandbox:
+        sandbox.run(["python3", "-c", f"import os; os.mkdir('many'); os.chdir('many')\n{many}"], check=True)
+        assert sandbox.run("find many -type f | wc -l").stdout == "100000\n"
+
+
+def test_an_image_whose_layer_is_damaged_on_disk_is_not_served(server: Server) -> None:
+    tree = server.state_dir / "damaged-tree"
+    tree.mkdir()
+    (tree / "file").write_text("as it should be")
+    layers = LayerStore(server.state_dir / "layers")
+    images = ImageStore(server.state_dir / "images", layers)
+    stack = (layers.add_directory(tree), *images.get("base").layers)
+    digest = image_digest(stack, {}, "root", "/")
+    images.put(ImageInfo(name="damaged", digest=digest, layers=stack, size=1, created_at=0))
+    with Sandbox("damaged", server=server.address) as sandbox:
+        assert sandbox.run("cat /file").stdout == "as it should be"
+    (layers.path(stack[0]) / "file").write_text("as it is")
+    assert not layers.verify(stack[0])
+    with pytest.raises(Conflict, match=stack[0]):
+        Sandbox("damaged", server=server.address).create()
+    images.remove("damaged")
+
+
+@pytest.fixture
+def small_host(make_state: Callable[[], Path], tmp_path: Path) -> Iterator[Server]:
+    """A server whose host's disk has 800 MiB; its image lies elsewhere."""
+    lent = make_state()
+    disk, mounted = tmp_path / "disk", tmp_path / "host"
+    state = mounted / "state"
+    mounted.mkdir()
+    disk.touch()
+    os.truncate(disk, 800 * MiB)
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", str(disk)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(disk), str(mounted)], check=True)
+    for part in ("layers", "images"):
+        (state / part).mkdir(parents=True, mode=0o700)
+        subprocess.run(["mount", "--bind", str(lent / part), str(state / part)], check=True)
+    server = Server(state)
+    server.log = tmp_path / "log"
+    yield server
+    (mounted / "hog").unlink(missing_ok=True)
+    server.remove_all()
+    server.end()
+    left = server.leftovers()
+    for part in ("layers", "images"):
+        subprocess.run(["umount", str(state / part)], check=True)
+    # The kernel lets go of the pool's loop device a moment after the unmount.
+    wait_until(lambda: subprocess.run(["umount", str(mounted)], capture_output=True).returncode == 0, "no file is open")
+    Server(lent).retire()
+    assert left == []
+
+
+def take_all(host: Path) -> Path:
+    file = host / "hog"
+    with open(file, "wb") as hog:
+        for step in (16 * MiB, MiB, 4096):
+            take_steps(hog.fileno(), step)
+    return file
+
+
+def take_steps(fd: int, step: int) -> None:
+    for offset in itertools.count(os.fstat(fd).st_size, step):
+        try:
+            os.posix_fallocate(fd, offset, step)
+        except OSError:
+            return
+
+
+def test_on_a_host_whose_disk_is_full_the_others_live_and_deleting_helps(small_host: Server) -> None:
+    server = small_host.start(SKERRY_STORAGE_RESERVE="64M")
+    busy, quiet = (Sandbox(server=server.address).create() for _ in range(2))
+    quiet.files.write("kept", "as it was")
+    hog = take_all(server.state_dir.parent)
+
+    with pytest.raises(QuotaExceeded, match="reserve"):
+        Sandbox(server=server.address).create()
+    assert "No space left" in write(busy, "all", 700)
+    assert busy.run("echo usable").stdout == "usable\n"
+    assert quiet.run("cat kept").stdout == "as it was"
+    for number in range(50):  # what runs goes on being recorded
+        assert quiet.run(f"exit {number}").exit_code == number
+    busy.delete()
+    wait_until(lambda: "No space" not in write(quiet, "more", 32), "there is room where the deleted one was")
+    assert os.statvfs(server.state_dir).f_bavail < 16, "and the host's disk was full all the time"
+
+    hog.unlink()
+    with Sandbox(server=server.address) as another:
+        assert another.run("echo made").stdout == "made\n"
+    quiet.delete()
