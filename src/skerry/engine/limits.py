@@ -28,16 +28,18 @@ async def change(host: Host, live: Live, wanted: Limits) -> None:
     """All of them, or none: after a refusal it is as it was. The keeper is told by the caller, who holds the lock."""
     before = live.row
     was, least = before.spec.limits, lesser(before.spec.limits, wanted)
+    _note(host, live, was, resizing=True)
     try:
         await hold(host, live, least, disk=least.disk != was.disk)
         passed("limits.shrink")
-        live.row = _with(host, live, wanted)
+        _note(host, live, wanted, resizing=True)
         passed("limits.row")
         await hold(host, live, wanted, disk=wanted.disk != least.disk)
-        passed("limits.grow")
     except BaseException:
         await _put_back(host, live, before, disk=was.disk != wanted.disk)
         raise
+    _note(host, live, wanted, resizing=False)
+    passed("limits.grow")
 
 
 async def hold(host: Host, live: Live, limits: Limits, *, disk: bool = True) -> None:
@@ -52,12 +54,16 @@ async def hold(host: Host, live: Live, limits: Limits, *, disk: bool = True) -> 
 
 async def repair(host: Host, live: Live) -> None:
     """What the death of a server left smaller than the row says. Where that can't be now, it stays smaller."""
+    row = live.row
+    if not row.spec.resizing:
+        return
     try:
         with contextlib.suppress(Conflict):  # it uses all that it may have
-            await asyncio.to_thread(host.driver.resize, live.row.unit, live.row.spec.limits.disk_bytes)
-        await hold(host, live, live.row.spec.limits, disk=False)
+            await asyncio.to_thread(host.driver.resize, row.unit, row.spec.limits.disk_bytes)
+        await hold(host, live, row.spec.limits, disk=False)
+        _note(host, live, row.spec.limits, resizing=False)
     except (SkerryError, OSError) as error:
-        log.warning("limits not repaired", extra={"sandbox": live.row.id, "error": str(error)})
+        log.warning("limits not repaired", extra={"sandbox": row.id, "error": str(error)})
 
 
 def isolation(runtime: Runtime, row: Row, limits: Limits) -> Isolation | None:
@@ -67,17 +73,17 @@ def isolation(runtime: Runtime, row: Row, limits: Limits) -> Isolation | None:
     return replace(row.isolation, details={**row.isolation.details, "open_files": runtime.open_files(limits)})
 
 
-def _with(host: Host, live: Live, limits: Limits) -> Row:
+def _note(host: Host, live: Live, limits: Limits, *, resizing: bool) -> None:
     row = live.row
     told = isolation(live.runtime, row, limits) if live.runtime is not None else row.isolation
-    return host.rows.update(row, spec=replace(row.spec, limits=limits), isolation=told)
+    live.row = host.rows.update(row, spec=replace(row.spec, limits=limits, resizing=resizing), isolation=told)
 
 
 async def _put_back(host: Host, live: Live, before: Row, *, disk: bool) -> None:
     """The row first, as always when something is about to grow; what has grown already is cut by `hold`."""
     try:
-        if live.row is not before:
-            live.row = host.rows.update(live.row, spec=before.spec, isolation=before.isolation)
+        _note(host, live, before.spec.limits, resizing=True)
         await hold(host, live, before.spec.limits, disk=disk)
+        _note(host, live, before.spec.limits, resizing=False)
     except (SkerryError, OSError) as error:
         log.error("limits not put back", extra={"sandbox": before.id, "error": str(error)})

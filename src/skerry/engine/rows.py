@@ -64,6 +64,7 @@ class Spec(Value, frozen=True, kw_only=True):
     network: Network
     options: Options
     secrets: tuple[SecretForm, ...] = ()
+    resizing: bool = False  # its limits are being changed: what holds may be less than what stands here
     unit: str | None = None  # where its upper is; None: under its own id, until a rollback gives it another
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
