@@ -17,6 +17,8 @@ SIGNALS := env --default-signal=INT,QUIT,HUP
 # Much of a test is waiting. A file stays with one process, which shares its servers among its tests.
 AT_ONCE := -n 2 --dist loadfile
 SETUP := @sh scripts/setup
+# Hundreds of servers are started: where bytecode is not to be written (PYTHONDONTWRITEBYTECODE), each would compile anew.
+COMPILED := @$(BIN)/python -m compileall -q src
 BASE := @$(SKERRY) image build base >/dev/null
 
 .PHONY: help run test check bench test-vm keeper clean
@@ -41,6 +43,7 @@ run: ## set everything up, then run the quick start in a real sandbox
 
 test: ## set everything up, then run the tests (as root: they build real walls)
 	$(SETUP) test
+	$(COMPILED)
 	$(BASE)
 	$(SUDO) $(SIGNALS) $(BIN)/python -m pytest -m "not soak" $(AT_ONCE) $(ARGS)
 
