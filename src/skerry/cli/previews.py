@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ipaddress
 import re
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from skerry.cli import loop, talk
+from skerry.cli import talk
 from skerry.cli.session import Session, json_option, pass_session, sandbox_argument
 from skerry.errors import InvalidRequest, SkerryError
 from skerry.types import PreviewInfo, SandboxInfo, check_port
@@ -108,6 +107,8 @@ def forward(session: Session, sandbox: str, ports: tuple[str, ...]) -> None:
 
     Each is printed as it listens. Ctrl-C ends it.
     """
+    from skerry.cli import loop  # asyncio takes a moment to load, and no other command here needs it
+
     pairs = [_pair(text) for text in ports]
     found = session.sandbox(sandbox).known
     with contextlib.suppress(KeyboardInterrupt):
@@ -130,6 +131,8 @@ def _pair(text: str) -> Pair:
 
 
 async def _forward(session: Session, sandbox: SandboxInfo, pairs: list[Pair]) -> None:
+    import asyncio
+
     from skerry.client._async.client import AsyncClient
     from skerry.client._async.forward import AsyncForward
     from skerry.client._async.sandbox import AsyncSandbox
