@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -287,10 +288,11 @@ def test_a_stopped_sandbox_is_woken_by_its_preview(server: Server) -> None:
     with Sandbox(server=server.address, name=f"sleeper-{os.getpid()}") as sandbox:
         preview = sandbox.expose(8000)
         sandbox.stop()
-        asking = threading.Thread(target=lambda: ask(preview))
-        asking.start()
-        wait_until(lambda: sandbox.info().state == "running", "it to be woken")
-        asking.join(60)
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(ask, preview)
+            wait_until(lambda: sandbox.info().state == "running", "it to be woken")
+            serve_inside(sandbox, 8000)  # as a service of its own would start
+            assert asking.result(60)[0] == 200
         sandbox.delete()
 
 

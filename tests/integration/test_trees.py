@@ -166,7 +166,7 @@ def test_a_large_file_and_many_small_ones_go_both_ways_in_flat_memory(server: Se
     source, back = tmp_path / "a", tmp_path / "b"
     source.mkdir()
     with (source / "huge").open("wb") as file:
-        file.truncate(384 << 20)
+        file.truncate(192 << 20)
     for directory in range(10):
         (source / f"d{directory}").mkdir()
         for number in range(500):
@@ -180,12 +180,12 @@ def test_a_large_file_and_many_small_ones_go_both_ways_in_flat_memory(server: Se
     )
     assert server.process is not None
     before = memory_of(server.process.pid)
-    with Sandbox(limits=Limits(memory="256M"), server=server.address) as box:
+    with Sandbox(limits=Limits(memory="128M"), server=server.address) as box:
         command = ["python", "-c", program, box.id, server.address, str(source), str(back)]
         done = subprocess.run([sys.executable, *command[1:]], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 32 << 10, "KiB in the client"
     assert memory_of(server.process.pid) - before < 64 << 10
-    assert (back / "huge").stat().st_size == 384 << 20
+    assert (back / "huge").stat().st_size == 192 << 20
     assert sum(1 for _ in back.rglob("f*")) == 5_000
 
 
