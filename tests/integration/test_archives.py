@@ -7,16 +7,20 @@ import io
 import json
 import os
 import shutil
+import subprocess
 import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
+from archives import Item, folder, tar, zstandard
 from serving import Server, wait_until
 
-from skerry import Client, Sandbox, keeper
-from skerry.errors import InvalidRequest, NotFound
+from skerry import Client, Sandbox, Snapshot, keeper
+from skerry.engine import faults
+from skerry.errors import Conflict, Denied, InvalidRequest, NotFound
 from skerry.storage import ImageStore, LayerStore, image_digest
 from skerry.types import ImageInfo
 
@@ -98,3 +102,154 @@ def test_a_caller_who_leaves_ends_the_packing(server: Server) -> None:
     with server.http() as http, http.stream("GET", "/v1/images/export", params={"name": "base"}) as answer:
         assert answer.headers["content-type"] == "application/x-tar"
     wait_until(lambda: packers() == 0, "the packer to end")
+
+
+# -- in again ---------------------------------------------------------------------------------------------------------
+
+
+def on_disk(server: Server) -> tuple[set[str], list[str]]:
+    """Layers, and what an import has in hand."""
+    work = server.state_dir / "cache/imports"
+    return set(os.listdir(server.state_dir / "layers")), os.listdir(work) if work.exists() else []
+
+
+@pytest.fixture(scope="module")
+def lived(client: Client, small: str) -> Iterator[Snapshot]:
+    """A snapshot of a sandbox that was used."""
+    with Sandbox(small, env={"B": "2"}, server=client) as sandbox:
+        sandbox.files.write("/home/note", "mine", mode=0o640)
+        sandbox.files.link("note", "/home/link")
+        sandbox.files.write(os.fsdecode(b"/home/\xff"), "a name")
+        sandbox.files.write("/home/a/b/c", os.urandom(5000))
+        sandbox.files.remove("/home/a/b/c")
+        sandbox.files.chown("/home/note", "7:8")
+        made = sandbox.snapshot("lived")
+    yield made
+    made.delete()
+
+
+def test_a_snapshot_comes_back_as_it_was_and_sandboxes_start_from_it(
+    client: Client, lived: Snapshot, tmp_path: Path
+) -> None:
+    lived.export(tmp_path / "one.tar.zst")
+    back = Snapshot.import_(tmp_path / "one.tar.zst", "back", server=client)
+    assert lived.changes(back).changes == ()
+    assert (back.name, back.info.cwd, back.info.env, back.info.user) == ("back", "/home", {"A": "1"}, "root")
+    assert back.info.sandbox is None
+    back.export(tmp_path / "two.tar")
+    with open(tmp_path / "two.tar", "rb") as file:
+        again = Snapshot.import_(file, server=client)
+    assert again.info.layers == back.info.layers
+    with Sandbox(back, server=client) as sandbox:
+        assert sandbox.files.read_text("note") == "mine"
+        assert sandbox.run(["/tool", "--version"]).ok
+        with pytest.raises(Conflict, match=sandbox.id):
+            back.delete()
+    with pytest.raises(Conflict, match="back"):
+        Snapshot.import_(tmp_path / "two.tar", "back", server=client)
+    for snapshot in (again, back):
+        snapshot.delete()
+
+
+@pytest.mark.skipif(shutil.which("skopeo") is None, reason="skopeo is not installed: apt-get install skopeo")
+def test_what_skopeo_makes_of_it_comes_back_too(client: Client, lived: Snapshot, tmp_path: Path) -> None:
+    """Through Docker's form, and as a layout with a compressed layer."""
+    lived.export(tmp_path / "out.tar")
+    for form in ("docker-archive:{}:demo:1", "oci-archive:{}"):
+        target = tmp_path / "again.tar"
+        argv = ["skopeo", "--insecure-policy", "copy", "-q", f"oci-archive:{tmp_path}/out.tar", form.format(target)]
+        subprocess.run(argv, check=True, timeout=60)
+        back = Snapshot.import_(target, server=client)
+        assert lived.changes(back).changes == ()
+        assert back.info.env == {"A": "1"}
+        back.delete()
+        target.unlink()
+
+
+def test_an_image_comes_from_an_archive_or_a_directory(client: Client, server: Server, tmp_path: Path) -> None:
+    before = on_disk(server)
+    root = tmp_path / "root"
+    (root / "bin").mkdir(parents=True)
+    shutil.copy(keeper.binary(), root / "bin/tool")
+    os.link(root / "bin/tool", root / "bin/again")
+    (root / "l").symlink_to("/etc/shadow")
+    os.mkfifo(root / "pipe")
+    os.chown(root / "bin/tool", 7, 8)
+    (root / "bin/tool").chmod(0o4755)
+    made = client.images.import_(root, "local/dir:1")
+    with Sandbox("local/dir:1", server=client) as sandbox:
+        found = sandbox.files.stat("/bin/again")
+        assert (found.uid, found.gid, found.mode) == (7, 8, 0o4755)
+        assert sandbox.files.stat("/pipe").type == "fifo"
+        assert sandbox.run(["/bin/tool", "--version"]).ok
+        with pytest.raises(Conflict, match="in use"):
+            client.images.remove("local/dir:1")
+    with pytest.raises(Conflict, match="replace"):
+        client.images.import_(root, "local/dir:1")
+    notices: list[str] = []
+    archive = zstandard(tar(folder("x"), Item("dev/null", kind=tarfile.CHRTYPE), Item("x/y", b"1")))
+    other = client.images.import_(io.BytesIO(archive), "local/dir:1", replace=True, on_notice=notices.append)
+    assert other.layers != made.layers
+    assert [notice.split(":")[0] for notice in notices] == ["left out dev/null"]
+    client.images.remove("local/dir:1")
+    wait_until(lambda: on_disk(server) == before, "the layers to be collected")
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"", tar(Item("../x", b"1")), tar(Item("a", bytes(5000)))[:3000]])
+def test_what_is_no_archive_is_refused_and_leaves_nothing(client: Client, server: Server, body: bytes) -> None:
+    before = on_disk(server)
+    with pytest.raises(InvalidRequest, match="archive"):
+        Snapshot.import_(io.BytesIO(body), "bad", server=client)
+    with pytest.raises(NotFound):
+        Snapshot.get("bad", server=client)
+    assert on_disk(server) == before
+
+
+def test_who_leaves_in_the_middle_leaves_nothing(server: Server) -> None:
+    before = on_disk(server)
+
+    def half() -> Iterator[bytes]:
+        yield tar(Item("a", bytes(3 << 20)))[: 2 << 20]
+        wait_until(lambda: on_disk(server)[1], "the import to begin")
+        raise ConnectionAbortedError
+
+    with server.http() as http, pytest.raises(ConnectionAbortedError):
+        http.post("/v1/snapshots/import", content=half(), headers={"content-type": "application/x-tar"})
+    wait_until(lambda: on_disk(server) == before, "the half import to be gone")
+
+
+def test_who_may_import_what(client: Client, server: Server, tmp_path: Path) -> None:
+    token = client.tokens.create(scope="use", owner="other").secret
+    archive = tar(Item("a", b"1"))
+    with Client(server.address, token=token) as user:
+        with pytest.raises(Denied):
+            user.images.import_(io.BytesIO(archive), "mine")
+        mine = Snapshot.import_(io.BytesIO(archive), "mine", server=user)
+        assert mine.info.owner == "other"
+        with pytest.raises(Conflict, match="image"):
+            Snapshot.import_(io.BytesIO(archive), "base", server=user)
+        with pytest.raises(NotFound):
+            Snapshot.get("mine", server=client)
+        mine.delete()
+
+
+def test_a_server_killed_at_any_step_of_an_import_leaves_it_complete_or_gone(own_server: Server) -> None:
+    """Each one starts where the one before was killed, and is to be killed at the next step."""
+    headers, before = {"content-type": "application/x-tar"}, None
+    for last, point in zip((None, *faults.IMPORT), (*faults.IMPORT, ""), strict=True):
+        own_server.start(SKERRY_FAULT=point)
+        before = before or on_disk(own_server)
+        with own_server.http() as http:
+            there = http.get("/v1/snapshots/subject").status_code == 200
+            assert there == (last == "import.named")
+            if there:
+                http.delete("/v1/snapshots/subject").raise_for_status()
+            assert on_disk(own_server) == before
+            if point:
+                with pytest.raises(httpx.TransportError):
+                    http.post(
+                        "/v1/snapshots/import", params={"name": "subject"}, content=tar(Item(point, b"1")),
+                        headers=headers,
+                    )  # fmt: skip
+                assert own_server.process is not None
+                assert own_server.process.wait(10) == -9

@@ -73,6 +73,7 @@ def test_what_touches_the_host_is_the_admins() -> None:
     admin = {(route.method, route.path) for route in ROUTES if route.scope == "admin"}
     assert admin == {
         ("POST", "/v1/images"), ("POST", "/v1/images/from-snapshot"), ("POST", "/v1/images/pull"),
+        ("POST", "/v1/images/import"),
         ("POST", "/v1/images/prune"), ("POST", "/v1/images/verify"), ("DELETE", "/v1/images/{name:path}"),
         ("GET", "/v1/pool"), ("PUT", "/v1/pool"), ("DELETE", "/v1/pool"),
         ("POST", "/v1/tokens"), ("GET", "/v1/tokens"), ("DELETE", "/v1/tokens/{token}"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from skerry.storage import tree
 from skerry.storage.merged import merged
-from skerry.storage.ours import is_ours
+from skerry.storage.ours import SCAFFOLD, is_ours
 
 
 @contextmanager
@@ -52,7 +52,13 @@ def differences(before: list[Path], after: list[Path]) -> dict[str, str]:
     """The same as `changes` tells, by reading everything."""
     old, new = facts(before), facts(after)
     return {
-        **dict.fromkeys(old.keys() - new.keys(), "deleted"),
-        **dict.fromkeys(new.keys() - old.keys(), "added"),
+        **dict.fromkeys((path for path in old.keys() - new.keys() if not _is_scaffold(path, old)), "deleted"),
+        **dict.fromkeys((path for path in new.keys() - old.keys() if not _is_scaffold(path, new)), "added"),
         **{path: "modified" for path in old.keys() & new.keys() if old[path] != new[path]},
     }
+
+
+def _is_scaffold(path: str, found: dict[str, tuple[object, ...]]) -> bool:
+    inside = [below for below in found if below.startswith(f"{path}/")]
+    is_directory = stat.S_ISDIR(int(str(found[path][0])))
+    return path[1:].encode() in SCAFFOLD and is_directory and all(_is_scaffold(below, found) for below in inside)

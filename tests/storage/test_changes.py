@@ -176,6 +176,23 @@ def test_what_is_told_is_what_reading_everything_finds(base: Path, tmp_path: Pat
             assert told(changes(before, after)) == differences(before, after)
 
 
+def test_directories_that_the_wall_needs_are_told_only_with_something_in_them(tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for number, (step, expected) in enumerate(
+        (
+            (lambda root: None, {}),
+            (lambda root: (root / "run/pid").touch(), {"/run": "added", "/run/pid": "added"}),
+            (lambda root: (root / "var/x").mkdir(), {"/var": "added", "/var/x": "added"}),
+        )
+    ):
+        with written(tmp_path / str(number), [bare]) as root:
+            for directory in ("proc", "sys", "dev/pts", "run/skerry", "var/lib/skerry/journal"):
+                (root / directory).mkdir(parents=True)
+            step(root)
+        assert told(changes([bare], [tmp_path / str(number) / "upper", bare])) == expected
+
+
 def test_a_file_that_was_not_written_since_is_not_read_and_one_that_was_is(base: Path, tmp_path: Path) -> None:
     """As between two copies of one upper that keep inodes and times; a coincidence after the parting is read."""
     early, late = tmp_path / "early", tmp_path / "late"

@@ -13,6 +13,7 @@ import click
 
 from skerry._version import __version__
 from skerry.cli import (
+    archives,
     completion,
     doctor,
     events,
@@ -74,6 +75,7 @@ for command in (
     doctor.doctor, setup.setup, settings.config, completion.completion,
 ):  # fmt: skip
     skerry.add_command(command)
+archives.add(snapshots.snapshot, images.image)
 
 
 def run_and_exit() -> NoReturn:

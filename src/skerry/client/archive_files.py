@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import BinaryIO, Protocol
 
+from skerry.client import rootfs
+from skerry.client.content import open_host_file, pieces
 from skerry.client.landing import SingleFile
 from skerry.errors import InvalidRequest
 
@@ -80,3 +84,19 @@ def _zstd() -> _Compressor:
     else:
         from backports import zstd
     return zstd.ZstdCompressor()
+
+
+def source(given: HostFile) -> AbstractContextManager[Iterable[bytes]]:
+    """What to send of an archive, or of a directory as one. Its compression is read where it goes."""
+    if not isinstance(given, (str, os.PathLike)):
+        return nullcontext(pieces(given))
+    if os.path.isdir(given):
+        return nullcontext(rootfs.pieces(given))
+    return _read(given)
+
+
+@contextmanager
+def _read(path: str | os.PathLike[str]) -> Iterator[Iterable[bytes]]:
+    file, _ = open_host_file(path)
+    with file:
+        yield pieces(file)

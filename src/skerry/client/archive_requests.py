@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from skerry.client.frames import MEDIA_TYPE
-from skerry.client.requests import Request, parameters
+from skerry.client.requests import Body, Request, parameters
 from skerry.client.snapshot_requests import snapshot_path
+
+TAR = "application/x-tar"
 
 
 def export_image(name: str) -> Request:
@@ -13,3 +15,12 @@ def export_image(name: str) -> Request:
 
 def export_snapshot(ref: str) -> Request:
     return Request("GET", snapshot_path(ref, "export"), accept=MEDIA_TYPE, read_timeout=None)
+
+
+def import_image(name: str, replace: bool, archive: Body) -> Request:
+    query = parameters(name=name, replace="true" if replace else None)
+    return Request("POST", "/v1/images/import", query, archive, TAR, read_timeout=None)
+
+
+def import_snapshot(name: str | None, archive: Body) -> Request:
+    return Request("POST", "/v1/snapshots/import", parameters(name=name), archive, TAR, read_timeout=None)

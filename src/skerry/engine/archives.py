@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+import secrets
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
 
+from skerry.engine import plan
+from skerry.engine.faults import passed
 from skerry.engine.snapshots import Snapshots
-from skerry.errors import QuotaExceeded
+from skerry.errors import Conflict, QuotaExceeded, SkerryError
+from skerry.images.intake import Intake, Taken
 from skerry.images.layout import About
 from skerry.images.pack import Packing
-from skerry.types import Caller, ImageInfo, SnapshotInfo, Transfer
+from skerry.images.unpack import Bounds
+from skerry.storage import check_image_name, image_digest, tree
+from skerry.types import (
+    Caller,
+    ImageInfo,
+    ImportedImage,
+    ImportedSnapshot,
+    SnapshotInfo,
+    Transfer,
+    check_name,
+    parse_size,
+)
 
+T = TypeVar("T")
 AT_ONCE = 4  # each is a process that reads as fast as it can
 
 
@@ -41,6 +62,16 @@ class Archives:
         self._snapshots = snapshots
         self._under_way = 0
 
+    async def recover(self) -> None:
+        """Once, before anything else: clears what a server that was killed left of its imports."""
+        await asyncio.to_thread(tree.remove, self._place)
+
+    @property
+    def _place(self) -> Path:
+        return self._snapshots.host.settings.state_dir / "cache" / "imports"
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
     async def snapshot(self, caller: Caller, ref: str) -> Export:
         return await self._export(self._snapshots.find(caller, ref))
 
@@ -56,8 +87,109 @@ class Archives:
                 name=source.name, created_at=source.created_at, user=source.user, cwd=source.cwd, env=source.env,
                 entrypoint=source.entrypoint, cmd=source.cmd,
             )  # fmt: skip
-            packing = await asyncio.to_thread(Packing, paths, about)
-            return Export(packing, stack.pop_all())
+            starting = asyncio.ensure_future(asyncio.to_thread(Packing, paths, about))
+            try:
+                return Export(await asyncio.shield(starting), stack.pop_all())
+            except asyncio.CancelledError:
+                starting.add_done_callback(_nobody_wants)
+                raise
+
+    # -- in -----------------------------------------------------------------------------------------------------------
+
+    async def import_snapshot(self, caller: Caller, name: str | None, chunks: AsyncIterator[bytes]) -> ImportedSnapshot:
+        check_name(name)
+        self._snapshots.check_name(caller.owner, name)
+
+        async def enter(taken: Taken) -> ImportedSnapshot:
+            info = await self._info(caller, name, taken)
+            await self._snapshots.enter(info)
+            return ImportedSnapshot(snapshot=info, notices=taken.notices)
+
+        return await self._import(chunks, enter)
+
+    async def import_image(
+        self, caller: Caller, name: str, replace: bool, chunks: AsyncIterator[bytes]
+    ) -> ImportedImage:
+        check_image_name(name)
+        self._check_free(caller, name, replace)
+
+        async def enter(taken: Taken) -> ImportedImage:
+            self._check_free(caller, name, replace)
+            info = await self._info(caller, None, taken)
+            image = await self._snapshots.images.keep(info, name, base=True)
+            return ImportedImage(image=image, notices=taken.notices)
+
+        return await self._import(chunks, enter)
+
+    def _check_free(self, caller: Caller, name: str, replace: bool) -> None:
+        if self._snapshots.table.named(caller.owner, name):
+            raise Conflict(f"there is a snapshot named {name!r}", hint="choose another name", details={"name": name})
+        if not replace and any(image.name == name for image in self._snapshots.images.list()):
+            raise Conflict(
+                f"there is an image named {name!r}", hint="choose another name, or replace it", details={"name": name}
+            )
+
+    async def _info(self, caller: Caller, name: str | None, taken: Taken) -> SnapshotInfo:
+        store, env = self._snapshots.host.layers, taken.env or {}
+        own = await asyncio.to_thread(lambda: sum(map(store.size, taken.layers)))
+        digest = image_digest(taken.layers, env, taken.user, taken.cwd, taken.entrypoint, taken.cmd)
+        return SnapshotInfo(
+            id=plan.new_id("sn-"), digest=digest, layers=taken.layers, created_at=time.time(), name=name,
+            owner=caller.owner, own=own, user=taken.user, cwd=taken.cwd, env=env, entrypoint=taken.entrypoint,
+            cmd=taken.cmd,
+        )  # fmt: skip
+
+    async def _import(self, chunks: AsyncIterator[bytes], enter: Callable[[Taken], Awaitable[T]]) -> T:
+        """A caller who leaves in the middle leaves nothing; one who leaves when all has been read may still get it."""
+        over = threading.Event()
+        source, sink = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(source, True)
+        with ExitStack() as stack:
+            stack.callback(os.close, sink)
+            work = asyncio.ensure_future(self._snapshots.grip.uncut(self._take_in(source, over, enter)))
+            work.add_done_callback(lambda done: done.cancelled() or done.exception())
+            try:
+                await _feed(sink, chunks)
+                stack.close()
+                return await work
+            except BaseException:
+                over.set()
+                raise
+
+    async def _take_in(self, source: int, over: threading.Event, enter: Callable[[Taken], Awaitable[T]]) -> T:
+        try:
+            with ExitStack() as stack:
+                stack.callback(os.close, source)
+                self._begin(stack)
+                taken = await asyncio.to_thread(self._intake(stack, over).run, source)
+                if over.is_set():
+                    raise _left()
+                answer = await enter(taken)
+        except BaseException:
+            await self._snapshots.images.collect()  # what it had added, and nothing names
+            raise
+        passed("import.named")
+        return answer
+
+    def _intake(self, stack: ExitStack, over: threading.Event) -> Intake:
+        host, loop = self._snapshots.host, asyncio.get_running_loop()
+
+        def pin(layer: str) -> None:
+            """From its thread, while it holds the store: whoever collects asks this loop later."""
+            loop.call_soon_threadsafe(lambda: stack.enter_context(self._snapshots.pinned(layer)))
+
+        def check() -> None:
+            if over.is_set():
+                raise _left()
+
+        return Intake(
+            host.layers,
+            tree.private_directory(self._place) / secrets.token_hex(8),
+            bounds=Bounds(reserve=parse_size(host.settings["storage.reserve"])),
+            pinned=pin,
+            passed=passed,
+            check=check,
+        )
 
     def _begin(self, stack: ExitStack) -> None:
         if self._under_way >= AT_ONCE:
@@ -67,3 +199,35 @@ class Archives:
 
     def _end(self) -> None:
         self._under_way -= 1
+
+
+def _nobody_wants(starting: asyncio.Future[Packing]) -> None:
+    if not starting.cancelled() and starting.exception() is None:
+        starting.result().close()
+
+
+def _left() -> SkerryError:
+    return SkerryError("whoever sent the archive has gone")
+
+
+async def _feed(sink: int, chunks: AsyncIterator[bytes]) -> None:
+    """Into the pipe, at the reader's speed; one that reads no more has its reasons, and tells them."""
+    async for chunk in chunks:
+        view = memoryview(chunk)
+        while view:
+            try:
+                view = view[os.write(sink, view) :]
+            except BlockingIOError:
+                await _writable(sink)
+            except BrokenPipeError:
+                return
+
+
+async def _writable(sink: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_writer(sink, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_writer(sink)

@@ -133,6 +133,7 @@ class Engine:
         self._lives.update(await recovery.recover(self.host))
         await self.snapshots.sweep()
         await self.images.recover()
+        await self.archives.recover()
         await self.previews.begin(self.database, self.doors.tell)
         self.doors.renew = self.previews.greet
         self.previews.greet()

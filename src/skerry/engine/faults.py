@@ -21,7 +21,8 @@ UNSNAPSHOT = ("unsnapshot.row", "unsnapshot.layers")
 PULL = ("pull.manifest", "pull.blob", "pull.tree", "pull.layer", "pull.image")
 FORK = ("fork.captured", "fork.rows", "fork.unit", "fork.started", "fork.running")
 ROLLBACK = ("rollback.unit", "rollback.row", "rollback.old")
-POINTS = LIFE + SLEEP + SNAPSHOT + UNSNAPSHOT + FORK + ROLLBACK + PULL
+IMPORT = ("import.archive", "import.layer", "import.named")
+POINTS = LIFE + SLEEP + SNAPSHOT + UNSNAPSHOT + FORK + ROLLBACK + PULL + IMPORT
 
 
 def passed(name: str) -> None:

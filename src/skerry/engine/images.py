@@ -93,9 +93,10 @@ class Images:
         self._store.remove(image.name)
         await self.collect()
 
-    async def keep(self, info: SnapshotInfo, name: str) -> ImageInfo:
-        """A snapshot's files and settings as an image, in place of one of that name. They stay the snapshot's too."""
-        if name == "base":
+    async def keep(self, info: SnapshotInfo, name: str, *, base: bool = False) -> ImageInfo:
+        """A snapshot's files and settings as an image, in place of one of that name. They stay the snapshot's too.
+        `base`: it may be Skerry's own, from another host."""
+        if name == "base" and not base:
             raise Conflict("the image base is Skerry's own", hint="choose another name")
         size = await asyncio.to_thread(lambda: sum(map(self._layers.size, info.layers)))
         image = ImageInfo(

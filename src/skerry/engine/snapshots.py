@@ -100,7 +100,7 @@ class Snapshots:
     async def _take(self, live: Live, wish: Wish) -> SnapshotInfo:
         if (there := self._taken_before(wish)) is not None:
             return there
-        self._check_name(wish.owner, wish.request.name)
+        self.check_name(wish.owner, wish.request.name)
         await self._make_room(wish.owner)
         async with self.captured(live, durable=True) as captured:
             if (there := self._taken_before(wish)) is not None:  # meanwhile
@@ -188,13 +188,19 @@ class Snapshots:
             ready.set_result(captured)
             await over.wait()
 
-    def _check_name(self, owner: str, name: str | None) -> None:
+    def check_name(self, owner: str, name: str | None) -> None:
         if name is None:
             return
         if self.table.named(owner, name):
             raise taken(name)
         if name == "base" or any(image.name == name for image in self._images.list()):
             raise Conflict(f"there is an image named {name!r}", hint="choose another name", details={"name": name})
+
+    async def enter(self, info: SnapshotInfo) -> None:
+        """One that came from elsewhere; its layers are in the store, and pinned."""
+        await self._make_room(info.owner)
+        self.check_name(info.owner, info.name)
+        self.table.insert(info)
 
     async def _make_room(self, owner: str) -> None:
         """Steps of builds make room for what is asked for by hand: they can be made again."""
@@ -329,6 +335,10 @@ class Snapshots:
     def _users(self, info: SnapshotInfo) -> builtins.list[str]:
         """What would lose its ground with it: sandboxes, images, snapshots that were taken of such sandboxes."""
         layer = info.layers[0]
+        if info.sandbox is None:  # from elsewhere: what has its layers by chance has them for itself
+            names = (info.id, info.name)
+            begun = [one.row for one in self._on(layer) if one.row.spec.image in names and one.row.owner == info.owner]
+            return [f"sandbox {row.name or row.id}" for row in begun]
         sandboxes = [f"sandbox {one.row.name or one.row.id}" for one in self._on(layer)]
         snapshots = [f"snapshot {one.name or one.id}" for one in self.table.on(layer) if one.id != info.id]
         images = [f"image {image.name}" for image in self._images.list() if layer in image.layers]

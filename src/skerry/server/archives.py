@@ -1,4 +1,4 @@
-"""/v1/images/export, /v1/snapshots/{snapshot}/export: file systems as archives that other tools read."""
+"""/v1/images/{export,import}, /v1/snapshots/…: file systems as archives that other tools read and write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from skerry.server.answers import FRAMES, TAR, Stream, error_body
 from skerry.server.call import Call, Nothing
 from skerry.server.frames import Frames
 from skerry.server.snapshots import ref_of
-from skerry.types import Value
+from skerry.types import ImportedImage, ImportedSnapshot, Value
 
 if TYPE_CHECKING:
     from skerry.engine.archives import Export
@@ -30,6 +30,28 @@ async def export_image(call: Call[ImageQuery, Nothing]) -> Stream:
 async def export_snapshot(call: Call[Nothing, Nothing]) -> Stream:
     wish = call.accepts(TAR, FRAMES)
     return _stream(wish, await call.engine.archives.snapshot(call.caller, ref_of(call)))
+
+
+class ImportQuery(Value, frozen=True, kw_only=True):
+    """`name`: of the image to be. `replace`: also if there is one of that name."""
+
+    name: str
+    replace: bool = False
+
+
+class ImportSnapshotQuery(Value, frozen=True, kw_only=True):
+    """`name`: of the snapshot to be; it needs none."""
+
+    name: str | None = None
+
+
+async def import_image(call: Call[ImportQuery, Nothing]) -> ImportedImage:
+    name, replace = call.query.name, call.query.replace
+    return await call.with_body(lambda body: call.engine.archives.import_image(call.caller, name, replace, body))
+
+
+async def import_snapshot(call: Call[ImportSnapshotQuery, Nothing]) -> ImportedSnapshot:
+    return await call.with_body(lambda body: call.engine.archives.import_snapshot(call.caller, call.query.name, body))
 
 
 def _stream(wish: str, export: Export) -> Stream:

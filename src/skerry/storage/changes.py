@@ -19,7 +19,7 @@ from skerry.errors import InvalidRequest
 from skerry.storage import tree
 from skerry.storage.content import same_content
 from skerry.storage.merged import merged
-from skerry.storage.ours import is_ours
+from skerry.storage.ours import SCAFFOLD, is_ours
 from skerry.types import Change, Changes
 
 MOST = 100_000
@@ -108,6 +108,8 @@ class _Comparison:
         os.close(fd)
 
     def _whole(self, kind: Kind, parent: int, name: bytes, place: _Place, found: os.stat_result) -> Iterator[Found]:
+        if _is_scaffold(parent, name, place.prefix + name):
+            return
         yield place.prefix + name, kind, found
         if stat.S_ISDIR(found.st_mode):
             yield from self._inside(kind, parent, name, place)
@@ -117,7 +119,8 @@ class _Comparison:
             fd = self._opened(stack, parent, name)
             for entry in tree.below(fd, place.prefix + name + b"/", place.depth + 1, is_ours):
                 self._check()
-                yield entry.path, kind, entry.stat
+                if not _is_scaffold(entry.parent, entry.name, entry.path):
+                    yield entry.path, kind, entry.stat
 
     def _same(self, place: _Place, name: bytes, old: os.stat_result, new: os.stat_result) -> bool:
         """Times don't count: a file that was touched, or rewritten as it was, is the same."""
@@ -212,6 +215,21 @@ def _rearranges(parent: int, name: bytes, found: os.stat_result) -> bool:
     if not stat.S_ISDIR(found.st_mode):
         return True
     return any(attribute in _REARRANGED for attribute, _ in tree.xattrs(parent, name))
+
+
+def _is_scaffold(parent: int, name: bytes, path: bytes) -> bool:
+    """A directory that was made for the sandbox, and that nobody has put anything into."""
+    if path not in SCAFFOLD:
+        return False
+    try:
+        fd = tree.open_directory(parent, name)
+    except OSError:  # something else is there
+        return False
+    try:
+        inside = ((one, path + b"/" + one) for one in tree.names(fd))
+        return all(is_ours(below) or _is_scaffold(fd, one, below) for one, below in inside)
+    finally:
+        os.close(fd)
 
 
 def _look(parent: int, name: bytes) -> os.stat_result | None:

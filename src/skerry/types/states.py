@@ -6,6 +6,7 @@ import re
 from typing import Literal
 
 from skerry.errors import InvalidRequest
+from skerry.types.host import ImageInfo
 from skerry.types.values import ENV_MOST, Answer, Value, check_env, check_name, check_path, check_text, check_user
 
 FORKS_MOST = 100
@@ -113,6 +114,20 @@ class Changes(Answer, frozen=True, kw_only=True):
 
     changes: tuple[Change, ...]
     truncated: bool = False
+
+
+class ImportedSnapshot(Answer, frozen=True, kw_only=True):
+    """`notices`: what of the archive was left out, and why."""
+
+    snapshot: SnapshotInfo
+    notices: tuple[str, ...] = ()
+
+
+class ImportedImage(Answer, frozen=True, kw_only=True):
+    """The same of an image."""
+
+    image: ImageInfo
+    notices: tuple[str, ...] = ()
 
 
 class PoolImage(Answer, frozen=True, kw_only=True):

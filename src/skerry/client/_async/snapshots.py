@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from skerry.client import archive_requests
@@ -70,6 +71,20 @@ class AsyncSnapshot:
         request = requests.list_all(kind, key) if ref is None else requests.of(ref)
         answer = await client.value(request, SnapshotList)
         return [cls(client, info) for info in answer.snapshots if kind in (None, info.kind)]
+
+    @classmethod
+    async def import_(
+        cls,
+        source: HostFile,
+        name: str | None = None,
+        *,
+        on_notice: Callable[[str], None] | None = None,
+        server: str | AsyncClient | None = None,
+    ) -> AsyncSnapshot:
+        """A new one of an archive (what `export`, `docker save` or skopeo wrote, or a root file system as a tar; all
+        of them also compressed) or of a directory of this host. `on_notice` hears what was left out, and why."""
+        client = server if isinstance(server, AsyncClient) else AsyncClient(server)
+        return cls(client, await archives.import_snapshot(client, name, source, on_notice))
 
     async def changes(self, to: str | AsyncSnapshot | AsyncSandbox | None = None) -> Changes:
         """The paths that were added, modified or deleted from this snapshot to another point: another snapshot, a

@@ -40,6 +40,13 @@ class Images:
         read. A path that ends in .gz or .zst is compressed so."""
         return archives.export(self._client, archive_requests.export_image(name), target)
 
+    def import_(
+        self, source: HostFile, name: str, *, replace: bool = False, on_notice: Callable[[str], None] | None = None
+    ) -> ImageInfo:
+        """A new one of an archive (what `export`, `docker save` or skopeo wrote, or a root file system as a tar; all
+        of them also compressed) or of a directory of this host. `on_notice` hears what was left out, and why."""
+        return archives.import_image(self._client, name, replace, source, on_notice)
+
     def build(self, name: str = "base", *, rebuild: bool = False) -> ImageInfo:
         """Make an image, with its progress on stderr. One that is there already is given as it is, unless this version
         of Skerry makes it otherwise."""

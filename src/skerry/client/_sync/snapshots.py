@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from skerry.client import archive_requests
@@ -71,6 +72,20 @@ class Snapshot:
         request = requests.list_all(kind, key) if ref is None else requests.of(ref)
         answer = client.value(request, SnapshotList)
         return [cls(client, info) for info in answer.snapshots if kind in (None, info.kind)]
+
+    @classmethod
+    def import_(
+        cls,
+        source: HostFile,
+        name: str | None = None,
+        *,
+        on_notice: Callable[[str], None] | None = None,
+        server: str | Client | None = None,
+    ) -> Snapshot:
+        """A new one of an archive (what `export`, `docker save` or skopeo wrote, or a root file system as a tar; all
+        of them also compressed) or of a directory of this host. `on_notice` hears what was left out, and why."""
+        client = server if isinstance(server, Client) else Client(server)
+        return cls(client, archives.import_snapshot(client, name, source, on_notice))
 
     def changes(self, to: str | Snapshot | Sandbox | None = None) -> Changes:
         """The paths that were added, modified or deleted from this snapshot to another point: another snapshot, a

@@ -1,0 +1,56 @@
+"""Changes, export and import, from the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from archives import Item, device, folder, tar
+from cli.calling import skerry
+from serving import Server
+
+from skerry import Client, Sandbox, Snapshot
+
+
+@pytest.fixture(scope="module")
+def brought(server: Server) -> Iterator[str]:
+    """A snapshot that came in by stdin."""
+    archive = tar(folder("home"), Item("home/note", b"mine"), device("dev/null"))
+    done = skerry("snapshot", "import", "-", "brought", server=server.address, stdin=archive)
+    assert (done.returncode, done.stdout) == (0, b"brought\n")
+    assert done.stderr == b"left out dev/null: it is a device\n"
+    yield "brought"
+    with Client(server.address) as client:
+        Snapshot.get("brought", server=client).delete()
+
+
+def test_what_changed_is_told_line_by_line(server: Server, brought: str) -> None:
+    with Sandbox(brought, server=server.address) as sandbox:
+        sandbox.files.write("/home/note", "other")
+        sandbox.files.write("/home/\x1b[2J", "hostile")
+        done = skerry("snapshot", "changes", brought, sandbox.id, server=server.address)
+        assert done.stdout.decode().splitlines() == ["A /home/\\x1b[2J", "M /home/note"]
+        told = json.loads(skerry("snapshot", "changes", "--json", brought, sandbox.id, server=server.address).stdout)
+        assert {"path": "/home/note", "kind": "modified", "type": "file", "raw_path": None} in told["changes"]
+    done = skerry("snapshot", "changes", brought, server=server.address)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"hint: name another" in done.stderr
+
+
+def test_an_archive_goes_from_one_command_to_another(server: Server, brought: str, tmp_path: Path) -> None:
+    done = skerry("snapshot", "export", brought, "-", server=server.address)
+    assert done.returncode == 0
+    assert done.stderr == b"wrote 1 files, 4\n"
+    made = skerry("image", "import", "-", "local/x", server=server.address, stdin=done.stdout)
+    assert made.stdout.startswith(b"local/x sha256:")
+    again = skerry("image", "import", "-", "local/x", server=server.address, stdin=done.stdout)
+    assert (again.returncode, again.stdout) == (2, b"")
+    file = str(tmp_path / "x.tar.zst")
+    assert skerry("-q", "image", "export", "local/x", file, server=server.address).stderr == b""
+    told = json.loads(skerry("image", "import", "--replace", "--json", file, "local/x", server=server.address).stdout)
+    assert told["name"] == "local/x"
+    assert skerry("image", "rm", "local/x", server=server.address).returncode == 0
+    nothing = skerry("image", "import", str(tmp_path / "nothing"), "local/x", server=server.address)
+    assert (nothing.returncode, b"No such file" in nothing.stderr) == (2, True)
