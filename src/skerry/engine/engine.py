@@ -356,6 +356,7 @@ class Engine:
             self.previews.gone(live.row.id)
             self.network.gone(live.row.id)
             await self.snapshots.gone(live.row)
+            self.pool.look()
             log.info("deleted", extra={"sandbox": live.row.id})
 
     async def _awake(self, live: Live, asked: bool = False) -> None:

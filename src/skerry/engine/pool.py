@@ -43,6 +43,7 @@ class Shelf:
     making: int = 0
     hits: int = 0
     misses: int = 0
+    uses: int = 0
     used_at: float | None = None
     idle: asyncio.Event = field(default_factory=asyncio.Event)  # none is in the making
 
@@ -52,6 +53,11 @@ class Shelf:
     @property
     def recent(self) -> bool:
         return self.used_at is not None and time.monotonic() - self.used_at < RECENT_S
+
+    @property
+    def worthwhile(self) -> bool:
+        """A snapshot is from its second use on: the steps of a build are used once."""
+        return self.recent and (self.uses > 1 or not any(layer.startswith("snap:") for layer in self.spec.layers))
 
 
 class Pool:
@@ -105,7 +111,7 @@ class Pool:
         if self._closing or not claims.possible(row.spec):
             return None
         shelf = self._shelf(row.spec.image, row.spec)
-        shelf.used_at, self._drained = self._touched, False
+        shelf.used_at, shelf.uses, self._drained = self._touched, shelf.uses + 1, False
         self._due.set()
         for live in shelf.ready:
             if claims.fits(self._host, live, row.spec) and not self._host.rows.is_named(row):
@@ -120,6 +126,10 @@ class Pool:
         ready = list(self.lives())
         for live in ready[: max(self._live() + len(ready) + more - self._settings["max.sandboxes"], 0)]:
             self.drop(live)
+
+    def look(self) -> None:
+        """There may be room again."""
+        self._due.set()
 
     def drop(self, live: Live) -> None:
         """It is of no use any more."""
@@ -215,7 +225,7 @@ class Pool:
         for shelf in sorted(
             self._shelves.values(), key=lambda s: (self._always(s.image), s.used_at or 0), reverse=True
         ):
-            usual = self._settings["pool.size"] if shelf.recent or self._always(shelf.image) else 0
+            usual = self._settings["pool.size"] if shelf.worthwhile or self._always(shelf.image) else 0
             wanted[shelf] = min(self._wishes.get(shelf.image, usual), left)
             left -= wanted[shelf]
         return wanted
