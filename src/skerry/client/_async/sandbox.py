@@ -98,9 +98,9 @@ class AsyncSandbox:
             network = asking(network)
         wish = described(image, name, env, labels, limits, network, lifecycle, options)
         self._begin(wish, None, server, secrets, on_unknown)
-        self._recipe = recipe_of(image)  # of an image that has to be built first
+        self._described = image if recipe_of(image) is not None else None  # an image that has to be built first
 
-    _recipe: Any
+    _described: Any
 
     def _begin(
         self,
@@ -123,7 +123,7 @@ class AsyncSandbox:
         self.asking: builtins.list[AsyncAsking] = []  # callbacks that answer questions for it
         self._secrets = secrets
         self._on_unknown = on_unknown
-        self._recipe = None
+        self._described = None
 
     @classmethod
     def _of(cls, info: SandboxInfo, client: AsyncClient, *, shared: bool) -> AsyncSandbox:
@@ -138,7 +138,7 @@ class AsyncSandbox:
         if self._info is not None or self._wish is None:
             raise Conflict(f"sandbox {self.id} is made already")
         wish = await backend.in_thread(with_what_is_here, self._wish, self._secrets)
-        if self._recipe is not None:
+        if self._described is not None:
             wish = structs.replace(wish, image=await self._build())
         try:
             self._info = await self._make(wish)
@@ -155,7 +155,8 @@ class AsyncSandbox:
         from skerry.client._async.building import AsyncBuilder  # which most never need
         from skerry.client.building.options import BuildOptions
 
-        return (await AsyncBuilder(self.client, AsyncSandbox, BuildOptions()).build(self._recipe)).id
+        options = BuildOptions(network=getattr(self._described, "network", None))
+        return (await AsyncBuilder(self.client, AsyncSandbox, options).build(self._described.recipe)).id
 
     async def _answer_questions(self) -> None:
         if self._on_unknown is not None:

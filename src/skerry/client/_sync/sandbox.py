@@ -99,9 +99,9 @@ class Sandbox:
             network = asking(network)
         wish = described(image, name, env, labels, limits, network, lifecycle, options)
         self._begin(wish, None, server, secrets, on_unknown)
-        self._recipe = recipe_of(image)  # of an image that has to be built first
+        self._described = image if recipe_of(image) is not None else None  # an image that has to be built first
 
-    _recipe: Any
+    _described: Any
 
     def _begin(
         self,
@@ -124,7 +124,7 @@ class Sandbox:
         self.asking: builtins.list[Asking] = []  # callbacks that answer questions for it
         self._secrets = secrets
         self._on_unknown = on_unknown
-        self._recipe = None
+        self._described = None
 
     @classmethod
     def _of(cls, info: SandboxInfo, client: Client, *, shared: bool) -> Sandbox:
@@ -139,7 +139,7 @@ class Sandbox:
         if self._info is not None or self._wish is None:
             raise Conflict(f"sandbox {self.id} is made already")
         wish = backend.in_thread(with_what_is_here, self._wish, self._secrets)
-        if self._recipe is not None:
+        if self._described is not None:
             wish = structs.replace(wish, image=self._build())
         try:
             self._info = self._make(wish)
@@ -156,7 +156,8 @@ class Sandbox:
         from skerry.client._sync.building import Builder  # which most never need
         from skerry.client.building.options import BuildOptions
 
-        return (Builder(self.client, Sandbox, BuildOptions()).build(self._recipe)).id
+        options = BuildOptions(network=getattr(self._described, "network", None))
+        return (Builder(self.client, Sandbox, options).build(self._described.recipe)).id
 
     def _answer_questions(self) -> None:
         if self._on_unknown is not None:
