@@ -22,7 +22,8 @@ PULL = ("pull.manifest", "pull.blob", "pull.tree", "pull.layer", "pull.image")
 FORK = ("fork.captured", "fork.rows", "fork.unit", "fork.started", "fork.running")
 ROLLBACK = ("rollback.unit", "rollback.row", "rollback.old")
 IMPORT = ("import.archive", "import.layer", "import.named")
-POINTS = LIFE + SLEEP + SNAPSHOT + UNSNAPSHOT + FORK + ROLLBACK + PULL + IMPORT
+BUILD = ("build.image",)
+POINTS = LIFE + SLEEP + SNAPSHOT + UNSNAPSHOT + FORK + ROLLBACK + PULL + IMPORT + BUILD
 
 
 def passed(name: str) -> None:

@@ -105,6 +105,7 @@ class Images:
         )  # fmt: skip
         before = {layer for other in self._store.list() if other.name == name for layer in other.layers}
         self._store.put(image)
+        faults.passed("build.image")
         if gone := before - set(image.layers):
             await self.vacate(gone)
             await self.collect()
