@@ -76,8 +76,8 @@ class Driver(Protocol):
         caller freezes the sandbox for the length of this call and no longer."""
 
     def keep(self, token: str, name: str, *, durable: bool = True) -> None:
-        """Makes a captured unit a snapshot of that name, without what the keeper wrote. A `durable` one outlasts a power
-        cut once this has returned."""
+        """Makes a captured unit a snapshot of that name, without what the keeper wrote. A `durable` one outlasts a
+        power cut once this has returned."""
 
     def discard(self, token: str) -> None:
         """Forgets a captured unit; one that was kept or discarded already is fine."""

@@ -1,0 +1,60 @@
+"""Attacks by what is left in a snapshot, for those who start from it, fork it, or go back to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from attacks.test_roots import DEEP, LIMITS
+from serving import Server
+
+from skerry import Client, Sandbox, Secret, Snapshot
+from skerry.errors import SandboxUnavailable
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.address) as made:
+        yield made
+
+
+def test_a_link_above_a_mount_is_refused_wherever_the_tree_comes_to_life_again(client: Client, server: Server) -> None:
+    with Sandbox(limits=LIMITS, server=client) as sandbox:
+        good = sandbox.snapshot()
+        sandbox.run("mv /run /run-old && ln -s /etc /run", user="root", check=True)
+        bad = sandbox.snapshot()
+        for act in (lambda: Sandbox.create(bad, server=client), lambda: sandbox.fork(2), lambda: sandbox.rollback(bad)):
+            with pytest.raises(SandboxUnavailable, match="/run"):
+                act()
+        assert [one.id for one in Sandbox.list(server=client)] == [sandbox.id]
+        assert sandbox.info().state == "stopped"
+        sandbox.rollback(good)
+        sandbox.resume()
+        assert sandbox.run("test ! -L /run && echo there").stdout == "there\n"
+    for snapshot in (good, bad):
+        snapshot.delete()
+
+
+def test_no_tree_is_too_deep_to_be_kept_copied_and_dropped(client: Client, server: Server) -> None:
+    before = {path.name for path in (server.state_dir / "pool" / "s").iterdir()}
+    with Sandbox(limits=LIMITS, server=client) as sandbox:
+        assert sandbox.run(["python3", "-c", DEEP], user="root").ok
+        snapshot = sandbox.snapshot("deep")
+        assert Snapshot.get("deep", server=client).id == snapshot.id  # which measures it, as far as that goes
+        (fork,) = sandbox.fork()
+        assert fork.run("ls -d /var/tmp/d* | wc -l").stdout == "1\n"
+        fork.delete()
+    snapshot.delete()
+    assert {path.name for path in (server.state_dir / "pool" / "s").iterdir()} == before
+
+
+def test_a_secret_does_not_travel_in_a_snapshot(client: Client) -> None:
+    secret = Secret("TOKEN", hosts=["api.example.com"], value="x" * 40)
+    with Sandbox(secrets=[secret], server=client) as sandbox:
+        placeholder = sandbox.run("echo $TOKEN > /workspace/kept; echo $TOKEN").stdout
+        snapshot = sandbox.snapshot()
+        with Sandbox(snapshot, server=client) as other:
+            assert other.run("env | grep TOKEN").stdout == ""
+            assert other.known.secrets == ()
+            assert other.run("cat /workspace/kept").stdout == placeholder  # which is worth nothing there
+    snapshot.delete()

@@ -1,0 +1,52 @@
+"""Snapshots of snapshots of snapshots: a stack of layers grows no higher than is good for a mount."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from serving import Server
+
+SCRIPT = """
+import asyncio
+from skerry.config import load
+from skerry.engine import snapshots
+from skerry.engine.engine import Engine
+from skerry.types import Caller, CreateRequest, RunRequest, SnapshotRequest
+
+snapshots.LAYERS_MOST = 3
+me = Caller(owner="local", scope="admin")
+
+async def main():
+    engine = Engine(load())
+    await engine.open()
+    image, taken, heights = "base", [], []
+    for number in range(5):
+        info = await engine.create(me, CreateRequest(image=image))
+        heights.append(len(engine._lives[info.id].row.spec.layers))
+        line = f"touch /workspace/{number}; ls /workspace; sync"
+        run = await engine.processes.run(me, info.id, RunRequest(cmd=line))
+        seen = (await engine.processes.collect(run)).stdout.split()
+        taken.append(await engine.snapshots.take(me, info.id, SnapshotRequest()))
+        image = taken[-1].id
+        await engine.delete(me, info.id)
+    for snapshot in reversed(taken):
+        await engine.snapshots.delete(me, snapshot.id)
+    left = engine.host.driver.snapshots()
+    await engine.close()
+    print(heights, seen, left)
+
+asyncio.run(main())
+"""
+
+
+def test_above_a_height_a_start_copies_the_topmost_layer_instead_of_stacking_on_it(house: Server) -> None:
+    house.end()
+    out = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env={**os.environ, "SKERRY_STATE_DIR": str(house.state_dir), "SKERRY_POOL_SIZE": "0"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    house.start()
+    assert out.stdout == "[1, 2, 3, 3, 3] ['0', '1', '2', '3', '4'] set()\n", out.stderr
