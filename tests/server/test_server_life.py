@@ -97,10 +97,10 @@ def test_nobody_else_on_the_host_can_open_the_socket(server: Server) -> None:
 
 
 def test_an_idle_server_leaves_once_it_is_empty(own_server: Server) -> None:
-    server = own_server.start("--idle-exit", "500ms")
-    with server.http() as http:
+    with own_server.start().http() as http:
         box = http.post("/v1/sandboxes", json={}).json()["id"]
-    wait_until(lambda: '"event":"listening"' in server.tail(), "the log")
+    own_server.end()
+    server = own_server.start("--idle-exit", "500ms")
     with pytest.raises(TimeoutExpired):
         server.process.wait(1.5)  # type: ignore[union-attr]
     with server.http() as http:

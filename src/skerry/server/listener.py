@@ -133,8 +133,9 @@ async def _run(listeners: list[Listener], control: Control, path: Path, ready: R
         for listener in listeners:
             group.create_task(listener.serve(sockets=[listener.socket]))
         try:
-            for listener in listeners:
-                await listener.up.wait()
+            with control.request():  # nobody can ask before: until then it is not idle
+                for listener in listeners:
+                    await listener.up.wait()
             log.info("listening", extra={"addresses": control.addresses})
             if ready is not None:
                 ready(control.addresses)
