@@ -36,8 +36,8 @@ DOCKER = {
     CONFIG: "application/vnd.docker.container.image.v1+json",
     LAYER: "application/vnd.docker.image.rootfs.diff.tar.gzip",
 }
-USER, PASSWORD = "reader", "open sesame"
-_BCRYPT = "$2b$04$HqTBtNDVKbAEi/kcX8x5Vu/T4cI5thRrSmo9U5f7WLnMRdg3dOe5i"
+USER, PASSWORD = "reader", "plover-xyzzy-4711"
+_BCRYPT = "$2b$04$Jv5iAUwReQjiJ/Ii2jTaNO/qoaDv/Abk2Oo2gpIq1K2o7a9sGaypy"
 
 
 def digest(data: bytes) -> str:

@@ -27,7 +27,8 @@ type User struct {
 	Shell  string
 }
 
-// Find looks up "name", "1000" or "1000:1000". The empty name is root.
+// Find looks up "name", "1000", or either with a group behind a colon, "name:group", "1000:1000": then it has no other
+// groups. The empty name is root.
 func Find(name string) (*User, error) {
 	if name == "" {
 		name = "root"
@@ -42,28 +43,46 @@ func Find(name string) (*User, error) {
 	if name == "root" {
 		return &User{Name: "root", Groups: []uint32{0}, Home: home("/root"), Shell: "/bin/sh"}, nil
 	}
-	return numeric(name)
-}
-
-func numeric(name string) (*User, error) {
-	uidText, gidText, both := strings.Cut(name, ":")
-	uid, ok := id(uidText)
+	if user, group, both := strings.Cut(name, ":"); both {
+		return inGroup(user, group)
+	}
+	uid, ok := id(name)
 	if !ok {
 		return nil, ErrUnknown
 	}
-	u := fromPasswd(strconv.FormatUint(uint64(uid), 10))
-	if u == nil {
-		u = &User{Name: strconv.FormatUint(uint64(uid), 10), UID: uid, GID: uid, Home: "/", Shell: "/bin/sh"}
-	}
-	if both {
-		if u.GID, ok = id(gidText); !ok {
-			return nil, ErrUnknown
-		}
-		u.Groups = []uint32{u.GID}
-		return u, nil
-	}
+	u := &User{Name: strings.Clone(name), UID: uid, GID: uid, Home: "/", Shell: "/bin/sh"}
 	u.Groups = groupsOf(u.Name, u.GID)
 	return u, nil
+}
+
+func inGroup(user, group string) (*User, error) {
+	gid, ok := groupID(group)
+	if user == "" || !ok {
+		return nil, ErrUnknown
+	}
+	u, err := Find(user)
+	if err != nil {
+		return nil, err
+	}
+	u.GID, u.Groups = gid, []uint32{gid}
+	return u, nil
+}
+
+// groupID finds a group by its name; a number that is no group's name is itself.
+func groupID(name string) (found uint32, ok bool) {
+	if name == "" {
+		return 0, false
+	}
+	eachLine("/etc/group", 4, func(f []string) bool {
+		if g, valid := id(f[2]); valid && f[0] == name {
+			found, ok = g, true
+		}
+		return !ok
+	})
+	if ok {
+		return found, true
+	}
+	return id(name)
 }
 
 func id(text string) (uint32, bool) {

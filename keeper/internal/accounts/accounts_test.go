@@ -13,8 +13,20 @@ func TestNumericUsersNeedNoAccountFile(t *testing.T) {
 	}
 }
 
+func TestAGroupBehindAColonIsTheOnlyOne(t *testing.T) {
+	for _, name := range []string{"root:root", "root:0", "0:root", "0:0"} {
+		u, err := Find(name)
+		if err != nil || u.Name != "root" || u.UID != 0 || u.GID != 0 || len(u.Groups) != 1 {
+			t.Errorf("%q: %+v, %v", name, u, err)
+		}
+	}
+	if u, err := Find("root:7"); err != nil || u.GID != 7 || u.Groups[0] != 7 {
+		t.Errorf("%+v, %v", u, err)
+	}
+}
+
 func TestWhatIsNoUserIsUnknown(t *testing.T) {
-	for _, name := range []string{"4294967295", "-1", "01", "1000:", "1000:x", ":", "no such user", "a\x00b", "+5", "0x1"} {
+	for _, name := range []string{"4294967295", "-1", "01", "1000:", "1000:x", ":", ":0", "root:no such group", "0:0:0", "no such user", "a\x00b", "+5", "0x1"} {
 		if u, err := Find(name); err == nil {
 			t.Errorf("%q: %+v", name, u)
 		}

@@ -3,6 +3,7 @@ package keeper
 import (
 	"encoding/json"
 	"net/netip"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -115,6 +116,7 @@ func (k *keeper) configure(c *wire.Conn, q *wire.Request) {
 	if next.Hostname != nil {
 		_ = syscall.Sethostname([]byte(*next.Hostname)) // not permitted in most walls: the runtime has set it
 	}
+	_ = os.MkdirAll(next.Cwd, 0o755) // an image need not have the directory that it names; a command says what is wrong
 	pointResolver(next.Resolver)
 	k.processes.Journals.SetBounds(next.Journal.Process, next.Journal.Sandbox)
 	k.restore.Do(k.processes.Restore)

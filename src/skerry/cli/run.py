@@ -38,10 +38,10 @@ _command = click.argument("command", nargs=-1, required=True, type=click.UNPROCE
 @click.option("--user", metavar="NAME", help="Who runs it; the image's user if left out.")
 @click.option("--cwd", metavar="DIR", help="Where it runs; /workspace in base.")
 @json_option
-@_command
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND...]")
 @pass_session
 def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: Any) -> int:
-    """Run COMMAND in a new sandbox that is gone afterwards.
+    """Run COMMAND, or what the image itself would run, in a new sandbox that is gone afterwards.
 
     Output comes as it is made, stdin is passed on, and the exit code is the command's own. Files below this directory
     that COMMAND names, as in `python3 analyse.py`, are brought along to /workspace.
@@ -57,7 +57,7 @@ def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: A
     skip = given.pop("no_setup")
     wish = prepared(session, _with_questions(creation(given)), skip=skip)
     result = run_once(
-        list(command),
+        list(command) or None,
         files=files,
         out=given.pop("out"),
         timeout=talk.seconds(given.pop("timeout"), "--timeout"),

@@ -156,6 +156,7 @@ def spawn_request(request: RunRequest, pty: bool | Pty | None, stdin: object, jo
 
 
 def run_request(
-    cmd: Words, env: Mapping[str, str | None], cwd: str | None, user: str | None, timeout: float | None
+    cmd: Words | None, env: Mapping[str, str | None], cwd: str | None, user: str | None, timeout: float | None
 ) -> RunRequest:
-    return RunRequest(cmd=words(cmd), env=texts(env, "env"), cwd=cwd, user=user, timeout=seconds(timeout))
+    given = words(cmd) if cmd is not None else None
+    return RunRequest(cmd=given, env=texts(env, "env"), cwd=cwd, user=user, timeout=seconds(timeout))

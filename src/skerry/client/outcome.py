@@ -124,7 +124,7 @@ def with_files(result: Result, files: tuple[FileInfo, ...]) -> Result:
     return msgspec.structs.replace(result, files=files)
 
 
-def checked(result: Result, cmd: str | list[str]) -> Result:
+def checked(result: Result, cmd: str | list[str] | None) -> Result:
     """The result if the command ended with 0, else the error that `check=True` asked for."""
     if result.ok:
         return result
@@ -139,7 +139,9 @@ def checked(result: Result, cmd: str | list[str]) -> Result:
     raise error
 
 
-def shortened(cmd: str | list[str]) -> str:
+def shortened(cmd: str | list[str] | None) -> str:
+    if cmd is None:
+        return "the image's command"
     shown = cmd if isinstance(cmd, str) else " ".join(cmd)
     return shown if len(shown) <= 100 else shown[:99] + "…"
 

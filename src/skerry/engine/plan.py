@@ -126,7 +126,7 @@ def resolve(
             )
     spec = Spec(
         image=image.name, image_digest=image.digest, layers=image.layers,
-        user=image.user, cwd=image.cwd, image_env=image.env,
+        user=image.user, cwd=image.cwd, image_env=image.env, entrypoint=image.entrypoint, cmd=image.cmd,
         env=_needed(request.env, image.env), labels=request.labels,
         limits=resolve_limits(request.limits, settings, host),
         lifecycle=resolve_lifecycle(request.lifecycle, settings.lifecycle, settings, request.name),

@@ -55,7 +55,7 @@ class Processes:
             process, stdin = plan.new_id("p-"), _input(request)
             began, before = time.time(), live.tries.heard
             with _at_work(live, process):
-                stream = await keeper.start(_spec(process, request, show))
+                stream = await keeper.start(_spec(process, _command(live, request), show))
             live.tries.whose.note(stream.cgroup, process, began)
             run = Run(live, process, stream, partial(self._fail, live, keeper), before)
             if stdin is not None:
@@ -73,7 +73,7 @@ class Processes:
             _check_room(live, stdin)
             await self._before(live)
             with _at_work(live, process):
-                started = await keeper.spawn(_spec(process, request))
+                started = await keeper.spawn(_spec(process, _command(live, request)))
             live.tries.whose.note(started.cgroup, process, started.started_at)
             if stdin is not None:
                 self._spawn(_hand_over(live, keeper, process, stdin))
@@ -139,6 +139,17 @@ class Processes:
     async def remove(self, caller: Caller, ref: str, process: str) -> None:
         async with self._use(caller, ref) as (_, keeper):
             await keeper.remove(process)
+
+
+def _command(live: Live, request: RunRequest) -> RunRequest:
+    """With what the image runs, where nothing was named."""
+    if request.cmd is not None:
+        return request
+    spec = live.row.spec
+    argv = [*spec.entrypoint, *spec.cmd]
+    if not argv:
+        raise InvalidRequest(f"the image {spec.image} has no command of its own", hint="say what to run")
+    return replace(request, cmd=argv)
 
 
 def _spec(process: str, request: RunRequest, show: str | None = None) -> ProcessSpec:

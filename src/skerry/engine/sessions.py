@@ -98,7 +98,7 @@ class Sessions:
                     raise InvalidRequest(f"user: session {name!r} is {held.user}'s", hint="leave user= out")
                 mark = secrets.token_hex(8)
                 inner = await _inner(live, keeper, held, request, mark)
-                shown = request.cmd if isinstance(request.cmd, str) else " ".join(request.cmd)
+                shown = request.cmd if isinstance(request.cmd, str) else " ".join(request.cmd or ())
                 run = await self._processes.run(caller, ref, inner, show=shown[:4096])
                 run.at_end(partial(self._end, keeper, run, stack.pop_all().close))
                 run.then(_telling(keeper, name, held, mark))
@@ -158,7 +158,7 @@ async def _make_ready(keeper: Keeper, name: str, held: Shell) -> None:
 
 async def _inner(live: Live, keeper: Keeper, held: Shell, request: RunRequest, mark: str) -> RunRequest:
     """The command that the keeper gets for the one that was asked for."""
-    place, spec, cmd = f"{_home(request.session or '')}/state", live.row.spec, request.cmd
+    place, spec, cmd = f"{_home(request.session or '')}/state", live.row.spec, request.cmd or ""
     if isinstance(cmd, str) and shell.is_long(cmd):
         await _put(keeper, f"{place}/command", cmd.encode(), held.user)
         cmd = f". {place}/command"

@@ -13,7 +13,8 @@ import msgspec
 
 from skerry.errors import InvalidRequest
 from skerry.images.tar import Damaged
-from skerry.types import check_env
+from skerry.types import check_env, check_text, check_user
+from skerry.types.processes import check_cwd
 from skerry.types.references import DIGEST
 
 MANIFESTS: Final = (
@@ -89,7 +90,7 @@ class Config(msgspec.Struct, frozen=True):
     rootfs: _Files = _Files()
 
     @property
-    def process(self) -> _Process:
+    def _process(self) -> _Process:
         return self.config or _Process()
 
     @property
@@ -98,13 +99,23 @@ class Config(msgspec.Struct, frozen=True):
 
     @property
     def env(self) -> dict[str, str]:
-        pairs = dict(word.partition("=")[::2] for word in self.process.env or () if word.partition("=")[0])
-        check_env(pairs)
-        return pairs
+        return dict(word.partition("=")[::2] for word in self._process.env or () if word.partition("=")[0])
+
+    @property
+    def user(self) -> str:
+        return self._process.user or "root"
+
+    @property
+    def entrypoint(self) -> tuple[str, ...]:
+        return self._process.entrypoint or ()
+
+    @property
+    def cmd(self) -> tuple[str, ...]:
+        return self._process.cmd or ()
 
     @property
     def cwd(self) -> str:
-        cwd = self.process.working_dir or "/"
+        cwd = self._process.working_dir or "/"
         return cwd if cwd.startswith("/") else f"/{cwd}"
 
 
@@ -130,9 +141,12 @@ def decode_manifest(data: bytes, media_type: str) -> Manifest | Index:
 def decode_config(data: bytes, manifest: Manifest) -> Config:
     config = _decode(data, Config, "configuration")
     try:
-        config.env  # noqa: B018 - checked here, so that later it can't fail
+        check_env(config.env)
+        check_user(config.user)
+        check_cwd(config.cwd)
+        check_text("cmd", *config.entrypoint, *config.cmd)
     except InvalidRequest as error:
-        raise Damaged(f"the image's environment can't be used: {error.message}") from None
+        raise Damaged(f"the image's configuration can't be used: {error.message}") from None
     if len(config.rootfs.diff_ids) != len(manifest.layers):
         raise Damaged("the image's configuration and its manifest differ in the number of layers")
     return config

@@ -32,7 +32,7 @@ from skerry.images.tar import Damaged
 from skerry.images.unpack import Bounds, unpack
 from skerry.storage import tree
 from skerry.storage.images import Image, ImageStore, check_image_name, image_digest
-from skerry.types import Progress, PullRequest, check_user, format_size, parse_reference
+from skerry.types import Progress, PullRequest, format_size, parse_reference
 
 _AT_ONCE: Final = 4
 _NOTICES: Final = 10
@@ -213,20 +213,17 @@ class Pull:
     def _keep(self, source: str, config: Config, layers: tuple[str, ...]) -> Image:
         if not layers:
             raise Damaged("the image holds no files")
-        process, user = config.process, config.process.user or "root"
-        entrypoint, cmd = process.entrypoint or (), process.cmd or ()
-        check_user(user)
         image = Image(
             name=self._name,
-            digest=image_digest(layers, config.env, user, config.cwd, entrypoint, cmd),
+            digest=image_digest(layers, config.env, config.user, config.cwd, config.entrypoint, config.cmd),
             layers=layers,
             size=sum(self._layers.size(layer) for layer in layers),
             created_at=time.time(),
-            user=user,
+            user=config.user,
             cwd=config.cwd,
             env=config.env,
-            entrypoint=entrypoint,
-            cmd=cmd,
+            entrypoint=config.entrypoint,
+            cmd=config.cmd,
             source=source,
             platform=str(config.platform) if config.architecture else str(self._platform),
         )

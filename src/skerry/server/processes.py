@@ -70,7 +70,8 @@ class Processes(Answer, frozen=True, kw_only=True):
 
 
 async def run(call: Call[RunQuery, RunRequest]) -> RunResult | Answered | Stream:
-    call.log["command"] = "(shell)" if isinstance(call.body.cmd, str) else call.body.cmd[0][:100]
+    cmd = call.body.cmd
+    call.log["command"] = "(shell)" if isinstance(cmd, str) else cmd[0][:100] if cmd else "(image)"
     if not call.query.wait:
         return await _spawn(call)
     wish = call.accepts(JSON, FRAMES, NDJSON)

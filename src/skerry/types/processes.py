@@ -37,12 +37,13 @@ def check_cwd(cwd: str | None) -> None:
 
 
 class RunRequest(Value, frozen=True, kw_only=True):
-    """POST /v1/sandboxes/{id}/processes. `cmd`: a string is a shell line, a list is an argv.
+    """POST /v1/sandboxes/{id}/processes. `cmd`: a string is a shell line, a list is an argv; none is what the
+    image says.
 
     stdin: text, or bytes as base64, or (`stdin_stream`) what is sent to …/processes/{id}/stdin afterwards.
     `pty`: it gets a terminal. `session`: it runs in that shell's state. `journal`: how much of its output is kept."""
 
-    cmd: str | list[str]
+    cmd: str | list[str] | None = None
     env: dict[str, str | None] = {}
     cwd: str | None = None
     user: str | None = None
@@ -58,12 +59,7 @@ class RunRequest(Value, frozen=True, kw_only=True):
         if self.journal is not None:
             parse_size(self.journal, "journal")
         check_name(self.session, "session")
-        words = [self.cmd] if isinstance(self.cmd, str) else self.cmd
-        if not words or not words[0].strip():
-            raise InvalidRequest("the command is empty", hint="give a shell line or a list of arguments")
-        if len(words) > WORDS_MOST:
-            raise InvalidRequest(f"cmd: more than {WORDS_MOST} arguments", hint="put them into a file")
-        check_text("cmd", *words)
+        self._check_command()
         check_user(self.user)
         check_env(self.env)
         check_cwd(self.cwd)
@@ -71,6 +67,18 @@ class RunRequest(Value, frozen=True, kw_only=True):
             raise InvalidRequest(f"timeout: {self.timeout!r} is out of range", hint="seconds above 0, or none")
         if sum((self.stdin is not None, self.stdin_base64 is not None, self.stdin_stream)) > 1:
             raise InvalidRequest("stdin, stdin_base64 and stdin_stream exclude each other")
+
+    def _check_command(self) -> None:
+        if self.cmd is None:
+            if self.session is not None:
+                raise InvalidRequest("cmd: a session runs no command by itself", hint="give a shell line")
+            return
+        words = [self.cmd] if isinstance(self.cmd, str) else self.cmd
+        if not words or not words[0].strip():
+            raise InvalidRequest("the command is empty", hint="give a shell line or a list of arguments")
+        if len(words) > WORDS_MOST:
+            raise InvalidRequest(f"cmd: more than {WORDS_MOST} arguments", hint="put them into a file")
+        check_text("cmd", *words)
 
 
 class ProcessInfo(Answer, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ Content = backend.AnySource | os.PathLike[str]
 
 
 async def run(
-    cmd: Words,
+    cmd: Words | None = None,
     *,
     files: Mapping[str, Content] = {},
     out: str | os.PathLike[str] | None = None,

@@ -359,7 +359,7 @@ class AsyncSandbox:
 
     async def run(
         self,
-        cmd: Words,
+        cmd: Words | None = None,
         *,
         env: Mapping[str, str | None] = {},
         cwd: str | None = None,
@@ -369,7 +369,8 @@ class AsyncSandbox:
         check: bool = False,
         on_output: backend.Callback[Output] | None = None,
     ) -> Result:
-        """Run a command to its end. A string is a shell line (`bash -lc`, `sh` where there is no bash), a list an argv.
+        """Run a command to its end. A string is a shell line (`bash -lc`, `sh` where there is no bash), a list an argv;
+        none is the image's own command.
 
         A non-zero exit or a time-out is a result, not an error, unless `check`. `on_output` gets each piece of output
         as it comes. An interrupt or cancellation of this call ends the command inside too.
@@ -380,7 +381,7 @@ class AsyncSandbox:
 
     async def spawn(
         self,
-        cmd: Words,
+        cmd: Words | None = None,
         *,
         env: Mapping[str, str | None] = {},
         cwd: str | None = None,

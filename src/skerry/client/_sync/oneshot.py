@@ -24,7 +24,7 @@ Content = backend.AnySource | os.PathLike[str]
 
 
 def run(
-    cmd: Words,
+    cmd: Words | None = None,
     *,
     files: Mapping[str, Content] = {},
     out: str | os.PathLike[str] | None = None,
