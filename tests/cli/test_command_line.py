@@ -152,7 +152,6 @@ def test_the_projects_file_counts_below_environment_and_flags(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["run"], "Missing argument"),
         (["run", "--", ""], "the command is empty"),
         (["run", "--memory", "x", "--", "a"], "limits.memory: 'x' is not a size"),
         (["run", "--memory", "-1", "--", "a"], "limits.memory"),

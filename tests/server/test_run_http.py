@@ -159,7 +159,7 @@ def test_ten_mib_without_a_newline_are_kept_within_bounds(http: httpx.Client, bo
         ({"cmd": "x", "timeout": 0}, 400, "timeout"),
         ({"cmd": "x", "stdin": "a", "stdin_stream": True}, 400, "exclude"),
         ({"cmd": "x", "shell": True}, 400, "shell"),
-        ({}, 400, "cmd"),
+        ({}, 400, "no command of its own"),
     ],
 )
 def test_a_run_that_makes_no_sense_is_refused(
