@@ -21,11 +21,11 @@ from skerry.storage.mounts import mounts_below
 
 @pytest.fixture
 def small_host(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 700 MiB that stands for the host's disk."""
+    """A file system of 512 MiB that stands for the host's disk."""
     disk, mounted = tmp_path / "disk", tmp_path / "host"
     mounted.mkdir()
     disk.touch()
-    os.truncate(disk, 700 * MiB)
+    os.truncate(disk, 512 * MiB)
     subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", str(disk)], check=True)
     subprocess.run(["mount", "-o", "loop", str(disk), str(mounted)], check=True)
     yield mounted
@@ -98,7 +98,7 @@ def test_a_pool_grows_ahead_of_what_is_written_and_stops_at_the_reserve(pool: Bt
     before = size_of(pool)
     assert before < 300 * MiB
     upper = pool.create(UNIT, 1024 * MiB) / "upper"
-    for number in range(8):
+    for number in range(5):
         (upper / str(number)).write_bytes(os.urandom(32 * MiB))
         kernel.syncfs(pool.home)
         wait_until(lambda: pool.backing.room().free >= pool.backing.headroom, "there is room again")
@@ -118,14 +118,16 @@ def test_a_pool_grows_ahead_of_what_is_written_and_stops_at_the_reserve(pool: Bt
 def test_a_pool_grows_no_further_than_the_operator_said(state_dir: Path) -> None:
     driver = make_driver("btrfs", state_dir)
     assert isinstance(driver, BtrfsDriver)
-    driver.backing.most = 384 * MiB
+    driver.backing.most, driver.backing.headroom = 288 * MiB, 64 * MiB
     driver.prepare()
     upper = driver.create(UNIT, 1024 * MiB) / "upper"
-    assert fill(upper, 512 * MiB)[1] == errno.ENOSPC
-    wait_until(lambda: fill(upper, 512 * MiB)[1] is not None and size_of(driver) == 384 * MiB, "the pool is full")
-    driver.backing.most = 768 * MiB
-    wait_until(lambda: fill(upper, 512 * MiB)[1] is None, "a higher number counts at once")
-    assert 512 * MiB < size_of(driver) <= 768 * MiB
+    assert fill(upper, 320 * MiB)[1] == errno.ENOSPC
+    wait_until(lambda: fill(upper, 320 * MiB)[1] is not None and size_of(driver) == 288 * MiB, "the pool is full")
+    with pytest.raises(QuotaExceeded, match="pool of 288M is full"):
+        driver.create(OTHER, MiB)
+    driver.backing.most = 512 * MiB
+    wait_until(lambda: fill(upper, 320 * MiB)[1] is None, "a higher number counts at once")
+    assert 320 * MiB < size_of(driver) <= 512 * MiB
     driver.delete(UNIT)
     close_and_count(driver)
 

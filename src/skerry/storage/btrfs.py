@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from skerry.errors import HostUnsupported, NotFound
+from skerry.errors import HostUnsupported, NotFound, QuotaExceeded
 from skerry.storage import kernel, loopdev, subvolumes, tree
 from skerry.storage.backing import Backing
 from skerry.storage.books import Books
@@ -34,6 +34,7 @@ from skerry.storage.driver import (
     refuse_shrinking,
 )
 from skerry.storage.mounts import Mount, mount_at
+from skerry.types import format_size
 
 log = logging.getLogger("skerry.storage")
 LOOK_S, FAST_LOOK_S = 0.5, 0.1
@@ -126,6 +127,15 @@ class BtrfsDriver(UnitDriver):
     def drop_snapshot(self, name: str) -> None:
         self.unmake(self._snapshot_place(name))
 
+    def check_room(self) -> None:
+        super().check_room()
+        if self.backing.free < self.backing.headroom >> 3:
+            raise QuotaExceeded(
+                f"the pool of {format_size(self.backing.size >> 20 << 20)} is full and can't grow",
+                hint="delete sandboxes or snapshots, or have the operator raise storage.pool_size",
+                details={"free": self.backing.free, "size": self.backing.size},
+            )
+
     def snapshot_size(self, name: str) -> int:
         with subvolumes.opened(self.snapshot_path(name).parent) as fd:
             return subvolumes.size(fd)
@@ -156,10 +166,11 @@ class BtrfsDriver(UnitDriver):
         super().keep(token, name, durable=durable)
 
     def seal(self, snapshot: Path, durable: bool) -> None:
-        """Only now: a subvolume that is read-only can't be renamed. Its data was written out when it was captured."""
+        """Only now: a subvolume that is read-only can't be renamed. Its data was written out when it was captured; what
+        others have not written yet is not waited for."""
         subvolumes.set_read_only(snapshot)
         if durable:
-            with subvolumes.opened(snapshot) as fd:
+            with subvolumes.opened(self.home) as fd:
                 subvolumes.commit(fd)
 
     def discard(self, token: str) -> None:

@@ -141,8 +141,7 @@ class UnitDriver(ABC):
                 self.unmake(scratch)
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                     raise Conflict(f"storage for {unit} exists already") from None
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                    raise QuotaExceeded("the storage for sandboxes is full", hint=self._room_hint()) from error
+                self._refuse_full(error, "sandboxes")
                 raise
         return target
 
@@ -179,8 +178,8 @@ class UnitDriver(ABC):
             self.copy(source, self.home / "t" / token)
         except BaseException as error:
             self.discard(token)
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise QuotaExceeded("the storage for snapshots is full", hint=self._room_hint()) from error
+            if isinstance(error, OSError):
+                self._refuse_full(error, "snapshots")
             raise
         return token
 
@@ -192,16 +191,21 @@ class UnitDriver(ABC):
     def keep(self, token: str, name: str, *, durable: bool = True) -> None:
         place = self._snapshot_place(name)
         source = self.home / "t" / token
-        forget_keeper(source / "upper")
-        remove(source / "work")
         try:
+            forget_keeper(source / "upper")
+            remove(source / "work")
             os.rename(source, place)
+            self._done(token)
+            try:
+                self.seal(place, durable)
+            except BaseException:
+                self.drop_snapshot(name)
+                raise
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 raise Conflict(f"there is a snapshot {name} already") from None
+            self._refuse_full(error, "snapshots")
             raise
-        self._done(token)
-        self.seal(place, durable)
 
     def seal(self, snapshot: Path, durable: bool) -> None:
         """Makes sure of a snapshot that has its name: nothing writes to it, and a power cut does not take it."""
@@ -248,6 +252,10 @@ class UnitDriver(ABC):
                 hint=self._room_hint(),
                 details={"free": free, "reserve": self.reserve},
             )
+
+    def _refuse_full(self, error: OSError, what: str) -> None:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise QuotaExceeded(f"the storage for {what} is full", hint=self._room_hint()) from error
 
     def _room_hint(self) -> str:
         return f"free space on the file system of {self.state_dir}, or delete sandboxes"
