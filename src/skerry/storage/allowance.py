@@ -67,8 +67,8 @@ class Account:
 
     def settle(self, found: Measure, billed: int, now: float) -> None:
         self.seen = billed
-        self.held = max(billed - found.live, 0)
+        self.held = max(billed - found.live - found.young, 0)
         self.blocked = found.live >= self.limit
-        self.shared = 0 if self.blocked else found.shared
-        self.exact = True
+        self.shared = 0 if self.blocked else found.shared + found.young
+        self.exact = found.young == 0
         self.due = now + max(_BLOCKED_AGAIN_S if self.blocked else _AGAIN_S, found.seconds * _PATIENCE)

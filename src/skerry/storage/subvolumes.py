@@ -36,11 +36,13 @@ _LEAF_FILL = 1.3  # leaves are split in halves and fill up again: how much large
 
 @dataclass(frozen=True)
 class Measure:
-    """Bytes that are billed to a subvolume and that its tree still refers to; of these, `shared` were there already
-    when it was last captured. `seconds`: what finding out cost."""
+    """Bytes that are billed to a subvolume and that its tree refers to; of these, `shared` were there already when it
+    was last captured. `young` came while it was being measured, and may be among what was read as billed or not.
+    `seconds`: what finding out cost."""
 
     live: int
     shared: int
+    young: int
     seconds: float
 
 
@@ -153,19 +155,20 @@ def measure(fd: int, captured: int, committed: int, reserved: int) -> Measure:
     began = time.monotonic()
     otransid, cloned = born(fd)
     since = otransid + 1 if cloned else 0  # what is older is another's, and billed to that one
-    extents, tables = _extents(fd, since, committed)
+    extents, tables = _extents(fd, since)
     shared = sum(length for length, generation in extents.values() if generation <= captured)
-    live = sum(length for length, _ in extents.values())
-    return Measure(live + tables + reserved, shared, time.monotonic() - began)
+    young = sum(length for length, generation in extents.values() if generation > committed)
+    whole = sum(length for length, _ in extents.values())
+    return Measure(whole - young + tables + reserved, shared, young, time.monotonic() - began)
 
 
 def size(fd: int) -> int:
     """All that a subvolume refers to, whoever wrote it. Its tree is read, not its files: no depth is too deep."""
-    extents, tables = _extents(fd, 0, _MOST)
+    extents, tables = _extents(fd, 0)
     return sum(length for length, _ in extents.values()) + tables
 
 
-def _extents(fd: int, since: int, until: int) -> tuple[dict[int, tuple[int, int]], int]:
+def _extents(fd: int, since: int) -> tuple[dict[int, tuple[int, int]], int]:
     """Extents by where they begin: length, generation; and about how many bytes the tree itself takes."""
     extents: dict[int, tuple[int, int]] = {}
     tables = 0
@@ -175,7 +178,7 @@ def _extents(fd: int, since: int, until: int) -> tuple[dict[int, tuple[int, int]
         if kind != _EXTENT_DATA or len(data) < _EXTENT.size or data[20] == 0:  # 0: the data is in the item itself
             continue
         generation, _, _, _, _, _, start, length = _EXTENT.unpack_from(data)
-        if start and since <= generation <= until:
+        if start and generation >= since:
             extents.setdefault(start, (length, generation))
     return extents, int(tables * _LEAF_FILL)
 
