@@ -433,6 +433,13 @@ def test_a_registry_without_tls_is_not_asked_unless_it_is_this_machine_or_vouche
         assert house.pull(f"localhost:{port}/app").layers
 
 
+def test_what_a_keeper_left_in_an_image_does_not_come_along(house: House, fake: Fake) -> None:
+    """An image may be made of a sandbox's files, or forge a sandbox's past."""
+    fake.push(Made([tar(Item("var/lib/skerry/p-aaaaaaaaaa/journal", b"x"), Item("var/lib/kept", b"1"))]))
+    root = house.images.layers.path(house.pull(f"{fake.host}/app").layers[0])
+    assert os.listdir(root / "var/lib") == ["kept"]
+
+
 def test_devices_that_are_left_out_are_told(house: House, fake: Fake) -> None:
     fake.push(Made([tar(Item("dev/sda", kind=tarfile.BLKTYPE, device=(8, 0)), Item("f", b"1"))]))
     house.pull(f"{fake.host}/app")

@@ -36,7 +36,6 @@ from skerry.images.tar import Damaged
 from skerry.images.unpack import Bounds, unpack
 from skerry.storage import tree
 from skerry.storage.layers import LayerStore
-from skerry.types import check_user
 
 _SMALL: Final = 4 << 20  # of a document
 _CHUNK: Final = 1 << 20
@@ -170,7 +169,6 @@ class Intake:
     def _suitable(self, config: Config) -> Config:
         if config.architecture and not suits(config.platform, host_platform()):
             raise InvalidRequest(f"the image is for {config.platform}, not for {host_platform()}")
-        check_user(config.process.user or None)
         return config
 
     def _layer(self, fd: int, diff_id: str) -> str | None:
@@ -197,10 +195,9 @@ class Intake:
         layers = tuple(dict.fromkeys(layer for layer in reversed(found) if layer is not None))
         if not layers:
             raise Damaged("the image holds no files")
-        process = config.process
         return Taken(
-            layers, user=process.user or "root", cwd=config.cwd, env=config.env, entrypoint=process.entrypoint or (),
-            cmd=process.cmd or (), notices=tuple(self._notices[:100]),
+            layers, user=config.user, cwd=config.cwd, env=config.env, entrypoint=config.entrypoint, cmd=config.cmd,
+            notices=tuple(self._notices[:100]),
         )  # fmt: skip
 
 

@@ -194,6 +194,7 @@ class Pull:
         try:
             if done.digest != diff_id:
                 raise Damaged(f"the layer {blob.digest[:19]}… unpacks to {done.digest}, not to {diff_id[:80]}")
+            tree.forget_keeper(target)
             self._passed("pull.tree")
             layer = None
             if done.entries:
