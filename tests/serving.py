@@ -126,14 +126,14 @@ class Server:
         found = [line for line in self.mounts.read_text().splitlines() if name in line]
         for pattern in (f"skerry/{name}/sb-*", f"*/skerry/{name}/sb-*", f"*/*/skerry/{name}/sb-*"):
             found += [str(p) for p in Path("/sys/fs/cgroup").glob(pattern)]
-        held = {str(p): _words(p) for p in Path("/run/skerry/ranges").glob("*")}
+        held = {str(p): words_of(p) for p in Path("/run/skerry/ranges").glob("*")}
         alive = self._runs()  # then its network worker has a uid
         found += [p for p, words in held.items() if name in words and not (alive and "worker" in words)]
         found += [str(p) for where in "kmb" for p in (run_dir(self.state_dir) / where).glob("*")]
         return found
 
 
-def _words(file: Path) -> list[str]:
+def words_of(file: Path) -> list[str]:
     try:
         return file.read_text().split()
     except FileNotFoundError:  # another server's, who has just let go of it

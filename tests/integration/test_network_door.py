@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from serving import Server, wait_until
+from serving import Server, wait_until, words_of
 
 from skerry import Network, Sandbox
 from skerry.config import instance_of
@@ -311,8 +311,9 @@ def test_the_worker_of_a_server_has_a_uid_of_its_own_and_no_rights(server: Serve
     pid = worker_of(server)
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     what = {line.split(":")[0]: line.split(":")[1].split() for line in lines}
-    held = {path.read_text().strip(): int(path.name) for path in Path("/run/skerry/ranges").iterdir()}
-    uid = 0x70000000 + held[f"{instance_of(server.state_dir)} worker"] * 65536
+    name = f"{instance_of(server.state_dir)} worker"
+    (held,) = [int(path.name) for path in Path("/run/skerry/ranges").iterdir() if words_of(path) == name.split()]
+    uid = 0x70000000 + held * 65536
     assert what["Uid"] == [str(uid)] * 4
     assert what["Groups"] == []
     assert (what["NoNewPrivs"], what["CapEff"], what["CapBnd"]) == (["1"], ["0" * 16], ["0" * 16])

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from serving import Server, wait_until
 
 from skerry import AsyncSandbox, FileEvent, Lifecycle, Sandbox
 from skerry.config import socket_path
-from skerry.errors import InvalidRequest, SandboxUnavailable
+from skerry.errors import InvalidRequest, QuotaExceeded, SandboxUnavailable
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,20 @@ def test_changes_come_as_they_happen(box: Sandbox) -> None:
     assert sorted(found) == [
         ("created", "w/d"), ("created", "w/d/f"), ("moved", "w/old", "w/new"), ("removed", "w/new"),
     ]  # fmt: skip
+
+
+def test_the_hosts_limit_of_watches_is_named(server: Server) -> None:
+    """It is lowered for this sandbox's user namespace alone: others on this host watch too."""
+    with Sandbox(server=server.address) as sandbox:
+        sandbox.run("mkdir -p $(seq -f 'w/%.0f' 40)", check=True)
+        ((pid,),) = server.sql("SELECT pid FROM sandboxes WHERE id = ?", sandbox.id)
+        lower = "echo 20 > /proc/sys/user/max_inotify_watches"
+        subprocess.run(["nsenter", "--user", "--target", str(pid), "sh", "-c", lower], check=True)
+        with pytest.raises(QuotaExceeded, match="max_user_watches"):
+            next(sandbox.files.watch("/workspace"))
+        with sandbox.files.watch("/workspace", exclude=["w"]) as watch:
+            sandbox.run("mkdir -p $(seq -f 'x/%.0f' 40); touch end", check=True)
+            assert "overflow" in {found[0] for found in until(watch, "/end")}
 
 
 async def test_the_async_client_does_the_same(server: Server) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Sequence
@@ -381,29 +380,6 @@ async def watching_none(room: Room, token: str) -> AsyncIterator[bool]:
         yield True
     else:
         yield False
-
-
-def watches_of_the_host() -> int:
-    found = 0
-    for info in Path("/proc").glob("[0-9]*/fdinfo/*"):
-        with contextlib.suppress(OSError):
-            found += sum(line.startswith("inotify wd:") for line in info.read_text().splitlines())
-    return found
-
-
-async def test_the_hosts_limits_are_named(room: Room) -> None:
-    limit = Path("/proc/sys/fs/inotify/max_user_watches")
-    old = limit.read_text()
-    await shell(room, "mkdir -p $(seq -f 'w/%.0f' 40)")
-    try:
-        limit.write_text(str(watches_of_the_host() + 20))
-        with pytest.raises(QuotaExceeded, match="max_user_watches"):
-            await room.keeper.files.watch("/workspace")
-        async with watching(room, "/workspace", exclude=["w"]) as changes:
-            await shell(room, "mkdir -p $(seq -f 'x/%.0f' 40); touch end")
-            assert "overflow" in {event.type for event in await until(changes)}
-    finally:
-        limit.write_text(old)
 
 
 async def test_an_idle_watcher_costs_no_wake_ups(room: Room) -> None:
