@@ -17,6 +17,7 @@ from archives import Item, folder, gzipped, hard_link, link, tar, zstandard
 from skerry.errors import InvalidRequest, SkerryError
 from skerry.images.intake import Intake, Taken
 from skerry.images.manifests import host_platform
+from skerry.images.tar import Damaged
 from skerry.images.unpack import Bounds
 from skerry.storage import LayerStore
 
@@ -36,9 +37,9 @@ class Store:
         self.pinned: list[str] = []
         self.check: Callable[[], None] = lambda: None
 
-    def take(self, data: bytes) -> Taken:
+    def take(self, data: bytes, most: int = 1 << 30) -> Taken:
         intake = Intake(
-            self.layers, self.home / "scratch", bounds=Bounds(reserve=0), pinned=self.pinned.append,
+            self.layers, self.home / "scratch", bounds=Bounds(bytes=most, reserve=0), pinned=self.pinned.append,
             passed=lambda step: None, check=lambda: self.check(),
         )  # fmt: skip
         with tempfile.TemporaryFile() as file:
@@ -194,6 +195,13 @@ def test_what_is_wrong_is_refused_and_leaves_nothing(store: Store, name: str) ->
     with pytest.raises(InvalidRequest):
         store.take(HOSTILE[name])
     assert len(store.layers.digests()) <= 1  # of two layers the first may have been right: it is collected
+
+
+def test_layers_are_bounded_together(store: Store) -> None:
+    big = [tar(Item(name, bytes(1 << 20))) for name in "ab"]
+    archive = docker_save(config(*big), *(Item(f"{number}.tar", gzipped(one)) for number, one in enumerate(big)))
+    with pytest.raises(Damaged, match="more than"):
+        store.take(archive, most=3 << 19)
 
 
 def test_an_import_that_nobody_waits_for_ends_at_its_next_step(store: Store) -> None:

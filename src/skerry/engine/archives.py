@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from skerry.engine import plan
 from skerry.engine.faults import passed
+from skerry.engine.slots import Slots
 from skerry.engine.snapshots import Snapshots
 from skerry.errors import Conflict, QuotaExceeded, SkerryError
 from skerry.images.intake import Intake, Taken
@@ -29,11 +30,11 @@ from skerry.types import (
     SnapshotInfo,
     Transfer,
     check_name,
+    format_size,
     parse_size,
 )
 
 T = TypeVar("T")
-AT_ONCE = 4  # each is a process that reads as fast as it can
 
 
 class Export:
@@ -41,14 +42,15 @@ class Export:
 
     moved: Transfer
 
-    def __init__(self, packing: Packing, stack: ExitStack) -> None:
+    def __init__(self, packing: Packing, slots: Slots, stack: ExitStack) -> None:
         self._packing = packing
+        self._slots = slots
         self._stack = stack
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while piece := await asyncio.to_thread(self._packing.read):
+        while piece := await self._slots.run(self._packing.read):
             yield piece
-        self.moved = await asyncio.to_thread(self._packing.finish)
+        self.moved = await self._slots.run(self._packing.finish)
 
     async def aclose(self) -> None:
         await asyncio.shield(asyncio.to_thread(self._packing.close))
@@ -60,7 +62,7 @@ class Archives:
 
     def __init__(self, snapshots: Snapshots) -> None:
         self._snapshots = snapshots
-        self._under_way = 0
+        self._slots = snapshots.slots
 
     async def recover(self) -> None:
         """Once, before anything else: clears what a server that was killed left of its imports."""
@@ -73,23 +75,23 @@ class Archives:
     # -- out ----------------------------------------------------------------------------------------------------------
 
     async def snapshot(self, caller: Caller, ref: str) -> Export:
-        return await self._export(self._snapshots.find(caller, ref))
+        return await self._export(caller, self._snapshots.find(caller, ref))
 
-    async def image(self, name: str) -> Export:
-        return await self._export(self._snapshots.images.get(name))
+    async def image(self, caller: Caller, name: str) -> Export:
+        return await self._export(caller, self._snapshots.images.get(name))
 
-    async def _export(self, source: SnapshotInfo | ImageInfo) -> Export:
+    async def _export(self, caller: Caller, source: SnapshotInfo | ImageInfo) -> Export:
         with ExitStack() as stack:
-            self._begin(stack)
+            stack.enter_context(self._slots.taken(caller.owner))
             stack.enter_context(self._snapshots.pinned(*source.layers))
             paths = [self._snapshots.host.layers.check(layer) for layer in source.layers]
             about = About(
                 name=source.name, created_at=source.created_at, user=source.user, cwd=source.cwd, env=source.env,
                 entrypoint=source.entrypoint, cmd=source.cmd,
             )  # fmt: skip
-            starting = asyncio.ensure_future(asyncio.to_thread(Packing, paths, about))
+            starting = asyncio.ensure_future(self._slots.run(Packing, paths, about))
             try:
-                return Export(await asyncio.shield(starting), stack.pop_all())
+                return Export(await asyncio.shield(starting), self._slots, stack.pop_all())
             except asyncio.CancelledError:
                 starting.add_done_callback(_nobody_wants)
                 raise
@@ -105,7 +107,20 @@ class Archives:
             await self._snapshots.enter(info)
             return ImportedSnapshot(snapshot=info, notices=taken.notices)
 
-        return await self._import(chunks, enter)
+        return await self._import(caller, self._room(caller), chunks, enter)
+
+    def _room(self, caller: Caller) -> int:
+        """What an owner imports lies beside the pool, and is bounded as that is."""
+        most = parse_size(self._snapshots.host.settings["storage.pool_size"])
+        mine = self._snapshots.table.list(caller.owner)
+        room = most - sum(info.own or 0 for info in mine if info.sandbox is None)
+        if room <= 0:
+            raise QuotaExceeded(
+                f"what you have imported takes {format_size(most)}, and storage.pool_size allows no more",
+                hint="delete some (`skerry snapshot ls`, `skerry snapshot rm`), or have the operator raise it",
+                details={"maximum": most, "setting": "storage.pool_size"},
+            )
+        return min(room, Bounds().bytes)
 
     async def import_image(
         self, caller: Caller, name: str, replace: bool, chunks: AsyncIterator[bytes]
@@ -119,7 +134,7 @@ class Archives:
             image = await self._snapshots.images.keep(info, name, base=True)
             return ImportedImage(image=image, notices=taken.notices)
 
-        return await self._import(chunks, enter)
+        return await self._import(caller, Bounds().bytes, chunks, enter)
 
     def _check_free(self, caller: Caller, name: str, replace: bool) -> None:
         if self._snapshots.table.named(caller.owner, name):
@@ -139,14 +154,16 @@ class Archives:
             cmd=taken.cmd,
         )  # fmt: skip
 
-    async def _import(self, chunks: AsyncIterator[bytes], enter: Callable[[Taken], Awaitable[T]]) -> T:
+    async def _import(
+        self, caller: Caller, most: int, chunks: AsyncIterator[bytes], enter: Callable[[Taken], Awaitable[T]]
+    ) -> T:
         """A caller who leaves in the middle leaves nothing; one who leaves when all has been read may still get it."""
         over = threading.Event()
         source, sink = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(source, True)
         with ExitStack() as stack:
             stack.callback(os.close, sink)
-            work = asyncio.ensure_future(self._snapshots.grip.uncut(self._take_in(source, over, enter)))
+            work = asyncio.ensure_future(self._snapshots.grip.uncut(self._take_in(caller, most, source, over, enter)))
             work.add_done_callback(lambda done: done.cancelled() or done.exception())
             try:
                 await _feed(sink, chunks)
@@ -156,12 +173,19 @@ class Archives:
                 over.set()
                 raise
 
-    async def _take_in(self, source: int, over: threading.Event, enter: Callable[[Taken], Awaitable[T]]) -> T:
+    async def _take_in(
+        self,
+        caller: Caller,
+        most: int,
+        source: int,
+        over: threading.Event,
+        enter: Callable[[Taken], Awaitable[T]],
+    ) -> T:
         try:
             with ExitStack() as stack:
                 stack.callback(os.close, source)
-                self._begin(stack)
-                taken = await asyncio.to_thread(self._intake(stack, over).run, source)
+                stack.enter_context(self._slots.taken(caller.owner))
+                taken = await self._slots.run(self._intake(stack, over, most).run, source)
                 if over.is_set():
                     raise _left()
                 answer = await enter(taken)
@@ -171,7 +195,7 @@ class Archives:
         passed("import.named")
         return answer
 
-    def _intake(self, stack: ExitStack, over: threading.Event) -> Intake:
+    def _intake(self, stack: ExitStack, over: threading.Event, most: int) -> Intake:
         host, loop = self._snapshots.host, asyncio.get_running_loop()
 
         def pin(layer: str) -> None:
@@ -185,20 +209,11 @@ class Archives:
         return Intake(
             host.layers,
             tree.private_directory(self._place) / secrets.token_hex(8),
-            bounds=Bounds(reserve=parse_size(host.settings["storage.reserve"])),
+            bounds=Bounds(bytes=most, reserve=parse_size(host.settings["storage.reserve"])),
             pinned=pin,
             passed=passed,
             check=check,
         )
-
-    def _begin(self, stack: ExitStack) -> None:
-        if self._under_way >= AT_ONCE:
-            raise QuotaExceeded(f"{AT_ONCE} archives are on their way already", hint="try again when one is done")
-        self._under_way += 1
-        stack.callback(self._end)
-
-    def _end(self) -> None:
-        self._under_way -= 1
 
 
 def _nobody_wants(starting: asyncio.Future[Packing]) -> None:

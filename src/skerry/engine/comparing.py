@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
 
 from skerry.engine.live import Live
 from skerry.engine.snapshots import Snapshots
 from skerry.errors import Conflict, InvalidRequest, NotFound
 from skerry.storage.changes import changes
 from skerry.types import NAME, Caller, Changes, SnapshotInfo
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,12 +26,14 @@ async def compare(snapshots: Snapshots, caller: Caller, ref: str, to: str | None
     """From a snapshot to another point; without one, to its own sandbox as it is now."""
     info = snapshots.find(caller, ref)
     start = Point(info.layers, info.sandbox, info.created_at)
-    with snapshots.pinned(*start.layers):
+    with snapshots.slots.taken(caller.owner), snapshots.pinned(*start.layers):
         async with _other(snapshots, caller, info, to) as end:
             one, other = ([snapshots.host.layers.check(layer) for layer in point.layers] for point in (start, end))
             # Of one sandbox only: two that ran at once may have written files that look alike in all but content.
             settled = min(start.at, end.at) if start.sandbox is not None and start.sandbox == end.sandbox else None
-            return await stoppable(lambda check: changes(one, other, settled=settled, most=most, check=check))
+            return await snapshots.slots.stoppable(
+                lambda check: changes(one, other, settled=settled, most=most, check=check)
+            )
 
 
 @asynccontextmanager
@@ -78,17 +75,3 @@ async def _now(snapshots: Snapshots, live: Live) -> AsyncIterator[Point]:
     """A sandbox as it is at this moment: through a snapshot that nobody names and that goes again."""
     async with snapshots.passing(live) as captured:
         yield Point((captured.layer, *live.row.spec.layers), live.row.id, captured.at)
-
-
-async def stoppable(work: Callable[[Callable[[], None]], T]) -> T:
-    """Do `work` in a thread. It is given a check to call now and then, which ends it when its caller is cancelled."""
-    over = threading.Event()
-
-    def check() -> None:
-        if over.is_set():
-            raise InterruptedError
-
-    try:
-        return await asyncio.to_thread(work, check)
-    finally:
-        over.set()

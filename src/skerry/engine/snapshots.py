@@ -24,6 +24,7 @@ from skerry.engine.images import Images, nobody
 from skerry.engine.lifecycle import Host
 from skerry.engine.live import Live
 from skerry.engine.rows import HALF_ENDED, Row, remember
+from skerry.engine.slots import Slots
 from skerry.engine.snapshot_table import SnapshotTable, taken
 from skerry.errors import Conflict, NotFound, QuotaExceeded, SkerryError
 from skerry.storage import image_digest, new_snap
@@ -77,6 +78,7 @@ class Snapshots:
 
     def __init__(self, grip: Grip) -> None:
         self.grip = grip
+        self.slots = Slots(total=8, each=4)
         self.ready: Callable[[], set[str]] = set  # layers that the pool's sandboxes stand on
         self.vacate: Callable[[Iterable[str]], Awaitable[None]] = nobody  # has the pool leave layers
         self._pins: Counter[str] = Counter()  # layers that work under way needs, and that nothing else may name yet

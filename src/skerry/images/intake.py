@@ -79,6 +79,7 @@ class Intake:
     ) -> None:
         self._layers, self._scratch, self._bounds = layers, scratch, bounds
         self._pinned, self._passed, self._check = pinned, passed, check
+        self._left = bounds.bytes  # what all layers together may still hold
         self._notices: list[str] = []
 
     def run(self, source: int) -> Taken:
@@ -174,7 +175,9 @@ class Intake:
     def _layer(self, fd: int, diff_id: str) -> str | None:
         """None: it holds nothing."""
         target = self._scratch / "layer"
-        done = unpack(fd, target, bounds=self._bounds, progress=lambda _: self._check())
+        bounds = msgspec.structs.replace(self._bounds, bytes=self._left)
+        done = unpack(fd, target, bounds=bounds, progress=lambda _: self._check())
+        self._left -= done.bytes
         if done.digest != diff_id:
             raise Damaged(f"a layer of the archive unpacks to {done.digest}, not to {diff_id[:80]}")
         self._notices += done.notices
@@ -184,7 +187,6 @@ class Intake:
         return self._store(target)
 
     def _store(self, root: Path) -> str:
-        tree.forget_keeper(root)  # where it came from a keeper may have kept its journals there
         with self._layers.held():
             layer = self._layers.add_directory(root, progress=lambda _: self._check())
             self._pinned(layer)

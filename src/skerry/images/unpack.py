@@ -81,7 +81,9 @@ def unpack(
     os.mkdir(target)
     os.chmod(target, 0o755)  # noqa: S103 - the root of a file system; the store above it is closed
     try:
-        return _unpack(source, target, bounds or Bounds(), layer, progress)
+        done = _unpack(source, target, bounds or Bounds(), layer, progress)
+        tree.forget_keeper(target)  # where it comes from a keeper may have kept its journals
+        return done
     except BaseException:
         tree.remove(target)
         raise

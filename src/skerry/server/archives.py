@@ -24,7 +24,7 @@ class ImageQuery(Value, frozen=True, kw_only=True):
 
 async def export_image(call: Call[ImageQuery, Nothing]) -> Stream:
     wish = call.accepts(TAR, FRAMES)
-    return _stream(wish, await call.engine.archives.image(call.query.name))
+    return _stream(wish, await call.engine.archives.image(call.caller, call.query.name))
 
 
 async def export_snapshot(call: Call[Nothing, Nothing]) -> Stream:
