@@ -9,6 +9,7 @@ import pytest
 from skerry.client.building.dockerfile import Context, Read, read_dockerfile
 from skerry.client.building.plan import Command, Placing, Plan, State, planned
 from skerry.client.building.steps import Copy, Inline, Local
+from skerry.client.building.words import expanded
 from skerry.errors import InvalidRequest
 
 CONTEXT = Context("Dockerfile", "/context")
@@ -73,6 +74,22 @@ def test_variables_are_put_in_where_docker_does_and_left_to_the_shell_in_run() -
 
 def test_the_old_form_of_env_takes_the_rest_of_the_line() -> None:
     assert settled("FROM base\nENV A b c").tasks[-1].state.env["A"] == "b c"
+    assert settled("FROM base\nENV\tA\tb c").tasks[-1].state.env["A"] == "b c"
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("he'll'o", "hello"), ("he\\'llo", "he'llo"), ("\"he'llo\"", "he'llo"), ("he$HOME.", "he/home."),
+        ("he$NONE.", "he."), ("\"he\\$HOME\"", "he$HOME"), ("'he\\$HOME'", "he\\$HOME"), ("\"he\\llo\"", "he\\llo"),
+        ("he\\$HOME", "he$HOME"), ("${NONE:-${HOME:-x}}y", "/homey"), ("${HOME:+${HOME}}", "/home"),
+        ("${HOME-x}", "/home"),
+        ("${EMPTY-x}", ""), ("${EMPTY:-x}", "x"), ("${EMPTY+x}", "x"), ("he$.x", "he$.x"), ("$", "$"), ("a\\", "a\\"),
+        ('"${HOME}"\'${HOME}\'', "/home${HOME}"), ("안녕", "안녕"),
+    ],
+)  # fmt: skip
+def test_words_are_expanded_as_docker_does(text: str, made: str) -> None:
+    assert expanded(text, {"HOME": "/home", "EMPTY": ""}) == made
 
 
 def test_arguments_reach_the_build_and_never_the_image() -> None:

@@ -30,6 +30,10 @@ from skerry.errors import InvalidRequest
         (["*", "!src"], "other", True),
         (["a/**"], "a/b/c", True),
         (["./a/../b"], "b", True),
+        (["**file"], "dir/file", True),
+        (["**/dir2/*"], "dir/dir2/file", True),
+        (["dir/**/x"], "dir/x", True),
+        (["**"], "any/thing", True),
     ],
 )
 def test_the_last_pattern_that_matches_decides(lines: list[str], path: str, excluded: bool) -> None:

@@ -68,11 +68,11 @@ class AsyncBuilder:
         try:
             return await self.client.images.get(name)
         except NotFound as error:
-            if error.details.get("build") is not True:
-                return await self._pulled(name, error)
-            if not self.client.address.local:
+            if error.details.get("build") is True and self.client.address.local:
+                return await self.client.images.build(name)
+            if error.details.get("build") is True or not self.options.pull:
                 raise
-            return await self.client.images.build(name)
+            return await self._pulled(name, error)
 
     async def _pulled(self, name: str, missing: NotFound) -> ImageInfo:
         try:

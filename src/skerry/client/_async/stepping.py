@@ -85,11 +85,11 @@ class AsyncStepping:
             await self._sandbox.stop()
             await self._sandbox.resume()
             self._ran = False
-        given = await backend.in_thread(secret_values, self._builder.options.secrets)
         presets, secrets = self._presets[preset] if preset is not None else ((), ())
         if self._preset is not None:
             await client.value(network_requests.set_(ref, self._network), NetworkInfo)
         if secrets or (self._preset is not None and self._presets[self._preset][1]):
+            given = await backend.in_thread(secret_values, self._builder.options.secrets)
             await self._sandbox.update(secrets=(*given, *secrets))
         if presets:
             await client.value(network_requests.change(ref, NetworkChange(presets=presets)), NetworkInfo)

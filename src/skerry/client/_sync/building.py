@@ -69,11 +69,11 @@ class Builder:
         try:
             return self.client.images.get(name)
         except NotFound as error:
-            if error.details.get("build") is not True:
-                return self._pulled(name, error)
-            if not self.client.address.local:
+            if error.details.get("build") is True and self.client.address.local:
+                return self.client.images.build(name)
+            if error.details.get("build") is True or not self.options.pull:
                 raise
-            return self.client.images.build(name)
+            return self._pulled(name, error)
 
     def _pulled(self, name: str, missing: NotFound) -> ImageInfo:
         try:

@@ -86,11 +86,11 @@ class Stepping:
             self._sandbox.stop()
             self._sandbox.resume()
             self._ran = False
-        given = backend.in_thread(secret_values, self._builder.options.secrets)
         presets, secrets = self._presets[preset] if preset is not None else ((), ())
         if self._preset is not None:
             client.value(network_requests.set_(ref, self._network), NetworkInfo)
         if secrets or (self._preset is not None and self._presets[self._preset][1]):
+            given = backend.in_thread(secret_values, self._builder.options.secrets)
             self._sandbox.update(secrets=(*given, *secrets))
         if presets:
             client.value(network_requests.change(ref, NetworkChange(presets=presets)), NetworkInfo)

@@ -101,6 +101,9 @@ def _pieces(pattern: str) -> Iterator[str]:
         if char == "\\" and at + 1 < len(pattern):
             at += 1
             yield re.escape(pattern[at])
+        elif pattern.startswith("**", at):  # next to other characters it still passes slashes
+            at += 1
+            yield ".*"
         else:
             yield {"*": "[^/]*", "?": "[^/]"}.get(char) or re.escape(char)
         at += 1

@@ -46,7 +46,7 @@ class BuildStep:
 class BuildOptions:
     """`network`: what every step may reach; an apt, pip or npm step also reaches what its program is set up to reach on
     this machine. `timeout` is a step's. `cache=False` runs every step; so does what is there, once it is older than
-    `most_age` seconds. `env` are variables of the build's sandbox."""
+    `most_age` seconds. `env` are variables of the build's sandbox. `pull`: a base that is not there is fetched."""
 
     network: Network | None = None
     secrets: Sequence[object] = ()
@@ -59,6 +59,7 @@ class BuildOptions:
     on_step: Any = None
     on_unknown: Any = None
     most_age: float | None = None
+    pull: bool = True
 
 
 class Tail:

@@ -142,7 +142,7 @@ def pairs(text: str, *, escape: str = "\\") -> list[tuple[str, str]]:
     if not words:
         raise Unreadable("no variable is named")
     if "=" not in words[0]:
-        name, _, value = text.strip().partition(" ")
+        name, _, value = re.sub(r"\s", " ", text.strip(), count=1).partition(" ")
         if not value.strip():
             raise Unreadable(f"{name} has no value")
         return [(name, value.strip())]
