@@ -22,6 +22,8 @@ from skerry.errors import InvalidRequest
         (["a?c"], "a/c", False),
         (["[a-c]x"], "bx", True),
         (["[^a-c]x"], "bx", False),
+        (["[\\]a-c&&b]x"], "]x", True),
+        (["[--a]x"], "^x", True),
         (["\\*"], "*", True),
         (["\\*"], "a", False),
         (["# a comment", "", "  x  "], "x", True),

@@ -75,7 +75,7 @@ def _regex(pattern: str) -> re.Pattern[str]:
 
 
 _SET: Final = re.compile(r"\[(\^?)((?:\\.|[^\]\\])+)\]")
-_SPECIAL: Final = re.compile(r"([\[&~|])")
+_MEMBER: Final = re.compile(r"(\\?.)(?:-(\\?.))?", re.DOTALL)
 
 
 def segment(pattern: str) -> str:
@@ -94,8 +94,7 @@ def _pieces(pattern: str) -> Iterator[str]:
         char = pattern[at]
         match = _SET.match(pattern, at) if char == "[" else None
         if match is not None:
-            inside = _SPECIAL.sub(r"\\\1", match[2])
-            yield f"[{match[1]}{inside}]"
+            yield f"[{match[1]}{_members(match[2])}]"
             at = match.end()
             continue
         if char == "\\" and at + 1 < len(pattern):
@@ -107,3 +106,11 @@ def _pieces(pattern: str) -> Iterator[str]:
         else:
             yield {"*": "[^/]*", "?": "[^/]"}.get(char) or re.escape(char)
         at += 1
+
+
+def _members(inside: str) -> str:
+    """Characters and ranges of a set, none of which means more than itself."""
+    found = ""
+    for low, high in _MEMBER.findall(inside):
+        found += re.escape(low[-1]) + (f"-{re.escape(high[-1])}" if high else "")
+    return found

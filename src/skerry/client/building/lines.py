@@ -45,7 +45,8 @@ class Instruction:
 
     @property
     def title(self) -> str:
-        shown = " ".join([self.name, *(f"--{name}={value}" for name, value in self.flags), *self.text.split()])
+        flags = (f"--{name}={value}" if value else f"--{name}" for name, value in self.flags)
+        shown = " ".join([self.name, *flags, *self.text.split()])
         return shown if len(shown) <= 100 else shown[:99] + "…"
 
 
