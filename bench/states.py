@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from bench.creation import COLD, CREATE, first_output
 from bench.measure import Figure, Part, Row, row, timed, times
+from bench.peers import TRUE, run
 from skerry import Limits, Sandbox, Snapshot
 from skerry.config import load
 
@@ -33,10 +34,13 @@ def workspaces() -> Iterator[dict[str, Sandbox]]:
 
 
 def snapshots(count: int) -> Part:
-    """In turns. Everything is on the disk before each: what is unwritten is measured apart."""
+    """In turns. Everything is on the disk before each: what is unwritten is measured apart. A fork runs when it is
+    there, so a cold create, which does that too, stands beside it; a bare program tells how busy the machine is."""
     taken: dict[str, list[float]] = {EMPTY: [], LARGE: []}
     forked: dict[str, list[float]] = {EMPTY: [], LARGE: []}
     frozen: list[float] = []
+    created: list[float] = []
+    plain: list[float] = []
     with workspaces() as spaces:
         for turn in range(count // 2 + 2):
             for name, sandbox in spaces.items():
@@ -55,16 +59,24 @@ def snapshots(count: int) -> Part:
                 (fork,) = sandbox.fork()
                 forked[name] += [(time.perf_counter() - start) * 1000] * (turn >= 2)
                 fork.delete()
+            start = time.perf_counter()
+            other = Sandbox.create(options=COLD)
+            created += [(time.perf_counter() - start) * 1000] * (turn >= 2)
+            other.delete()
+            plain.append(timed(lambda: run(["/bin/true"])))
         unsynced, more = dirty(spaces[LARGE])
         five, five_figures = forks(spaces[LARGE], max(count // 8, 3))
     rows = [row(f"snapshot, {name}", spent) for name, spent in taken.items()]
     rows += [row(f"fork, {name}", spent) for name, spent in forked.items()]
+    made, bare = row("create, cold", created), row(TRUE, plain)
+    busy = f"beside a create of {made.p50:.1f} ms and {TRUE} of {bare.p50:.1f} ms"
     figures = []
     for none, much in ((rows[0], rows[1]), (rows[2], rows[3])):
-        figures += [Figure(f"{much.name}, ms", much.p50, f"p95 {much.at(0.95):.1f} ms", most=30)]
+        figures += [Figure(f"{much.name}, ms", much.p50, f"p95 {much.at(0.95):.1f} ms; {busy}", most=30)]
         figures += [times(much, none, most=4)]
-    figures.append(Figure("frozen in these snapshots at most, ms", max(frozen), f"of {len(frozen)}", most=30))
-    return [*rows, *unsynced, *five], [*figures, *more, *five_figures]
+    median = row("frozen", frozen).p50
+    figures.append(Figure("frozen in these snapshots at most, ms", max(frozen), f"p50 {median:.1f} ms", most=30))
+    return [*rows, made, *unsynced, *five], [*figures, *more, *five_figures]
 
 
 def sync_disk() -> None:
