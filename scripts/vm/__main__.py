@@ -33,7 +33,8 @@ test tests/runtimes
 for runtime in {runtimes}; do
     echo "== whole sandboxes with $runtime: runs, life, limits"
     SKERRY_RUNTIME=$runtime; export SKERRY_RUNTIME
-    test tests/integration/test_run.py tests/integration/test_life.py tests/attacks/test_limits.py
+    test tests/integration/test_run.py tests/integration/test_life.py tests/attacks/test_limits.py \\
+        tests/engine/test_limits.py
 done
 echo "== attacks from inside"
 unset SKERRY_RUNTIME

@@ -11,6 +11,7 @@ from serving import Server
 from skerry import Limits, Sandbox
 from skerry.errors import Conflict, QuotaExceeded
 
+pytestmark = pytest.mark.vm
 BEFORE = Limits(cpus=1.0, memory="256M", disk="64M", pids=128, open_files=1024)
 
 
@@ -23,7 +24,7 @@ def box(server: Server) -> Iterator[Sandbox]:
 @pytest.fixture
 def as_before(box: Sandbox) -> Sandbox:
     box.resume()
-    box.update(limits=BEFORE)
+    box.update(limits=without_disk(BEFORE))
     return box
 
 
@@ -69,7 +70,9 @@ def test_they_go_up_and_down_under_a_running_sandbox(as_before: Sandbox) -> None
     assert process.wait(10).stdout == "1024\n", "what runs keeps what it began with"
 
 
-def test_the_disk_goes_up_and_down_under_a_running_sandbox(as_before: Sandbox) -> None:
+def test_the_disk_goes_up_and_down_under_a_running_sandbox(server: Server, as_before: Sandbox) -> None:
+    if not (server.state_dir / "pool.img").exists():
+        pytest.skip("the storage driver here is not btrfs: a disk can't become smaller")
     assert not fits(as_before, 80)
     as_before.update(limits=Limits(disk="128M"))
     assert fits(as_before, 80)
