@@ -433,6 +433,20 @@ def test_a_registry_without_tls_is_not_asked_unless_it_is_this_machine_or_vouche
         assert house.pull(f"localhost:{port}/app").layers
 
 
+def test_the_servers_proxy_is_used_but_for_this_machine(
+    house: House, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.push(Made([LOWER]))
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, f"http://{fake.host}")
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert house.pull("registry.invalid/app", insecure=True).layers
+    assert fake.asked[0][0].startswith("http://registry.invalid/v2/")
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert house.pull(f"{fake.host}/app").layers
+
+
 def test_what_a_keeper_left_in_an_image_does_not_come_along(house: House, fake: Fake) -> None:
     """An image may be made of a sandbox's files, or forge a sandbox's past."""
     fake.push(Made([tar(Item("var/lib/skerry/p-aaaaaaaaaa/journal", b"x"), Item("var/lib/kept", b"1"))]))

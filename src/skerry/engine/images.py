@@ -61,22 +61,25 @@ class Images:
         await self._jobs.close(SkerryError("the server is stopping", hint="start it again: it goes on where it was"))
 
     def list(self) -> builtins.list[ImageInfo]:
-        images = self._store.list()
-        users = Counter(layer for image in images for layer in set(image.layers))
-        return [self._measured(image, users) for image in images]
+        return self._store.list()
 
     def get(self, name: str) -> ImageInfo:
         return self._store.get(name)
 
-    def show(self, name: str) -> ImageInfo:
-        """With what it shares."""
-        users = Counter(layer for image in self._store.list() for layer in set(image.layers))
-        return self._measured(self.get(name), users)
+    async def shown(self, name: str | None = None) -> builtins.list[ImageInfo]:
+        """One or all, with what they take on disk and what of it they share."""
+        there = self._store.list()
+        wanted = there if name is None else [self.get(name)]
+        return await asyncio.to_thread(self._measured, wanted, there)
 
-    def _measured(self, image: ImageInfo, users: Counter[str]) -> ImageInfo:
-        sizes = {layer: self._layers.size(layer) for layer in image.layers if self._layers.has(layer)}
-        shared = sum(size for layer, size in sizes.items() if users[layer] > 1)
-        return replace(image, size=sum(sizes.values()), shared=shared)
+    def _measured(self, wanted: builtins.list[ImageInfo], there: builtins.list[ImageInfo]) -> builtins.list[ImageInfo]:
+        users = Counter(layer for image in there for layer in set(image.layers))
+        told = []
+        for image in wanted:
+            sizes = {layer: self._layers.size(layer) for layer in image.layers if self._layers.has(layer)}
+            shared = sum(size for layer, size in sizes.items() if users[layer] > 1)
+            told.append(replace(image, size=sum(sizes.values()), shared=shared))
+        return told
 
     @property
     def busy(self) -> bool:

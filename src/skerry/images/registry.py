@@ -59,6 +59,7 @@ class Registry:
             verify=_trust(insecure), timeout=httpx.Timeout(stall_s, connect=min(stall_s, 10.0)),
             headers={"User-Agent": f"skerry/{__version__}", "Accept-Encoding": "identity"},
             limits=httpx.Limits(max_connections=16),
+            trust_env=not reference.local,  # no proxy is needed to this machine, and none could reach it
         )  # fmt: skip
 
     def close(self) -> None:
@@ -156,7 +157,7 @@ class Registry:
         try:
             try:
                 return self._http.send(self._http.build_request(method, url, **rest), stream=True)
-            except httpx.ConnectError:
+            except (httpx.ConnectError, httpx.ProxyError):
                 # A registry on this machine, or one that the caller vouches for, may speak without TLS.
                 if not (self._plain_allowed and url.startswith(f"https://{self._host}/")):
                     raise

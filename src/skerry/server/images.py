@@ -32,11 +32,12 @@ class Images(Answer, frozen=True, kw_only=True):
 
 
 async def list_(call: Call[Nothing, Nothing]) -> Images:
-    return Images(images=call.engine.images.list())
+    return Images(images=await call.engine.images.shown())
 
 
 async def get(call: Call[Nothing, Nothing]) -> ImageInfo:
-    return call.engine.images.show(call.parameters["name"])
+    (image,) = await call.engine.images.shown(call.parameters["name"])
+    return image
 
 
 async def remove(call: Call[Nothing, Nothing]) -> None:

@@ -131,7 +131,8 @@ class ImageStore:
                 hint="run `skerry image build base`",
                 details={"image": name, "build": True},
             )
-        return NotFound(f"there is no image {name}", details={"image": name})
+        hint = f"`skerry image ls` shows what there is; `skerry image pull {name}` fetches it from a registry"
+        return NotFound(f"there is no image {name}", hint=hint, details={"image": name})
 
     def _read(self, file: Path) -> Image:
         data = file.read_bytes()
