@@ -6,8 +6,10 @@ import contextlib
 import io
 import os
 import pty
+from collections.abc import Callable
+from typing import TextIO
 
-from skerry.client.progress import Bar, Lines, shown
+from skerry.client.progress import Bar, Lines, many_shown, shown
 from skerry.types import Progress
 
 
@@ -35,18 +37,62 @@ def test_a_failure_is_told_too() -> None:
     assert stream.getvalue().splitlines()[-1] == "building: failed"
 
 
-def test_a_terminal_gets_a_bar_with_amounts_and_nobody_elses_escape_codes() -> None:
+def on_a_terminal(work: Callable[[TextIO], None]) -> bytes:
+    """What a terminal gets of it."""
     leader, follower = pty.openpty()
-    with open(follower, "w") as stream:
+    seen = b""
+    try:
+        with open(follower, "w") as stream:
+            work(stream)
+            os.set_blocking(leader, False)
+            with contextlib.suppress(BlockingIOError):
+                while piece := os.read(leader, 1 << 16):
+                    seen += piece
+    finally:
+        os.close(leader)
+    return seen
+
+
+def test_a_terminal_gets_a_bar_with_amounts_and_nobody_elses_escape_codes() -> None:
+    def work(stream: TextIO) -> None:
         with shown("building", stream) as told:
             assert isinstance(told, Bar)
             told.update(Progress(stage="fetch\x1b]0;evil\x07[red]", done=5 << 20, total=10 << 20, eta_s=3.0))
-        os.set_blocking(leader, False)
-        seen = b""
-        with contextlib.suppress(BlockingIOError):
-            while piece := os.read(leader, 1 << 16):
-                seen += piece
-    os.close(leader)
+
+    seen = on_a_terminal(work)
     assert b"\x1b]0;" not in seen
     assert rb"fetch\x1b]0;evil\x07[red]" in seen
     assert b"5/10 MiB" in seen
+
+
+def test_work_side_by_side_gets_a_bar_for_each_part() -> None:
+    def work(stream: TextIO) -> None:
+        with many_shown("pulling", stream) as told:
+            told.update(Progress(stage="first", message="downloading", done=5 << 20, total=10 << 20))
+            told.update(Progress(stage="notice", message="left out dev/sda\x1b]0;evil\x07"))
+            told.update(Progress(stage="second", message="unpacking", done=2, total=2))
+            told.update(Progress(stage="first", message="done", done=10 << 20, total=10 << 20))
+
+    seen = on_a_terminal(work)
+    assert b"\x1b]0;" not in seen
+    assert b"left out dev/sda" in seen
+    lines = seen.splitlines()
+    first = [line for line in lines if b"first" in line][-1]
+    second = [line for line in lines if b"second" in line][-1]
+    assert (b"10/10 MiB" in first, b"done" in first) == (True, True)
+    assert (b"2/2" in second, b"unpacking" in second) == (True, True)
+
+
+def test_plain_lines_of_work_side_by_side_come_once_a_tenth_of_each() -> None:
+    stream = io.StringIO()
+    with many_shown("pulling", stream) as told:
+        for done in range(0, 100, 5):
+            for stage in ("one", "two"):
+                told.update(Progress(stage=stage, done=done, total=100))
+        for name in ("a", "b"):
+            told.update(Progress(stage="notice", message=f"left out {name}"))
+    lines = stream.getvalue().splitlines()
+    assert len([line for line in lines if " one " in line]) == 10
+    assert [line for line in lines if "notice" in line] == [
+        "pulling: notice: left out a", "pulling: notice: left out b"
+    ]  # fmt: skip

@@ -154,7 +154,7 @@ class Bars:
             self._tasks[progress.stage],
             completed=progress.done,
             total=progress.total or None,
-            amount=_amount(progress),
+            amount=_amount(progress) if progress.total else "",
             doing=harmless(progress.message)[:40],
         )
 

@@ -75,10 +75,10 @@ class Pull:
     def run(self) -> Image:
         self._check_name()
         try:
-            stage = Stage(self._told, "manifest", f"asking {self._reference.registry}")
+            stage = Stage(self._told, "manifest", f"asking {self._reference.registry}", total=1)
             source, manifest = self._manifest()
             config = self._config(manifest)
-            stage.finish()
+            stage.finish("done")
             self._passed("pull.manifest")
             layers = self._all_layers(manifest, config)
             return self._keep(source, config, layers)
