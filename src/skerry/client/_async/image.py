@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Unpack, overload
 
 from skerry.client import requests
@@ -42,8 +44,8 @@ class AsyncImage(Description):
         server: str | AsyncClient | None = None,
     ) -> AsyncImage:
         """Fetch an image from a registry (an admin's to do), and begin with it."""
-        client = server if isinstance(server, AsyncClient) else AsyncClient(server)
-        found = await client.images.pull(reference, platform=platform, insecure=insecure, credentials=credentials)
+        async with _client(server) as client:
+            found = await client.images.pull(reference, platform=platform, insecure=insecure, credentials=credentials)
         return cls.of(found.name)
 
     @classmethod
@@ -57,8 +59,8 @@ class AsyncImage(Description):
     @classmethod
     async def list(cls, *, server: str | AsyncClient | None = None) -> builtins.list[ImageInfo]:
         """The images in the store."""
-        client = server if isinstance(server, AsyncClient) else AsyncClient(server)
-        return await client.images.list()
+        async with _client(server) as client:
+            return await client.images.list()
 
     @overload
     async def build(self, name: str, **how: Unpack[Building]) -> ImageInfo: ...
@@ -74,10 +76,21 @@ class AsyncImage(Description):
         and its output's end."""
         given: dict[str, Any] = dict(how)
         server = given.pop("server", None)
-        client = server if isinstance(server, AsyncClient) else AsyncClient(server)
         seconds(given.get("timeout"))
         options = BuildOptions(**{"network": self.network, **given})
-        info = await AsyncBuilder(client, AsyncSandbox, options).build(self.recipe)
-        if name is None:
-            return AsyncSnapshot(client, info)
-        return await client.value(requests.image_from_snapshot(info.id, name), ImageInfo)
+        async with _client(server) as client:
+            info = await AsyncBuilder(client, AsyncSandbox, options).build(self.recipe)
+            if name is None:
+                return AsyncSnapshot(client, info)
+            return await client.value(requests.image_from_snapshot(info.id, name), ImageInfo)
+
+
+@asynccontextmanager
+async def _client(server: str | AsyncClient | None) -> AsyncIterator[AsyncClient]:
+    """One of our own lets go of its connections afterwards; what is made with it opens new ones."""
+    client = server if isinstance(server, AsyncClient) else AsyncClient(server)
+    try:
+        yield client
+    finally:
+        if client is not server:
+            await client.aclose()

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import builtins
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Unpack, overload
 
 from skerry.client import requests
@@ -43,8 +45,8 @@ class Image(Description):
         server: str | Client | None = None,
     ) -> Image:
         """Fetch an image from a registry (an admin's to do), and begin with it."""
-        client = server if isinstance(server, Client) else Client(server)
-        found = client.images.pull(reference, platform=platform, insecure=insecure, credentials=credentials)
+        with _client(server) as client:
+            found = client.images.pull(reference, platform=platform, insecure=insecure, credentials=credentials)
         return cls.of(found.name)
 
     @classmethod
@@ -58,8 +60,8 @@ class Image(Description):
     @classmethod
     def list(cls, *, server: str | Client | None = None) -> builtins.list[ImageInfo]:
         """The images in the store."""
-        client = server if isinstance(server, Client) else Client(server)
-        return client.images.list()
+        with _client(server) as client:
+            return client.images.list()
 
     @overload
     def build(self, name: str, **how: Unpack[Building]) -> ImageInfo: ...
@@ -75,10 +77,21 @@ class Image(Description):
         and its output's end."""
         given: dict[str, Any] = dict(how)
         server = given.pop("server", None)
-        client = server if isinstance(server, Client) else Client(server)
         seconds(given.get("timeout"))
         options = BuildOptions(**{"network": self.network, **given})
-        info = Builder(client, Sandbox, options).build(self.recipe)
-        if name is None:
-            return Snapshot(client, info)
-        return client.value(requests.image_from_snapshot(info.id, name), ImageInfo)
+        with _client(server) as client:
+            info = Builder(client, Sandbox, options).build(self.recipe)
+            if name is None:
+                return Snapshot(client, info)
+            return client.value(requests.image_from_snapshot(info.id, name), ImageInfo)
+
+
+@contextmanager
+def _client(server: str | Client | None) -> Iterator[Client]:
+    """One of our own lets go of its connections afterwards; what is made with it opens new ones."""
+    client = server if isinstance(server, Client) else Client(server)
+    try:
+        yield client
+    finally:
+        if client is not server:
+            client.close()
