@@ -22,7 +22,7 @@ POOL = {
 
 @pytest.fixture(scope="module")
 def house(make_server: Callable[[], Server]) -> Iterator[Server]:
-    made = make_server().start(**POOL)
+    made = make_server().start("--listen", "127.0.0.1:0", **POOL)
     yield made
     made.retire()
 
@@ -113,6 +113,29 @@ def test_nobody_sees_or_reaches_a_ready_sandbox(house: Server, client: Client) -
         with house.http() as http:
             assert http.delete(f"/v1/sandboxes/{sandbox}").status_code == 404
     assert client.info()["sandboxes"] == 0
+
+
+def test_nothing_of_one_owner_is_in_what_another_claims(house: Server, client: Client) -> None:
+    url, trace = client.info()["addresses"][1], "ann-was-here"
+    ann, bob = (Client(url, token=client.tokens.create(owner=owner).secret) for owner in ("ann", "bob"))
+    with ann, bob:
+        network, secret = Network(allow=("a.example", "b.example/x")), Secret("ANN", hosts=("c.example",), value=trace)
+        with Sandbox(server=ann, env={"A": trace}, network=network, secrets=[secret], labels={"a": trace}) as hers:
+            left = " ".join(
+                f"{place}/{trace}" for place in ("/tmp", "/dev/shm", "/workspace", "/etc", "/var/lib/skerry")
+            )
+            assert hers.run(f"echo {trace} | tee {left} >> /etc/passwd; getent hosts d.example", user="root").denied
+        filled(client)
+        with Sandbox(server=bob, name="mine") as his:
+            assert his.id != hers.id
+            places = "/tmp /dev/shm /run /workspace /etc /var/lib"
+            seen = his.run(f"hostname; env; ps ax; ls -R {places}; grep -rs ann-was[-] {places}", user="root")
+            assert trace not in seen.stdout
+            assert "ca.pem" not in seen.stdout
+            assert list(his.network.log()) == []
+            assert {event.sandbox for event in bob.events()} == {his.id}
+        his.delete()
+    assert shelf(client).hits >= 2
 
 
 def test_claims_at_once_never_get_the_same_one(client: Client) -> None:

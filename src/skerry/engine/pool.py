@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from skerry.engine import claims, lifecycle, plan
 from skerry.engine.lifecycle import Host
 from skerry.engine.live import Live
 from skerry.engine.rows import NOBODY, Row, Spec
+from skerry.engine.shelf import Shelf
 from skerry.errors import NotFound, SkerryError
 from skerry.types import CreateRequest, ImageInfo, PoolImage, PoolInfo, format_size, parse_size
 
@@ -28,36 +28,8 @@ log = logging.getLogger("skerry.engine")
 LOOK_S: Final = 5.0
 QUIET_S: Final = 0.05  # after a create: whoever made it wants to use it now
 PATIENCE_S: Final = 1.0  # creates that never cease must not keep the pool empty
-RECENT_S: Final = 900.0
-RETRY_S: Final = 10.0
+MARGIN: Final = 64 << 20  # of memory, so that what is made is not let go for its own sake
 RENEW_S: Final = claims.LIFE_S - 600.0
-
-
-@dataclass(eq=False)
-class Shelf:
-    """The ready sandboxes of one image, the oldest first."""
-
-    image: str
-    spec: Spec
-    ready: list[Live] = field(default_factory=list)
-    making: int = 0
-    hits: int = 0
-    misses: int = 0
-    uses: int = 0
-    used_at: float | None = None
-    idle: asyncio.Event = field(default_factory=asyncio.Event)  # none is in the making
-
-    def __post_init__(self) -> None:
-        self.idle.set()
-
-    @property
-    def recent(self) -> bool:
-        return self.used_at is not None and time.monotonic() - self.used_at < RECENT_S
-
-    @property
-    def worthwhile(self) -> bool:
-        """A snapshot is from its second use on: the steps of a build are used once."""
-        return self.recent and (self.uses > 1 or not any(layer.startswith("snap:") for layer in self.spec.layers))
 
 
 class Pool:
@@ -86,7 +58,6 @@ class Pool:
         self._due = asyncio.Event()
         self._closing = self._drained = False
         self._touched = 0.0
-        self._failed, self._again_at = "", 0.0
         self._maxima = plan.host_maxima()
 
     def begin(self, host: Host, image: Callable[[str], ImageInfo], gone: Callable[[Row], Awaitable[None]]) -> None:
@@ -108,7 +79,7 @@ class Pool:
     def take(self, row: Row) -> Live | None:
         """A ready sandbox that can become that one; it is the caller's from now on."""
         self._touched = time.monotonic()
-        if self._closing or not claims.possible(row.spec):
+        if self._closing or self._off or not claims.possible(row.spec):
             return None
         shelf = self._shelf(row.spec.image, row.spec)
         shelf.used_at, shelf.uses, self._drained = self._touched, shelf.uses + 1, False
@@ -147,8 +118,8 @@ class Pool:
 
     async def vacate(self, layers: Iterable[str]) -> None:
         """None stands on one of these layers when it returns."""
-        gone = [shelf for key, shelf in self._shelves.items() if not set(layers).isdisjoint(key)]
-        await self._clear(gone)
+        wanted = set(layers)
+        await self._clear([shelf for key, shelf in self._shelves.items() if not wanted.isdisjoint(key)])
 
     async def settle(self) -> None:
         """Of an image that was made anew, or that an admin wants ready ones of, the ones of today."""
@@ -164,7 +135,8 @@ class Pool:
 
     async def _clear(self, shelves: Collection[Shelf]) -> None:
         for shelf in shelves:
-            del self._shelves[shelf.spec.layers]
+            if self._shelves.get(shelf.spec.layers) is shelf:
+                del self._shelves[shelf.spec.layers]
             for live in list(shelf.ready):
                 shelf.ready.remove(live)
                 self._leaving.add(live)
@@ -182,7 +154,8 @@ class Pool:
             )
             for shelf in self._shelves.values()
         ]  # fmt: skip
-        return PoolInfo(size=self._settings["pool.size"], images=tuple(images), paused=self._paused())
+        failed = next((shelf.failed for shelf in self._shelves.values() if shelf.failing), None)
+        return PoolInfo(size=self._settings["pool.size"], images=tuple(images), paused=self._paused() or failed)
 
     async def set(self, image: str, wanted: int) -> PoolInfo:
         """From now on, so many of that image, until the server ends."""
@@ -203,7 +176,10 @@ class Pool:
 
     async def _keep(self) -> None:
         while True:
-            await self.settle()
+            try:
+                await self.settle()
+            except (SkerryError, OSError) as error:  # an image that can't be read, or that nothing can be called
+                log.warning("the pool is not settled", extra={"error": str(error)})
             self._thin()
             while (shelf := self._lacking()) is not None:
                 await self._uncut(self._make(shelf))
@@ -234,12 +210,10 @@ class Pool:
         """Why none is made just now."""
         if self._drained:
             return "drained"
-        if not self._wishes and self._settings["pool.size"] == 0:
+        if self._off:
             return "off: pool.size is 0"
-        if time.monotonic() < self._again_at:
-            return self._failed
         least, free = parse_size(self._settings["pool.memory"]), _available()
-        if free < least:
+        if free < least + MARGIN:
             return (
                 f"the host has {format_size(free >> 20 << 20)} of memory left, and pool.memory is {format_size(least)}"
             )
@@ -247,12 +221,16 @@ class Pool:
             return "max.sandboxes is reached"
         return None
 
+    @property
+    def _off(self) -> bool:
+        return self._settings["pool.size"] == 0 and not self._wishes
+
     def _lacking(self) -> Shelf | None:
         """The one that has fewest of what it wants."""
         if self._closing or self._paused() is not None:
             return None
-        lacking = [(len(s.ready), s) for s, wanted in self._wanted().items() if len(s.ready) + s.making < wanted]
-        return min(lacking, key=lambda pair: pair[0])[1] if lacking else None
+        wanted = [(len(s.ready), s) for s, n in self._wanted().items() if len(s.ready) + s.making < n and not s.failing]
+        return min(wanted, key=lambda pair: pair[0])[1] if wanted else None
 
     def _thin(self) -> None:
         """Lets go what is too many, too old, or in the way of a host that is short of memory."""
@@ -286,12 +264,13 @@ class Pool:
                 await lifecycle.create(self._host, live)
                 if live.keeper is not None:
                     await live.keeper.hello()  # leaves a connection for who claims it
-        except (SkerryError, OSError) as error:
-            self._failed, self._again_at = str(error), time.monotonic() + RETRY_S
+        except Exception as error:  # whatever is wrong with one must not end the pool
+            shelf.note_failure(error)
             log.warning("none made ready", extra={"sandbox": row.id, "image": shelf.image, "error": str(error)})
             if not live.deleted:
                 self._leaving.add(live)
         else:
+            shelf.failures = 0
             if self._shelves.get(shelf.spec.layers) is shelf and not self._closing:
                 shelf.ready.append(live)
             else:
@@ -316,11 +295,10 @@ class Pool:
 
     async def _delete(self, live: Live) -> None:
         async with live.lock:
-            if live.deleted:
-                return
             try:
-                await lifecycle.delete(self._host, live)
-            except (SkerryError, OSError) as error:  # tried again at the next look, and by the next server
+                if not live.deleted:
+                    await lifecycle.delete(self._host, live)
+            except Exception as error:  # tried again at the next look, and by the next server
                 log.warning("not deleted", extra={"sandbox": live.row.id, "error": str(error)})
                 return
         self._leaving.discard(live)
