@@ -34,8 +34,8 @@ def _prepare(session: Session, wish: dict[str, Any], settings: Settings, where: 
     shown = ShownSteps(_NOTICE)
     options = BuildOptions(
         network=wish.get("network"), secrets=wish["secrets"], limits=wish["limits"], env=wish["env"],
-        options=replace(wish["options"], auto_snapshot=False), timeout=None, pull=False, on_unknown=wish.get("on_unknown"),
-        most_age=parse_span(settings["setup_expires"], "setup_expires"),
+        options=replace(wish["options"], auto_snapshot=False), timeout=None, pull=False,
+        on_unknown=wish.get("on_unknown"), most_age=parse_span(settings["setup_expires"], "setup_expires"),
         on_step=None if session.quiet else shown.step, on_output=None if session.quiet else shown.output,
     )  # fmt: skip
     with session.client() as client:
