@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import subprocess
@@ -124,6 +125,9 @@ def test_on_a_host_whose_disk_is_full_the_others_live_and_deleting_helps(small_h
     assert quiet.run("cat kept").stdout == "as it was"
     for number in range(50):  # what runs goes on being recorded
         assert quiet.run(f"exit {number}").exit_code == number
+    with contextlib.suppress(QuotaExceeded):  # whole, or not at all; and nobody stands still for ever
+        quiet.snapshot("on-a-full-disk")
+    assert quiet.run("cat kept").stdout == "as it was"
     busy.delete()
     wait_until(lambda: "No space" not in write(quiet, "more", 32), "there is room where the deleted one was")
     assert os.statvfs(server.state_dir).f_bavail < 16, "and the host's disk was full all the time"

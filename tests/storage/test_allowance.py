@@ -127,6 +127,9 @@ def test_the_grant_ahead_is_a_step_at_a_time_and_ends_at_the_limit() -> None:
     account = Account(limit=10 << 30)
     account.capture(7, billed=8 << 30)
     assert account.allowed == (10 << 30) + (10 << 30 >> 3)
+    account.look(8 << 30)
+    assert not account.wants_measure(now=0)
+    assert 1 < account.look_due < 2, "no disk is written faster"
     account.look(11 << 30)
     assert account.wants_measure(now=0)
     account.settle(Measure(live=3 << 30, shared=1 << 20, young=0, seconds=1), billed=11 << 30, now=0)

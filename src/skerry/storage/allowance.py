@@ -21,6 +21,7 @@ from skerry.storage.subvolumes import Measure
 
 STEP = 512 << 20
 _AGAIN_S, _BLOCKED_AGAIN_S = 0.5, 2.0
+_FASTEST, _LONGEST_S = 1 << 30, 10.0  # bytes a second that a disk can take: one that has far to go can wait
 _PATIENCE = 20  # a measurement may take a twentieth of the time
 
 
@@ -35,7 +36,9 @@ class Account:
     seen: int = 0
     exact: bool = False
     blocked: bool = False
+    changed: int = 0  # the last transaction that changed it, when it was measured
     due: float = 0.0
+    look_due: float = 0.0
 
     @property
     def firm(self) -> int:
@@ -61,9 +64,14 @@ class Account:
 
     def wants_measure(self, now: float) -> bool:
         margin = min(max(self.limit >> 4, 16 << 20), self.limit >> 2)
-        if now < self.due or self.seen <= self.firm - margin:
+        far = self.firm - margin - self.seen
+        self.look_due = now + min(max(far, 0) / _FASTEST, _LONGEST_S)
+        if now < self.due or far >= 0:
             return False
         return self.blocked or not self.exact or self.seen > self.firm
+
+    def unchanged(self, now: float) -> None:
+        self.due = now + _BLOCKED_AGAIN_S
 
     def settle(self, found: Measure, billed: int, now: float) -> None:
         self.seen = billed

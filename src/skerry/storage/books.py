@@ -21,6 +21,7 @@ class Books:
         self._home = home
         self._groups = Path()
         self._accounts: dict[str, Account] = {}
+        self._ids: dict[str, int] = {}
         self._noted: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
 
@@ -64,37 +65,42 @@ class Books:
         """The caller has measured."""
         with self._lock:
             if account := self._accounts.get(unit.name):
-                account.limit = limit
+                account.limit, account.look_due = limit, 0.0
                 self._apply(unit)
             else:
                 subvolumes.set_limit(self._home, unit, limit)
 
     def reconcile(self) -> None:
         """Looks at every captured unit; measures those that come near to what they may have."""
-        for name in list(self._accounts):
-            unit = self._home / "u" / name
+        for name, account in list(self._accounts.items()):
+            now, unit = time.monotonic(), self._home / "u" / name
+            if now < account.look_due:
+                continue
             with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                 billed = self.billed(unit)
                 with self._lock:
-                    account = self._accounts.get(name)
-                    if account is None:
-                        continue
                     account.look(billed)
-                    wants = account.wants_measure(time.monotonic())
+                    wants = account.wants_measure(now)
                 if wants:
-                    self.measure(unit)
+                    self.measure(unit, if_changed=True)
 
-    def measure(self, unit: Path) -> int:
+    def measure(self, unit: Path, *, if_changed: bool = False) -> int:
         """What the unit's own tree takes; its allowance is right afterwards."""
         account = self._accounts.get(unit.name)
         if account is None:
             return self.billed(unit)
         with subvolumes.opened(unit) as fd:
             committed = subvolumes.commit(fd)
+            changed = subvolumes.changed(fd)
             referenced, reserved = self._read(unit, "referenced", "rsv_data")
+            same = (changed, referenced + reserved, True) == (account.changed, account.seen, account.exact)
+            if if_changed and same:
+                account.unchanged(time.monotonic())
+                return account.seen - account.held
             found = subvolumes.measure(fd, account.captured, committed, reserved)
         with self._lock:
             account.settle(found, referenced + reserved, time.monotonic())
+            account.changed = changed
             self._apply(unit)
         return found.live
 
@@ -102,11 +108,14 @@ class Books:
         with self._lock:
             known = self._accounts.pop(unit, None)
             self._noted.pop(unit, None)
+            self._ids.pop(unit, None)
         if known is not None:
             self._forget_file(unit)
 
     def _apply(self, unit: Path) -> None:
-        account = self._accounts[unit.name]
+        account = self._accounts.get(unit.name)
+        if account is None:  # deleted meanwhile
+            return
         subvolumes.set_limit(self._home, unit, account.allowed)
         facts = (account.limit, account.captured)
         if self._noted.get(unit.name) == facts:
@@ -123,6 +132,9 @@ class Books:
             os.unlink(self._home / "c" / unit)
 
     def _read(self, unit: Path, *names: str) -> list[int]:
-        with subvolumes.opened(unit) as fd:
-            group = self._groups / f"0_{subvolumes.root_id(fd)}"
-        return [int((group / name).read_text()) for name in names]
+        if (group := self._ids.get(unit.name)) is None:
+            with subvolumes.opened(unit) as fd:
+                group = subvolumes.root_id(fd)
+            if unit.name in self._accounts:
+                self._ids[unit.name] = group
+        return [int((self._groups / f"0_{group}" / name).read_text()) for name in names]

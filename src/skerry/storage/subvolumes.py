@@ -100,10 +100,21 @@ def root_id(fd: int) -> int:
 
 def born(fd: int) -> tuple[int, bool]:
     """The transaction in which a subvolume was made, and whether it began as another's copy."""
-    info = bytearray(504)
-    fcntl.ioctl(fd, _SUBVOL_INFO, info)
+    info = _info(fd)
     parent, (otransid,) = info[312:328], struct.unpack_from("=Q", info, 352)
     return otransid, any(parent)
+
+
+def changed(fd: int) -> int:
+    """The last committed transaction that changed a subvolume."""
+    return int.from_bytes(_info(fd)[280:288], "little")
+
+
+def _info(fd: int) -> bytearray:
+    """struct btrfs_ioctl_get_subvol_info_args."""
+    info = bytearray(504)
+    fcntl.ioctl(fd, _SUBVOL_INFO, info)
+    return info
 
 
 def enable_quota(home: Path) -> Path:
