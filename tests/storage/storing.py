@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
@@ -58,10 +59,24 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 20) ->
         time.sleep(0.02)
 
 
+def held_by_others(device: str) -> bool:
+    """Whether a mount namespace that another test made meanwhile, with a copy of every mount, keeps a device."""
+    own = os.readlink("/proc/self/ns/mnt")
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            held = f"/dev/{device} " in Path(f"/proc/{process}/mountinfo").read_text()
+            if held and os.readlink(f"/proc/{process}/ns/mnt") != own:
+                return True
+    return False
+
+
 def close_and_count(driver: UnitDriver) -> None:
     driver.close()
     # The kernel lets go of a loop device a moment after the unmount.
-    wait_until(lambda: leftovers(driver.state_dir) == [], f"no mount and no loop device of {driver.state_dir}")
+    wait_until(
+        lambda: all(held_by_others(left) for left in leftovers(driver.state_dir)),
+        f"no mount and no loop device of {driver.state_dir}",
+    )
 
 
 def fill(directory: Path, most: int) -> tuple[int, int | None]:
