@@ -16,7 +16,7 @@ from registries import Made, Real
 from serving import Server
 
 from skerry import AsyncImage, AsyncSnapshot, BuildStep, Client, Image, Limits, Sandbox, Snapshot
-from skerry.errors import CommandFailed, CommandTimeout, Conflict, InvalidRequest, NotFound, SkerryError
+from skerry.errors import CommandFailed, CommandTimeout, Conflict, Denied, InvalidRequest, NotFound, SkerryError
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +108,22 @@ def test_a_base_that_is_not_there_is_pulled_and_what_nothing_needs_is_pruned(cli
         assert [one.id for one in Snapshot.list(kind="build", server=client)] == [built.id]
     assert client.images.prune(all=True).images == (name,)
     assert Snapshot.list(kind="build", server=client) == []
+
+
+def test_whoever_may_use_may_build_but_name_nothing_and_finds_no_step_of_anothers(
+    client: Client, server: Server
+) -> None:
+    image = base().run("echo mine > ~/m")
+    ran(image, client)
+    token = client.tokens.create(scope="use", owner="stranger").secret
+    with Client(server.address, token=token) as stranger:
+        built, titles = ran(image, stranger)
+        assert titles == ["run echo mine > ~/m"]
+        with pytest.raises(Denied):
+            image.build("tests/theirs", server=stranger)
+        with pytest.raises(NotFound, match="no image"):
+            Image.base("127.0.0.1:1/x").build(server=stranger)
+        built.delete()
 
 
 def test_without_the_cache_every_step_runs_and_is_found_from_then_on(client: Client) -> None:
