@@ -262,6 +262,7 @@ async def _shut_down(live: Live, keeper: Keeper) -> None:
 async def delete(host: Host, live: Live) -> None:
     """Leave no process, mount, cgroup, directory or uid range behind."""
     live.row = host.rows.update(live.row, state="deleting", name=None)
+    live.ended_because = "deleted"
     passed("delete.mark")
     await live.detach()
     host.doors.shut(live.row.id)

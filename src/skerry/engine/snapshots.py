@@ -82,6 +82,7 @@ class Snapshots:
         self.ready: Callable[[], set[str]] = set  # layers that the pool's sandboxes stand on
         self.vacate: Callable[[Iterable[str]], Awaitable[None]] = nobody  # has the pool leave layers
         self._pins: Counter[str] = Counter()  # layers that work under way needs, and that nothing else may name yet
+        self._waiting: set[str] = set()  # pinned layers that nothing may name any more
 
     def begin(self, host: Host, table: SnapshotTable, images: Images) -> None:
         self.host, self.table, self._images = host, table, images
@@ -361,21 +362,29 @@ class Snapshots:
     def in_use(self) -> set[str]:
         """Every layer that a sandbox or a snapshot stands on, or that work under way needs."""
         specs = {layer for live in self.grip.lives.values() for layer in live.row.spec.layers}
-        return specs | self.ready() | self.table.layers() | set(+self._pins)
+        return specs | self.ready() | self.table.layers() | self._pins.keys()
 
     @contextmanager
     def pinned(self, *layers: str) -> Iterator[None]:
+        """Work under way needs these; what would have been collected meanwhile is collected then."""
         self._pins.update(layers)
         try:
             yield
         finally:
             self._pins.subtract(layers)
+            self._pins = +self._pins
+            due = (self._waiting & set(layers)) - self._pins.keys()
+            if due:
+                self._waiting -= due
+                self.grip.spawn(self.collect(due))
 
     async def collect(self, layers: Iterable[str]) -> None:
         """Remove those of these layers that nothing names any more. A layer that nothing names can't come to be named
         again: names are copied from what names it."""
         images = {layer for image in self._images.list() for layer in image.layers}
-        unnamed = sorted(set(layers) - self.in_use() - images)
+        layers = set(layers)
+        unnamed = sorted(layers - self.in_use() - images)
+        self._waiting |= layers & self._pins.keys()
         for layer in unnamed:
             if layer.startswith("snap:"):
                 await drop(self.host, layer)
