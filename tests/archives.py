@@ -59,7 +59,7 @@ def tar(*items: Item, form: int = tarfile.PAX_FORMAT) -> bytes:
 
 
 def gzipped(data: bytes) -> bytes:
-    return gzip.compress(data, 6, mtime=0)
+    return gzip.compress(data, 1, mtime=0)
 
 
 def zstandard(data: bytes) -> bytes:

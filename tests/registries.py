@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -36,7 +37,7 @@ DOCKER = {
     CONFIG: "application/vnd.docker.container.image.v1+json",
     LAYER: "application/vnd.docker.image.rootfs.diff.tar.gzip",
 }
-USER, PASSWORD = "reader", "plover-xyzzy-4711"
+USER, PASSWORD, IDENTITY = "reader", "plover-xyzzy-4711", "identity-of-ann"
 _BCRYPT = "$2b$04$Jv5iAUwReQjiJ/Ii2jTaNO/qoaDv/Abk2Oo2gpIq1K2o7a9sGaypy"
 
 
@@ -82,14 +83,16 @@ def _described(data: bytes, kind: str | None) -> dict[str, Any]:
     return {"mediaType": kind, "digest": digest(data), "size": len(data)}
 
 
-def index_of(*images: Made) -> bytes:
+def index_of(*images: Made, attested: bool = True) -> bytes:
+    """`attested`: with a manifest that is for no machine, as builders add it."""
     described = []
     for image in images:
         system, architecture = image.platform
         entry = _described(image.manifest, image.kind)
         described.append({**entry, "platform": {"os": system, "architecture": architecture}})
     attestation = {**_described(b"{}", MANIFEST), "platform": {"os": "unknown", "architecture": "unknown"}}
-    return json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [attestation, *described]}).encode()
+    described = [attestation, *described] if attested else described
+    return json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": described}).encode()
 
 
 class Real:
@@ -238,7 +241,7 @@ class Fake:
 
     `manners` maps a path's last part, or "*", to what is to happen there: a function that gets the handler."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Path | None = None) -> None:
         self.manifests: dict[str, tuple[str, bytes]] = {}
         self.blobs: dict[str, bytes] = {}
         self.manners: dict[str, Callable[[Handler], bool]] = {}
@@ -253,6 +256,10 @@ class Fake:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Bound)
         self._server.daemon_threads = True
         self.host = f"127.0.0.1:{self._server.server_port}"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate / "server.pem", certificate / "server.key")
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
 
     @contextmanager
     def running(self) -> Iterator[Fake]:
@@ -296,6 +303,13 @@ class Handler(BaseHTTPRequestHandler):
         if "/blobs/" in path.path and last in self.registry.blobs:
             return self.send_blob(self.registry.blobs[last])
         return self.send(404, b'{"errors":[{"code":"NAME_UNKNOWN"}]}', {"Content-Type": "application/json"})
+
+    def do_POST(self) -> None:
+        """A token for a token."""
+        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        if (form["grant_type"], form["refresh_token"]) == (["refresh_token"], [IDENTITY]):
+            return self.send(200, b'{"access_token":"good"}', {"Content-Type": "application/json"})
+        return self.send(401, b"{}", {})
 
     def _may(self) -> bool:
         given = self.headers.get("Authorization", "")

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from archives import Item, folder, gzipped, tar, zstandard
 from registries import (
+    IDENTITY,
+    INDEX,
     LAYER,
     PASSWORD,
     USER,
@@ -28,6 +30,7 @@ from registries import (
     with_password,
 )
 from serving import wait_until
+from world import certificates
 
 from skerry.errors import Conflict, Denied, InvalidRequest, NotFound, RegistryFailed, SkerryError
 from skerry.images.blobs import Blobs
@@ -133,23 +136,24 @@ def test_of_an_index_the_image_for_this_machine_is_taken_or_the_one_that_was_ask
     one, other = Made([tar(Item("is", b"amd64"))]), Made([tar(Item("is", b"arm64"))], platform=("linux", "arm64"))
     real.push("many", one, "a")
     real.push("many", other, "b")
-    index = index_of(other, one)
-    index_digest = digest(index)
-    with Fake().running() as fake:  # the real one wants every manifest of an index to be there, attestations too
-        for made in (one, other):
-            fake.push(made)
-        fake.manifests["latest"] = fake.manifests[index_digest] = ("application/vnd.oci.image.index.v1+json", index)
-        image = house.pull(f"{fake.host}/many")
-        assert house.content(image, "is") == b"amd64"
-        assert image.source is not None
-        assert image.source.endswith(index_digest)
-        image = house.pull(f"{fake.host}/many@{index_digest}", platform="linux/arm64")
-        assert (house.content(image, "is"), image.platform) == (b"arm64", "linux/arm64")
-        with pytest.raises(InvalidRequest, match="linux/s390x") as caught:
-            house.pull(f"{fake.host}/many", platform="linux/s390x")
-        assert "linux/amd64, linux/arm64" in (caught.value.hint or "")
+    index_digest = real.put("many", "latest", index_of(other, one, attested=False), INDEX)
+    image = house.pull(f"{real.host}/many")
+    assert house.content(image, "is") == b"amd64"
+    assert image.source == f"{real.host}/many:latest@{index_digest}"
+    image = house.pull(f"{real.host}/many@{index_digest}", platform="linux/arm64")
+    assert (house.content(image, "is"), image.platform) == (b"arm64", "linux/arm64")
+    with pytest.raises(InvalidRequest, match="linux/s390x") as caught:
+        house.pull(f"{real.host}/many", platform="linux/s390x")
+    assert "linux/amd64, linux/arm64" in (caught.value.hint or "")
     with pytest.raises(InvalidRequest, match="for linux/arm64"):
         house.pull(f"{real.host}/many:b")
+
+
+def test_what_is_for_no_machine_in_an_index_is_passed_over(house: House, fake: Fake) -> None:
+    image = Made([LOWER])
+    fake.push(image)
+    fake.manifests["latest"] = (INDEX, index_of(image))
+    assert house.pull(f"{fake.host}/app").layers
 
 
 def test_a_layer_that_two_images_share_is_fetched_and_stored_once(house: House, real: Real) -> None:
@@ -220,6 +224,14 @@ def nothing_is_left(house: House) -> None:
     assert house.images.layers.digests() == []
     parts = os.listdir(house.blobs.root) if house.blobs.root.exists() else []
     assert [name for name in parts if name.startswith("tree-")] == []
+
+
+def test_a_token_of_an_earlier_login_opens_a_registry_too(house: House, fake: Fake) -> None:
+    fake.push(Made([LOWER]))
+    fake.token_realm = True
+    with pytest.raises(Denied):
+        house.pull(f"{fake.host}/app", credentials=Credentials(identity_token="another"))
+    house.pull(f"{fake.host}/app", credentials=Credentials(identity_token=IDENTITY))
 
 
 def test_a_login_is_for_the_registry_alone_and_not_for_where_it_sends_one(house: House, fake: Fake) -> None:
@@ -431,6 +443,19 @@ def test_a_registry_without_tls_is_not_asked_unless_it_is_this_machine_or_vouche
         assert fake.asked == []
         assert house.pull(f"registry.test:{port}/app", insecure=True).layers
         assert house.pull(f"localhost:{port}/app").layers
+
+
+def test_a_certificate_counts_if_the_servers_environment_trusts_it_or_the_caller_vouches(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates.make(tmp_path, ["registry.test"], ["127.0.0.1"])
+    with Fake(tmp_path).running() as fake:
+        fake.push(Made([LOWER]))
+        with pytest.raises(RegistryFailed, match="can't be reached"):
+            house.pull(f"{fake.host}/app")
+        assert house.pull(f"{fake.host}/app", insecure=True).layers
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        assert house.pull(f"{fake.host}/app").layers
 
 
 def test_the_servers_proxy_is_used_but_for_this_machine(
