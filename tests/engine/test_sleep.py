@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import Server, wait_until
+from serving import Server, wait_until, words_of
 
 from skerry import Client, Lifecycle, Sandbox
 from skerry.config import run_dir
@@ -140,7 +140,7 @@ def reboot(server: Server) -> None:
         subprocess.run(["umount", point], check=True)
     shutil.rmtree(here)
     for held in Path("/run/skerry/ranges").glob("*"):
-        if here.name in held.read_text().split():
+        if here.name in words_of(held):
             held.unlink()
     server.sql("UPDATE sandboxes SET boot_id = 'the-boot-before' WHERE boot_id IS NOT NULL")
 

@@ -98,8 +98,8 @@ def test_the_end_of_life_deletes_an_unnamed_sandbox_and_stops_a_named_one(server
 
 def test_with_no_server_alive_the_keeper_itself_ends_a_sandbox(own_server: Server) -> None:
     own_server.start()
-    Sandbox.create(lifecycle=Lifecycle(life="1s"), server=own_server.address)
-    own_server.end(signal.SIGKILL)
+    Sandbox.create(lifecycle=Lifecycle(life="2s"), server=own_server.address)
+    own_server.end(signal.SIGKILL)  # well before that: else the server itself would end it
     instance = Path(own_server.address).parent.name
     root = Path("/sys/fs/cgroup")  # v2 at the top, or each hierarchy in a directory of its own
     cgroups = [p for depth in ("", "*/") for p in root.glob(f"{depth}skerry/{instance}/sb-*/cgroup.procs")]

@@ -344,10 +344,13 @@ def test_a_stop_tells_viewers_and_waits_for_none(tmp_path: Path, monkeypatch: py
 
 
 def test_a_server_does_not_leave_while_a_terminal_is_open(tmp_path: Path) -> None:
-    listening = Listening(tmp_path, idle_exit=0.2, listen=None).start()
-    looked = threading.Event()
+    listening = Listening(tmp_path, idle_exit=0.2, listen=None)
+    listening.engine.empty = False  # until somebody is in: who comes late must not find it gone
+    listening.start()
     with view(listening, ECHO) as viewer:
-        assert not looked.wait(1.5)
+        listening.engine.empty = True
+        assert not listening.control.stopping.is_set()
+        threading.Event().wait(1)  # five times as long as it may be idle
         viewer.send(b"still here")
         assert [said(viewer) for _ in range(3)][2] == b"still here"
     listening.join()
