@@ -29,6 +29,36 @@ def house(make_server: Callable[[], Server]) -> Iterator[Server]:
     made.retire()
 
 
+class Armed:
+    """A server that goes on from test to test, and dies at the step that a file names, while it does."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self._fault, self._env = server, server.state_dir / "fault", dict[str, str]()
+
+    def serve(self, **env: str) -> None:
+        runs = self.server.process is not None and self.server.process.poll() is None
+        if runs and env != self._env:
+            self.server.end()
+        if not runs or env != self._env:
+            self.server.start(SKERRY_FAULT=str(self._fault), **env)
+        self._env = env
+
+    def dies(self, at: str, work: Callable[[httpx.Client], None]) -> None:
+        self._fault.write_text(at)
+        with self.server.http() as http, pytest.raises(httpx.TransportError):
+            work(http)
+        assert self.server.process is not None
+        assert self.server.process.wait(10) == -9
+        self._fault.unlink()
+
+
+@pytest.fixture(scope="module")
+def armed(make_server: Callable[[], Server]) -> Iterator[Armed]:
+    made = make_server()
+    yield Armed(made)
+    made.retire()
+
+
 def drive(http: httpx.Client, point: str) -> None:
     """Do what passes the point; the connection breaks there."""
     verb = point.partition(".")[0]
@@ -72,10 +102,11 @@ def held(http: httpx.Client) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("point", faults.LIFE)
-def test_a_server_killed_at_any_step_leaves_a_sandbox_complete_or_gone(house: Server, point: str) -> None:
+def test_a_server_killed_at_any_step_leaves_a_sandbox_complete_or_gone(armed: Armed, point: str) -> None:
+    house = armed.server
     made_before = point.partition(".")[0] in ("stop", "delete", "limits")
     pool = {"SKERRY_POOL_SIZE": "1", "SKERRY_POOL_IMAGES": "base"} if point.startswith("claim") else {}
-    house.start(SKERRY_FAULT=point, **pool)
+    armed.serve(**pool)
     with house.http() as http:
         if pool:
             wait_until(lambda: is_ready(http), "a ready sandbox")
@@ -83,11 +114,8 @@ def test_a_server_killed_at_any_step_leaves_a_sandbox_complete_or_gone(house: Se
             made = http.post("/v1/sandboxes", json={"name": "subject", "limits": LIMITS})
             assert made.status_code == 201, made.text
             run(http, "echo kept > /workspace/note; sync")
-        with pytest.raises(httpx.TransportError):
-            drive(http, point)
-    assert house.process is not None
-    assert house.process.wait(10) == -9
-    house.start()
+    armed.dies(point, lambda http: drive(http, point))
+    armed.serve()
     with house.http() as http:
         state = state_of(http)
         if made_before:
@@ -107,7 +135,6 @@ def test_a_server_killed_at_any_step_leaves_a_sandbox_complete_or_gone(house: Se
             assert state is None
         house.remove_all()
     assert house.leftovers() == []
-    house.end()
 
 
 def test_the_same_key_gives_the_same_id_across_a_crash(house: Server) -> None:
