@@ -85,6 +85,22 @@ def test_the_disk_goes_up_and_down_under_a_running_sandbox(server: Server, as_be
     as_before.run("rm -f /workspace/fill; sync")
 
 
+def test_a_disk_shrinks_to_what_the_sandbox_has_now_whatever_its_snapshots_hold(server: Server) -> None:
+    if not (server.state_dir / "pool.img").exists():
+        pytest.skip("the storage driver here is not btrfs: a disk can't become smaller")
+    with Sandbox(limits=Limits(disk="64M"), server=server.address) as sandbox:
+        assert fits(sandbox, 48)
+        snapshot = sandbox.snapshot()
+        with pytest.raises(Conflict, match="disk"):
+            sandbox.update(limits=Limits(disk="32M"))
+        sandbox.run("rm /workspace/fill; sync")
+        sandbox.update(limits=Limits(disk="32M"))
+        assert not fits(sandbox, 40)
+        sandbox.run("rm /workspace/fill; sync")
+        assert fits(sandbox, 24)
+    snapshot.delete()
+
+
 def test_shrinking_below_use_is_refused_and_changes_nothing(as_before: Sandbox) -> None:
     box = as_before
     hoard = box.spawn(["python3", "-c", "b = bytearray(100 << 20); print(1, flush=True); input()"])
