@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
@@ -11,7 +13,7 @@ from skerry.cli import talk
 from skerry.cli.session import Session, json_option, pass_session
 from skerry.client.harmless import harmless
 from skerry.errors import InvalidRequest
-from skerry.types import Transfer
+from skerry.types import Progress, Transfer
 
 if TYPE_CHECKING:
     from skerry.types import Change
@@ -53,16 +55,16 @@ def _shown(change: Change) -> str:
 @click.argument("snapshot")
 @click.argument("file")
 @pass_session
-def export_snapshot(session: Session, snapshot: str, file: str, as_json: bool) -> None:
+def export_snapshot(session: Session, snapshot: str, file: str, as_json: bool) -> int:
     """Write a snapshot as an archive that `docker load`, skopeo and `skerry snapshot import` read.
 
     FILE ending in .gz or .zst is compressed so; - is stdout.
     """
     from skerry.client._sync.snapshots import Snapshot
 
-    with session.client() as client:
-        moved = Snapshot.get(snapshot, server=client).export(_target(file))
-    _tell(session, moved, file, as_json)
+    with session.client() as client, _bar(session, "writing") as show:
+        moved = Snapshot.get(snapshot, server=client).export(_target(file), progress=show)
+    return _tell(session, moved, file, as_json)
 
 
 @click.command("export")
@@ -70,14 +72,14 @@ def export_snapshot(session: Session, snapshot: str, file: str, as_json: bool) -
 @click.argument("name")
 @click.argument("file")
 @pass_session
-def export_image(session: Session, name: str, file: str, as_json: bool) -> None:
+def export_image(session: Session, name: str, file: str, as_json: bool) -> int:
     """Write an image as an archive that `docker load`, skopeo and `skerry image import` read.
 
     FILE ending in .gz or .zst is compressed so; - is stdout.
     """
-    with session.client() as client:
-        moved = client.images.export(name, _target(file))
-    _tell(session, moved, file, as_json)
+    with session.client() as client, _bar(session, "writing") as show:
+        moved = client.images.export(name, _target(file), progress=show)
+    return _tell(session, moved, file, as_json)
 
 
 @click.command("import")
@@ -94,7 +96,11 @@ def import_snapshot(session: Session, source: str, name: str | None, as_json: bo
     from skerry.client._sync.snapshots import Snapshot
 
     with session.client() as client:
-        made = Snapshot.import_(_source(source), name, on_notice=talk.say, server=client).info
+        with _bar(session, "reading") as show:
+            notices: list[str] = []
+            given = _source(source)
+            made = Snapshot.import_(given, name, on_notice=notices.append, progress=show, server=client).info
+        _say(notices)
     if as_json:
         talk.give_json(made)
     else:
@@ -114,7 +120,11 @@ def import_image(session: Session, source: str, name: str, replace: bool, as_jso
     archive, all of them also compressed, or a directory; - is stdin.
     """
     with session.client() as client:
-        made = client.images.import_(_source(source), name, replace=replace, on_notice=talk.say)
+        with _bar(session, "reading") as show:
+            notices: list[str] = []
+            given = _source(source)
+            made = client.images.import_(given, name, replace=replace, on_notice=notices.append, progress=show)
+        _say(notices)
     if as_json:
         talk.give_json(made)
     else:
@@ -133,18 +143,33 @@ def _source(source: str) -> str | BinaryIO:
     return sys.stdin.buffer if source == "-" else source
 
 
-def _tell(session: Session, moved: Transfer, file: str, as_json: bool) -> None:
+@contextmanager
+def _bar(session: Session, title: str) -> Iterator[Callable[[Progress], None] | None]:
+    """For people; it is gone when they are done."""
+    from skerry.client.progress import Bar
+
+    if session.quiet or not sys.stderr.isatty():
+        yield None
+        return
+    with Bar(title, sys.stderr, transient=True) as bar:
+        yield bar.update
+
+
+def _say(notices: list[str]) -> None:
+    for notice in notices:
+        talk.say(notice)
+
+
+def _tell(session: Session, moved: Transfer, file: str, as_json: bool) -> int:
     if as_json and file != "-":
         talk.give_json(moved)
-    for one in moved.skipped[:_SHOWN]:
-        talk.say(f"left out: {one.path}: {one.reason}")
+    _say([f"left out: {one.path}: {one.reason}" for one in moved.skipped[:_SHOWN]])
     more = moved.more + max(0, len(moved.skipped) - _SHOWN)
     if more:
         talk.say(f"left out: {more} more")
     if not session.quiet:
         talk.say(f"wrote {moved.files:,} files, {talk.size(moved.bytes)}")
-    if moved.skipped or moved.more:
-        sys.exit(LEFT_OUT)
+    return LEFT_OUT if moved.skipped or moved.more else 0
 
 
 def add(snapshot: click.Group, image: click.Group) -> None:

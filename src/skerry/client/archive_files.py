@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import BinaryIO, Protocol
 
 from skerry.client import rootfs
-from skerry.client.content import open_host_file, pieces
+from skerry.client.content import open_host_file, pieces, size_of
 from skerry.client.landing import SingleFile
 from skerry.errors import InvalidRequest
+from skerry.types import Progress
 
 HostFile = str | os.PathLike[str] | BinaryIO
+Watcher = Callable[[Progress], None]
 
 
 class _Compressor(Protocol):
@@ -86,17 +88,23 @@ def _zstd() -> _Compressor:
     return zstd.ZstdCompressor()
 
 
-def source(given: HostFile) -> AbstractContextManager[Iterable[bytes]]:
-    """What to send of an archive, or of a directory as one. Its compression is read where it goes."""
-    if not isinstance(given, (str, os.PathLike)):
-        return nullcontext(pieces(given))
-    if os.path.isdir(given):
-        return nullcontext(rootfs.pieces(given))
-    return _read(given)
-
-
 @contextmanager
-def _read(path: str | os.PathLike[str]) -> Iterator[Iterable[bytes]]:
-    file, _ = open_host_file(path)
-    with file:
-        yield pieces(file)
+def source(given: HostFile, progress: Watcher | None = None) -> Iterator[Iterable[bytes]]:
+    """What to send of an archive, or of a directory as one. Its compression is read where it goes."""
+    with ExitStack() as stack:
+        if not isinstance(given, (str, os.PathLike)):
+            yield _watched(pieces(given), size_of(given), progress)
+        elif os.path.isdir(given):
+            yield _watched(rootfs.pieces(given), None, progress)
+        else:
+            file = stack.enter_context(open_host_file(given)[0])
+            yield _watched(pieces(file), size_of(file), progress)
+
+
+def _watched(parts: Iterable[bytes], size: int | None, progress: Watcher | None) -> Iterator[bytes]:
+    done = 0
+    for part in parts:
+        yield part
+        done += len(part)
+        if progress is not None:
+            progress(Progress(stage="import", done=done, total=size or 0))

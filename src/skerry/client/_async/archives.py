@@ -7,26 +7,29 @@ from typing import TYPE_CHECKING
 
 from skerry.client import archive_requests as requests
 from skerry.client import backend_async as backend
-from skerry.client.archive_files import ArchiveFile, HostFile, source
+from skerry.client.archive_files import ArchiveFile, HostFile, Watcher, source
 from skerry.client.frames import ERROR, EXIT, STDOUT, FrameDecoder
 from skerry.client.packing import readable
 from skerry.client.responses import decode, error_frame
 from skerry.errors import SkerryError
-from skerry.types import ImageInfo, ImportedImage, ImportedSnapshot, SnapshotInfo, Transfer
+from skerry.types import ImageInfo, ImportedImage, ImportedSnapshot, Progress, SnapshotInfo, Transfer
 
 if TYPE_CHECKING:
     from skerry.client._async.client import AsyncClient
     from skerry.client.requests import Request
 
 
-async def export(client: AsyncClient, request: Request, target: HostFile) -> Transfer:
-    frames = FrameDecoder()
+async def export(client: AsyncClient, request: Request, target: HostFile, progress: Watcher | None = None) -> Transfer:
+    frames, done = FrameDecoder(), 0
     async with client.stream(request) as chunks:
         with ArchiveFile(target) as file:
             async for chunk in chunks:
                 for kind, payload in frames.feed(chunk):
                     if kind == STDOUT:
                         await backend.in_thread(file.write, payload)
+                        done += len(payload)
+                        if progress is not None:
+                            progress(Progress(stage="export", done=done))
                     elif kind == EXIT:
                         return readable(decode(payload, Transfer))
                     elif kind == ERROR:
@@ -35,9 +38,14 @@ async def export(client: AsyncClient, request: Request, target: HostFile) -> Tra
 
 
 async def import_image(
-    client: AsyncClient, name: str, replace: bool, given: HostFile, on_notice: Callable[[str], None] | None
+    client: AsyncClient,
+    name: str,
+    replace: bool,
+    given: HostFile,
+    on_notice: Callable[[str], None] | None,
+    progress: Watcher | None,
 ) -> ImageInfo:
-    with source(given) as pieces:
+    with source(given, progress) as pieces:
         request = requests.import_image(name, replace, backend.chunks(pieces))
         answer = await client.value(request, ImportedImage)
     _tell(answer.notices, on_notice)
@@ -45,9 +53,13 @@ async def import_image(
 
 
 async def import_snapshot(
-    client: AsyncClient, name: str | None, given: HostFile, on_notice: Callable[[str], None] | None
+    client: AsyncClient,
+    name: str | None,
+    given: HostFile,
+    on_notice: Callable[[str], None] | None,
+    progress: Watcher | None,
 ) -> SnapshotInfo:
-    with source(given) as pieces:
+    with source(given, progress) as pieces:
         request = requests.import_snapshot(name, backend.chunks(pieces))
         answer = await client.value(request, ImportedSnapshot)
     _tell(answer.notices, on_notice)

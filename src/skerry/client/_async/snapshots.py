@@ -10,7 +10,7 @@ from skerry.client import archive_requests
 from skerry.client import snapshot_requests as requests
 from skerry.client._async import archives
 from skerry.client._async.client import AsyncClient
-from skerry.client.archive_files import HostFile
+from skerry.client.archive_files import HostFile, Watcher
 from skerry.client.listing import real_changes
 from skerry.client.snapshot_requests import SnapshotList
 from skerry.types import Changes, SnapshotInfo, Transfer
@@ -79,12 +79,13 @@ class AsyncSnapshot:
         name: str | None = None,
         *,
         on_notice: Callable[[str], None] | None = None,
+        progress: Watcher | None = None,
         server: str | AsyncClient | None = None,
     ) -> AsyncSnapshot:
         """A new one of an archive (what `export`, `docker save` or skopeo wrote, or a root file system as a tar; all
         of them also compressed) or of a directory of this host. `on_notice` hears what was left out, and why."""
         client = server if isinstance(server, AsyncClient) else AsyncClient(server)
-        return cls(client, await archives.import_snapshot(client, name, source, on_notice))
+        return cls(client, await archives.import_snapshot(client, name, source, on_notice, progress))
 
     async def changes(self, to: str | AsyncSnapshot | AsyncSandbox | None = None) -> Changes:
         """The paths that were added, modified or deleted from this snapshot to another point: another snapshot, a
@@ -92,11 +93,11 @@ class AsyncSnapshot:
         ref = to if to is None or isinstance(to, str) else to.id
         return real_changes(await self.client.value(requests.changes(self.id, ref), Changes))
 
-    async def export(self, target: HostFile) -> Transfer:
+    async def export(self, target: HostFile, *, progress: Watcher | None = None) -> Transfer:
         """Write it as an archive: an OCI image layout with one layer, which `docker load`, skopeo and
         `Snapshot.import_` read. A path that ends in .gz or .zst is compressed so. What no archive holds (sockets,
         devices) is in the answer's `skipped`."""
-        return await archives.export(self.client, archive_requests.export_snapshot(self.id), target)
+        return await archives.export(self.client, archive_requests.export_snapshot(self.id), target, progress)
 
     async def delete(self) -> None:
         """Refused (Conflict) while a sandbox, an image or another snapshot stands on it."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from skerry.client import archive_requests, progress, requests
 from skerry.client import backend_sync as backend
 from skerry.client._sync import archives
-from skerry.client.archive_files import HostFile
+from skerry.client.archive_files import HostFile, Watcher
 from skerry.client.credentials import find_credentials
 from skerry.client.lines import LineDecoder
 from skerry.client.responses import BuildLine, ImageList, decode, raised
@@ -35,17 +35,23 @@ class Images:
     def remove(self, name: str) -> None:
         self._client.done(requests.image(name, "DELETE"))
 
-    def export(self, name: str, target: HostFile) -> Transfer:
+    def export(self, name: str, target: HostFile, *, progress: Watcher | None = None) -> Transfer:
         """Write an image as an archive: an OCI image layout with one layer, which `docker load`, skopeo and `import_`
         read. A path that ends in .gz or .zst is compressed so."""
-        return archives.export(self._client, archive_requests.export_image(name), target)
+        return archives.export(self._client, archive_requests.export_image(name), target, progress)
 
     def import_(
-        self, source: HostFile, name: str, *, replace: bool = False, on_notice: Callable[[str], None] | None = None
+        self,
+        source: HostFile,
+        name: str,
+        *,
+        replace: bool = False,
+        on_notice: Callable[[str], None] | None = None,
+        progress: Watcher | None = None,
     ) -> ImageInfo:
         """A new one of an archive (what `export`, `docker save` or skopeo wrote, or a root file system as a tar; all
         of them also compressed) or of a directory of this host. `on_notice` hears what was left out, and why."""
-        return archives.import_image(self._client, name, replace, source, on_notice)
+        return archives.import_image(self._client, name, replace, source, on_notice, progress)
 
     def build(self, name: str = "base", *, rebuild: bool = False) -> ImageInfo:
         """Make an image, with its progress on stderr. One that is there already is given as it is, unless this version

@@ -11,7 +11,7 @@ from skerry.client import archive_requests
 from skerry.client import snapshot_requests as requests
 from skerry.client._sync import archives
 from skerry.client._sync.client import Client
-from skerry.client.archive_files import HostFile
+from skerry.client.archive_files import HostFile, Watcher
 from skerry.client.listing import real_changes
 from skerry.client.snapshot_requests import SnapshotList
 from skerry.types import Changes, SnapshotInfo, Transfer
@@ -80,12 +80,13 @@ class Snapshot:
         name: str | None = None,
         *,
         on_notice: Callable[[str], None] | None = None,
+        progress: Watcher | None = None,
         server: str | Client | None = None,
     ) -> Snapshot:
         """A new one of an archive (what `export`, `docker save` or skopeo wrote, or a root file system as a tar; all
         of them also compressed) or of a directory of this host. `on_notice` hears what was left out, and why."""
         client = server if isinstance(server, Client) else Client(server)
-        return cls(client, archives.import_snapshot(client, name, source, on_notice))
+        return cls(client, archives.import_snapshot(client, name, source, on_notice, progress))
 
     def changes(self, to: str | Snapshot | Sandbox | None = None) -> Changes:
         """The paths that were added, modified or deleted from this snapshot to another point: another snapshot, a
@@ -93,11 +94,11 @@ class Snapshot:
         ref = to if to is None or isinstance(to, str) else to.id
         return real_changes(self.client.value(requests.changes(self.id, ref), Changes))
 
-    def export(self, target: HostFile) -> Transfer:
+    def export(self, target: HostFile, *, progress: Watcher | None = None) -> Transfer:
         """Write it as an archive: an OCI image layout with one layer, which `docker load`, skopeo and
         `Snapshot.import_` read. A path that ends in .gz or .zst is compressed so. What no archive holds (sockets,
         devices) is in the answer's `skipped`."""
-        return archives.export(self.client, archive_requests.export_snapshot(self.id), target)
+        return archives.export(self.client, archive_requests.export_snapshot(self.id), target, progress)
 
     def delete(self) -> None:
         """Refused (Conflict) while a sandbox, an image or another snapshot stands on it."""
