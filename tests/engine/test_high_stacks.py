@@ -1,5 +1,5 @@
-"""Snapshots of snapshots of snapshots: a stack of layers grows no higher than is good for a mount. A layer goes with the
-last that names it, or that needs it for its work."""
+"""Snapshots of snapshots of snapshots: a stack of layers grows no higher than is good for a mount. A layer goes with
+the last that names it, or that needs it for its work."""
 
 from __future__ import annotations
 

@@ -19,6 +19,14 @@ def client(server: Server) -> Iterator[Client]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def narrow(make_server: Callable[[], Server]) -> Iterator[Server]:
+    """A server with room for little."""
+    made = make_server().start(SKERRY_MAX_SANDBOXES="3", SKERRY_SNAPSHOTS_AUTO="5", SKERRY_SNAPSHOTS_PER_OWNER="2")
+    yield made
+    made.retire()
+
+
 def units(server: Server) -> int:
     return len(list((server.state_dir / "pool" / "u").iterdir()))
 
@@ -88,9 +96,8 @@ def test_a_forks_secrets_have_their_sources_placeholders(client: Client) -> None
         fork.delete()
 
 
-def test_more_forks_than_there_is_room_for_are_none(own_server: Server) -> None:
-    own_server.start(SKERRY_MAX_SANDBOXES="3")
-    with Client(own_server.address) as client, Sandbox(server=client) as source:
+def test_more_forks_than_there_is_room_for_are_none(narrow: Server) -> None:
+    with Client(narrow.address) as client, Sandbox(server=client) as source:
         with pytest.raises(QuotaExceeded, match=r"max\.sandboxes"):
             source.fork(3)
         assert [one.id for one in Sandbox.list(server=client)] == [source.id]
@@ -98,8 +105,8 @@ def test_more_forks_than_there_is_room_for_are_none(own_server: Server) -> None:
             results = list(pool.map(lambda _: _tried(lambda: source.fork(2)), range(2)))
         assert sorted(type(result).__name__ for result in results) == ["QuotaExceeded", "list"]
         assert len(Sandbox.list(server=client)) == 3
-        own_server.remove_all()
-        assert (units(own_server), kept(own_server)) == (0, 0)
+        narrow.remove_all()
+        assert (units(narrow), kept(narrow)) == (0, 0)
     with pytest.raises(InvalidRequest):
         source.fork(0)
 
@@ -185,9 +192,8 @@ def test_rollback_to_what_is_not_there_changes_nothing(client: Client) -> None:
         assert sandbox.processes.get(beat.id).state == "running"
 
 
-def test_steps_lead_back_command_by_command(own_server: Server) -> None:
-    own_server.start(SKERRY_SNAPSHOTS_AUTO="5")
-    with Client(own_server.address) as client, Sandbox(options=Options(auto_snapshot=True), server=client) as sandbox:
+def test_steps_lead_back_command_by_command(narrow: Server) -> None:
+    with Client(narrow.address) as client, Sandbox(options=Options(auto_snapshot=True), server=client) as sandbox:
         session = sandbox.session("work")
         for number in range(4):
             session.run(f"echo {number} >> note", cwd="/workspace")
@@ -211,10 +217,23 @@ def test_steps_lead_back_command_by_command(own_server: Server) -> None:
             list(pool.map(lambda number: sandbox.run(f"touch /workspace/made-{number}"), range(6)))
         steps = Snapshot.list(sandbox=sandbox, kind="auto", server=client)
         assert len({one.info.step for one in steps}) == len(steps) >= 5
-        wait_until(lambda: kept(own_server) == 5, "those that are too old to go")
+        wait_until(lambda: kept(narrow) == 5, "those that are too old to go")
         sandbox.rollback(steps=5)
         assert len(sandbox.files.list("/workspace")) <= 2
-    assert (units(own_server), kept(own_server)) == (0, 0)  # they went with their sandbox
+    assert (units(narrow), kept(narrow)) == (0, 0)  # they went with their sandbox
+
+
+def test_an_owner_keeps_so_many_snapshots_and_steps_of_builds_leave_first(narrow: Server) -> None:
+    with Client(narrow.address) as client, Sandbox(server=client) as sandbox, narrow.http() as http:
+        where = f"/v1/sandboxes/{sandbox.id}/snapshots"
+        assert http.post(where, json={"key": "step"}).status_code == 201
+        taken = [sandbox.snapshot(), sandbox.snapshot()]
+        assert http.get("/v1/snapshots?key=step").json() == {"snapshots": []}
+        with pytest.raises(QuotaExceeded, match=r"snapshots\.per_owner"):
+            sandbox.snapshot()
+        assert kept(narrow) == 2
+        for snapshot in taken:
+            snapshot.delete()
 
 
 def test_deletes_stops_and_snapshots_at_once_end_well(client: Client, server: Server) -> None:

@@ -110,6 +110,18 @@ def test_nothing_of_the_keeper_is_in_a_snapshot(client: Client) -> None:
         snapshot.delete()
 
 
+def test_a_damaged_snapshot_is_named_and_not_served(client: Client, server: Server, sandbox: Sandbox) -> None:
+    snapshot = sandbox.snapshot("worn")
+    layer = snapshot.info.layers[0]
+    (server.state_dir / "layers" / f"{layer.replace(':', '-')}.damaged").touch()
+    for start in (lambda: Sandbox.create("worn", server=client), lambda: sandbox.rollback(snapshot)):
+        with pytest.raises(Conflict, match=layer):
+            start()
+    assert sandbox.run("echo alive").stdout == "alive\n"
+    snapshot.delete()
+    assert list((server.state_dir / "layers").glob(f"{layer.replace(':', '-')}*")) == []
+
+
 def test_a_name_is_given_once(client: Client, sandbox: Sandbox) -> None:
     snapshot = sandbox.snapshot("taken")
     with pytest.raises(Conflict, match="taken"):
