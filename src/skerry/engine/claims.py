@@ -4,6 +4,7 @@ with is set late. What can't be set late is found out first, and such a sandbox 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from skerry.engine.rows import Row, Spec
 from skerry.errors import SandboxUnavailable
 from skerry.types import Lifecycle, Limits, Options, SecretValue
 
+PROLONG_S = 0.1
 LIFE_S = 3600.0  # of a ready one: if the server dies and none comes, its keeper ends it
 
 
@@ -49,9 +51,9 @@ def fits(host: Host, live: Live, wish: Spec) -> bool:
     return host.doors.stands(live.row.id) or (wish.network.closed and not wish.secrets)
 
 
-async def bind(host: Host, live: Live, ready: Row, row: Row, secrets: Sequence[SecretValue]) -> Row:
-    """Has the ready sandbox be what `row` says, and gives the row as it is then. The sandbox's lock is held. Nothing
-    has run in it; what fails half-way is undone by deleting it."""
+async def bind(host: Host, live: Live, ready: Row, row: Row, secrets: Sequence[SecretValue]) -> tuple[Row, bool]:
+    """Has the ready sandbox be what `row` says; gives the row as it is then, and whether its keeper was told. The
+    sandbox's lock is held. Nothing has run in it; what fails half-way is undone by deleting it."""
     runtime, keeper = live.runtime, live.keeper
     if runtime is None or keeper is None or row.init is None or row.uid_base is None:
         raise SandboxUnavailable(f"{ready.id} has ended")
@@ -69,11 +71,26 @@ async def bind(host: Host, live: Live, ready: Row, row: Row, secrets: Sequence[S
     )  # fmt: skip
     if row.name is not None or row.spec.network != ready.spec.network or host.secrets.needed(row):
         await host.doors.reopen(live)
-    await lifecycle.configure(host, keeper, row, row.ends_at)
+    told = lifecycle.configuration(host, row) != lifecycle.configuration(host, ready)
+    if told:
+        await lifecycle.configure(host, keeper, row, row.ends_at)
     await furnishing.put(keeper, row, furniture, renew=False)
     if identity.of(row.spec.options) != identity.of(ready.spec.options):
         await identity.write(keeper, row.spec.options)
     passed("claim.bound")
     if live.ended:  # nobody will be told of that again
         raise SandboxUnavailable(f"{row.id} has ended")
-    return replace(row, state="running")
+    return replace(row, state="running"), told
+
+
+async def prolong(host: Host, live: Live) -> None:
+    """Tells its keeper when its life ends now. It need not know at once: all else is as while it was ready, and whoever
+    takes it up tells it everything. What is cut short is done now."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(PROLONG_S)
+    async with live.lock:
+        if live.row.state == "running" and live.keeper is not None:
+            try:
+                await lifecycle.configure(host, live.keeper, live.row, live.row.ends_at)
+            except SandboxUnavailable as error:
+                await lifecycle.stop(host, live, "failed", error.message)

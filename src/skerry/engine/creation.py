@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from typing import Any
 
 from skerry.config import Settings
 from skerry.engine import claims, egress, lifecycle, plan
@@ -23,8 +24,8 @@ log = logging.getLogger("skerry.engine")
 
 
 class Creation:
-    """`turn` bounds how many start at once, `forget` is called when one that could not be made is gone, `peers` gives
-    the ids of its owner's others."""
+    """`turn` bounds how many start at once, `forget` is called when one that could not be made is gone, `spawn` does
+    work beside, `peers` gives the ids of its owner's others."""
 
     def __init__(
         self,
@@ -33,12 +34,14 @@ class Creation:
         pool: Pool,
         turn: Callable[[], AbstractAsyncContextManager[None]],
         forget: Callable[[Live], Awaitable[None]],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._settings = settings
         self._lives = lives
         self._pool = pool
         self._turn = turn
         self._forget = forget
+        self._spawn = spawn
         self._maxima = plan.host_maxima()
         self._keys: dict[tuple[str, str], Live] = {}  # of claims that are under way: their rows don't tell yet
 
@@ -97,7 +100,7 @@ class Creation:
         passed("claim.taken")
         async with live.lock:
             try:
-                row = await claims.bind(self._host, live, ready, row, request.secrets)
+                row, told = await claims.bind(self._host, live, ready, row, request.secrets)
                 self._host.rows.claim(row, request, key)
             except BaseException as error:
                 live.row = ready
@@ -114,6 +117,8 @@ class Creation:
             passed("claim.row")
             self._host.watch(live)
             live.touch()
+        if not told:
+            self._spawn(claims.prolong(self._host, live))
         log.info("claimed", extra={"sandbox": row.id, "owner": row.owner})
         return True
 

@@ -87,7 +87,7 @@ class Engine:
         self.ports = Ports(self._use, self._find, self._reach)
         self.previews = Previews(PreviewListener(settings), self._find, self._lives, self._reach, self._spawn)
         self.pool = Pool(settings, self._spawn, self._uncut, self._turn, self._is_starting, self._count)
-        self._creation = Creation(settings, self._lives, self.pool, self._turn, self._forget_if_deleted)
+        self._creation = Creation(settings, self._lives, self.pool, self._turn, self._forget_if_deleted, self._spawn)
         hands = (self._find, self._held, self._uncut, self._spawn, self._turn, self._creation.make_room)
         self.snapshots = Snapshots(Grip(*hands, self._forget_if_deleted, self._lives))
         self.archives = Archives(self.snapshots)

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -210,13 +210,18 @@ def end_of_life(spec: Spec, started_at: float) -> float | None:
 
 async def configure(host: Host, keeper: Keeper, row: Row, ends_at: float | None) -> None:
     """Tell the keeper what it works for. Sent again whenever one of these changes."""
+    life = max(ends_at - time.time(), 0) + LIFE_GRACE_S if ends_at is not None else None
+    await keeper.configure(**configuration(host, row), life_s=life)
+
+
+def configuration(host: Host, row: Row) -> dict[str, Any]:
+    """All of it but the end of its life."""
     spec = row.spec
-    await keeper.configure(
-        user=spec.user, cwd=spec.cwd, env=furnishing.environment(host.secrets, row), sudo=spec.options.sudo,
-        life_s=max(ends_at - time.time(), 0) + LIFE_GRACE_S if ends_at is not None else None,
-        open_files=spec.limits.open_files or 0, pids=spec.limits.pids, journal=host.journal(spec),
-        resolver=RESOLVER,
-    )  # fmt: skip
+    return {
+        "user": spec.user, "cwd": spec.cwd, "env": furnishing.environment(host.secrets, row),
+        "sudo": spec.options.sudo, "open_files": spec.limits.open_files or 0, "pids": spec.limits.pids,
+        "journal": host.journal(spec), "resolver": RESOLVER,
+    }  # fmt: skip
 
 
 async def stop(
