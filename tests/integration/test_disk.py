@@ -22,7 +22,7 @@ MiB = 1 << 20
 
 def write(sandbox: Sandbox, name: str, mib: int) -> str:
     """What went wrong, if anything."""
-    return sandbox.run(["dd", "if=/dev/urandom", f"of={name}", "bs=1M", f"count={mib}", "conv=fsync"]).stderr
+    return sandbox.run(["dd", "if=/dev/zero", f"of={name}", "bs=1M", f"count={mib}", "conv=fsync"]).stderr
 
 
 def test_what_only_a_snapshot_holds_does_not_count_and_the_limit_holds_all_the_same(server: Server) -> None:
@@ -67,15 +67,30 @@ def test_an_image_whose_layer_is_damaged_on_disk_is_not_served(server: Server) -
     images.remove("damaged")
 
 
+def test_snapshots_forks_and_rollback_work_where_storage_copies_too(own_server: Server) -> None:
+    own_server.start(SKERRY_STORAGE_DRIVER="loop")
+    with Sandbox(server=own_server.address, limits=Limits(disk="64M")) as sandbox:
+        sandbox.run("echo first > file; sudo rm /etc/issue", check=True)
+        snapshot = sandbox.snapshot()
+        sandbox.run("echo second > file", check=True)
+        with sandbox.fork(1)[0] as fork:
+            assert fork.run("cat file; ls /etc/issue").stdout == "second\n"
+        sandbox.rollback(snapshot)
+        assert sandbox.run("cat file; ls /etc/issue").stdout == "first\n"
+        with Sandbox(snapshot, server=own_server.address) as other:
+            assert other.run("cat file; ls /etc/issue").stdout == "first\n"
+    snapshot.delete()
+
+
 @pytest.fixture
 def small_host(make_state: Callable[[], Path], tmp_path: Path) -> Iterator[Server]:
-    """A server whose host's disk has 800 MiB; its image lies elsewhere."""
+    """A server whose host's disk has 600 MiB; its image lies elsewhere."""
     lent = make_state()
     disk, mounted = tmp_path / "disk", tmp_path / "host"
     state = mounted / "state"
     mounted.mkdir()
     disk.touch()
-    os.truncate(disk, 800 * MiB)
+    os.truncate(disk, 600 * MiB)
     subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", str(disk)], check=True)
     subprocess.run(["mount", "-o", "loop", str(disk), str(mounted)], check=True)
     for part in ("layers", "images"):
@@ -126,6 +141,9 @@ def test_on_a_host_whose_disk_is_full_the_others_live_and_deleting_helps(small_h
     with contextlib.suppress(QuotaExceeded):  # whole, or not at all; and nobody stands still for ever
         quiet.snapshot("on-a-full-disk")
     assert quiet.run("cat kept").stdout == "as it was"
+    server.end()
+    server.start(SKERRY_STORAGE_RESERVE="64M")
+    assert quiet.run("cat kept").stdout == "as it was", "a server can begin on a full disk"
     busy.delete()
     wait_until(lambda: "No space" not in write(quiet, "more", 32), "there is room where the deleted one was")
     assert os.statvfs(server.state_dir).f_bavail < 16, "and the host's disk was full all the time"

@@ -28,7 +28,10 @@ def test_a_state_directory_stays_with_the_driver_that_holds_its_sandboxes(state_
     plain.prepare()
     plain.create(UNIT, MiB)
     assert pick_driver(state_dir).name == "plain"
+    plain.keep(plain.capture(UNIT), "0" * 32)
     plain.delete(UNIT)
+    assert pick_driver(state_dir).name == "plain", "a snapshot is left"
+    plain.drop_snapshot("0" * 32)
     assert pick_driver(state_dir).name != "plain" or KINDS["loop"].lack() is not None
 
 

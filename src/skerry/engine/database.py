@@ -140,10 +140,17 @@ def _set_aside(file: Path) -> None:
         os.close(fd)
 
 
+def _held(database: Path) -> Path:
+    """A file that keeps the blocks while no server does: SQLite removes its log, and the next one needs room for it."""
+    return database.with_name(f"{database.name}-held")
+
+
 class Database:
     """Used from the event loop's thread only; every statement takes microseconds."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
+        _held(path).unlink(missing_ok=True)
         _set_aside(path)
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._connection.row_factory = sqlite3.Row
@@ -186,3 +193,4 @@ class Database:
 
     def close(self) -> None:
         self._connection.close()
+        _set_aside(_held(self._path))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +45,7 @@ class Backing:
         self.most = most
         self.told = Path()  # where the kernel tells of the mounted pool
         self.free = self.size = 0  # of the pool, as last looked at
+        self._lock = threading.Lock()
 
     def make(self, image: Path) -> None:
         """A new file of the smallest size that serves."""
@@ -71,18 +73,19 @@ class Backing:
 
     def tend(self) -> bool:
         """Grows the pool, or gives back what is far more than the headroom. Whether it is being written fast."""
-        room = self.room()
-        fast = self.free - room.free > self.headroom >> 3
-        self.free, self.size = room.free, room.size
-        if os.stat(self.image).st_size > room.size + (1 << 20):
-            self._take_all()  # what an earlier look, or server, did not come to
-        wanted = min(room.wanted(self.headroom), self.most - room.size, self._affordable()) >> 20 << 20
-        if wanted > 0:
-            self._grow(os.stat(self.image).st_size, wanted)
-            self.free += wanted
-        elif room.loose > 3 * self.headroom:
-            self._shrink(max(subvolumes.last_chunk_end(self.home), room.size - room.loose + 2 * self.headroom))
-        return fast
+        with self._lock:
+            room = self.room()
+            fast = self.free - room.free > self.headroom >> 3
+            self.free, self.size = room.free, room.size
+            if os.stat(self.image).st_size > room.size + (1 << 20):
+                self._take_all()  # what an earlier look, or server, did not come to
+            wanted = min(room.wanted(self.headroom), self.most - room.size, self._affordable()) >> 20 << 20
+            if wanted > 0:
+                self._grow(os.stat(self.image).st_size, wanted)
+                self.free += wanted
+            elif room.loose > 3 * self.headroom:
+                self._shrink(max(subvolumes.last_chunk_end(self.home), room.size - room.loose + 2 * self.headroom))
+            return fast
 
     def room(self) -> Room:
         pool = os.statvfs(self.home)

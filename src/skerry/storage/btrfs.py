@@ -129,10 +129,13 @@ class BtrfsDriver(UnitDriver):
 
     def check_room(self) -> None:
         super().check_room()
-        if self.backing.free < self.backing.headroom >> 3:
+        least = self.backing.headroom >> 3
+        if self.backing.free < least:
+            self.backing.tend()
+        if self.backing.free < least:
             raise QuotaExceeded(
                 f"the pool of {format_size(self.backing.size >> 20 << 20)} is full and can't grow",
-                hint="delete sandboxes or snapshots, or have the operator raise storage.pool_size",
+                hint="delete sandboxes or snapshots; or free space on the host's disk, or raise storage.pool_size",
                 details={"free": self.backing.free, "size": self.backing.size},
             )
 
@@ -226,7 +229,12 @@ class BtrfsDriver(UnitDriver):
     def _make_pool(self) -> None:
         new = self.image.with_suffix(".new")
         new.unlink(missing_ok=True)
-        self.backing.make(new)
+        try:
+            self.backing.make(new)
+        except OSError as error:
+            new.unlink(missing_ok=True)
+            self._refuse_full(error, "sandboxes")
+            raise
         self._run("mkfs.btrfs", "--quiet", "--data", "single", "--metadata", "single", "--nodiscard", str(new))
         tree.sync(new)
         os.rename(new, self.image)

@@ -10,6 +10,7 @@ import os
 import stat
 from pathlib import Path
 
+from skerry.errors import InvalidRequest
 from skerry.storage import tree
 
 _FICLONE = 0x40049409
@@ -32,6 +33,10 @@ def copy_tree(source: Path, target: Path) -> None:
                 finished.append(entry)
         for entry in reversed(finished):  # what was made in a directory has changed its time
             _set_times(entry, top)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise InvalidRequest("a path is too long to be copied, and this host's storage copies") from error
+        raise
     finally:
         os.close(top)
 

@@ -294,11 +294,15 @@ def add_upper_and_work(directory: Path, origin: Path | None = None) -> None:
         path.chmod(0o755)
 
 
-def has_units(home: Path) -> bool:
-    try:
-        return any(SANDBOX_ID.fullmatch(name) for name in os.listdir(home / "u"))
-    except FileNotFoundError:
-        return False
+def holds_anything(home: Path) -> bool:
+    """Whether there are units or snapshots."""
+    for folder, named in (("u", SANDBOX_ID), ("s", SNAPSHOT)):
+        try:
+            if any(named.fullmatch(name) for name in os.listdir(home / folder)):
+                return True
+        except FileNotFoundError:
+            continue
+    return False
 
 
 def refuse_shrinking(unit: str, used: int, limit: int) -> None:

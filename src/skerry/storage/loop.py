@@ -22,7 +22,7 @@ from skerry.storage.driver import (
     Lack,
     UnitDriver,
     add_upper_and_work,
-    has_units,
+    holds_anything,
     refuse_shrinking,
 )
 from skerry.storage.mounts import mount_at, mounts_below
@@ -51,7 +51,7 @@ class LoopDriver(UnitDriver):
 
     @staticmethod
     def used(state_dir: Path) -> bool:
-        return has_units(state_dir / "loop")
+        return holds_anything(state_dir / "loop")
 
     def make(self, directory: Path, limit: int, origin: Path | None = None) -> None:
         directory.mkdir(mode=0o700)

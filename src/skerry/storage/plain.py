@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from skerry.storage import tree
-from skerry.storage.driver import DEFAULT_RESERVE, Lack, UnitDriver, add_upper_and_work, has_units
+from skerry.storage.driver import DEFAULT_RESERVE, Lack, UnitDriver, add_upper_and_work, holds_anything
 
 
 class PlainDriver(UnitDriver):
@@ -21,7 +21,7 @@ class PlainDriver(UnitDriver):
 
     @staticmethod
     def used(state_dir: Path) -> bool:
-        return has_units(state_dir / "plain")
+        return holds_anything(state_dir / "plain")
 
     def make(self, directory: Path, limit: int, origin: Path | None = None) -> None:
         directory.mkdir(mode=0o700)
