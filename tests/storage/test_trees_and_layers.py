@@ -95,6 +95,18 @@ def test_a_tree_too_deep_to_walk_is_refused_and_can_still_be_removed(tmp_path: P
     assert os.listdir(tmp_path) == []
 
 
+def test_a_file_of_terabytes_that_is_a_hole_has_a_digest_at_once(tmp_path: Path) -> None:
+    digests = set()
+    for at, data in ((1 << 43, b"a"), (1 << 43, b"b"), ((1 << 43) - (1 << 20), b"a")):
+        with open(tmp_path / "huge", "wb") as file:
+            file.truncate((1 << 43) + 1)
+            file.seek(at)
+            file.write(data)
+        digests.add(tree.digest(tmp_path))
+        (tmp_path / "huge").unlink()
+    assert len(digests) == 3
+
+
 def test_names_that_are_not_utf8_are_names(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"\xff\xfe\n")).touch()
     assert tree.digest(tmp_path).startswith("sha256:")

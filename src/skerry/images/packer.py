@@ -23,8 +23,7 @@ from skerry.errors import InvalidRequest, SkerryError
 from skerry.images import tar_headers as tar
 from skerry.images.confine import confine
 from skerry.images.layout import About, documents
-from skerry.storage import tree
-from skerry.storage.content import data
+from skerry.storage import holes, tree
 from skerry.storage.ours import is_ours
 
 _CHUNK: Final = 1 << 20
@@ -117,7 +116,7 @@ def identity(found: os.stat_result) -> tuple[int, ...]:
 
 
 def _bounded(fd: int, size: int) -> Iterator[tuple[int, int]]:
-    for number, piece in enumerate(data(fd, size)):
+    for number, piece in enumerate(holes.pieces(fd, size)):
         yield piece
         if number == _PIECES_MOST:
             return

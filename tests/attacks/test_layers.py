@@ -1,0 +1,87 @@
+"""What the host reads of a sandbox's files, it reads as a stranger's: nothing leads it out, holds it up or speaks."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from archives import Item, folder, tar
+from serving import Server
+
+from skerry import Client, Sandbox, Snapshot, keeper
+
+HOSTILE = r"""
+import os, shutil
+os.makedirs("/h/deep")
+os.symlink("/etc/shadow", "/h/link")
+os.symlink("/proc/self/root/etc/shadow", "/h/magic")
+os.symlink("../" * 40 + "etc/shadow", "/h/upwards")
+os.mkfifo("/h/fifo")
+os.remove("/etc/hostname"); os.mkfifo("/etc/hostname")
+os.remove("/etc/issue"); os.symlink("/etc/shadow", "/etc/issue")
+shutil.rmtree("/srv"); os.symlink("/", "/srv")
+with open("/h/huge", "wb") as file: file.truncate(1 << 43)
+open(b"/h/\xff\x1b[2J\n", "w").close()
+os.chdir("/h/deep")
+for _ in range(300): os.mkdir("d" * 200); os.chdir("d" * 200)
+"""
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.address) as made:
+        yield made
+
+
+def test_a_hostile_tree_is_told_and_nothing_of_it_followed_or_opened(client: Client) -> None:
+    with Sandbox(server=client) as sandbox:
+        before = sandbox.snapshot()
+        sandbox.run(["python3", "-c", HOSTILE], user="root", check=True)
+        told = {one.path: (one.kind, one.type) for one in before.changes().changes}
+        expected = {
+            "/h/link": ("added", "link"), "/h/magic": ("added", "link"), "/h/upwards": ("added", "link"),
+            "/h/fifo": ("added", "other"), "/etc/hostname": ("modified", "other"), "/etc/issue": ("modified", "link"),
+            "/srv": ("modified", "link"), "/h/huge": ("added", "file"),
+            os.fsdecode(b"/h/\xff\x1b[2J\n"): ("added", "file"),
+        }  # fmt: skip
+        assert told.items() >= expected.items()
+        assert sum(path.startswith("/h/deep/") for path in told) == 300
+        assert not [path for path in told if path.startswith("/srv/")]
+        after = sandbox.snapshot()
+        sandbox.run("rm -rf /h; echo > /workspace/x", user="root", check=True)
+        assert after.changes().changes[0].path == "/h"
+        assert after.changes(before).changes != ()
+    for snapshot in (after, before):
+        snapshot.delete()
+
+
+def test_a_hostile_tree_goes_out_as_it_is_and_nothing_of_the_host_with_it(client: Client, tmp_path: Path) -> None:
+    program = Path(keeper.binary()).read_bytes()
+    root = tar(folder("h"), folder("etc"), Item("tool", program, mode=0o755), Item("var/lib/x", b"1"))
+    begin = Snapshot.import_(io.BytesIO(root), server=client)
+    with Sandbox(begin, server=client) as sandbox:
+        files = sandbox.files
+        files.link("/etc/shadow", "/h/link")
+        files.link("/", "/h/root")
+        files.write(os.fsdecode(b"/h/\xff\x1b[2J\n"), "a name")
+        files.mkdir("/h/" + "/".join(["d" * 200] * 19), parents=True)
+        files.remove("/var/lib/x")
+        snapshot = sandbox.snapshot()
+    moved = snapshot.export(tmp_path / "out.tar")
+    assert moved.skipped == ()
+    with tarfile.open(tmp_path / "out.tar") as archive:
+        manifest = json.load(archive.extractfile("manifest.json"))  # type: ignore[arg-type]
+        with tarfile.open(fileobj=archive.extractfile(manifest[0]["Layers"][0])) as layer:
+            names = {one.name: one for one in layer}
+    assert (names["h/link"].linkname, names["h/root"].linkname) == ("/etc/shadow", "/")
+    assert not [name for name in names if name.startswith("h/root/") or "skerry" in name]
+    assert os.fsdecode(b"h/\xff\x1b[2J\n") in names
+    back = Snapshot.import_(tmp_path / "out.tar", server=client)
+    assert snapshot.changes(back).changes == ()
+    for one in (back, snapshot, begin):
+        one.delete()
