@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from cli.calling import skerry
 from serving import Server, wait_until
@@ -17,7 +18,14 @@ def shown(server: Server, *words: str) -> dict[str, object]:
 def test_an_image_gets_ready_ones_and_all_go_when_asked_to(server: Server) -> None:
     assert shown(server, "show")["paused"] == "off: pool.size is 0"
     assert shown(server, "set", "base", "1")["paused"] is None
-    wait_until(lambda: b"base   1      1" in skerry("pool", server=server.address).stdout, "a ready sandbox")
+
+    def ready() -> object:
+        pool: Any = shown(server, "show")
+        assert pool["paused"] is None, "none could be made"
+        return pool["images"][0]["ready"]
+
+    wait_until(ready, "a ready sandbox")
+    assert b"base   1      1" in skerry("pool", server=server.address).stdout
     assert shown(server, "drain") == {"size": 0, "images": [], "paused": "drained"}
     assert b"none is being made: drained" in skerry("pool", server=server.address).stderr
 

@@ -11,7 +11,7 @@ from skerry.server.decode import decode_json, decode_query
 from skerry.server.files import PathQuery, WriteQuery, parse_range
 from skerry.server.processes import RunQuery
 from skerry.server.sandboxes import SandboxQuery
-from skerry.types import CreateRequest, RunRequest
+from skerry.types import CreateRequest, PreviewRequest, RunRequest
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,8 @@ def test_deep_nesting_is_refused() -> None:
 
 
 def test_a_missing_field_is_named() -> None:
-    with pytest.raises(InvalidRequest, match="cmd: this field is required"):
-        decode_json(b"{}", RunRequest)
+    with pytest.raises(InvalidRequest, match="port: this field is required"):
+        decode_json(b"{}", PreviewRequest)
 
 
 def test_what_a_values_own_check_says_keeps_its_hint() -> None:
