@@ -356,12 +356,13 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def stall(handler: Handler) -> bool:
-    """Answers, and then sends nothing, until the other side leaves."""
-    handler.send_response(200)
-    handler.send_header("Content-Length", "1000")
-    handler.end_headers()
-    handler.wfile.flush()
+def stall(handler: Handler, answers: bool = True) -> bool:
+    """Answers, or not even that, and then sends nothing until the other side leaves."""
+    if answers:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000")
+        handler.end_headers()
+        handler.wfile.flush()
     deadline = time.monotonic() + 60
     handler.connection.settimeout(0.1)
     while time.monotonic() < deadline:

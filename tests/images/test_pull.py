@@ -29,7 +29,6 @@ from registries import (
     stall,
     with_password,
 )
-from serving import wait_until
 from world import certificates
 
 from skerry.errors import Conflict, Denied, InvalidRequest, NotFound, RegistryFailed, SkerryError
@@ -298,21 +297,21 @@ def test_a_registry_that_stalls_is_given_up(house: House, fake: Fake, where: str
     nothing_is_left(house)
 
 
-def test_a_stalled_pull_ends_when_it_is_told_to(house: House, fake: Fake) -> None:
+@pytest.mark.parametrize("where", ["before it answers", "in a layer"])
+def test_a_stalled_pull_ends_when_it_is_told_to(house: House, fake: Fake, where: str) -> None:
     image = Made([LOWER])
     fake.push(image)
     waits = threading.Event()
 
     def hold(handler: Handler) -> bool:
         waits.set()
-        return stall(handler)
+        return stall(handler, answers=where == "in a layer")
 
     fake.manners[digest(image.layers[0])] = hold
     work = house.work(f"{fake.host}/app", stall_s=60)
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(work.run)
         assert waits.wait(20)
-        wait_until(lambda: work._registry._open, "the answer to be there")
         work.stop(SkerryError("the server is stopping"))
         with pytest.raises(SkerryError, match="is stopping"):
             done.result(20)

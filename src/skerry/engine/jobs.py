@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from skerry.errors import SkerryError
 from skerry.types import ImageInfo, Progress
+
+_AT_ONCE = 4  # the others wait for their turn
 
 
 class Work(Protocol):
@@ -76,6 +79,8 @@ class Jobs:
         self._jobs: dict[Hashable, tuple[Job, asyncio.Task[None]]] = {}
         self._works: set[Work] = set()
         self._why: SkerryError | None = None
+        # Not the loop's own threads: there are few, all else needs them, and a pull waits for strangers.
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="images")
 
     @property
     def busy(self) -> bool:
@@ -102,7 +107,7 @@ class Jobs:
             if self._why is not None:
                 raise self._why
             try:
-                how = await asyncio.to_thread(work.run)
+                how = await asyncio.get_running_loop().run_in_executor(self._threads, work.run)
             finally:
                 await after()
         except SkerryError as error:
@@ -119,3 +124,4 @@ class Jobs:
             await asyncio.to_thread(work.stop, why)
         if tasks := [task for _, task in self._jobs.values()]:
             await asyncio.wait(tasks)
+        self._threads.shutdown(wait=False)

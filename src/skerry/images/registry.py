@@ -54,7 +54,8 @@ class Registry:
         self._pause = pause
         self._authorization: str | None = None
         self._login = threading.Lock()
-        self._open: set[httpx.Response] = set()
+        self._streams: set[Any] = set()  # httpcore's
+        self._left = False
         self._http = httpx.Client(
             verify=_trust(insecure), timeout=httpx.Timeout(stall_s, connect=min(stall_s, 10.0)),
             headers={"User-Agent": f"skerry/{__version__}", "Accept-Encoding": "identity"},
@@ -67,9 +68,17 @@ class Registry:
 
     def hang_up(self) -> None:
         """From any thread: whoever waits for a registry's next bytes waits no longer."""
-        for response in list(self._open):
-            with suppress(OSError, AttributeError, KeyError):
-                response.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        self._left = True
+        for stream in list(self._streams):
+            with suppress(OSError):  # past the TLS of it, whose state is another thread's
+                socket.socket.shutdown(stream.get_extra_info("socket"), socket.SHUT_RDWR)
+
+    def _connected(self, event: str, told: dict[str, Any]) -> None:
+        """httpcore tells of each connection. One that comes after `hang_up` is as useless as those before."""
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self._streams.add(told["return_value"])
+            if self._left:
+                self.hang_up()
 
     def manifest(self, which: str) -> tuple[str, str, bytes]:
         """Its media type, its digest, itself. One that was asked for by digest is that one."""
@@ -106,11 +115,9 @@ class Registry:
     @contextmanager
     def _asked(self, path: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
         response = self._answer(path, headers)
-        self._open.add(response)
         try:
             yield response
         finally:
-            self._open.discard(response)
             response.close()
 
     def _answer(self, path: str, headers: dict[str, str]) -> httpx.Response:
@@ -154,6 +161,9 @@ class Registry:
         raise self._failed("refused", "sends one round in circles")
 
     def _send(self, method: str, url: str, **rest: Any) -> httpx.Response:
+        if self._left:
+            raise self._failed("unreachable", "is not asked any more")
+        rest["extensions"] = {"trace": self._connected}
         try:
             try:
                 return self._http.send(self._http.build_request(method, url, **rest), stream=True)
