@@ -428,11 +428,7 @@ class Engine:
             self.pool.drop(live)
             return
         if live.keeper is not keeper or live.row.state != "running":  # not its fault: somebody ended or paused it
-            how, reason = ("paused", live.row.reason) if live.row.state == "paused" else ("ended", live.ended_because)
-            raise SandboxUnavailable(
-                f"{live.row.id} was {how} in the middle of the call" + (f": {reason}" if reason else ""),
-                details={"state": live.row.info().state, "reason": reason},
-            ) from error
+            raise live.cut_off() from error
         if isinstance(error, KeeperSilent) and live.stood_still_within(TIME_LIMIT):  # for a snapshot that took long
             return
         log.warning("failed", extra={"sandbox": live.row.id, "error": error.message})

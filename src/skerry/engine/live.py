@@ -109,6 +109,14 @@ class Live:
     def count_oom_kills(self) -> int | None:
         return self.runtime.oom_kills(self.row.id) if self.runtime is not None else None
 
+    def cut_off(self) -> SandboxUnavailable:
+        """What a call is told that did not last, through no fault of the keeper's."""
+        how, reason = ("paused", self.row.reason) if self.row.state == "paused" else ("ended", self.ended_because)
+        return SandboxUnavailable(
+            f"{self.row.id} was {how} in the middle of the call" + (f": {reason}" if reason else ""),
+            details={"state": self.row.info().state, "reason": reason},
+        )
+
     def touch(self) -> None:
         self._used_at = time.monotonic()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import logging
 import sqlite3
 import time
 from collections import Counter
@@ -31,6 +32,7 @@ from skerry.storage import image_digest, new_snap
 from skerry.types import NAME, Caller, ImageInfo, SnapshotInfo, SnapshotRequest, Value
 
 T = TypeVar("T")
+log = logging.getLogger("skerry.engine")
 Kind = Literal["kept", "auto", "build"]
 MEASURING_S = 0.5  # how long a list takes for sizes that are not known yet; the others come with the next one
 LAYERS_MOST = 64  # above so many a start clones the topmost layer instead of stacking on it
@@ -361,8 +363,11 @@ class Snapshots:
 
     def in_use(self) -> set[str]:
         """Every layer that a sandbox or a snapshot stands on, or that work under way needs."""
+        return self._needed() | self.table.layers()
+
+    def _needed(self) -> set[str]:
         specs = {layer for live in self.grip.lives.values() for layer in live.row.spec.layers}
-        return specs | self.ready() | self.table.layers() | self._pins.keys()
+        return specs | self.ready() | self._pins.keys()
 
     @contextmanager
     def pinned(self, *layers: str) -> Iterator[None]:
@@ -381,10 +386,12 @@ class Snapshots:
     async def collect(self, layers: Iterable[str]) -> None:
         """Remove those of these layers that nothing names any more. A layer that nothing names can't come to be named
         again: names are copied from what names it."""
-        images = {layer for image in self._images.list() for layer in image.layers}
         layers = set(layers)
-        unnamed = sorted(layers - self.in_use() - images)
         self._waiting |= layers & self._pins.keys()
+        unnamed = layers - self._needed()
+        if unnamed:  # rarely: most sandboxes stand on what others stand on
+            unnamed -= self.table.layers()
+            unnamed = unnamed.difference(*(image.layers for image in self._images.list()))
         for layer in unnamed:
             if layer.startswith("snap:"):
                 await drop(self.host, layer)
@@ -395,7 +402,10 @@ class Snapshots:
         """A sandbox was deleted: what was taken before its commands goes with it, and what only it stood on."""
         steps = self.table.steps(row.id)
         self.table.remove(*steps)
-        await self.collect((*row.spec.layers, *(layer for info in steps for layer in info.layers)))
+        try:
+            await self.collect((*row.spec.layers, *(layer for info in steps for layer in info.layers)))
+        except (SkerryError, OSError) as error:  # the sandbox is deleted all the same
+            log.error("layers not collected", extra={"sandbox": row.id, "error": str(error)})
 
     async def sweep(self) -> None:
         """At the start of a server: what an earlier one took and did not name, and what it did not get to remove."""
