@@ -1,8 +1,8 @@
 """A Dockerfile as a recipe: the common instructions. What is not understood is refused with its line, never skipped in
 silence.
 
-Written here because what there is on PyPI knows no here-documents, stages' arguments or `${a:-b}`, and a client should
-need little.
+Written here because the parser that PyPI has (dockerfile-parse 2.0.1) takes the lines of a here-document for
+instructions and reads `${a:-b}` wrong; and a client should need little.
 """
 
 from __future__ import annotations
