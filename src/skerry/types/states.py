@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Literal
 
 from skerry.errors import InvalidRequest
@@ -110,10 +111,17 @@ class Change(Answer, frozen=True, kw_only=True):
 
 
 class Changes(Answer, frozen=True, kw_only=True):
-    """Parents before what is in them, names in byte order. `truncated`: there are more than were told."""
+    """Parents before what is in them, names in byte order; to be gone through as a list. `truncated`: there are more
+    than were told."""
 
     changes: tuple[Change, ...]
     truncated: bool = False
+
+    def __iter__(self) -> Iterator[Change]:
+        return iter(self.changes)
+
+    def __len__(self) -> int:
+        return len(self.changes)
 
 
 class ImportedSnapshot(Answer, frozen=True, kw_only=True):
