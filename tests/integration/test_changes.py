@@ -72,6 +72,19 @@ def test_two_sandboxes_of_one_snapshot_are_compared_by_what_is_in_their_files(cl
     snapshot.delete()
 
 
+def test_a_rollback_shows_as_what_it_undid(client: Client) -> None:
+    with Sandbox(server=client) as sandbox:
+        sandbox.run("echo 1 > x")
+        first = sandbox.snapshot()
+        sandbox.run("echo 2 > x; echo 2 > y")
+        second = sandbox.snapshot()
+        sandbox.rollback(first)
+        assert first.changes().changes == ()
+        assert told(second.changes()) == {"/workspace/x": "modified", "/workspace/y": "deleted"}
+    for snapshot in (second, first):
+        snapshot.delete()
+
+
 def test_what_is_another_owners_or_nowhere_is_not_found(client: Client, server: Server) -> None:
     token = client.tokens.create(scope="use").secret
     with Sandbox(server=client) as sandbox, Client(server.address, token=token) as stranger:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +20,7 @@ from skerry.engine.snapshots import Snapshots
 from skerry.errors import Conflict, QuotaExceeded, SkerryError
 from skerry.images.intake import Intake, Taken
 from skerry.images.layout import About
-from skerry.images.pack import Packing
+from skerry.images.pack import PIECE, Packing
 from skerry.images.unpack import Bounds
 from skerry.storage import check_image_name, image_digest, tree
 from skerry.types import (
@@ -161,6 +162,8 @@ class Archives:
         over = threading.Event()
         source, sink = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(source, True)
+        with suppress(OSError):  # a user's pipes may be bounded
+            fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, PIECE)
         with ExitStack() as stack:
             stack.callback(os.close, sink)
             work = asyncio.ensure_future(self._snapshots.grip.uncut(self._take_in(caller, most, source, over, enter)))

@@ -15,22 +15,22 @@ from skerry.types import NAME, Caller, Changes, SnapshotInfo
 
 @dataclass(frozen=True)
 class Point:
-    """A stack of layers, top first; of which sandbox it is, and as of when."""
+    """A stack of layers, top first; of which unit the topmost is, and as of when."""
 
     layers: tuple[str, ...]
-    sandbox: str | None
+    unit: str | None
     at: float
 
 
 async def compare(snapshots: Snapshots, caller: Caller, ref: str, to: str | None, most: int) -> Changes:
     """From a snapshot to another point; without one, to its own sandbox as it is now."""
     info = snapshots.find(caller, ref)
-    start = Point(info.layers, info.sandbox, info.created_at)
+    start = Point(info.layers, info.unit, info.created_at)
     with snapshots.slots.taken(caller.owner), snapshots.pinned(*start.layers):
         async with _other(snapshots, caller, info, to) as end:
             one, other = ([snapshots.host.layers.check(layer) for layer in point.layers] for point in (start, end))
-            # Of one sandbox only: two that ran at once may have written files that look alike in all but content.
-            settled = min(start.at, end.at) if start.sandbox is not None and start.sandbox == end.sandbox else None
+            # Of one unit only: two that were written at once may have files that look alike in all but content.
+            settled = min(start.at, end.at) if start.unit is not None and start.unit == end.unit else None
             return await snapshots.slots.stoppable(
                 lambda check: changes(one, other, settled=settled, most=most, check=check)
             )
@@ -45,7 +45,7 @@ async def _other(snapshots: Snapshots, caller: Caller, info: SnapshotInfo, to: s
     found = snapshots.table.find(caller, to) if NAME.fullmatch(to) else None
     if found is not None:
         with snapshots.pinned(*found.layers):
-            yield Point(found.layers, found.sandbox, found.created_at)
+            yield Point(found.layers, found.unit, found.created_at)
         return
     live = snapshots.sandbox(caller, to) if NAME.fullmatch(to) else None
     if live is not None:
@@ -73,5 +73,5 @@ def _own(snapshots: Snapshots, caller: Caller, info: SnapshotInfo) -> Live:
 @asynccontextmanager
 async def _now(snapshots: Snapshots, live: Live) -> AsyncIterator[Point]:
     """A sandbox as it is at this moment: through a snapshot that nobody names and that goes again."""
-    async with snapshots.passing(live) as captured:
-        yield Point((captured.layer, *live.row.spec.layers), live.row.id, captured.at)
+    async with snapshots.passing(live) as (captured, row):
+        yield Point((captured.layer, *row.spec.layers), row.unit, captured.at)

@@ -170,9 +170,10 @@ class Snapshots:
                         raise
 
     @asynccontextmanager
-    async def passing(self, live: Live) -> AsyncIterator[Captured]:
-        """The same for one that only looks: the sandbox is held no longer than it takes, and the layer goes again."""
-        ready: asyncio.Future[Captured] = asyncio.get_running_loop().create_future()
+    async def passing(self, live: Live) -> AsyncIterator[tuple[Captured, Row]]:
+        """The same for one that only looks: the sandbox is held no longer than it takes, and the layer goes again.
+        With it comes the row as it was then."""
+        ready: asyncio.Future[tuple[Captured, Row]] = asyncio.get_running_loop().create_future()
         over = asyncio.Event()
         work = asyncio.ensure_future(self.grip.uncut(self._pass(live, ready, over)))
         try:
@@ -185,12 +186,13 @@ class Snapshots:
             await asyncio.wait((work,))
             work.exception()
 
-    async def _pass(self, live: Live, ready: asyncio.Future[Captured], over: asyncio.Event) -> None:
+    async def _pass(self, live: Live, ready: asyncio.Future[tuple[Captured, Row]], over: asyncio.Event) -> None:
         async with AsyncExitStack() as stack:
             async with self.captured(live) as captured:
                 stack.push_async_callback(drop, self.host, captured.layer)
                 stack.enter_context(self.pinned(captured.layer, *live.row.spec.layers))
-            ready.set_result(captured)
+                taken_of = captured, live.row
+            ready.set_result(taken_of)
             await over.wait()
 
     def check_name(self, owner: str, name: str | None) -> None:
@@ -429,7 +431,7 @@ def _info(row: Row, request: SnapshotRequest, captured: Captured) -> SnapshotInf
     return SnapshotInfo(
         id=plan.new_id("sn-"), digest=image_digest(layers, env, user, cwd), layers=layers, created_at=captured.at,
         name=request.name, owner=row.owner, kind="kept" if request.key is None else "build", sandbox=row.id,
-        image=spec.image, sync_s=captured.sync_s, frozen_s=captured.frozen_s, user=user, cwd=cwd, env=env,
+        unit=row.unit, image=spec.image, sync_s=captured.sync_s, frozen_s=captured.frozen_s, user=user, cwd=cwd, env=env,
         entrypoint=spec.entrypoint if request.entrypoint is None else request.entrypoint,
         cmd=spec.cmd if request.cmd is None else request.cmd,
     )  # fmt: skip

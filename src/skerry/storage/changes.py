@@ -163,7 +163,7 @@ def changes(
 ) -> Changes:
     """From one stack of layers (top first) to another.
 
-    `settled`: the two are of one sandbox, and the older one was taken at that time: a file that was last written
+    `settled`: the two were taken of one unit, the older one at that time: a file that was last written
     before it, and looks the same, is not read. `check` is called now and then, and may raise to end the work.
     """
     shared = _shared(before, after)

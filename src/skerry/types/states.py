@@ -19,7 +19,8 @@ class SnapshotInfo(Answer, frozen=True, kw_only=True):
     """A sandbox's files as they were at one moment. Usable wherever an image is, by its id or its name.
 
     `own` is what it takes on disk beyond the layers that it stands on; None: not told yet. `sync_s` and `frozen_s`: how
-    long writing out what was unwritten took before, and how long the sandbox stood still. `step` numbers those that
+    long writing out what was unwritten took before, and how long the sandbox stood still. `unit`: the tree that it was
+    taken of; a rollback gives a sandbox another one. `step` numbers those that
     were taken before each command (`Options(auto_snapshot=True)`).
     """
 
@@ -32,6 +33,7 @@ class SnapshotInfo(Answer, frozen=True, kw_only=True):
     kind: Literal["kept", "auto", "build"] = "kept"
     sandbox: str | None = None
     image: str | None = None
+    unit: str | None = None
     step: int | None = None
     own: int | None = None
     sync_s: float | None = None
