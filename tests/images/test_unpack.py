@@ -19,6 +19,7 @@ import pytest
 from archives import Item, device, folder, gzipped, hard_link, link, tar, zstandard
 from serving import wait_until
 
+from skerry import syscalls
 from skerry.errors import QuotaExceeded
 from skerry.images import child
 from skerry.images.tar import Reader
@@ -113,6 +114,14 @@ def test_a_directory_that_is_hidden_and_made_again_shows_nothing_from_below(unpa
     root, _ = unpacked(tar(*(items if order == "mark first" else items[1:] + items[:1])))
     assert listed(root) == {"d": "directory", "d/new": "file"}
     assert os.getxattr(root / "d", "trusted.overlay.opaque") == b"y"
+
+
+def test_a_directory_whose_name_is_no_text_is_hidden_all_the_same(unpacked: Unpack) -> None:
+    """Its mark must not get lost on the way from the child, or what the image deleted would be back."""
+    name = "d\udcff"
+    root, _ = unpacked(tar(folder(name), Item(f"{name}/.wh..wh..opq"), Item(".wh.e\udcfe"), form=tarfile.GNU_FORMAT))
+    assert os.getxattr(os.fsencode(root / name), "trusted.overlay.opaque") == b"y"
+    assert stat.S_ISCHR((root / "e\udcfe").lstat().st_mode)
 
 
 def test_things_of_aufs_are_passed_over_and_a_plain_tree_has_no_whiteouts(unpacked: Unpack, tmp_path: Path) -> None:
@@ -309,6 +318,20 @@ def test_a_bomb_is_refused(unpacked: Unpack) -> None:
 def test_a_disk_that_is_nearly_full_is_a_refusal_of_its_own(unpacked: Unpack) -> None:
     with pytest.raises(QuotaExceeded, match="full"):
         unpacked(tar(Item("a", bytes(3 << 20))), bounds=Bounds(reserve=1 << 60))
+
+
+def test_files_without_content_can_not_take_the_last_of_a_disks_inodes(tmp_path: Path) -> None:
+    """They take no block, so no reserve of bytes would ever stop them."""
+    syscalls.mount("none", str(tmp_path), "tmpfs", 0, "size=64m,nr_inodes=2000")
+    try:
+        with tempfile.TemporaryFile() as file:
+            file.write(tar(*(Item(f"f{number}") for number in range(1950)), Item("more", bytes(3 << 20))))
+            file.seek(0)
+            with pytest.raises(QuotaExceeded, match="hold hardly more files"):
+                unpack(file.fileno(), tmp_path / "tree", bounds=Bounds(reserve=0))
+        assert os.listdir(tmp_path) == []
+    finally:
+        syscalls.umount(str(tmp_path))
 
 
 @pytest.mark.parametrize("packed", [bytes, gzipped, zstandard], ids=["plain", "gzip", "zstd"])

@@ -21,8 +21,9 @@ from skerry.images.tar import Damaged
 from skerry.storage import tree
 from skerry.storage.driver import DEFAULT_RESERVE
 
-FORM: Final = 1  # of trees made from archives; with another one the same archive may become another tree
+FORM: Final = 2  # of trees made from archives; with another one the same archive may become another tree
 _OPAQUE_MOST: Final = 100_000
+_PATHS_MOST: Final = 32 << 20  # bytes of their paths, which this side holds
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ENVIRONMENT: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 
@@ -53,7 +54,7 @@ class Unpacked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Told(msgspec.Struct, frozen=True):
-    """One line from the child. It read what strangers wrote: nothing of this is trusted."""
+    """One line from the child. It read what strangers wrote: nothing of this is trusted. `opaque`: a path, in hex."""
 
     read: int = 0
     notice: str = ""
@@ -94,7 +95,8 @@ def _unpack(source: int, target: Path, bounds: Bounds, layer: bool, progress: Ca
     argv += [msgspec.json.encode(bounds).decode(), "layer" if layer else "tree"]
     done: Unpacked | None = None
     notices: list[str] = []
-    opaque: list[str] = []
+    opaque: list[bytes] = []
+    paths = 0
     running = child.lines(argv, _ENVIRONMENT, "unpacking", stdin=source, cwd=target, isolated=True)
     with closing(running) as lines:
         for line in lines:
@@ -105,14 +107,15 @@ def _unpack(source: int, target: Path, bounds: Bounds, layer: bool, progress: Ca
             if told.notice:
                 notices.append(told.notice[:2000])
             if told.opaque is not None:
-                opaque.append(told.opaque)
-            if len(opaque) > _OPAQUE_MOST or len(notices) > _OPAQUE_MOST:
-                raise Damaged(f"the archive makes more than {_OPAQUE_MOST} directories opaque")
+                opaque.append(bytes.fromhex(told.opaque))
+                paths += len(opaque[-1])
+            if len(opaque) > _OPAQUE_MOST or len(notices) > _OPAQUE_MOST or paths > _PATHS_MOST:
+                raise Damaged("the archive makes too many directories opaque", hint=f"at most {_OPAQUE_MOST}")
             done = told.done or done
     if done is None:
         raise SkerryError("unpacking ended without a word")
     for path in opaque:
-        _make_opaque(target, os.fsencode(path))
+        _make_opaque(target, path)
     return msgspec.structs.replace(done, notices=tuple(notices))
 
 
@@ -122,8 +125,8 @@ def _decode(line: str | None) -> _Told:
         return _Told()
     try:
         return msgspec.json.decode(line, type=_Told)
-    except msgspec.MsgspecError:
-        return _Told()
+    except msgspec.MsgspecError:  # a mark that is lost would show what the archive hides
+        raise SkerryError("unpacking told something that can't be read") from None
 
 
 def _refuse(told: _Told) -> None:

@@ -21,7 +21,8 @@ from skerry.images.tar import Damaged, Entry, Reader
 _WHITEOUT, _AUFS, _OPAQUE = b".wh.", b".wh..wh.", b".wh..wh..opq"
 _NOTICES: Final = 100
 _NOBODY, _LAST_ID = 65534, 65535  # a sandbox has 65,536 ids
-_INTERVAL: Final = 0.2
+_INTERVAL, _LOOK = 0.2, 100  # seconds, entries
+_INODES_SHARE: Final = 20  # one in so many of the host's disk is left alone
 _FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # Directories that an archive goes into without naming them get the mode that they have everywhere.
 _USUAL: Final = {b"tmp": 0o1777, b"var/tmp": 0o1777, b"root": 0o700}
@@ -57,6 +58,8 @@ class Unpacker:
             self._entries += 1
             if self._entries > self._bounds["entries"]:
                 raise Damaged(f"the archive has more than {self._bounds['entries']} entries")
+            if self._entries % _LOOK == 0:
+                self._check_room()
             self._place(entry)
         if not self._reader.ended and not self._source.compressed:
             raise Damaged("the archive breaks off before its end")
@@ -64,7 +67,7 @@ class Unpacker:
         for path, when in self._directories.items():
             os.utime(path or b".", ns=(when, when), follow_symlinks=False)
         for path in sorted(self._opaque):
-            _tell({"opaque": os.fsdecode(path)})
+            _tell({"opaque": path.hex()})
         return {
             "entries": self._entries, "files": self._files, "bytes": self._source.gave, "read": self._source.came,
             "digest": self._source.digest, "unsaid": max(0, self._noticed - _NOTICES),
@@ -252,9 +255,14 @@ class Unpacker:
             return
         self._told = now
         _tell({"read": self._source.came})
+        self._check_room()
+
+    def _check_room(self) -> None:
         found = os.statvfs(".")
         if found.f_bavail * found.f_frsize < self._bounds["reserve"]:
             raise OSError(errno.ENOSPC, "the reserve of the host's disk is reached")
+        if found.f_files and found.f_favail < found.f_files // _INODES_SHARE:  # files without content take these alone
+            raise OSError(errno.ENOSPC, "the host's disk can hold hardly more files")
 
 
 def _join(above: bytes, name: bytes) -> bytes:
