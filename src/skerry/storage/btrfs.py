@@ -261,7 +261,8 @@ class BtrfsDriver(UnitDriver):
             kernel.mount(device, self.home, "btrfs", _FLAGS, "nodiscard")
 
     def _drop_stale_groups(self) -> None:
-        """Linux 6.7 to 6.12 keep the group of a removed subvolume."""
+        """Linux 6.7 to 6.12 keep the group of a removed subvolume. One that is still billed for what a snapshot holds
+        must stay: those kernels abort a transaction that frees an extent of a group that is gone."""
         alive = {subvolumes.TOP_LEVEL}
         for folder in ("u", "s", "t"):
             for entry in os.scandir(self.home / folder):
@@ -272,9 +273,10 @@ class BtrfsDriver(UnitDriver):
         with subvolumes.opened(self.home) as fd:
             for group in groups - alive:
                 try:
-                    subvolumes.drop_group(fd, group)
+                    if int((self._groups / f"0_{group}" / "referenced").read_text()) == 0:
+                        subvolumes.drop_group(fd, group)
                 except OSError:
-                    continue  # the subvolume is still being cleared away, or a snapshot holds what it wrote
+                    continue  # the subvolume is still being cleared away
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
