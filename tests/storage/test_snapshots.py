@@ -9,10 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from storage.storing import OTHER, UNIT, MiB
+from storage.storing import OTHER, UNIT, MiB, close_and_count, make_driver, wait_until
 
 from skerry.errors import Conflict, InvalidRequest, NotFound
-from skerry.storage import LayerStore, kernel, new_snap, snap_name, tree
+from skerry.storage import LayerStore, kernel, new_snap, snap_name, subvolumes, tree
 from skerry.storage.btrfs import BtrfsDriver
 from skerry.storage.driver import Driver, UnitDriver
 
@@ -62,6 +62,18 @@ def test_a_snapshot_holds_all_that_the_upper_held_and_nothing_that_came_after(dr
     assert os.listdir(kept.parent) == ["upper"], "no work directory"
     assert os.listdir(driver.home / "t") == []
     assert driver.snapshot_size(NAME) < 2 * MiB
+
+
+def test_not_even_root_writes_to_a_snapshot_that_btrfs_keeps(state_dir: Path) -> None:
+    driver = make_driver("btrfs", state_dir)
+    driver.prepare()
+    driver.create(UNIT, LIMIT)
+    with pytest.raises(OSError, match="Read-only"):
+        (snapshot(driver) / "file").touch()
+    driver.keep(driver.capture(UNIT), SECOND, durable=False)
+    assert isinstance(driver, BtrfsDriver)
+    wait_until(lambda: subvolumes.is_read_only(driver.home / "s" / SECOND), "it is sealed soon")
+    close_and_count(driver)
 
 
 def test_a_unit_that_begins_as_a_snapshot_is_its_own(driver: UnitDriver) -> None:

@@ -9,6 +9,7 @@ millisecond, a snapshot a few, however large.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import logging
@@ -59,6 +60,7 @@ class BtrfsDriver(UnitDriver):
         self.books = Books(self.home)
         self._captured: dict[str, str] = {}
         self._removed = False
+        self._unsealed: set[Path] = set()
         self._house: threading.Thread | None = None
         self._closing = threading.Event()
 
@@ -99,8 +101,8 @@ class BtrfsDriver(UnitDriver):
                 raise HostUnsupported(f"the pool {self.image} has quotas of another kind", hint="move that file away")
             self.backing.fit()
         super().open_home()
-        for name in self.snapshots():
-            subvolumes.set_read_only(self.home / "s" / name)  # a crash may have come between its name and this
+        found = (self.home / "s" / name for name in self.snapshots())
+        self._unsealed |= {snapshot for snapshot in found if not subvolumes.is_read_only(snapshot)}
         self.books.open(self._groups)
         self._drop_stale_groups()
 
@@ -169,12 +171,12 @@ class BtrfsDriver(UnitDriver):
         super().keep(token, name, durable=durable)
 
     def seal(self, snapshot: Path, durable: bool) -> None:
-        """Only now: a subvolume that is read-only can't be renamed. Its data was written out when it was captured; what
-        others have not written yet is not waited for."""
-        subvolumes.set_read_only(snapshot)
+        """Read-only comes only now, since such a subvolume can't be renamed; and where nobody waits for the disk, later,
+        since it takes a whole transaction. Its data was written out when it was captured."""
         if durable:
-            with subvolumes.opened(self.home) as fd:
-                subvolumes.commit(fd)
+            subvolumes.set_read_only(snapshot)
+        else:
+            self._unsealed.add(snapshot)
 
     def discard(self, token: str) -> None:
         self._captured.pop(token, None)
@@ -213,6 +215,7 @@ class BtrfsDriver(UnitDriver):
         while not self._closing.wait(pause):
             try:
                 self._clean()
+                self._seal_one()
                 pause = FAST_LOOK_S if self.backing.tend() else LOOK_S
                 self.books.reconcile()
                 told = False
@@ -220,6 +223,11 @@ class BtrfsDriver(UnitDriver):
                 if not told:
                     log.exception("the pool was not looked after")
                 pause, told = LOOK_S, True
+
+    def _seal_one(self) -> None:
+        if self._unsealed:
+            with contextlib.suppress(FileNotFoundError):  # dropped meanwhile
+                subvolumes.set_read_only(self._unsealed.pop())
 
     def _clean(self) -> None:
         if self._removed and self.backing.room().free < self.backing.headroom:

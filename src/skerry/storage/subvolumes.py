@@ -20,7 +20,7 @@ TOP_LEVEL = 5
 _DEVICE_TREE = 4
 _EXTENT_DATA, _DEV_EXTENT = 108, 204
 _RESIZE, _SUBVOL_CREATE, _SNAP_CREATE, _SNAP_DESTROY = 0x50009403, 0x50009418, 0x50009417, 0x5000940F
-_SUBVOL_SETFLAGS, _READ_ONLY, _SUBVOL_INFO = 0x4008941A, 2, 0x81F8943C
+_SUBVOL_GETFLAGS, _SUBVOL_SETFLAGS, _READ_ONLY, _SUBVOL_INFO = 0x80089419, 0x4008941A, 2, 0x81F8943C
 _INO_LOOKUP, _FS_INFO, _TREE_SEARCH = 0xD0009412, 0x8400941F, 0xC0709411
 _SYNC, _START_SYNC, _WAIT_SYNC = 0x9408, 0x80089418, 0x40089416
 _QUOTA_CTL, _QGROUP_CREATE, _QGROUP_LIMIT = 0xC0109428, 0x4010942A, 0x8030942B
@@ -79,8 +79,16 @@ def destroy(target: Path) -> None:
 
 
 def set_read_only(subvolume: Path) -> None:
+    """Also ends the running transaction: what was done before is on the disk afterwards."""
     with opened(subvolume) as fd:
         fcntl.ioctl(fd, _SUBVOL_SETFLAGS, struct.pack("=Q", _READ_ONLY))
+
+
+def is_read_only(subvolume: Path) -> bool:
+    flags = bytearray(8)
+    with opened(subvolume) as fd:
+        fcntl.ioctl(fd, _SUBVOL_GETFLAGS, flags)
+    return bool(flags[0] & _READ_ONLY)
 
 
 def set_limit(home: Path, subvolume: Path, limit: int) -> None:
