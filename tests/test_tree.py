@@ -1,9 +1,13 @@
-"""The tree keeps its shape: imports point one way, no module outgrows its room."""
+"""The tree keeps its shape: imports point one way, no module outgrows its room, programs load what they need."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "skerry"
 BELOW = {"types", "errors", "_version"}
@@ -53,3 +57,12 @@ def test_imports_point_one_way() -> None:
 def test_no_module_outgrows_its_room() -> None:
     long = {str(p.relative_to(SOURCE)): n for p in SOURCE.rglob("*.py") if (n := p.read_text().count("\n")) > 500}
     assert long == {}
+
+
+@pytest.mark.parametrize(
+    ("program", "later"), [("skerry.server.serve", {"httpx", "rich"}), ("skerry.cli.app", {"httpx", "rich", "asyncio"})]
+)
+def test_a_program_does_not_wait_at_its_start_for_what_few_need(program: str, later: set[str]) -> None:
+    script = f"import sys, {program}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert later.isdisjoint(loaded)

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -16,11 +17,13 @@ from skerry.engine.jobs import Job, Jobs
 from skerry.errors import Conflict, NotFound, SkerryError
 from skerry.images import build_base, recipe_digest
 from skerry.images.blobs import Blobs
-from skerry.images.pull import Pull
 from skerry.images.unpack import Bounds
 from skerry.storage import ImageStore, LayerStore
 from skerry.storage.driver import DEFAULT_RESERVE
 from skerry.types import ImageInfo, LayerState, Progress, Pruned, PullRequest, SnapshotInfo, Verified
+
+if TYPE_CHECKING:
+    from skerry.images.pull import Pull
 
 
 async def nobody(layers: Iterable[str]) -> None:
@@ -193,6 +196,8 @@ class Images:
         before, pins = self._named(), set[str]()
 
         def begin(job: Job) -> Pull:
+            from skerry.images.pull import Pull  # httpx takes a moment to load, and few servers pull
+
             self._pins.append(pins)
             return Pull(
                 self._store, self._blobs, request, tell=job.tell, pinned=pins.add, passed=faults.passed,

@@ -16,16 +16,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from skerry.errors import RegistryFailed
-from skerry.images.manifests import Descriptor
-from skerry.images.registry import Registry, lied
+from skerry.images.manifests import Descriptor, lied
 from skerry.images.unpack import FORM
 from skerry.storage import tree
 from skerry.storage.layers import LayerStore
+
+if TYPE_CHECKING:  # with all that speaks HTTP, which a server that pulls nothing shall not wait for
+    from skerry.images.registry import Registry
 
 _CHUNK: Final = 1 << 20
 _TRIES: Final = 5  # of one blob without a byte more

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from skerry.errors import InvalidRequest
+from skerry.errors import InvalidRequest, RegistryFailed
 from skerry.images.tar import Damaged
 from skerry.types import check_env, check_text, check_user
 from skerry.types.processes import check_cwd
@@ -187,3 +187,10 @@ def _decode(data: bytes, kind: type[T], what: str) -> T:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Damaged(f"the image's {what} can't be read: {error}") from None
+
+
+def lied(registry: str, what: str, wanted: str, found: str) -> RegistryFailed:
+    return RegistryFailed(
+        f"{registry} sent something else for {what} than was asked for: {found}, not {wanted}",
+        details={"reason": "digest", "registry": registry},
+    )

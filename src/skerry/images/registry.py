@@ -22,7 +22,7 @@ import msgspec
 from skerry._version import __version__
 from skerry.errors import Denied, NotFound, RegistryFailed, SkerryError
 from skerry.images.challenge import Challenge, parse_challenge
-from skerry.images.manifests import INDEXES, MANIFESTS
+from skerry.images.manifests import INDEXES, MANIFESTS, lied
 from skerry.types import Credentials, Reference
 from skerry.types.references import HUB
 
@@ -285,13 +285,6 @@ class Registry:
 class _Token(msgspec.Struct, frozen=True):
     token: str = ""
     access_token: str = ""
-
-
-def lied(registry: str, what: str, wanted: str, found: str) -> RegistryFailed:
-    return RegistryFailed(
-        f"{registry} sent something else for {what} than was asked for: {found}, not {wanted}",
-        details={"reason": "digest", "registry": registry},
-    )
 
 
 def _trust(insecure: bool) -> ssl.SSLContext:
