@@ -12,7 +12,7 @@ import (
 const (
 	maxLeft    = 1024 // pids listed of one command's left-overs
 	idleSpare  = 10 * time.Second
-	spareDelay = 10 * time.Millisecond // a command that is over by then has given its launcher back
+	spareDelay = 25 * time.Millisecond // a command that is over by then has given its launcher back
 	readyWait  = 8 * time.Second      // less than the host waits for an answer
 	startWait  = 8 * time.Second
 	takeWait   = 8 * time.Second // the host waits 10 for an answer
