@@ -13,7 +13,7 @@ const (
 	maxLeft    = 1024 // pids listed of one command's left-overs
 	idleSpare  = 10 * time.Second
 	spareDelay = 25 * time.Millisecond // a command that is over by then has given its launcher back
-	readyWait  = 8 * time.Second      // less than the host waits for an answer
+	readyWait  = 8 * time.Second       // less than the host waits for an answer
 	startWait  = 8 * time.Second
 	takeWait   = 8 * time.Second // the host waits 10 for an answer
 	most       = 8               // launchers that can retire, at one time: each is five threads or so
