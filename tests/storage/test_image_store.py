@@ -48,6 +48,7 @@ def test_a_second_image_of_a_name_replaces_the_first(images: ImageStore, tmp_pat
     "name",
     [
         "",
+        "export",
         ".",
         "..",
         "../x",

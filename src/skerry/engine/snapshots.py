@@ -431,7 +431,7 @@ def _info(row: Row, request: SnapshotRequest, captured: Captured) -> SnapshotInf
     return SnapshotInfo(
         id=plan.new_id("sn-"), digest=image_digest(layers, env, user, cwd), layers=layers, created_at=captured.at,
         name=request.name, owner=row.owner, kind="kept" if request.key is None else "build", sandbox=row.id,
-        unit=row.unit, image=spec.image, sync_s=captured.sync_s, frozen_s=captured.frozen_s, user=user, cwd=cwd, env=env,
-        entrypoint=spec.entrypoint if request.entrypoint is None else request.entrypoint,
+        unit=row.unit, image=spec.image, sync_s=captured.sync_s, frozen_s=captured.frozen_s, user=user, cwd=cwd,
+        env=env, entrypoint=spec.entrypoint if request.entrypoint is None else request.entrypoint,
         cmd=spec.cmd if request.cmd is None else request.cmd,
     )  # fmt: skip

@@ -21,11 +21,12 @@ Image = ImageInfo
 _WORD = r"[A-Za-z0-9]+"
 _NAME = re.compile(rf"{_WORD}(?:(?:\.|_{{1,2}}|-{{1,8}}|/|:|@){_WORD})*")
 _LONGEST = 255
+_TAKEN = ("export",)  # GET /v1/images/export is something else
 
 
 def check_image_name(name: str) -> None:
     """Names are those of registries: words joined by single . _ - / : @. So no "..", no leading slash, no NUL."""
-    if len(name) > _LONGEST or not _NAME.fullmatch(name):
+    if len(name) > _LONGEST or not _NAME.fullmatch(name) or name in _TAKEN:
         raise InvalidRequest(
             f"image: {name[:80]!r} can't be a name",
             hint=f"letters and digits, joined by single . _ - / : @; at most {_LONGEST} characters",
