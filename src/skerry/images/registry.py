@@ -1,7 +1,7 @@
 """A registry, asked over HTTP: manifests and blobs, with a login where it wants one.
 
-Written on httpx: of the protocol, a pull needs four kinds of GET. `skopeo` tells no progress, can't go on with a layer
-that broke off, and wants passwords in a file; `oras-py` the same but for the file.
+Written on httpx: of the protocol, a pull needs four kinds of GET. A program that runs `skopeo` hears of no progress
+within a layer, nothing is kept of one that broke off, and logins go into a file or its command line.
 """
 
 from __future__ import annotations
