@@ -3,6 +3,7 @@
 base      the image that everyone starts with: Debian or Ubuntu, whatever the host's own apt installs from
 recipe    what it is made of, and how a record tells that it was made otherwise
 sources   which archive that is, read from /etc/apt
+pull      an image comes from a registry: its manifest, its layers (blobs), one rename
 pack      an image goes out as an archive that other tools read
 unpack    a layer's archive becomes a tree, whatever a stranger put into it
 

@@ -86,7 +86,8 @@ class Blobs:
     def fetch(self, registry: Registry, blob: Descriptor, came: Callable[[int], None]) -> Path:
         """All of a blob, verified. `came` hears how much of it is here, and may raise. What breaks off is gone on with;
         bytes that a crash left wrong are fetched again, and only then is it the registry's fault."""
-        tree.private_directory(self.root)
+        for directory in (self.root.parent, self.root):
+            tree.private_directory(directory)
         path = self.part(blob.digest)
         tries = 0
         while True:
