@@ -171,7 +171,7 @@ class BtrfsDriver(UnitDriver):
         super().keep(token, name, durable=durable)
 
     def seal(self, snapshot: Path, durable: bool) -> None:
-        """Read-only comes only now, since such a subvolume can't be renamed; and where nobody waits for the disk, later,
+        """Read-only comes only now, since such a subvolume can't be renamed; and where nobody waits for it, later,
         since it takes a whole transaction. Its data was written out when it was captured."""
         if durable:
             subvolumes.set_read_only(snapshot)
