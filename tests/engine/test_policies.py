@@ -44,7 +44,7 @@ async def test_a_narrower_policy_holds_though_its_furniture_can_not_be_put_insid
 
     database = Database(tmp_path / "state.db")
     rows = Rows(database, Events(database))
-    rows.insert(live.row, CreateRequest(), None)
+    rows.insert((live.row,), CreateRequest(), None)
     settings = load(environ={"SKERRY_STATE_DIR": str(tmp_path)})
     policies = Policies(settings, lambda *_: live, held, lambda work: work, lambda _: live)
     policies.begin(rows, Doors(), furnish)  # type: ignore[arg-type]

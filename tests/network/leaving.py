@@ -111,6 +111,10 @@ class Leaving:
 
         self.egress = self._loop.run(make())
 
+    @property
+    def connections(self) -> int:
+        return 0 if self.egress is None else len(self.egress._tasks)
+
     def change(self, *allow: str, **more: Any) -> None:
         async def change() -> None:
             assert self.egress is not None
