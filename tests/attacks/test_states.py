@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 
 import pytest
 from attacks.test_roots import DEEP, LIMITS
 from serving import Server
 
 from skerry import Client, Sandbox, Secret, Snapshot
-from skerry.errors import SandboxUnavailable
+from skerry.errors import InvalidRequest, QuotaExceeded, SandboxUnavailable
+from skerry.storage import LayerStore
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +63,26 @@ def test_a_secret_does_not_travel_in_a_snapshot(client: Client) -> None:
             assert other.known.secrets == ()
             assert other.run("cat /workspace/kept").stdout == placeholder  # which is worth nothing there
     snapshot.delete()
+
+
+def test_many_imports_that_fail_while_a_great_one_is_stored_hold_up_nobody(
+    client: Client, server: Server, tmp_path: Path
+) -> None:
+    """What they leave is collected when the store is free; until then they must not sit on the server's threads."""
+    junk = tmp_path / "junk.tar"
+    junk.write_bytes(b"no archive" * 100)
+
+    def fail(_: int) -> None:
+        with Client(server.address) as own, pytest.raises((InvalidRequest, QuotaExceeded)):
+            Snapshot.import_(junk, server=own)
+
+    with ThreadPoolExecutor(40) as pool:
+        with LayerStore(server.state_dir / "layers").held():  # as one who adds a layer does
+            failing = list(map(pool.submit, [fail] * 40, range(40)))
+            wait(failing, timeout=2)
+            began = time.monotonic()
+            with Sandbox(limits=LIMITS, server=client) as sandbox:
+                assert sandbox.run("echo still here").stdout == "still here\n"
+            assert time.monotonic() - began < 20
+        for one in failing:
+            one.result(60)

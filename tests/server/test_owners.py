@@ -157,6 +157,24 @@ def test_anothers_snapshot_is_not_found_by_any_way(two: Two) -> None:
     assert two.bob.delete(f"/v1/sandboxes/{own}").status_code == 204
 
 
+def test_who_may_not_delete_a_snapshot_is_not_told_of_anothers_by_name(two: Two) -> None:
+    """Others come to stand on it when an admin makes an image of it."""
+    made = two.ann.post("/v1/sandboxes/dev/snapshots", json={"name": "given"}).json()
+    wish = {"snapshot": made["id"], "name": "given-away"}
+    assert two.admin.post("/v1/images/from-snapshot", json=wish).status_code == 201
+    secret = two.bob.post("/v1/sandboxes", json={"name": "secret-plan", "image": "given-away"})
+    assert secret.status_code == 201, secret.text
+    refused = two.ann.delete("/v1/snapshots/given")
+    assert refused.status_code == 409
+    assert refused.json()["error"]["details"]["users"] == ["a sandbox of another owner", "image given-away"]
+    assert "secret" not in refused.text
+    assert secret.json()["id"] not in refused.text
+    assert "secret-plan" in two.admin.delete(f"/v1/snapshots/{made['id']}").text
+    assert two.bob.delete("/v1/sandboxes/secret-plan").status_code == 204
+    assert two.admin.delete("/v1/images/given-away").status_code == 204
+    assert two.ann.delete("/v1/snapshots/given").status_code == 204
+
+
 def test_names_are_unique_per_owner_only(two: Two) -> None:
     made = two.bob.post("/v1/sandboxes", json={"name": "dev"})
     assert made.status_code == 201

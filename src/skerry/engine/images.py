@@ -53,6 +53,7 @@ class Images:
         self.users: Callable[[ImageInfo], builtins.list[str]] = unused  # who stands on one, in words
         self.forget_steps: Callable[[], Awaitable[int]] = no_steps  # of builds, that nothing stands on
         self.stall_s, self.reserve = 30.0, DEFAULT_RESERVE
+        self._collecting, self._wanted, self._collected = asyncio.Lock(), 0, 0
 
     async def recover(self) -> None:
         """Once, before anything else: clears what a server that was killed left of its pulls."""
@@ -157,8 +158,11 @@ class Images:
         return {layer for image in self._store.list() for layer in image.layers}
 
     async def collect(self) -> builtins.list[str]:
-        """Remove the layers that nothing names; gives what went."""
+        """Remove the layers that nothing names; gives what went. One at a time, and one for all who wait: it waits for
+        layers that are being added, and must not take all threads with it."""
         loop = asyncio.get_running_loop()
+        self._wanted += 1
+        mine = self._wanted
 
         async def asked() -> set[str]:
             return self._layers_in_use().union(*(pins.copy() for pins in self._pins))
@@ -166,7 +170,13 @@ class Images:
         def wait() -> set[str]:
             return asyncio.run_coroutine_threadsafe(asked(), loop).result()
 
-        return await asyncio.to_thread(self._store.collect, wait)
+        async with self._collecting:
+            if self._collected >= mine:
+                return []
+            covered = self._wanted
+            gone = await asyncio.to_thread(self._store.collect, wait)
+            self._collected = covered
+        return gone
 
     async def build(self, name: str, rebuild: bool) -> AsyncIterator[Progress | ImageInfo]:
         """Progress, then the image. The work goes on if the caller leaves; a second caller sees the same work.

@@ -9,10 +9,9 @@ import asyncio
 import builtins
 import logging
 import sqlite3
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -35,6 +34,8 @@ T = TypeVar("T")
 log = logging.getLogger("skerry.engine")
 Kind = Literal["kept", "auto", "build"]
 MEASURING_S = 0.5  # how long a list takes for sizes that are not known yet; the others come with the next one
+MEASURING_ONE_S = 10.0  # and how long who asks for one of them waits
+MEASURED_AT_ONCE = 2  # a tree of millions of files takes minutes; threads are for starting and stopping sandboxes too
 LAYERS_MOST = 64  # above so many a start clones the topmost layer instead of stacking on it
 
 
@@ -84,6 +85,7 @@ class Snapshots:
         self.ready: Callable[[], set[str]] = set  # layers that the pool's sandboxes stand on
         self.vacate: Callable[[Iterable[str]], Awaitable[None]] = nobody  # has the pool leave layers
         self._pins: Counter[str] = Counter()  # layers that work under way needs, and that nothing else may name yet
+        self._measuring = asyncio.Semaphore(MEASURED_AT_ONCE)
         self._waiting: set[str] = set()  # pinned layers that nothing may name any more
 
     def begin(self, host: Host, table: SnapshotTable, images: Images) -> None:
@@ -111,6 +113,7 @@ class Snapshots:
             if (there := self._taken_before(wish)) is not None:  # meanwhile
                 await drop(self.host, captured.layer)
                 return there
+            self._check_count(wish.owner)  # again: others of the same moment may have got there first
             info = _info(live.row, wish.request, captured)
             former = self.table.of_key(wish.owner, wish.request.key) if wish.request.key is not None else None
             self.table.insert(info, wish.request.key, wish.remembered(info.id))
@@ -211,26 +214,41 @@ class Snapshots:
 
     async def _make_room(self, owner: str) -> None:
         """Steps of builds make room for what is asked for by hand: they can be made again."""
-        most = self.host.settings["snapshots.per_owner"]
-        if self.table.count(owner) < most:
+        if self.table.count(owner) < self.host.settings["snapshots.per_owner"]:
             return
         for info in self.table.least_used_build(owner):
             if not self._users(info):
                 await self._remove(info)
-                return
-        raise QuotaExceeded(
-            f"there are {most} snapshots, and snapshots.per_owner allows no more",
-            hint="delete some (`skerry snapshot ls`, `skerry snapshot rm`), or have the operator raise it",
-            details={"maximum": most, "setting": "snapshots.per_owner"},
-        )
+                break
+        self._check_count(owner)
+
+    def _check_count(self, owner: str) -> None:
+        most = self.host.settings["snapshots.per_owner"]
+        if self.table.count(owner) >= most:
+            raise QuotaExceeded(
+                f"there are {most} snapshots, and snapshots.per_owner allows no more",
+                hint="delete some (`skerry snapshot ls`, `skerry snapshot rm`), or have the operator raise it",
+                details={"maximum": most, "setting": "snapshots.per_owner"},
+            )
 
     async def _measure(self, info: SnapshotInfo) -> None:
         """What it takes on disk: every file is looked at, so that is done when somebody wants to know, once."""
-        try:
-            own = await asyncio.to_thread(self.host.layers.size, info.layers[0])
-        except (SkerryError, OSError):  # deleted meanwhile
-            return
-        self.table.measured(info, own)
+        async with self._measuring:
+            now = self.table.get(info.id)
+            if now is None or now.own is not None:  # meanwhile
+                return
+            try:
+                own = await asyncio.to_thread(self.host.layers.size, info.layers[0])
+            except (SkerryError, OSError):  # deleted meanwhile
+                return
+            self.table.measured(now, own)
+
+    async def _measured(self, infos: Iterable[SnapshotInfo], seconds: float) -> None:
+        """As many of them as can be in that time; the one that is under way then goes on by itself."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                for info in infos:
+                    await self.grip.uncut(self._measure(info))
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -243,7 +261,7 @@ class Snapshots:
     async def get(self, caller: Caller, ref: str) -> SnapshotInfo:
         info = self.find(caller, ref)
         if info.own is None:
-            await self._measure(info)
+            await self._measured((info,), MEASURING_ONE_S)
         return self.find(caller, info.id)
 
     async def list(
@@ -256,10 +274,11 @@ class Snapshots:
                 self.table.touch(found)
             return [found] if found is not None else []
         owner = None if caller.scope == "admin" else caller.owner
-        end = time.monotonic() + MEASURING_S
-        for info in self.table.list(owner, kind or "kept"):
-            if info.own is None and info.kind == "kept" and time.monotonic() < end:
-                await self._measure(info)
+        there = self.table.list(owner, kind or "kept")
+        unknown = [info for info in there if info.own is None and info.kind == "kept"]
+        if not unknown:
+            return there
+        await self._measured(unknown, MEASURING_S)
         return self.table.list(owner, kind or "kept")
 
     def sandbox(self, caller: Caller, ref: str) -> Live | None:
@@ -301,6 +320,8 @@ class Snapshots:
 
     async def _to_image(self, info: SnapshotInfo, name: str) -> ImageInfo:
         with self.pinned(*info.layers):
+            if self.table.get(info.id) is None:  # deleted before its layers were pinned
+                raise NotFound(f"there is no snapshot {info.name or info.id!r} any more")
             return await self._images.keep(info, name)
 
     def check_layers(self, layers: tuple[str, ...]) -> None:
@@ -311,7 +332,7 @@ class Snapshots:
 
     async def delete(self, caller: Caller, ref: str) -> None:
         info = self.find(caller, ref)
-        users = self._users(info)
+        users = self._users(info, caller)
         if users:
             shown = ", ".join(users[:3]) + " and others" * (len(users) > 3)
             raise Conflict(
@@ -339,18 +360,26 @@ class Snapshots:
                 await self.grip.uncut(self._remove(info))
         return freed
 
-    def _users(self, info: SnapshotInfo) -> builtins.list[str]:
-        """What would lose its ground with it: sandboxes, images, snapshots that were taken of such sandboxes."""
+    def _users(self, info: SnapshotInfo, caller: Caller | None = None) -> builtins.list[str]:
+        """What would lose its ground with it: sandboxes, images, snapshots that were taken of such sandboxes. Those of
+        others, who came to it by an image, are not told to the caller by name."""
+
+        def word(kind: str, name: str, owner: str) -> str:
+            foreign = caller is not None and caller.scope != "admin" and owner != caller.owner
+            return f"a {kind} of another owner" if foreign else f"{kind} {name}"
+
         layer = info.layers[0]
         if info.sandbox is None:  # from elsewhere: what has its layers by chance has them for itself
             names = (info.id, info.name)
             begun = [one.row for one in self._on(layer) if one.row.spec.image in names and one.row.owner == info.owner]
             return [f"sandbox {row.name or row.id}" for row in begun]
-        sandboxes = [f"sandbox {one.row.name or one.row.id}" for one in self._on(layer)]
-        snapshots = [f"snapshot {one.name or one.id}" for one in self.table.on(layer) if one.id != info.id]
+        rows = [one.row for one in self._on(layer)]
+        sandboxes = [word("sandbox", row.name or row.id, row.owner) for row in rows]
+        others = [one for one in self.table.on(layer) if one.id != info.id]
+        snapshots = [word("snapshot", one.name or one.id, one.owner) for one in others]
         images = [f"image {image.name}" for image in self._images.list() if layer in image.layers]
         work = ["work that is under way"] if self._pins[layer] else []
-        return [*sandboxes, *snapshots, *images, *work]
+        return [*dict.fromkeys([*sandboxes, *snapshots, *images, *work])]
 
     def _users_of_image(self, image: ImageInfo) -> builtins.list[str]:
         """Sandboxes, and snapshots of them. The steps of builds can be made again, and one that is the image itself

@@ -187,9 +187,7 @@ class Intake:
         return self._store(target)
 
     def _store(self, root: Path) -> str:
-        with self._layers.held():
-            layer = self._layers.add_directory(root, progress=lambda _: self._check())
-            self._pinned(layer)
+        layer = self._layers.add_directory(root, progress=lambda _: self._check(), pinned=self._pinned)
         self._passed("import.layer")
         return layer
 

@@ -198,9 +198,7 @@ class Pull:
             self._passed("pull.tree")
             layer = None
             if done.entries:
-                with self._layers.held():
-                    layer = self._layers.add_directory(target, progress=lambda _: self._check())
-                    self._pinned(layer)
+                layer = self._layers.add_directory(target, progress=lambda _: self._check(), pinned=self._pinned)
             self._blobs.note(blob.digest, layer)
         finally:
             tree.remove(target)

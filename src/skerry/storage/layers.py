@@ -110,20 +110,29 @@ class LayerStore:
         return facts.size
 
     def add_directory(
-        self, source: Path, digest: str | None = None, progress: Callable[[int], None] | None = None
+        self,
+        source: Path,
+        digest: str | None = None,
+        progress: Callable[[int], None] | None = None,
+        pinned: Callable[[str], None] | None = None,
     ) -> str:
         """Takes a finished tree into the store by renaming it (same file system), and gives its digest.
 
-        With `digest` given, a tree that is not that is refused. `progress` hears of bytes read.
+        With `digest` given, a tree that is not that is refused. `progress` hears of bytes read; `pinned` of the layer,
+        before it can be collected. What takes long is done before the store is held: nothing is collected meanwhile.
         """
         actual = tree.digest(source, progress)
         if digest is not None and digest != actual:
             raise InvalidRequest(f"the tree is {actual}, not {digest}")
+        facts = _Facts(digest=actual, size=tree.disk_use(source), added_at=time.time())
+        if not self.has(actual):
+            syncfs(source)
         with self.held():
+            if pinned is not None:
+                pinned(actual)
             if self.has(actual) and not self.damaged(actual):
                 tree.remove(source)
                 return actual
-            facts = _Facts(digest=actual, size=tree.disk_use(source), added_at=time.time())
             staging = self.root / f".new-{secrets.token_hex(8)}"
             os.mkdir(staging, 0o700)
             self._take(source, staging / "tree")
