@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from cli.calling import SKERRY, environment, skerry
 from cli.test_guides import GUIDES, settings
-from serving import Server, wait_until
+from serving import Server
 
 from skerry import Client, Sandbox, Snapshot
 
@@ -79,7 +79,10 @@ def test_a_failing_step_shows_its_line_and_output_and_an_interrupt_leaves_nothin
         env=environment(SKERRY_SERVER=server.address),
     )  # fmt: skip
     assert build.stderr is not None
-    wait_until(lambda: b"begun" in os.read(build.stderr.fileno(), 4096), "the step to begin")  # type: ignore[union-attr]
+    said = b""
+    while b"begun" not in said:
+        said += (more := os.read(build.stderr.fileno(), 4096))
+        assert more, f"it ended: {said!r}"
     build.send_signal(signal.SIGINT)
     build.communicate(timeout=30)
     assert build.returncode == 130
