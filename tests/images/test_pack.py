@@ -17,6 +17,7 @@ import pytest
 from counting import descriptors, left_over
 
 from skerry.errors import SkerryError
+from skerry.images import packer
 from skerry.images.layout import About
 from skerry.images.pack import Packing
 from skerry.images.unpack import unpack
@@ -211,6 +212,18 @@ def test_what_no_archive_holds_is_left_out_and_told(tmp_path: Path, plant: Plant
     assert [reason in one.reason for one in moved.skipped] == [True]
     with tarfile.open(fileobj=io.BytesIO(layer_of(archive))) as layer:
         assert "kept" in layer.getnames()
+
+
+def test_attributes_that_no_header_holds_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(packer, "_ATTRIBUTES_MOST", 50)
+    for name, value in (("long", bytes(40)), ("short", b"1")):
+        Path(name).touch()
+        os.setxattr(name, "user.a", value)
+    layer = packer.Layer()
+    whole = b"".join(layer.pieces())
+    assert layer.skipped == [(b"long", "not itself, but its attributes: they are too long")]
+    assert (whole.count(b"SCHILY.xattr.user.a"), b"long" in whole) == (1, True)
 
 
 def test_a_tree_nested_deeper_than_any_path_goes_out_without_its_depths(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from skerry.engine.live import Live
 from skerry.engine.snapshots import Snapshots
-from skerry.errors import Conflict, InvalidRequest, NotFound
+from skerry.errors import Conflict, InvalidRequest, NotFound, SkerryError
 from skerry.storage.changes import changes
 from skerry.types import NAME, Caller, Changes, SnapshotInfo
 
@@ -31,9 +31,13 @@ async def compare(snapshots: Snapshots, caller: Caller, ref: str, to: str | None
             one, other = ([snapshots.host.layers.check(layer) for layer in point.layers] for point in (start, end))
             # Of one unit only: two that were written at once may have files that look alike in all but content.
             settled = min(start.at, end.at) if start.unit is not None and start.unit == end.unit else None
-            return await snapshots.slots.stoppable(
-                lambda check: changes(one, other, settled=settled, most=most, check=check)
-            )
+            try:
+                return await snapshots.slots.stoppable(
+                    lambda check: changes(one, other, settled=settled, most=most, check=check)
+                )
+            except OSError as error:
+                hint = "`skerry image verify` finds damaged layers"
+                raise SkerryError(f"the files can't be compared: {error.strerror}", hint=hint) from error
 
 
 @asynccontextmanager

@@ -33,6 +33,7 @@ _HOLES_LEAST: Final = 64 << 10  # below that a file goes whole: not every reader
 _PIECES_MOST: Final = 1_000_000
 _OTHERS: Final = {stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 _DEPTH_MOST: Final = 250
+_ATTRIBUTES_MOST: Final = 512 << 10  # of one file; readers bound their headers
 
 
 class Layer:
@@ -70,7 +71,7 @@ class Layer:
             return
         if kind == stat.S_IFDIR:
             self.directories += 1
-            yield _header(entry, entry.path + b"/", tar.DIRECTORY)
+            yield self._header(entry, entry.path + b"/", tar.DIRECTORY)
             return
         if found.st_nlink > 1:
             first = self._seen.setdefault(identity(found), entry.path)
@@ -80,10 +81,10 @@ class Layer:
                 return
         if kind == stat.S_IFLNK:
             self.links += 1
-            yield _header(entry, entry.path, tar.LINK, link=os.readlink(entry.name, dir_fd=entry.parent))
+            yield self._header(entry, entry.path, tar.LINK, link=os.readlink(entry.name, dir_fd=entry.parent))
         elif kind == stat.S_IFIFO:
             self.files += 1
-            yield _header(entry, entry.path, tar.FIFO)
+            yield self._header(entry, entry.path, tar.FIFO)
         else:
             yield from self._file(entry)
 
@@ -102,12 +103,47 @@ class Layer:
             stored = len(table) + sum(length for _, length in pieces)
             self.files += 1
             self.bytes += size
-            yield _header(entry, name, tar.FILE, size=stored, more=records) + table
+            yield self._header(entry, name, tar.FILE, size=stored, more=records) + table
             for at, length in pieces:
                 yield from _content(fd, at, length, entry.path)
             yield tar.padding(stored)
         finally:
             os.close(fd)
+
+    def _header(
+        self,
+        entry: tree.Entry,
+        name: bytes,
+        kind: bytes,
+        *,
+        size: int = 0,
+        link: bytes = b"",
+        more: list[tuple[bytes, bytes]] | None = None,
+    ) -> bytes:
+        found = entry.stat
+        records = [] if kind == tar.LINK else self._attributes(entry.path)
+        return tar.header(
+            name, kind, mode=stat.S_IMODE(found.st_mode), uid=found.st_uid, gid=found.st_gid, size=size,
+            mtime_ns=found.st_mtime_ns, link=link, more=[*(more or ()), *records],
+        )  # fmt: skip
+
+    def _attributes(self, path: bytes) -> list[tuple[bytes, bytes]]:
+        """Those of users alone: the others are words to a kernel, and no import takes them."""
+        found: list[tuple[bytes, bytes]] = []
+        try:
+            for name in sorted(os.listxattr(path, follow_symlinks=False)):
+                raw = os.fsencode(name)
+                if raw.startswith(b"user.") and not raw.startswith(b"user.overlay.") and b"=" not in raw:
+                    found.append((b"SCHILY.xattr." + raw, os.getxattr(path, name, follow_symlinks=False)))
+        except OSError as error:
+            if error.errno != errno.E2BIG:  # btrfs lets a file have more of them than the kernel lists
+                raise
+            found = []
+            self._skip(path, "not itself, but its attributes: they are too many")
+        if sum(len(key) + len(value) for key, value in found) > _ATTRIBUTES_MOST:
+            self._skip(path, "not itself, but its attributes: they are too long")
+            return []
+        return found
 
 
 def identity(found: os.stat_result) -> tuple[int, ...]:
@@ -130,31 +166,6 @@ def _content(fd: int, at: int, length: int, path: bytes) -> Iterator[bytes]:
         yield piece
         at += len(piece)
         length -= len(piece)
-
-
-def _header(
-    entry: tree.Entry,
-    name: bytes,
-    kind: bytes,
-    *,
-    size: int = 0,
-    link: bytes = b"",
-    more: list[tuple[bytes, bytes]] | None = None,
-) -> bytes:
-    found = entry.stat
-    records = [] if kind == tar.LINK else [*_attributes(entry.path)]
-    return tar.header(
-        name, kind, mode=stat.S_IMODE(found.st_mode), uid=found.st_uid, gid=found.st_gid, size=size,
-        mtime_ns=found.st_mtime_ns, link=link, more=[*(more or ()), *records],
-    )  # fmt: skip
-
-
-def _attributes(path: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Those of users alone: the others are words to a kernel, and no import takes them."""
-    for name in sorted(os.listxattr(path, follow_symlinks=False)):
-        raw = os.fsencode(name)
-        if raw.startswith(b"user.") and not raw.startswith(b"user.overlay.") and b"=" not in raw:
-            yield b"SCHILY.xattr." + raw, os.getxattr(path, name, follow_symlinks=False)
 
 
 def archive(about: About) -> dict[str, Any]:

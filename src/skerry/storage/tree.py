@@ -188,7 +188,13 @@ def xattrs(parent: int, name: bytes) -> Iterator[tuple[str, bytes]]:
     """The attributes that mean something, in order."""
     # These calls take no dir_fd. The magic link to an open directory is as safe, and the last part is not followed.
     path = b"/proc/self/fd/%d/%s" % (parent, name)
-    for attribute in sorted(os.listxattr(path, follow_symlinks=False)):
+    try:
+        found = sorted(os.listxattr(path, follow_symlinks=False))
+    except OSError as error:
+        if error.errno != errno.E2BIG:  # btrfs lets a file have more of them than the kernel lists
+            raise
+        raise InvalidRequest(f"{name[:80]!r} has more attributes than can be read") from None
+    for attribute in found:
         if attribute not in _VOLATILE_XATTRS:
             yield attribute, os.getxattr(path, attribute, follow_symlinks=False)
 
