@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 
 from msgspec import structs
@@ -54,13 +54,9 @@ def fits(host: Host, live: Live, wish: Spec) -> bool:
 async def bind(host: Host, live: Live, ready: Row, row: Row, secrets: Sequence[SecretValue]) -> tuple[Row, bool]:
     """Has the ready sandbox be what `row` says; gives the row as it is then, and whether its keeper was told. The
     sandbox's lock is held. Nothing has run in it; what fails half-way is undone by deleting it."""
-    runtime, keeper = live.runtime, live.keeper
-    if runtime is None or keeper is None or row.init is None or row.uid_base is None:
+    runtime, keeper, init = live.runtime, live.keeper, row.init
+    if runtime is None or keeper is None or init is None:
         raise SandboxUnavailable(f"{ready.id} has ended")
-    if row.spec.limits != ready.spec.limits:
-        await limits.hold(host, live, row.spec.limits, disk=row.spec.limits.disk != ready.spec.limits.disk)
-    if row.name is not None:
-        await asyncio.to_thread(runtime.set_hostname, row.init, row.name)
     if secrets:
         await asyncio.to_thread(host.secrets.put, row.id, secrets)
     furniture = await furnishing.begin(host.secrets, row, anew=True)
@@ -69,11 +65,17 @@ async def bind(host: Host, live: Live, ready: Row, row: Row, secrets: Sequence[S
         row, started_at=now, ends_at=lifecycle.end_of_life(row.spec, now),
         isolation=limits.isolation(runtime, ready, row.spec.limits),
     )  # fmt: skip
-    if row.name is not None or row.spec.network != ready.spec.network or host.secrets.needed(row):
-        await host.doors.reopen(live)
     told = lifecycle.configuration(host, row) != lifecycle.configuration(host, ready)
+    work: list[Awaitable[None]] = []
+    if row.spec.limits != ready.spec.limits:
+        work.append(limits.hold(host, live, row.spec.limits, disk=row.spec.limits.disk != ready.spec.limits.disk))
+    if row.name is not None:
+        work.append(asyncio.to_thread(runtime.set_hostname, init, row.name))
+    if row.name is not None or row.spec.network != ready.spec.network or host.secrets.needed(row):
+        work.append(host.doors.reopen(live))
     if told:
-        await lifecycle.configure(host, keeper, row, row.ends_at)
+        work.append(lifecycle.configure(host, keeper, row, row.ends_at))
+    await _all(work)
     await furnishing.put(keeper, row, furniture, renew=False)
     if identity.of(row.spec.options) != identity.of(ready.spec.options):
         await identity.write(keeper, row.spec.options)
@@ -81,6 +83,13 @@ async def bind(host: Host, live: Live, ready: Row, row: Row, secrets: Sequence[S
     if live.ended:  # nobody will be told of that again
         raise SandboxUnavailable(f"{row.id} has ended")
     return replace(row, state="running"), told
+
+
+async def _all(work: list[Awaitable[None]]) -> None:
+    """Beside each other, each to its end: what failed is not given up while something is still done to it."""
+    for failed in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(failed, BaseException):
+            raise failed
 
 
 async def prolong(host: Host, live: Live) -> None:
