@@ -250,6 +250,22 @@ def test_a_login_is_for_the_registry_alone_and_not_for_where_it_sends_one(house:
         assert [headers.get("Authorization") for _, headers in elsewhere.asked] == [None]
 
 
+@pytest.mark.parametrize("realm", ["http://192.0.2.1/token", "http://[token"])
+def test_a_registry_here_can_not_have_a_login_sent_in_the_clear_to_elsewhere(
+    house: House, fake: Fake, realm: str
+) -> None:
+    """That it may be asked without TLS itself is because nobody listens in between."""
+    fake.push(Made([LOWER]))
+
+    def ask(handler: Handler) -> bool:
+        handler.send(401, b"{}", {"WWW-Authenticate": f'Bearer realm="{realm}",service="x"'})
+        return True
+
+    fake.manners["*"] = ask
+    with pytest.raises(RegistryFailed, match="an address without TLS"):
+        house.pull(f"{fake.host}/app", credentials=LOGIN)
+
+
 @pytest.mark.parametrize("what", ["the manifest", "the configuration", "a layer", "more of a layer", "another layer"])
 def test_a_registry_that_lies_about_a_digest_is_found_out(house: House, fake: Fake, what: str) -> None:
     image = Made([LOWER])

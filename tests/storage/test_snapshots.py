@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from storage.storing import OTHER, UNIT, MiB, close_and_count, make_driver, wait_until
 
-from skerry.errors import Conflict, InvalidRequest, NotFound
+from skerry.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded
 from skerry.storage import LayerStore, kernel, new_snap, snap_name, subvolumes, tree
 from skerry.storage.btrfs import BtrfsDriver
 from skerry.storage.driver import Driver, UnitDriver
@@ -177,6 +177,36 @@ def test_a_damaged_snapshot_is_found_named_and_not_served(driver: UnitDriver, tm
         store.check(ref)
     store.remove(ref)
     assert os.listdir(store.root) == []
+
+
+def test_a_snapshot_of_endless_holes_is_verified_in_finite_time(
+    driver: UnitDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anyone inside can make such a file; reading eight exbibytes of nothing would never end."""
+    monkeypatch.setattr("skerry.storage.layers._READ_MOST", 8 * MiB)
+    store, ref = LayerStore(tmp_path / "layers", driver), new_snap()
+    os.truncate(_file(driver.create(UNIT, LIMIT) / "upper/holes"), 15 << 40)
+    driver.keep(driver.capture(UNIT), snap_name(ref))
+    assert store.verify(ref)
+    assert store.check(ref).joinpath("holes").stat().st_size == 15 << 40
+
+
+def _file(path: Path) -> Path:
+    path.touch()
+    return path
+
+
+def test_a_snapshot_that_is_a_copy_leaves_the_hosts_reserve_alone(
+    driver: UnitDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (driver.create(UNIT, LIMIT) / "upper/file").touch()
+    monkeypatch.setattr(driver, "usage", lambda unit: 1 << 50)
+    if isinstance(driver, BtrfsDriver):  # which shares every block
+        driver.discard(driver.capture(UNIT))
+        return
+    with pytest.raises(QuotaExceeded, match="less than the reserve"):
+        driver.capture(UNIT)
+    assert os.listdir(driver.home / "t") == []
 
 
 def test_snapshots_stack_as_layers(driver: UnitDriver, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from skerry.errors import Denied, NotFound, RegistryFailed, SkerryError
 from skerry.images.challenge import Challenge, parse_challenge
 from skerry.images.manifests import INDEXES, MANIFESTS, lied
 from skerry.types import Credentials, Reference
-from skerry.types.references import HUB
+from skerry.types.references import HUB, is_loopback
 
 SMALL_MOST: Final = 8 << 20  # a manifest, a configuration, a token
 _HUB_HOST: Final = f"registry-1.{HUB}"
@@ -154,8 +154,12 @@ class Registry:
             response = self._send("GET", url, headers={**headers, **login})
             if not response.has_redirect_location:
                 return response
-            url = urljoin(url, response.headers["location"])
             response.close()
+            try:
+                url = urljoin(url, response.headers["location"])
+                urlsplit(url)
+            except ValueError:
+                raise self._failed("malformed", "sends one to what is no address") from None
             if not self._may_ask(url):
                 raise self._failed("refused", "sends one to an address without TLS")
         raise self._failed("refused", "sends one round in circles")
@@ -182,6 +186,15 @@ class Registry:
 
     def _may_ask(self, url: str) -> bool:
         return url.startswith("https://") or (self._plain_allowed and url.startswith("http://"))
+
+    def _may_tell(self, url: str) -> bool:
+        """Whether a login may go there: over TLS, or to the very host that may be asked without."""
+        try:
+            host = urlsplit(url).hostname or ""
+            own = urlsplit(f"//{self._host}").hostname
+        except ValueError:
+            return False
+        return url.startswith("https://") or host == own or (self.reference.local and is_loopback(host))
 
     def _pieces(self, response: httpx.Response) -> Iterator[bytes]:
         try:
@@ -220,7 +233,7 @@ class Registry:
                 self._authorization = fresh
 
     def _token(self, challenge: Challenge) -> str:
-        if not self._may_ask(challenge.realm):
+        if not self._may_ask(challenge.realm) or (self._credentials and not self._may_tell(challenge.realm)):
             raise self._failed("refused", "wants the login at an address without TLS")
         scope = challenge.scope or f"repository:{self.reference.repository}:pull"
         form = {"service": challenge.service, "scope": scope}

@@ -118,6 +118,9 @@ class UnitDriver(ABC):
     def unmake(self, directory: Path) -> None:
         """Removes a directory that may be whole, half-made, half-removed or not there."""
 
+    @abstractmethod
+    def usage(self, unit: str) -> int: ...
+
     def open_home(self) -> None:
         """After this, u/, s/ and t/ are where the units and snapshots are kept."""
         private_directory(self.home)
@@ -171,6 +174,7 @@ class UnitDriver(ABC):
 
     def capture(self, unit: str) -> str:
         source = self.path(unit)
+        self.check_copy(unit)
         token = secrets.token_hex(12)
         with self._lock:
             self._working.add(token)
@@ -182,6 +186,10 @@ class UnitDriver(ABC):
                 self._refuse_full(error, "snapshots")
             raise
         return token
+
+    def check_copy(self, unit: str) -> None:
+        """Whether there is room for what a capture copies."""
+        self.check_room(self.usage(unit))
 
     def copy(self, unit: Path, target: Path) -> None:
         """Makes `target`, which has the upper of a unit. Nobody writes to the unit."""
@@ -241,13 +249,15 @@ class UnitDriver(ABC):
         for name in left:
             self.unmake(self.home / "t" / name)
 
-    def check_room(self) -> None:
-        """The host's disk must keep its reserve: a pool that can't grow turns read-only under every sandbox."""
+    def check_room(self, needed: int = 0) -> None:
+        """The host's disk must keep its reserve: a pool that can't grow turns read-only under every sandbox. `needed`
+        is about to be taken of it."""
         found = os.statvfs(self.state_dir)
-        free = found.f_bavail * found.f_frsize
+        free = found.f_bavail * found.f_frsize - needed
         if free < self.reserve:
             raise QuotaExceeded(
-                f"the host's disk has {format_size(free >> 20 << 20)} free, less than the reserve"
+                f"the host's disk has{' only' * bool(needed)} {format_size(max(free, 0) >> 20 << 20)} free"
+                f"{' beside that' * bool(needed)}, less than the reserve"
                 f" of {format_size(self.reserve)}",
                 hint=self._room_hint(),
                 details={"free": free, "reserve": self.reserve},

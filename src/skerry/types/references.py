@@ -40,10 +40,14 @@ class Reference(Value, frozen=True, kw_only=True):
     def local(self) -> bool:
         """Whether the registry is on the asking machine itself, where nobody listens in between."""
         host = self.registry.rpartition(":")[0] if re.search(r":\d+$", self.registry) else self.registry
-        try:
-            return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(host)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def parse_reference(text: str) -> Reference:
