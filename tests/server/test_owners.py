@@ -175,6 +175,17 @@ def test_who_may_not_delete_a_snapshot_is_not_told_of_anothers_by_name(two: Two)
     assert two.ann.delete("/v1/snapshots/given").status_code == 204
 
 
+def test_variables_do_not_grow_from_one_snapshot_to_the_next(two: Two) -> None:
+    """The server reads every snapshot's row again and again."""
+    wish = {"name": "much", "env": {"A": "a" * 80_000}}
+    assert two.ann.post("/v1/sandboxes/dev/snapshots", json=wish).status_code == 201
+    assert two.ann.post("/v1/sandboxes", json={"name": "more", "image": "much"}).status_code == 201
+    refused = two.ann.post("/v1/sandboxes/more/snapshots", json={"env": {"B": "b" * 80_000}})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_request")
+    assert two.ann.delete("/v1/sandboxes/more").status_code == 204
+    assert two.ann.delete("/v1/snapshots/much").status_code == 204
+
+
 def test_names_are_unique_per_owner_only(two: Two) -> None:
     made = two.bob.post("/v1/sandboxes", json={"name": "dev"})
     assert made.status_code == 201

@@ -23,6 +23,7 @@ class SnapshotTable:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._stacks: dict[str, frozenset[str]] = {}  # layers, by id: rows are many, and not short
 
     def insert(
         self, info: SnapshotInfo, key: str | None = None, also: Callable[[sqlite3.Cursor], None] | None = None
@@ -93,11 +94,22 @@ class SnapshotTable:
             forget(infos)(cursor)
 
     def layers(self) -> set[str]:
-        return {layer for info in self._read("true") for layer in info.layers}
+        return set().union(*self._known().values())
+
+    def _known(self) -> dict[str, frozenset[str]]:
+        """The layers of each one. They never change, so of those that were read once only the ids are looked at."""
+        there = {row["id"] for row in self._database.read("SELECT id FROM snapshots")}
+        for gone in self._stacks.keys() - there:
+            del self._stacks[gone]
+        for snapshot in there - self._stacks.keys():
+            if (info := self.get(snapshot)) is not None:
+                self._stacks[snapshot] = frozenset(info.layers)
+        return self._stacks
 
     def on(self, layer: str) -> builtins.list[SnapshotInfo]:
         """Those that stand on a layer, or are it."""
-        return [info for info in self._read("instr(body, ?)", layer.encode()) if layer in info.layers]
+        found = [self.get(snapshot) for snapshot, layers in self._known().items() if layer in layers]
+        return sorted((info for info in found if info is not None), key=lambda info: (info.created_at, info.id))
 
     def _read(self, condition: str, *values: object, order: str = "created_at") -> builtins.list[SnapshotInfo]:
         query = f"SELECT body FROM snapshots WHERE {condition} ORDER BY {order}, id"  # noqa: S608 -- nobody else's text

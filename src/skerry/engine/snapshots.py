@@ -28,7 +28,7 @@ from skerry.engine.slots import Slots
 from skerry.engine.snapshot_table import SnapshotTable, taken
 from skerry.errors import Conflict, NotFound, QuotaExceeded, SkerryError
 from skerry.storage import image_digest, new_snap
-from skerry.types import NAME, Caller, ImageInfo, SnapshotInfo, SnapshotRequest, Value
+from skerry.types import NAME, Caller, ImageInfo, SnapshotInfo, SnapshotRequest, Value, check_env
 
 T = TypeVar("T")
 log = logging.getLogger("skerry.engine")
@@ -108,6 +108,8 @@ class Snapshots:
         if (there := self._taken_before(wish)) is not None:
             return there
         self.check_name(wish.owner, wish.request.name)
+        if wish.request.env:  # with those that it adds to: they must not grow from one snapshot to the next
+            check_env({**live.row.spec.image_env, **wish.request.env})
         await self._make_room(wish.owner)
         async with self.captured(live, durable=True) as captured:
             if (there := self._taken_before(wish)) is not None:  # meanwhile
