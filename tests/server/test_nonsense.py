@@ -23,6 +23,7 @@ NONSENSE: tuple[Any, ...] = (
 ENDLESS = "/v1/sandboxes/{ref}/network/questions"  # takes nothing, and gives nothing by itself
 LEFT_ALONE = {ENDLESS, "/v1/server/stop", "/v1/doctor", "/v1/images/{name:path}", "/v1/tokens/{token}"}
 FUZZED = [r for r in ROUTES if r.path not in LEFT_ALONE and (r.method, r.path) != ("POST", "/v1/images")]
+READS_ALL = {"/v1/images/verify", "/v1/images/export"}  # of a real image, in seconds: other tests let them
 SCHEMAS = document(ROUTES)["components"]["schemas"]
 
 
@@ -74,7 +75,10 @@ def test_nonsense_is_answered(http: httpx.Client, box: str, route: Any) -> None:
             content = {"content": text.encode(), "headers": {"Content-Type": "application/json"}}
         elif route.takes:
             content["content"] = chance.randbytes(chance.randrange(100))
-        answer = http.request(route.method, path, params=query_for(operation, chance), **content)
+        query = query_for(operation, chance)
+        if route.path in READS_ALL:
+            query = [one for one in query if one[1] != "base"] or [("name", "nobody")]
+        answer = http.request(route.method, path, params=query, **content)
         assert answer.status_code < 500, (content, answer.text)
         if answer.status_code >= 400:
             assert set(answer.json()["error"]) == {"code", "message", "hint", "details"}
