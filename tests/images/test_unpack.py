@@ -20,7 +20,7 @@ from archives import Item, device, folder, gzipped, hard_link, link, tar, zstand
 from serving import wait_until
 
 from skerry import syscalls
-from skerry.errors import QuotaExceeded
+from skerry.errors import QuotaExceeded, SkerryError
 from skerry.images import child
 from skerry.images.tar import Reader
 from skerry.images.unpack import Bounds, Damaged, Unpacked, unpack
@@ -378,6 +378,20 @@ def test_the_child_sees_nothing_but_the_tree_and_has_no_other_rights(tmp_path: P
         [sys.executable, "-I", "-c", program], {"PATH": os.environ["PATH"]}, "a test", cwd=tmp_path, isolated=True
     )
     assert [line.text for line in ran if line.text] == ["['in'] ['in']", "1", "1", "1", "3", "1"]
+
+
+def test_the_child_runs_no_code_that_lies_where_pythons_modules_were(tmp_path: Path) -> None:
+    for place in map(Path, sys.path):
+        if place.is_absolute() and place.is_dir():
+            planted = tmp_path / place.relative_to("/") / "colorsys.py"
+            planted.parent.mkdir(parents=True, exist_ok=True)
+            planted.write_text("print('code of strangers')\n")
+    program = "from skerry.images.confine import confine\nconfine()\nimport colorsys\n"
+    ran = child.lines(
+        [sys.executable, "-I", "-c", program], {"PATH": os.environ["PATH"]}, "a test", cwd=tmp_path, isolated=True
+    )
+    with pytest.raises(SkerryError, match="No module named 'colorsys'"):
+        assert [line.text for line in ran] == []
 
 
 def test_the_child_ends_with_its_server(tmp_path: Path) -> None:

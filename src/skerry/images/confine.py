@@ -6,6 +6,8 @@ import ctypes
 import os
 import resource
 import struct
+import sys
+from importlib.machinery import BuiltinImporter, FrozenImporter
 from typing import Final
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -23,6 +25,7 @@ def confine(files: int = 64) -> None:
     """Makes the working directory the root, for good: a process without CAP_SYS_CHROOT and without a descriptor of
     something outside can't leave it. The caller gave it namespaces of its own and nothing but stdin, stdout, stderr.
     `files`: how many it may have open."""
+    _import_nothing()
     os.chroot(".")
     os.chdir("/")
     os.umask(0)
@@ -41,6 +44,15 @@ def confine(files: int = 64) -> None:
     data = struct.pack("<6I", low, low, 0, high, high, 0)
     if _libc.capset(header, data) != 0:
         _fail("capset")
+
+
+def _import_nothing() -> None:
+    """From now on the places of Python's modules are places in the strangers' tree. (Python itself imports late: to
+    show an error that nothing caught, from 3.13 on.)"""
+    sys.path.clear()
+    sys.path_hooks.clear()
+    sys.path_importer_cache.clear()
+    sys.meta_path[:] = [BuiltinImporter, FrozenImporter]
 
 
 def _prctl(option: int, value: int, *, unknown_is_fine: bool = False) -> None:
