@@ -109,6 +109,17 @@ def test_holes_punched_into_a_captured_file_make_no_room_that_is_not_there(pool:
     pool.drop_snapshot(NAME)
 
 
+def test_what_is_deleted_while_it_is_measured_is_not_granted_again_and_again() -> None:
+    """It is billed when the measurement begins and found nowhere when it ends, as what snapshots hold is."""
+    account, largest = Account(LIMIT), 0
+    account.capture(1, 80 * MiB)
+    for _ in range(10):
+        billed = account.allowed  # written full, then all of it deleted in the middle of the measurement
+        account.settle(Measure(live=0, shared=0, young=0, seconds=0.1), billed, now=0.0)
+        largest = max(largest, billed)
+    assert largest <= 2 * LIMIT
+
+
 def test_a_limit_can_be_set_to_what_the_tree_takes_and_not_to_less(pool: BtrfsDriver) -> None:
     upper = pool.create(UNIT, LIMIT) / "upper"
     fill(upper, 80 * MiB)
@@ -135,9 +146,9 @@ def test_the_grant_ahead_is_a_step_at_a_time_and_ends_at_the_limit() -> None:
     account.settle(Measure(live=3 << 30, shared=1 << 20, young=0, seconds=1), billed=11 << 30, now=0)
     assert account.held == 8 << 30
     assert account.allowed == (18 << 30) + (1 << 20)
-    account.look(20 << 30)
+    account.look(18 << 30)
     assert not account.wants_measure(now=19), "a measurement of a second is not made again within twenty"
-    account.settle(Measure(live=10 << 30, shared=5 << 30, young=0, seconds=0), billed=20 << 30, now=20)
-    assert account.allowed == 20 << 30, "the tree is full"
+    account.settle(Measure(live=10 << 30, shared=5 << 30, young=0, seconds=0), billed=18 << 30, now=20)
+    assert account.allowed == 18 << 30, "the tree is full"
     account.look(12 << 30)
     assert account.held == 2 << 30, "a snapshot was dropped: what it held is billed no more"

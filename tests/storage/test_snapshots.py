@@ -206,6 +206,12 @@ def test_a_snapshot_that_is_a_copy_leaves_the_hosts_reserve_alone(
         return
     with pytest.raises(QuotaExceeded, match="less than the reserve"):
         driver.capture(UNIT)
+    monkeypatch.undo()
+    snapshot(driver)
+    monkeypatch.setattr(driver, "cost", lambda origin: 1 << 50)
+    with pytest.raises(QuotaExceeded, match="less than the reserve"):
+        driver.create(OTHER, LIMIT, NAME)
+    assert driver.units() == {UNIT}
     assert os.listdir(driver.home / "t") == []
 
 

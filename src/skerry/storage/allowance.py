@@ -33,6 +33,7 @@ class Account:
     captured: int = 0
     held: int = 0
     shared: int = 0
+    most: int | None = None  # held can't be more than was billed at the last capture; None: not known since a start
     seen: int = 0
     exact: bool = False
     blocked: bool = False
@@ -52,11 +53,13 @@ class Account:
     def capture(self, transaction: int, billed: int) -> None:
         """All that is in its tree now is in a snapshot too."""
         self.look(billed)
-        self.captured = transaction
+        self.captured, self.most = transaction, billed
         self.shared = 0 if self.blocked else min(max(billed - self.held, 0), self.limit)
 
     def look(self, billed: int) -> None:
         """What is billed no more may have been held: a snapshot was dropped."""
+        if self.most is None:
+            self.most = billed
         if billed < self.seen:
             self.held = max(self.held - (self.seen - billed), 0)
             self.exact = False
@@ -76,6 +79,8 @@ class Account:
     def settle(self, found: Measure, billed: int, now: float) -> None:
         self.seen = billed
         self.held = max(billed - found.live - found.young, 0)
+        if self.most is not None:  # what is deleted while its tree is being read looks as if a snapshot held it
+            self.held = min(self.held, self.most + (self.limit >> 4))
         self.blocked = found.live >= self.limit
         self.shared = 0 if self.blocked else found.shared + found.young
         self.exact = found.young == 0

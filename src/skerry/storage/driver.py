@@ -135,7 +135,7 @@ class UnitDriver(ABC):
     def create(self, unit: str, limit: int, origin: str | None = None) -> Path:
         target = self._place(unit)
         begin = None if origin is None else self.snapshot_path(origin).parent
-        self.check_room()
+        self.check_room(self.cost(begin) if begin is not None else 0)
         with self._scratch() as scratch:
             try:
                 self.make(scratch, limit, begin)
@@ -186,6 +186,10 @@ class UnitDriver(ABC):
                 self._refuse_full(error, "snapshots")
             raise
         return token
+
+    def cost(self, origin: Path) -> int:
+        """Bytes that a unit takes at once which begins as that snapshot."""
+        return disk_use(origin)
 
     def check_copy(self, unit: str) -> None:
         """Whether there is room for what a capture copies."""

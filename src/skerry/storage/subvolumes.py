@@ -8,7 +8,7 @@ import os
 import struct
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ _BUFFER = 256 << 10
 _HEADER = struct.Struct("=QQQII")  # of an item: transid, objectid, offset, type, length
 _EXTENT = struct.Struct("=QQBBHBQQ")  # generation, ram_bytes, compression …, type, disk_bytenr, disk_num_bytes
 _ITEM_COST = 25  # an item's own entry in its leaf
+_KNOWN_MOST = 2_000_000  # extents, some 200 MB of memory
 _LEAF_FILL = 1.3  # leaves are split in halves and fill up again: how much larger they are than their items, measured
 
 
@@ -174,22 +175,38 @@ def measure(fd: int, captured: int, committed: int, reserved: int) -> Measure:
     began = time.monotonic()
     otransid, cloned = born(fd)
     since = otransid + 1 if cloned else 0  # what is older is another's, and billed to that one
-    extents, tables = _extents(fd, since)
-    shared = sum(length for length, generation in extents.values() if generation <= captured)
-    young = sum(length for length, generation in extents.values() if generation > committed)
-    whole = sum(length for length, _ in extents.values())
+    shared = young = whole = 0
+
+    def count(length: int, generation: int) -> None:
+        nonlocal shared, young, whole
+        whole += length
+        if generation <= captured:
+            shared += length
+        if generation > committed:
+            young += length
+
+    tables = _extents(fd, since, count)
     return Measure(whole - young + tables + reserved, shared, young, time.monotonic() - began)
 
 
 def size(fd: int) -> int:
     """All that a subvolume refers to, whoever wrote it. Its tree is read, not its files: no depth is too deep."""
-    extents, tables = _extents(fd, 0)
-    return sum(length for length, _ in extents.values()) + tables
+    whole = 0
+
+    def count(length: int, generation: int) -> None:
+        nonlocal whole
+        whole += length
+
+    tables = _extents(fd, 0, count)
+    return whole + tables
 
 
-def _extents(fd: int, since: int) -> tuple[dict[int, tuple[int, int]], int]:
-    """Extents by where they begin: length, generation; and about how many bytes the tree itself takes."""
-    extents: dict[int, tuple[int, int]] = {}
+def _extents(fd: int, since: int, count: Callable[[int, int], None]) -> int:
+    """Tells length and generation of each extent once; gives about how many bytes the tree itself takes.
+
+    A tree may be all small pieces: of more than so many it is not remembered whether they were told, and what has
+    several places in files counts several times, which is more than is right and never less."""
+    known: set[int] = set()
     tables = 0
     for transid, _, _, kind, data in _items(fd, 0):
         if transid >= since:
@@ -197,9 +214,11 @@ def _extents(fd: int, since: int) -> tuple[dict[int, tuple[int, int]], int]:
         if kind != _EXTENT_DATA or len(data) < _EXTENT.size or data[20] == 0:  # 0: the data is in the item itself
             continue
         generation, _, _, _, _, _, start, length = _EXTENT.unpack_from(data)
-        if start and generation >= since:
-            extents.setdefault(start, (length, generation))
-    return extents, int(tables * _LEAF_FILL)
+        if start and generation >= since and start not in known:
+            count(length, generation)
+            if len(known) < _KNOWN_MOST:
+                known.add(start)
+    return int(tables * _LEAF_FILL)
 
 
 def _items(fd: int, tree_id: int) -> Iterator[tuple[int, int, int, int, bytes]]:
