@@ -71,7 +71,7 @@ def test_a_failing_step_shows_its_line_and_output_and_an_interrupt_leaves_nothin
     done = skerry("image", "build", "-t", "x", ".", server=server.address, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.decode().endswith(
-        "error: Dockerfile:2: RUN echo why; false: step 1 of 1 ended with exit code 1\nwhy\n"
+        "  why\nerror: Dockerfile:2: RUN echo why; false: step 1 of 1 ended with exit code 1\n"
     )
     (tmp_path / "Dockerfile").write_text("FROM base\nRUN echo begun; sleep 600\n")
     build = subprocess.Popen(
@@ -124,7 +124,9 @@ def test_a_setup_that_fails_makes_no_sandbox(server: Server, tmp_path: Path) -> 
     (tmp_path / "skerry.toml").write_text('setup = ["echo why; exit 3"]\n')
     done = skerry("create", "--label", "test=failed", server=server.address, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, b"")
-    assert "error: skerry.toml: echo why; exit 3: step 1 of 1 ended with exit code 3\nwhy" in done.stderr.decode()
+    assert "  why\nerror: skerry.toml: echo why; exit 3: step 1 of 1 ended with exit code 3\n" in done.stderr.decode()
+    quiet = skerry("-q", "create", server=server.address, cwd=tmp_path)
+    assert quiet.stderr == b"error: skerry.toml: echo why; exit 3: step 1 of 1 ended with exit code 3\nwhy\n"
     assert Sandbox.list(labels={"test": "failed"}, server=server.address) == builds(server) == []
 
 

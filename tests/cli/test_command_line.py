@@ -288,6 +288,11 @@ def test_completion_scripts_are_given(shell: str) -> None:
     assert b"_SKERRY_COMPLETE" in done.stdout
 
 
+def test_a_group_alone_shows_its_help_once() -> None:
+    done = skerry("snapshot")
+    assert (done.returncode, done.stderr.count(b"Usage:"), b"error" in done.stderr) == (2, 1, False)
+
+
 def test_the_shell_completes_names_that_exist(tmp_path: Path) -> None:
     boxes = [{**SANDBOX, "name": "dev"}, {**SANDBOX, "name": "demo"}, SANDBOX, {**SANDBOX, "name": "\x1b[2J"}]
     with lying(tmp_path, lambda _: said({"sandboxes": boxes})) as server:

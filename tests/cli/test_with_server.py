@@ -367,6 +367,24 @@ def test_the_shell_completes_processes_of_the_sandbox(server: Server, box: Sandb
     process.kill()
 
 
+def test_the_shell_completes_images_and_snapshots(server: Server, box: Sandbox) -> None:
+    def completed(words: str) -> list[str]:
+        done = subprocess.run(
+            [*SKERRY], capture_output=True, check=False, timeout=60,
+            env=environment(
+                SKERRY_SERVER=server.address, _SKERRY_COMPLETE="bash_complete", COMP_WORDS=words,
+                COMP_CWORD=str(len(words.split()) - 1),
+            ),
+        )  # fmt: skip
+        return [line.partition(",")[2] for line in done.stdout.decode().splitlines()]
+
+    snapshot = box.snapshot("to-complete")
+    assert completed("skerry image show bas") == ["base"]
+    assert completed("skerry run --image to-c") == completed("skerry snapshot show to-c") == ["to-complete"]
+    assert completed(f"skerry rollback {box.id} to-c") == ["to-complete"]
+    snapshot.delete()
+
+
 def test_a_session_lasts_between_commands(server: Server, box: Sandbox) -> None:
     def say(*words: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[bytes]:
         return skerry("exec", *options, "--session", "cli", box.id, "--", *words, server=server.address)

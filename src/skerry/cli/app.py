@@ -120,6 +120,9 @@ def _run() -> int:
     except SkerryError as error:
         talk.say_error(error)
         return talk.code_of_error(error)
+    except click.exceptions.NoArgsIsHelpError as error:
+        talk.say(error.format_message())
+        return talk.CALLER_ERRED
     except click.ClickException as error:
         usage = error.ctx.get_usage() + "\n" if isinstance(error, click.UsageError) and error.ctx else ""
         message = error.format_message().replace("\n\t", " ")  # choices stand one a line, behind tabs

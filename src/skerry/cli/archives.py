@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from skerry.cli import talk
-from skerry.cli.session import Session, json_option, pass_session
+from skerry.cli.session import ImageName, Session, image_argument, json_option, pass_session, snapshot_argument
 from skerry.client.harmless import harmless
 from skerry.errors import InvalidRequest
 from skerry.types import Progress, Transfer
@@ -25,8 +25,8 @@ LEFT_OUT = 1
 
 @click.command()
 @json_option
-@click.argument("snapshot")
-@click.argument("to", required=False)
+@snapshot_argument
+@click.argument("to", type=ImageName("image", "snapshot", "sandbox"), required=False)
 @pass_session
 def changes(session: Session, snapshot: str, to: str | None, as_json: bool) -> None:
     """Paths that were added (A), modified (M) or deleted (D) since a snapshot.
@@ -52,7 +52,7 @@ def _shown(change: Change) -> str:
 
 @click.command("export")
 @json_option
-@click.argument("snapshot")
+@snapshot_argument
 @click.argument("file")
 @pass_session
 def export_snapshot(session: Session, snapshot: str, file: str, as_json: bool) -> int:
@@ -69,7 +69,7 @@ def export_snapshot(session: Session, snapshot: str, file: str, as_json: bool) -
 
 @click.command("export")
 @json_option
-@click.argument("name")
+@image_argument
 @click.argument("file")
 @pass_session
 def export_image(session: Session, name: str, file: str, as_json: bool) -> int:

@@ -69,11 +69,8 @@ def build(session: Session, /, what: str | None, as_json: bool, **given: Any) ->
         "cache": not given.pop("no_cache"),
         **({} if session.quiet else {"on_step": shown.step, "on_output": shown.output}),
     }
-    with session.client() as client:
-        try:
-            built = image.build(tag, server=client, **how)
-        finally:
-            shown.done()
+    with session.client() as client, shown:
+        built = image.build(tag, server=client, **how)
         found = built if tag is not None else built.info
     if as_json:
         talk.give_json(found)

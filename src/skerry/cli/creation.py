@@ -10,6 +10,7 @@ import click
 
 from skerry.cli.policy import network_options, policy, wished
 from skerry.cli.secrets import secret_options, secrets
+from skerry.cli.session import ImageName
 from skerry.config import Settings, load
 from skerry.errors import InvalidRequest
 from skerry.types import SIZES, Lifecycle, Limits, Options
@@ -30,7 +31,9 @@ _LIFECYCLE = (
     click.option("--on-idle", type=click.Choice(["pause", "stop", "delete"]), help="What happens when it was idle."),
 )
 _OPTIONS = (
-    click.option("--image", metavar="NAME", help="The image; base if not said otherwise."),
+    click.option(
+        "--image", type=ImageName("image", "snapshot"), metavar="NAME", help="The image; base if not said otherwise."
+    ),
     click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="A variable; NAME alone takes yours."),
     click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label, to find it by."),
     *_LIMITS,

@@ -9,7 +9,7 @@ import time
 import click
 
 from skerry.cli import building, talk
-from skerry.cli.session import Session, json_option, pass_session
+from skerry.cli.session import ImageName, Session, image_argument, json_option, pass_session
 from skerry.client.harmless import harmless
 from skerry.types import Credentials
 
@@ -30,14 +30,15 @@ def ls(session: Session, as_json: bool) -> None:
         talk.give_json(found)
         return
     rows = (
-        (i.name, i.digest[:19], _size(i.size), _size(i.shared), talk.ago(time.time() - i.created_at)) for i in found
+        (i.name, i.digest[:19], talk.size(i.size), talk.size(i.shared), talk.ago(time.time() - i.created_at))
+        for i in found
     )
     talk.give_table(("NAME", "DIGEST", "SIZE", "SHARED", "AGE"), rows)
 
 
 @image.command()
 @json_option
-@click.argument("name")
+@image_argument
 @pass_session
 def show(session: Session, name: str, as_json: bool) -> None:
     """Show an image."""
@@ -47,7 +48,7 @@ def show(session: Session, name: str, as_json: bool) -> None:
         talk.give_json(found)
         return
     rows = [("name", found.name), ("digest", found.digest), ("source", found.source or ""),
-            ("platform", found.platform or ""), ("size", _size(found.size)), ("shared", _size(found.shared)),
+            ("platform", found.platform or ""), ("size", talk.size(found.size)), ("shared", talk.size(found.shared)),
             ("user", found.user), ("cwd", found.cwd), ("entrypoint", shlex.join(found.entrypoint)),
             ("cmd", shlex.join(found.cmd))]  # fmt: skip
     rows = [(key, value) for key, value in rows if value]
@@ -102,7 +103,9 @@ def _credentials(username: str | None, password_stdin: bool) -> Credentials | No
 
 
 @image.command()
-@click.option("--all", "-a", "everything", is_flag=True, help="Also images that no sandbox or snapshot stands on.")
+@click.option(
+    "--all", "-a", "everything", is_flag=True, help="Also images that nothing stands on, and the kept steps of builds."
+)
 @json_option
 @pass_session
 def prune(session: Session, everything: bool, as_json: bool) -> None:
@@ -114,12 +117,12 @@ def prune(session: Session, everything: bool, as_json: bool) -> None:
         return
     for name in gone.images:
         click.echo(harmless(name))
-    talk.say(f"{_size(gone.bytes)} freed")
+    talk.say(f"{talk.size(gone.bytes)} freed")
 
 
 @image.command()
 @json_option
-@click.argument("name", required=False)
+@click.argument("name", type=ImageName("image"), required=False)
 @pass_session
 def verify(session: Session, name: str | None, as_json: bool) -> None:
     """Read every byte of an image's layers, or of all that there are, and name those that are damaged.
@@ -134,20 +137,19 @@ def verify(session: Session, name: str | None, as_json: bool) -> None:
         for state in found.layers:
             if not state.ok:
                 click.echo(harmless(f"damaged {state.layer} {' '.join(state.images)}".rstrip()))
-        talk.say(f"{len(found.layers)} layers, {sum(not state.ok for state in found.layers)} damaged")
+        count = len(found.layers)
+        talk.say(f"{count} layer{'s' * (count != 1)}, {sum(not state.ok for state in found.layers)} damaged")
     if not found.ok:
         sys.exit(1)
 
 
 @image.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument("names", type=ImageName("image"), nargs=-1, required=True, metavar="NAME...")
 @pass_session
 def rm(session: Session, names: tuple[str, ...]) -> None:
-    """Remove images. Sandboxes that were made from them live on."""
+    """Remove images on which no sandbox and no snapshot stands."""
     with session.client() as client:
         for name in names:
             client.images.remove(name)
-
-
-def _size(number: int) -> str:
-    return f"{number / (1 << 20):.1f} MiB"
+            if not session.quiet:
+                talk.say(f"{name}: removed")

@@ -5,16 +5,19 @@ from __future__ import annotations
 import click
 
 from skerry.cli import talk
-from skerry.cli.session import Session, json_option, pass_session
+from skerry.cli.session import ImageName, Session, json_option, pass_session
 from skerry.types import PoolInfo
 
 
 @click.group("pool", invoke_without_command=True)
+@json_option
 @click.pass_context
-def pool(ctx: click.Context) -> None:
-    """Sandboxes that are made ahead of need, so that a create finds one."""
+def pool(ctx: click.Context, as_json: bool) -> None:
+    """Sandboxes that are made ahead of need, so that a create finds one. Alone it does what `show` does."""
     if ctx.invoked_subcommand is None:
-        ctx.invoke(show)
+        ctx.invoke(show, as_json=as_json)
+    elif as_json:
+        raise click.UsageError(f"--json goes behind {ctx.invoked_subcommand}", ctx)
 
 
 @pool.command()
@@ -27,14 +30,18 @@ def show(session: Session, as_json: bool) -> None:
 
 
 @pool.command("set")
-@click.argument("image")
+@click.argument("image", type=ImageName("image", "snapshot"))
 @click.argument("wanted", type=int, metavar="N")
 @json_option
 @pass_session
 def set_(session: Session, image: str, wanted: int, as_json: bool) -> None:
     """Keep N of an image ready, for as long as the server runs."""
     with session.client() as client:
-        _give(client.pool.set(image, wanted), as_json)
+        info = client.pool.set(image, wanted)
+    _give(info, as_json)
+    kept = next((one.wanted for one in info.images if one.image == image), wanted)
+    if kept < wanted and not session.quiet:
+        talk.say(f"{image}: {kept} and not {wanted}: there are at most as many of all images as pool.total says")
 
 
 @pool.command()

@@ -38,8 +38,5 @@ def _prepare(session: Session, wish: dict[str, Any], settings: Settings, where: 
         on_unknown=wish.get("on_unknown"), most_age=parse_span(settings["setup_expires"], "setup_expires"),
         on_step=None if session.quiet else shown.step, on_output=None if session.quiet else shown.output,
     )  # fmt: skip
-    with session.client() as client:
-        try:
-            return Builder(client, Sandbox, options).build(recipe).id
-        finally:
-            shown.done()
+    with session.client() as client, shown:
+        return Builder(client, Sandbox, options).build(recipe).id

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from skerry.types import NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from skerry.client._sync.client import Client
     from skerry.client._sync.process import Process
     from skerry.client._sync.sandbox import Sandbox
 
+T = TypeVar("T")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 PROCESS_ID = re.compile(r"p-[a-z2-7]{10}")
 
 
@@ -44,6 +48,21 @@ class SandboxName(click.ParamType[str]):
     ) -> list[click.shell_completion.CompletionItem]:
         root = ctx.find_root().params
         names = known_names(Session(server=root.get("server")))
+        return [click.shell_completion.CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class ImageName(click.ParamType[str]):
+    """What a sandbox can start from or be compared with; the shell completes those of `kinds` that exist."""
+
+    name = "text"
+
+    def __init__(self, *kinds: str) -> None:
+        self._kinds = kinds
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[click.shell_completion.CompletionItem]:
+        names = known_images(Session(server=ctx.find_root().params.get("server")), self._kinds)
         return [click.shell_completion.CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
@@ -78,23 +97,43 @@ def known_processes(session: Session, sandbox: str) -> list[Process]:
 
 
 def known_names(session: Session) -> list[str]:
+    from skerry.client._sync.sandbox import Sandbox
+
+    found = _known(session, lambda client: Sandbox.list(server=client))
+    return sorted(name for one in found if NAME.fullmatch(name := one.name or one.id))
+
+
+def known_images(session: Session, kinds: tuple[str, ...]) -> list[str]:
+    from skerry.client._sync.snapshots import Snapshot
+
+    names: list[str] = []
+    if "image" in kinds:
+        names += [image.name for image in _known(session, lambda client: client.images.list())]
+    if "snapshot" in kinds:
+        names += [one.name or one.id for one in _known(session, lambda client: Snapshot.list(server=client))]
+    if "sandbox" in kinds:
+        names += known_names(session)
+    return sorted(name for name in names if _IMAGE.fullmatch(name))
+
+
+def _known(session: Session, ask: Callable[[Client], Sequence[T]]) -> Sequence[T]:
     """For the shell's completion: quick, silent, and never a reason to start a server."""
     from skerry.client import local
-    from skerry.client._sync.sandbox import Sandbox
     from skerry.errors import SkerryError
 
     try:
         with session.client() as client:
             if client.address.socket and not local.listening(client.address.socket):
                 return []
-            found = Sandbox.list(server=client)
+            return ask(client)
     except SkerryError:
         return []
-    return sorted(name for one in found if NAME.fullmatch(name := one.name or one.id))
 
 
 pass_session = click.make_pass_decorator(Session, ensure=True)
 sandbox_argument = click.argument("sandbox", type=SandboxName())
+image_argument = click.argument("name", type=ImageName("image"))
+snapshot_argument = click.argument("snapshot", type=ImageName("snapshot"))
 sandboxes_argument = click.argument("sandboxes", type=SandboxName(), nargs=-1, required=True, metavar="SANDBOX...")
 process_argument = click.argument("process", type=ProcessId())
 processes_argument = click.argument("processes", type=ProcessId(), nargs=-1, required=True, metavar="PROCESS...")

@@ -8,7 +8,15 @@ from typing import Any
 import click
 
 from skerry.cli import talk
-from skerry.cli.session import Session, json_option, pass_session, sandbox_argument
+from skerry.cli.session import (
+    ImageName,
+    SandboxName,
+    Session,
+    json_option,
+    pass_session,
+    sandbox_argument,
+    snapshot_argument,
+)
 from skerry.client.harmless import harmless
 from skerry.errors import InvalidRequest
 from skerry.types import FORKS_MOST, SnapshotInfo
@@ -37,7 +45,12 @@ def _give(info: SnapshotInfo, as_json: bool) -> None:
 
 
 @snapshot.command()
-@click.option("--sandbox", metavar="SANDBOX", help="All that were taken of this one, also before its commands.")
+@click.option(
+    "--sandbox",
+    type=SandboxName(),
+    metavar="SANDBOX",
+    help="All that were taken of this one, also before its commands.",
+)
 @click.option("--kind", type=click.Choice(["kept", "auto", "build"]), help="Only these; kept ones if not said.")
 @json_option
 @pass_session
@@ -61,7 +74,7 @@ def _row(info: SnapshotInfo) -> tuple[str, ...]:
 
 @snapshot.command()
 @json_option
-@click.argument("snapshot")
+@snapshot_argument
 @pass_session
 def show(session: Session, snapshot: str, as_json: bool) -> None:
     """Show a snapshot."""
@@ -88,7 +101,7 @@ def _pairs(info: SnapshotInfo) -> list[tuple[str, str]]:
 
 
 @snapshot.command()
-@click.argument("snapshots", nargs=-1, required=True, metavar="SNAPSHOT...")
+@click.argument("snapshots", type=ImageName("snapshot"), nargs=-1, required=True, metavar="SNAPSHOT...")
 @pass_session
 def rm(session: Session, snapshots: tuple[str, ...]) -> None:
     """Delete snapshots on which nothing stands."""
@@ -97,6 +110,8 @@ def rm(session: Session, snapshots: tuple[str, ...]) -> None:
     with session.client() as client:
         for ref in snapshots:
             Snapshot.get(ref, server=client).delete()
+            if not session.quiet:
+                talk.say(f"{ref}: deleted")
 
 
 @click.command()
@@ -118,7 +133,7 @@ def fork(session: Session, sandbox: str, count: int, as_json: bool) -> None:
 @click.option("--steps", type=click.IntRange(1), metavar="N", help="So many commands back, with --auto-snapshot.")
 @json_option
 @sandbox_argument
-@click.argument("snapshot", required=False)
+@click.argument("snapshot", type=ImageName("snapshot"), required=False)
 @pass_session
 def rollback(session: Session, sandbox: str, snapshot: str | None, steps: int | None, as_json: bool) -> None:
     """Bring a sandbox's files back as they were in a snapshot. Its processes end."""

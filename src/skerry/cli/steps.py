@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import click
 
 from skerry.client.harmless import harmless
+from skerry.errors import SkerryError
 
 if TYPE_CHECKING:
     from skerry.client.building.options import BuildStep
@@ -23,6 +24,7 @@ class ShownSteps:
         self._first = first
         self._held: list[BuildStep] = []
         self._line = b""
+        self._printed = False
 
     def step(self, step: BuildStep) -> None:
         self._end_line()
@@ -42,14 +44,22 @@ class ShownSteps:
         _say(f"{'stage ' if step.stage else ''}[{step.number}/{step.total}] {where}{step.title}{cached}")
 
     def output(self, output: Output) -> None:
+        self._printed = True
         *lines, self._line = (self._line + output.data).split(b"\n")
         if len(self._line) > _LINE_MOST:
             lines, self._line = [*lines, self._line], b""
         for line in lines:
             _say_below(line)
 
-    def done(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """What a failed step printed last stands above already: its error need not tell it again."""
         self._end_line()
+        if self._printed and isinstance(error, SkerryError) and "step" in error.details:
+            step, how, rest = error.message.partition(f": step {error.details['step']} of ")
+            error.message = f"{step}{how}{rest.partition(chr(10))[0]}"
 
     def _end_line(self) -> None:
         if self._line:

@@ -142,7 +142,7 @@ class Archives:
             raise Conflict(f"there is a snapshot named {name!r}", hint="choose another name", details={"name": name})
         if not replace and any(image.name == name for image in self._snapshots.images.list()):
             raise Conflict(
-                f"there is an image named {name!r}", hint="choose another name, or replace it", details={"name": name}
+                f"there is an image named {name!r}", hint="choose another name, or --replace it", details={"name": name}
             )
 
     async def _info(self, caller: Caller, name: str | None, taken: Taken) -> SnapshotInfo:

@@ -183,7 +183,10 @@ class Images:
 
         One that is there is given as it is, unless its recipe has changed. Sandboxes on the old one live on."""
         if name != "base":
-            raise NotFound(f"there is no recipe for an image {name!r}", hint="this version builds `base`")
+            raise NotFound(
+                f"there is no recipe for an image {name!r}",
+                hint="name `base`, or a directory with an image.toml or a Dockerfile",
+            )
         there = None if rebuild or self._jobs.find(name) else self._as_it_should_be(name)
         if there is not None:
             yield there

@@ -57,9 +57,9 @@ def resolve_limits(asked: Limits, settings: Settings, host: Limits) -> Limits:
         ceiling = settings[f"max.{field}"] or getattr(host, field)
         if ceiling is not None and _number(field, value) > _number(field, ceiling):
             if wish is not None:
-                name = f"max.{field}" if settings[f"max.{field}"] else "what this host has"
+                name = f"max.{field} allows" if settings[f"max.{field}"] else "this host has"
                 raise QuotaExceeded(
-                    f"limits.{field}: {_shown(field, value)} is more than {name} allows ({_shown(field, ceiling)})",
+                    f"limits.{field}: {_shown(field, value)} is more than {name} ({_shown(field, ceiling)})",
                     hint=f"ask for at most {_shown(field, ceiling)}",
                     details={"limit": field, "maximum": ceiling},
                 )

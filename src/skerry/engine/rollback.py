@@ -64,7 +64,8 @@ class Rollbacks:
         if len(steps) >= back:
             return steps[back - 1]
         if live.row.spec.options.auto_snapshot:
-            hint = "`skerry snapshot ls --sandbox` lists them; the setting snapshots.auto says how many are kept"
+            listed = f"`skerry snapshot ls --sandbox {live.row.name or live.row.id}` lists them"
+            hint = f"{listed}; the setting snapshots.auto says how many are kept"
         else:
             hint = "they are taken where auto_snapshot is on; go back to a snapshot by its name"
         raise NotFound(f"{live.row.id} has {len(steps)} snapshots from before its commands, not {back}", hint=hint)

@@ -214,7 +214,7 @@ class Rows:
         except sqlite3.IntegrityError as error:
             raise Conflict(
                 f"there is a sandbox named {rows[0].name!r} already",
-                hint="choose another name, or use Sandbox.get_or_create",
+                hint=f"choose another name, delete that one (`skerry rm {rows[0].name}`), or use Sandbox.get_or_create",
                 details={"name": rows[0].name},
             ) from error
 
