@@ -51,6 +51,8 @@ def test_an_archive_goes_from_one_command_to_another(server: Server, brought: st
     assert skerry("-q", "image", "export", "local/x", file, server=server.address).stderr == b""
     told = json.loads(skerry("image", "import", "--replace", "--json", file, "local/x", server=server.address).stdout)
     assert told["name"] == "local/x"
-    assert skerry("image", "rm", "local/x", server=server.address).returncode == 0
+    quiet = skerry("-q", "image", "verify", "local/x", server=server.address)
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, b"", b"")
+    assert skerry("image", "rm", "local/x", server=server.address).stderr == b"local/x: removed\n"
     nothing = skerry("image", "import", str(tmp_path / "nothing"), "local/x", server=server.address)
     assert (nothing.returncode, b"No such file" in nothing.stderr) == (2, True)

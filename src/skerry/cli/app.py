@@ -62,6 +62,10 @@ def skerry(ctx: click.Context, server: str | None, quiet: bool) -> None:
     be; 125 if a sandbox, server or host failed; 130 after Ctrl-C.
     """
     ctx.obj = Session(server=server, quiet=quiet)
+    if quiet:
+        from skerry.client import progress
+
+        progress.silence()
 
 
 for command in (

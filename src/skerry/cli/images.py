@@ -117,7 +117,8 @@ def prune(session: Session, everything: bool, as_json: bool) -> None:
         return
     for name in gone.images:
         click.echo(harmless(name))
-    talk.say(f"{talk.size(gone.bytes)} freed")
+    if not session.quiet:
+        talk.say(f"{talk.size(gone.bytes)} freed")
 
 
 @image.command()
@@ -138,7 +139,8 @@ def verify(session: Session, name: str | None, as_json: bool) -> None:
             if not state.ok:
                 click.echo(harmless(f"damaged {state.layer} {' '.join(state.images)}".rstrip()))
         count = len(found.layers)
-        talk.say(f"{count} layer{'s' * (count != 1)}, {sum(not state.ok for state in found.layers)} damaged")
+        if not session.quiet:
+            talk.say(f"{count} layer{'s' * (count != 1)}, {sum(not state.ok for state in found.layers)} damaged")
     if not found.ok:
         sys.exit(1)
 

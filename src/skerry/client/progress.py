@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TextIO
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 _STEP = 10  # percent between two plain lines
+_silent: TextIO | None = None
 
 
 class Shown(Protocol):
@@ -24,14 +26,20 @@ class Shown(Protocol):
     def update(self, progress: Progress) -> None: ...
 
 
+def silence() -> None:
+    """Nothing is shown from now on: for a command line that was told to be quiet."""
+    global _silent
+    _silent = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
 def shown(title: str, stream: TextIO | None = None) -> Shown:
-    stream = stream or sys.stderr
+    stream = stream or _silent or sys.stderr
     return Bar(title, stream) if stream.isatty() else Lines(title, stream)
 
 
 def many_shown(title: str, stream: TextIO | None = None) -> Shown:
     """For work whose stages go on beside each other."""
-    stream = stream or sys.stderr
+    stream = stream or _silent or sys.stderr
     return Bars(title, stream) if stream.isatty() else Lines(title, stream)
 
 
