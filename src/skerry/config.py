@@ -171,6 +171,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("storage.pool_size", "64G", _size, "most that sandboxes and snapshots together may take on disk"),
     Setting("storage.reserve", "1G", _size, "free space of the host's disk that is left alone"),
     Setting("storage.headroom", "1G", _size, "room that the pool takes on the host's disk ahead of what is written"),
+    Setting("archive.timeout", "1m", _span, "how long an archive may stand still on its way out or in"),
     Setting("registry.timeout", "30s", _span, "how long a registry may send nothing before a pull gives up on it"),
     Setting("snapshots.auto", 100, _count, "snapshots before commands (auto_snapshot) kept of a sandbox: the newest"),
     Setting("snapshots.per_owner", 1000, _count, "snapshots that one owner may keep"),

@@ -11,6 +11,7 @@ import subprocess
 import tarfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -23,6 +24,8 @@ from skerry.engine import faults
 from skerry.errors import Conflict, Denied, InvalidRequest, NotFound
 from skerry.storage import ImageStore, LayerStore, image_digest
 from skerry.types import ImageInfo
+
+TAR = "application/x-tar"
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +54,19 @@ def small(server: Server) -> str:
     return "small"
 
 
-def packers() -> int:
-    """Processes that pack, whoever started them."""
-    found = 0
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                found += b"skerry.images.packer" in (entry / "cmdline").read_bytes()
-            except OSError:
-                continue
-    return found
+def packers(server: Server) -> int:
+    """Processes that pack for it."""
+    assert server.process is not None
+    children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
+    pids = [pid for listed in children for pid in listed.read_text().split()]
+    return sum(b"skerry.images.packer" in read_or_nothing(Path("/proc", pid, "cmdline")) for pid in pids)
+
+
+def read_or_nothing(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has just ended
+        return b""
 
 
 def layer(archive: bytes) -> dict[str, tarfile.TarInfo]:
@@ -101,7 +107,7 @@ def test_an_archive_that_is_not_to_be_had_leaves_no_file(client: Client, small: 
 def test_a_caller_who_leaves_ends_the_packing(server: Server) -> None:
     with server.http() as http, http.stream("GET", "/v1/images/export", params={"name": "base"}) as answer:
         assert answer.headers["content-type"] == "application/x-tar"
-    wait_until(lambda: packers() == 0, "the packer to end")
+    wait_until(lambda: packers(server) == 0, "the packer to end")
 
 
 # -- in again ---------------------------------------------------------------------------------------------------------
@@ -214,7 +220,7 @@ def test_who_leaves_in_the_middle_leaves_nothing(server: Server) -> None:
         raise ConnectionAbortedError
 
     with server.http() as http, pytest.raises(ConnectionAbortedError):
-        http.post("/v1/snapshots/import", content=half(), headers={"content-type": "application/x-tar"})
+        http.post("/v1/snapshots/import", content=half(), headers={"content-type": TAR})
     wait_until(lambda: on_disk(server) == before, "the half import to be gone")
 
 
@@ -231,6 +237,31 @@ def test_who_may_import_what(client: Client, server: Server, tmp_path: Path) -> 
         with pytest.raises(NotFound):
             Snapshot.get("mine", server=client)
         mine.delete()
+
+
+def test_who_stands_still_with_an_archive_keeps_no_slot(own_server: Server) -> None:
+    own_server.start(SKERRY_ARCHIVE_TIMEOUT="1s")
+
+    def one_piece() -> Iterator[bytes]:
+        yield tar(Item("a", bytes(3 << 20)))[: 2 << 20]
+        wait_until(lambda: on_disk(own_server)[1], "the import to begin")
+        wait_until(lambda: not on_disk(own_server)[1], "it to be given up")
+
+    with ExitStack() as stack, own_server.http() as http:
+        with suppress(httpx.TransportError):  # the answer may come while it is still being sent
+            answer = http.post("/v1/snapshots/import", content=one_piece(), headers={"content-type": TAR})
+            assert "came for too long" in answer.text
+        export = {"method": "GET", "url": "/v1/images/export", "params": {"name": "base"}}
+        held = [stack.enter_context(http.stream(**export)) for _ in range(4)]  # type: ignore[arg-type]
+        assert all(answer.status_code == 200 for answer in held)
+        assert http.request(**export).status_code == 429  # type: ignore[arg-type]
+
+        def free() -> bool:
+            with http.stream(**export) as answer:  # type: ignore[arg-type]
+                return answer.status_code == 200
+
+        wait_until(free, "the slots of those who read nothing")
+    wait_until(lambda: packers(own_server) == 0, "the packers to end")
 
 
 def test_a_server_killed_at_any_step_of_an_import_leaves_it_complete_or_gone(own_server: Server) -> None:

@@ -33,6 +33,7 @@ from skerry.types import (
     check_name,
     format_size,
     parse_size,
+    parse_span,
 )
 
 T = TypeVar("T")
@@ -43,15 +44,28 @@ class Export:
 
     moved: Transfer
 
-    def __init__(self, packing: Packing, slots: Slots, stack: ExitStack) -> None:
+    def __init__(self, packing: Packing, slots: Slots, stack: ExitStack, patience_s: float) -> None:
         self._packing = packing
         self._slots = slots
         self._stack = stack
+        self._patience_s = patience_s
+        self._closing: asyncio.Task[None] | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        """One who reads no more, and does not leave either, loses the slot."""
+        loop = asyncio.get_running_loop()
         while piece := await self._slots.run(self._packing.read):
-            yield piece
+            patience = loop.call_later(self._patience_s, self._give_up)
+            try:
+                yield piece
+            finally:
+                patience.cancel()
+            if self._closing is not None:
+                raise SkerryError("the archive was not read for too long", hint="fetch it again")
         self.moved = await self._slots.run(self._packing.finish)
+
+    def _give_up(self) -> None:
+        self._closing = asyncio.get_running_loop().create_task(self.aclose())
 
     async def aclose(self) -> None:
         await asyncio.shield(asyncio.to_thread(self._packing.close))
@@ -73,6 +87,10 @@ class Archives:
     def _place(self) -> Path:
         return self._snapshots.host.settings.state_dir / "cache" / "imports"
 
+    @property
+    def _patience_s(self) -> float:
+        return parse_span(self._snapshots.host.settings["archive.timeout"])
+
     # -- out ----------------------------------------------------------------------------------------------------------
 
     async def snapshot(self, caller: Caller, ref: str) -> Export:
@@ -92,7 +110,7 @@ class Archives:
             )  # fmt: skip
             starting = asyncio.ensure_future(self._slots.run(Packing, paths, about))
             try:
-                return Export(await asyncio.shield(starting), self._slots, stack.pop_all())
+                return Export(await asyncio.shield(starting), self._slots, stack.pop_all(), self._patience_s)
             except asyncio.CancelledError:
                 starting.add_done_callback(_nobody_wants)
                 raise
@@ -169,7 +187,7 @@ class Archives:
             work = asyncio.ensure_future(self._snapshots.grip.uncut(self._take_in(caller, most, source, over, enter)))
             work.add_done_callback(lambda done: done.cancelled() or done.exception())
             try:
-                await _feed(sink, chunks)
+                await _feed(sink, _in_time(chunks, self._patience_s))
                 stack.close()
                 return await work
             except BaseException:
@@ -226,6 +244,19 @@ def _nobody_wants(starting: asyncio.Future[Packing]) -> None:
 
 def _left() -> SkerryError:
     return SkerryError("whoever sent the archive has gone")
+
+
+async def _in_time(chunks: AsyncIterator[bytes], patience_s: float) -> AsyncIterator[bytes]:
+    """One who sends no more, and does not leave either, loses the slot."""
+    while True:
+        try:
+            async with asyncio.timeout(patience_s):
+                chunk = await anext(chunks)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise SkerryError("nothing more of the archive came for too long", hint="send it again") from None
+        yield chunk
 
 
 async def _feed(sink: int, chunks: AsyncIterator[bytes]) -> None:
