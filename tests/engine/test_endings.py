@@ -63,7 +63,7 @@ def test_a_life_begins_anew_when_a_sandbox_is_started_again(house: Server, box: 
 
 def test_a_silent_keeper_is_failed_and_keeps_no_other_sandbox_from_its_end(house: Server) -> None:
     brief = Lifecycle(idle="1s")
-    silent = Sandbox.create(name="silent", lifecycle=brief, server=house.address)
+    silent = Sandbox.create(name="silent", lifecycle=Lifecycle(idle="3s"), server=house.address)
     os.kill(first_process(house, silent), signal.SIGSTOP)
     other = Sandbox.create(name="other", lifecycle=brief, server=house.address)
     wait_until(lambda: other.info().state == "stopped", "the other one to be stopped")
