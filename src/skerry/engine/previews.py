@@ -18,7 +18,7 @@ from skerry.engine.live import Live
 from skerry.engine.preview_listener import Addresses, PreviewListener
 from skerry.engine.reach import Reach, Tell
 from skerry.errors import NotFound, QuotaExceeded, SkerryError
-from skerry.network.messages import Listen, Share, Unshare
+from skerry.network.messages import Listen, PutOut, Share, Unshare
 from skerry.types import Caller, PreviewInfo, PreviewRequest, parse_span
 
 log = logging.getLogger("skerry.engine")
@@ -166,9 +166,7 @@ class Previews:
         try:
             await self._reach.wake(live)
         except SkerryError:  # not to be woken by a call: whoever uses the preview must not wait for ever
-            for preview in self._of_one(live.row.id):
-                self._tell(Unshare(sandbox=preview.sandbox, port=preview.port), ())
-                self._tell(preview.share(), ())
+            self._tell(PutOut(sandbox=live.row.id), ())
 
     # -- inner workings -----------------------------------------------------------------------------------------------
 

@@ -126,6 +126,12 @@ class Unshare(Message, frozen=True, kw_only=True):
     port: int
 
 
+class PutOut(Message, frozen=True, kw_only=True):
+    """Whoever is in by its previews is put out; the previews stay."""
+
+    sandbox: str
+
+
 class Listen(Message, frozen=True, kw_only=True):
     """Where previews are asked for. Fd: a TCP listener. `domains`: below which `{port}-{sandbox}` is looked for;
     `secure`: those of them that people reach by https, through somebody's TLS proxy."""
@@ -134,7 +140,7 @@ class Listen(Message, frozen=True, kw_only=True):
     secure: tuple[str, ...] = ()
 
 
-FromServer = Open | Change | Close | Sync | Told | Dialled | Share | Unshare | Listen
+FromServer = Open | Change | Close | Sync | Told | Dialled | Share | Unshare | PutOut | Listen
 
 # -- the worker says ------------------------------------------------------------------------------------------------
 

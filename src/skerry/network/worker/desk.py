@@ -27,6 +27,7 @@ from skerry.network.messages import (
     FromWorker,
     Listen,
     Open,
+    PutOut,
     Rules,
     Share,
     Sync,
@@ -84,6 +85,8 @@ class Shown(Protocol):
     def share(self, share: Share) -> None: ...
 
     def unshare(self, sandbox: str, port: int) -> None: ...
+
+    def put_out(self, sandbox: str) -> None: ...
 
 
 MakeWay = Callable[[Open, Sockets, Outside], Way]
@@ -182,6 +185,8 @@ class Desk:
             self.previews.share(message)
         elif isinstance(message, Unshare):
             self.previews.unshare(message.sandbox, message.port)
+        elif isinstance(message, PutOut):
+            self.previews.put_out(message.sandbox)
 
     # -- for those who work here --------------------------------------------------------------------------------------
 

@@ -66,8 +66,8 @@ class Previews:
         """From now on nobody gets in; whoever is in is put out."""
         self._shares.remove(sandbox, port)
 
-    def forget(self, sandbox: str) -> None:
-        """Its network is gone, and with it every connection. Its previews stay: a call may wake it."""
+    def put_out(self, sandbox: str) -> None:
+        """Whoever is in; its previews stay: a call may wake it."""
         self._shares.put_out(sandbox)
 
     async def close(self) -> None:
