@@ -56,3 +56,15 @@ def test_an_archive_goes_from_one_command_to_another(server: Server, brought: st
     assert skerry("image", "rm", "local/x", server=server.address).stderr == b"local/x: removed\n"
     nothing = skerry("image", "import", str(tmp_path / "nothing"), "local/x", server=server.address)
     assert (nothing.returncode, b"No such file" in nothing.stderr) == (2, True)
+
+
+def test_a_snapshot_becomes_an_image_for_everyone(server: Server, brought: str) -> None:
+    done = skerry("image", "from", brought, "local/y", server=server.address)
+    assert (done.returncode, done.stdout.startswith(b"local/y sha256:")) == (0, True)
+    with Sandbox("local/y", server=server.address) as sandbox:
+        assert sandbox.files.read_text("/home/note") == "mine"
+    told = json.loads(skerry("image", "from", "--json", brought, "local/y", server=server.address).stdout)
+    assert told["name"] == "local/y"
+    skerry("image", "rm", "local/y", server=server.address)
+    nothing = skerry("image", "from", "nothing", "local/y", server=server.address)
+    assert (nothing.returncode, b"there is no snapshot" in nothing.stderr) == (2, True)

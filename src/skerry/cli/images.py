@@ -1,4 +1,4 @@
-"""image ls, show, build, pull, rm, prune, verify."""
+"""image ls, show, build, from, pull, rm, prune, verify."""
 
 from __future__ import annotations
 
@@ -57,6 +57,21 @@ def show(session: Session, name: str, as_json: bool) -> None:
 
 
 image.add_command(building.build)
+
+
+@image.command("from")
+@json_option
+@click.argument("snapshot", type=ImageName("snapshot"))
+@click.argument("name")
+@pass_session
+def from_(session: Session, snapshot: str, name: str, as_json: bool) -> None:
+    """Make a snapshot an image for everyone on this server, in place of one of that NAME. The snapshot stays."""
+    with session.client() as client:
+        made = client.images.from_snapshot(snapshot, name)
+    if as_json:
+        talk.give_json(made)
+    else:
+        click.echo(harmless(f"{made.name} {made.digest}"))
 
 
 @image.command()

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Unpack, overload
 
-from skerry.client import requests
 from skerry.client._async.building import AsyncBuilder
 from skerry.client._async.client import AsyncClient
 from skerry.client._async.sandbox import AsyncSandbox
@@ -82,7 +81,7 @@ class AsyncImage(Description):
             info = await AsyncBuilder(client, AsyncSandbox, options).build(self.recipe)
             if name is None:
                 return AsyncSnapshot(client, info)
-            return await client.value(requests.image_from_snapshot(info.id, name), ImageInfo)
+            return await client.images.from_snapshot(info.id, name)
 
 
 @asynccontextmanager

@@ -34,6 +34,11 @@ class AsyncImages:
     async def remove(self, name: str) -> None:
         await self._client.done(requests.image(name, "DELETE"))
 
+    async def from_snapshot(self, snapshot: str, name: str) -> ImageInfo:
+        """Make a snapshot, by id or name, an image for everyone on that server, in place of one of that name. The
+        snapshot stays."""
+        return await self._client.value(requests.image_from_snapshot(snapshot, name), ImageInfo)
+
     async def export(self, name: str, target: HostFile, *, progress: Watcher | None = None) -> Transfer:
         """Write an image as an archive: an OCI image layout with one layer, which `docker load`, skopeo and `import_`
         read. A path that ends in .gz or .zst is compressed so."""

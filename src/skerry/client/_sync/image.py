@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Unpack, overload
 
-from skerry.client import requests
 from skerry.client._sync.building import Builder
 from skerry.client._sync.client import Client
 from skerry.client._sync.sandbox import Sandbox
@@ -83,7 +82,7 @@ class Image(Description):
             info = Builder(client, Sandbox, options).build(self.recipe)
             if name is None:
                 return Snapshot(client, info)
-            return client.value(requests.image_from_snapshot(info.id, name), ImageInfo)
+            return client.images.from_snapshot(info.id, name)
 
 
 @contextmanager

@@ -35,6 +35,11 @@ class Images:
     def remove(self, name: str) -> None:
         self._client.done(requests.image(name, "DELETE"))
 
+    def from_snapshot(self, snapshot: str, name: str) -> ImageInfo:
+        """Make a snapshot, by id or name, an image for everyone on that server, in place of one of that name. The
+        snapshot stays."""
+        return self._client.value(requests.image_from_snapshot(snapshot, name), ImageInfo)
+
     def export(self, name: str, target: HostFile, *, progress: Watcher | None = None) -> Transfer:
         """Write an image as an archive: an OCI image layout with one layer, which `docker load`, skopeo and `import_`
         read. A path that ends in .gz or .zst is compressed so."""
