@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -198,12 +197,13 @@ def port():
         if words[3] == "0A":
             yield int(words[1].rsplit(":", 1)[1], 16)
 known = set()
-print("watching", flush=True)
 while True:
     try:
         seen = set(port())
     except OSError:
         continue
+    if seen and not known:
+        print("watching", flush=True)
     known |= seen
     for one in known - seen:
         try:
@@ -218,6 +218,13 @@ while True:
 """
 
 
+def is_listened_in(server: Server, sandbox: Sandbox) -> bool:
+    """Whether anything in it listens on a port."""
+    ((pid,),) = server.sql("SELECT pid FROM sandboxes WHERE id = ?", sandbox.id)
+    table = Path(f"/proc/{pid}/net/tcp6").read_text().splitlines()[1:]
+    return any(line.split()[3] == "0A" for line in table)
+
+
 def test_a_restarted_server_takes_a_fresh_port_and_the_squatter_on_the_old_one_gets_nothing(own_server: Server) -> None:
     own_server.start()
     box = Sandbox(server=own_server.address, name="squatted").create()
@@ -225,8 +232,10 @@ def test_a_restarted_server_takes_a_fresh_port_and_the_squatter_on_the_old_one_g
     box.files.write("/tmp/squat.py", SQUAT)
     squatter = box.spawn(["python3", "/tmp/squat.py"], user="root")
     squatter.wait_for_output("watching", timeout=20)
+    worker = worker_of(own_server)
     own_server.end(signal.SIGKILL)
-    time.sleep(1.0)  # the squatter needs no more, and there is nobody to ask
+    wait_until(lambda: not Path(f"/proc/{worker}").exists(), "the worker to be gone")
+    wait_until(lambda: is_listened_in(own_server, box), "the squatter")  # there is nobody to ask but the kernel
     own_server.start()
     wait_until(lambda: ready(own_server, box), "the worker", 5)
     assert "squatting" in squatter.output().text
