@@ -160,8 +160,8 @@ def test_umoci_unpacks_it_to_the_same_tree(layers: list[Path], tmp_path: Path) -
     """Another's code, from the archive to files with owners, times, attributes and holes."""
     archive = tmp_path / "image.tar"
     archive.write_bytes(packed(layers)[0])
-    with tarfile.open(archive) as opened:
-        opened.extractall(tmp_path / "layout", filter="data")
+    (tmp_path / "layout").mkdir()
+    _tool("tar", "-xf", str(archive), "-C", str(tmp_path / "layout"))
     _tool("umoci", "unpack", "--image", f"{tmp_path / 'layout'}:latest", str(tmp_path / "bundle"))
     root, there = tmp_path / "bundle/rootfs", expected(layers, tmp_path / "there")
     assert {path: mtime for path, (mtime, _) in facts(root).items()} == {
