@@ -15,7 +15,8 @@ def shown(server: Server, *words: str) -> dict[str, object]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-def test_an_image_gets_ready_ones_and_all_go_when_asked_to(server: Server) -> None:
+def test_an_image_gets_ready_ones_and_all_go_when_asked_to(own_server: Server) -> None:
+    server = own_server.start()
     assert shown(server, "show")["paused"] == shown(server)["paused"] == "off: pool.size is 0"
     assert shown(server, "set", "base", "1")["paused"] is None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -28,8 +28,9 @@ SCHEMAS = document(ROUTES)["components"]["schemas"]
 
 
 @pytest.fixture(scope="module")
-def http(server: Server) -> Iterator[httpx.Client]:
-    with server.http() as client:
+def http(make_server: Callable[[], Server]) -> Iterator[httpx.Client]:
+    """To a server that no other test uses: nonsense may well empty its pool."""
+    with make_server().start().http() as client:
         yield client
 
 
