@@ -179,6 +179,8 @@ TABLE: tuple[Setting, ...] = (
     Setting("pool.images", (), _words, "images that always have ready ones; others do while they are in use"),
     Setting("pool.total", 8, _number, "ready sandboxes of all images together"),
     Setting("pool.memory", "1G", _size, "free memory of the host below which none is made ready"),
+    Setting("review.file", "16M", _size, "largest file whose content the ledger keeps; larger ones by their hash"),
+    Setting("review.ledger", "4G", _size, "most that the ledger of a sandbox may take on disk"),
     Setting("listen.hosts", (), _words, "further host names by which the TCP listener may be called"),
     Setting("listen.origins", (), _words, "web origins that may call the API"),
     Setting("server_idle_exit", "10m", _span, "a server started in the background leaves after this long idle"),

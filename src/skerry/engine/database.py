@@ -115,11 +115,35 @@ CREATE UNIQUE INDEX snapshot_names ON snapshots (owner, name) WHERE name IS NOT 
 CREATE UNIQUE INDEX snapshot_keys ON snapshots (owner, key) WHERE key IS NOT NULL;
 CREATE INDEX snapshot_sandboxes ON snapshots (sandbox, step);
 """
+_REVIEWS = """
+CREATE TABLE reviews (sandbox TEXT PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE decisions (
+    sandbox TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    path BLOB NOT NULL,
+    state TEXT NOT NULL,
+    at REAL NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (sandbox, seq)
+);
+CREATE INDEX decision_paths ON decisions (sandbox, path);
+CREATE TABLE applies (
+    sandbox TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    at REAL NOT NULL,
+    undone INTEGER NOT NULL DEFAULT 0,
+    body BLOB NOT NULL,
+    PRIMARY KEY (sandbox, seq)
+);
+CREATE UNIQUE INDEX apply_ids ON applies (sandbox, id);
+"""
 STEPS = (
     _FIRST,
     _EVENTS,
     _NETWORK,
     _SNAPSHOTS,
+    _REVIEWS,
 )  # an older database is brought up step by step; a step that was released never changes
 SCHEMA_VERSION = len(STEPS)
 

@@ -22,6 +22,7 @@ from skerry.client._async.previews import AsyncPreview, AsyncPreviews
 from skerry.client._async.process import AsyncProcess
 from skerry.client._async.processes import AsyncProcesses
 from skerry.client._async.questions import AsyncAsking
+from skerry.client._async.review import AsyncReview
 from skerry.client._async.running import AsyncRunning, prepare
 from skerry.client._async.sessions import AsyncSession, AsyncSessions
 from skerry.client._async.snapshots import AsyncSnapshot
@@ -119,6 +120,7 @@ class AsyncSandbox:
         self.network = AsyncSandboxNetwork(self)
         self.previews = AsyncPreviews(self)
         self.processes = AsyncProcesses(self)
+        self.review = AsyncReview(self)
         self.sessions = AsyncSessions(self)
         self.asking: builtins.list[AsyncAsking] = []  # callbacks that answer questions for it
         self._secrets = secrets

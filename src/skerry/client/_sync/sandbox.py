@@ -23,6 +23,7 @@ from skerry.client._sync.previews import Preview, Previews
 from skerry.client._sync.process import Process
 from skerry.client._sync.processes import Processes
 from skerry.client._sync.questions import Asking
+from skerry.client._sync.review import Review
 from skerry.client._sync.running import Running, prepare
 from skerry.client._sync.sessions import Session, Sessions
 from skerry.client._sync.snapshots import Snapshot
@@ -120,6 +121,7 @@ class Sandbox:
         self.network = SandboxNetwork(self)
         self.previews = Previews(self)
         self.processes = Processes(self)
+        self.review = Review(self)
         self.sessions = Sessions(self)
         self.asking: builtins.list[Asking] = []  # callbacks that answer questions for it
         self._secrets = secrets

@@ -1,0 +1,9 @@
+"""`sandbox.review`: what changed in its workspace, hunk by hunk, and what of it is to land here."""
+
+from __future__ import annotations
+
+from skerry.client._async.comparing import AsyncComparing
+
+
+class AsyncReview(AsyncComparing):
+    """Of a sandbox that was made with `repo=`. Reading needs a token of scope `use`, deciding one of scope `review`."""
