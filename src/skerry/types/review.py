@@ -53,6 +53,27 @@ class Hunk(Answer, frozen=True, kw_only=True):
     edited: str | None = None
     raw_path: bytes | None = None
 
+    @property
+    def replacement(self) -> str:
+        """What stands there when it has landed, from the first changed line to the last: what `edit` takes another
+        text for. Of a hunk that is not cut."""
+        shown = self.text.split("\n")[:-1]
+        changed = [number for number, line in enumerate(shown) if line[:1] in ("-", "+")]
+        new: list[str] = []
+        sign = ""
+        for number in range(changed[0], len(shown)) if changed else ():
+            line = shown[number]
+            if line.startswith("\\"):
+                if sign != "-":
+                    new[-1] = new[-1].removesuffix("\n")
+                continue
+            if number > changed[-1]:
+                break
+            sign = line[:1]
+            if sign != "-":
+                new.append(line[1:] + "\n")
+        return "".join(new)
+
 
 class FileChange(Answer, frozen=True, kw_only=True):
     """One path that differs from what the user has. `added`, `removed`: lines; None where there are none to count.
