@@ -47,6 +47,7 @@ type keeper struct {
 	portWaits chan struct{}
 	watches   watch.Set
 	own       own.Place
+	tracked   tracked
 
 	mu     sync.Mutex
 	config *config // nil: not configured yet

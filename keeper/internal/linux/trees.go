@@ -7,6 +7,7 @@ import (
 )
 
 const (
+	resolveNoMount = 0x01
 	resolveNoLinks = 0x04
 	resolveBeneath = 0x08
 	atFollow       = 0x400
@@ -15,7 +16,17 @@ const (
 
 // OpenIn opens a path below a directory and never leaves it: no link on the way is followed, also not the last. The path
 // may be longer than the kernel takes at once.
-func OpenIn(dir int, path string, flags int) (int, error) {
+func OpenIn(dir int, path string, flags int) (int, error) { return openIn(dir, path, flags, 0) }
+
+// OpenInside is OpenIn that also enters no mount.
+func OpenInside(dir int, path string, flags int) (int, error) { return openIn(dir, path, flags, resolveNoMount) }
+
+// OpenUnlinked opens an absolute path that no link has a part in.
+func OpenUnlinked(path string, flags int) (int, error) {
+	return openat2(atFdCwd, path, flags, 0, resolveNoMagic|resolveNoLinks)
+}
+
+func openIn(dir int, path string, flags int, more uint64) (int, error) {
 	from := dir
 	for {
 		part, rest := path, ""
@@ -30,7 +41,7 @@ func OpenIn(dir int, path string, flags int) (int, error) {
 		if rest != "" {
 			wanted = OPath | syscall.O_DIRECTORY
 		}
-		fd, err := openat2(from, part, wanted, 0, resolveNoMagic|resolveNoLinks|resolveBeneath)
+		fd, err := openat2(from, part, wanted, 0, resolveNoMagic|resolveNoLinks|resolveBeneath|more)
 		if from != dir {
 			_ = syscall.Close(from)
 		}

@@ -1,22 +1,26 @@
 package watch
 
-import "strings"
+import (
+	"strings"
+
+	"skerry/keeper/internal/inotify"
+)
 
 // ours begins the names of the keeper's own files on their way.
 const ours = ".skerry-"
 
-func (w *Watcher) created(here *node, n *notice) {
-	path := join(here.path(), n.name)
-	if here.told[n.name] {
-		delete(here.told, n.name)
+func (w *Watcher) created(here *node, n *inotify.Notice) {
+	path := join(here.path(), n.Name)
+	if here.told[n.Name] {
+		delete(here.told, n.Name)
 		return
 	}
-	if !n.directory() {
+	if !n.Directory() {
 		w.hold("created", path, createdHold)
 		return
 	}
 	w.tell("created", path, true)
-	w.follow(here, n.name, path)
+	w.follow(here, n.Name, path)
 }
 
 // follow watches a directory that came, with all that is in it.
@@ -26,8 +30,8 @@ func (w *Watcher) follow(here *node, name, path string) {
 	}
 }
 
-func (w *Watcher) modified(path string, n *notice) {
-	if n.directory() {
+func (w *Watcher) modified(path string, n *inotify.Notice) {
+	if n.Directory() {
 		w.tell("modified", path, true)
 		return
 	}
@@ -40,58 +44,58 @@ func (w *Watcher) closed(path string) {
 	}
 }
 
-func (w *Watcher) removed(here *node, n *notice) {
+func (w *Watcher) removed(here *node, n *inotify.Notice) {
 	path := w.leave(here, n)
-	if here.left[n.name] {
-		delete(here.left, n.name)
+	if here.left[n.Name] {
+		delete(here.left, n.Name)
 		return
 	}
-	if child := here.below[n.name]; child != nil && n.directory() {
+	if child := here.below[n.Name]; child != nil && n.Directory() {
 		w.forget(child)
 	}
-	w.tell("removed", path, n.directory())
+	w.tell("removed", path, n.Directory())
 }
 
-func (w *Watcher) movedFrom(here *node, n *notice) {
+func (w *Watcher) movedFrom(here *node, n *inotify.Notice) {
 	path := w.leave(here, n)
-	if here.left[n.name] {
-		delete(here.left, n.name)
-		w.overtaken[n.cookie] = true
+	if here.left[n.Name] {
+		delete(here.left, n.Name)
+		w.overtaken[n.Cookie] = true
 		return
 	}
-	w.holdMove(path, n, here.below[n.name])
+	w.holdMove(path, n, here.below[n.Name])
 }
 
 // leave lets what is kept back of a name go before that name does.
-func (w *Watcher) leave(here *node, n *notice) string {
-	path := join(here.path(), n.name)
-	delete(here.told, n.name)
-	if n.directory() {
+func (w *Watcher) leave(here *node, n *inotify.Notice) string {
+	path := join(here.path(), n.Name)
+	delete(here.told, n.Name)
+	if n.Directory() {
 		w.settleAll()
-		w.unmiss(here, n.name)
+		w.unmiss(here, n.Name)
 	} else {
 		w.settle(path)
 	}
 	return path
 }
 
-func (w *Watcher) movedTo(here *node, n *notice) {
-	path := join(here.path(), n.name)
+func (w *Watcher) movedTo(here *node, n *inotify.Notice) {
+	path := join(here.path(), n.Name)
 	w.settle(path)
-	told := here.told[n.name]
-	delete(here.told, n.name)
-	from := w.takeMove(n.cookie)
+	told := here.told[n.Name]
+	delete(here.told, n.Name)
+	from := w.takeMove(n.Cookie)
 	switch {
-	case w.overtaken[n.cookie]: // found where it went, or beyond
+	case w.overtaken[n.Cookie]: // found where it went, or beyond
 	case from != nil && told: // a scan was quicker: all that is left to tell is that it is no longer there
 		from.state = ready
 	case from != nil:
 		w.join(from, path)
-		w.carry(from, here, n.name, path)
+		w.carry(from, here, n.Name, path)
 	case told:
-	case n.directory():
+	case n.Directory():
 		w.tell("created", path, true)
-		w.follow(here, n.name, path)
+		w.follow(here, n.Name, path)
 	default:
 		w.hold("created", path, createdHold) // whoever put it there may just be closing it
 	}

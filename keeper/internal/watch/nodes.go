@@ -4,6 +4,7 @@ import (
 	"errors"
 	"syscall"
 
+	"skerry/keeper/internal/inotify"
 	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/rights"
 )
@@ -90,7 +91,7 @@ func (w *Watcher) drop(n *node) {
 	}
 	if w.nodes[n.wd] == n {
 		delete(w.nodes, n.wd)
-		_, _ = syscall.InotifyRmWatch(w.fd, uint32(n.wd))
+		inotify.Unwatch(w.fd, n.wd)
 	}
 }
 
@@ -157,16 +158,16 @@ func (w *Watcher) watch(f found) (int, *node, error) {
 	if fd < 0 {
 		return -1, nil, err
 	}
-	wd, err := addWatch(w.fd, fd)
+	wd, err := inotify.Watch(w.fd, fd, wanted)
 	if n := w.nodes[wd]; err == nil && n != nil {
 		if !w.overtake(n, f) {
 			_ = syscall.Close(fd)
 			return -1, nil, nil // it is known here
 		}
-		wd, err = addWatch(w.fd, fd)
+		wd, err = inotify.Watch(w.fd, fd, wanted)
 	}
 	if err == nil && w.nodes[wd] == nil && len(w.nodes) >= maxWatches {
-		_, _ = syscall.InotifyRmWatch(w.fd, uint32(wd))
+		inotify.Unwatch(w.fd, wd)
 		err = ErrTooManyWatches
 	}
 	if err != nil {
@@ -183,7 +184,7 @@ func (w *Watcher) watch(f found) (int, *node, error) {
 	}
 	n := &node{wd: wd}
 	if bad := w.misfit(n, f.above); bad != nil {
-		_, _ = syscall.InotifyRmWatch(w.fd, uint32(wd))
+		inotify.Unwatch(w.fd, wd)
 		_ = syscall.Close(fd)
 		return -1, nil, bad
 	}

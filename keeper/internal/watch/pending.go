@@ -1,6 +1,10 @@
 package watch
 
-import "time"
+import (
+	"time"
+
+	"skerry/keeper/internal/inotify"
+)
 
 const (
 	createdHold = 50 * time.Millisecond  // a new file's first content comes with it
@@ -76,9 +80,9 @@ func (w *Watcher) settleAll() {
 }
 
 // holdMove keeps the first half of a move back.
-func (w *Watcher) holdMove(path string, n *notice, child *node) {
+func (w *Watcher) holdMove(path string, n *inotify.Notice, child *node) {
 	w.keep(&held{
-		Event: Event{Type: "removed", Path: path, Directory: n.directory()}, state: half, cookie: n.cookie, child: child,
+		Event: Event{Type: "removed", Path: path, Directory: n.Directory()}, state: half, cookie: n.Cookie, child: child,
 		due: time.Now().Add(movedHold),
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"skerry/keeper/internal/accounts"
+	"skerry/keeper/internal/inotify"
 	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/pattern"
 )
@@ -57,7 +58,7 @@ type Watcher struct {
 }
 
 func open(wish Wish) (*Watcher, error) {
-	fd, err := syscall.InotifyInit1(syscall.IN_NONBLOCK | syscall.IN_CLOEXEC)
+	fd, err := inotify.Open()
 	if err != nil {
 		return nil, ErrNoInstances
 	}
@@ -97,7 +98,7 @@ func (w *Watcher) run() {
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return
 		}
-		notices(buffer[:max(n, 0)], w.take)
+		inotify.Each(buffer[:max(n, 0)], w.take)
 		w.release(time.Now())
 		if linux.Pending(w.fd) == 0 { // whatever a scan told, its notices are all read
 			for _, n := range w.scanned {
@@ -111,34 +112,34 @@ func (w *Watcher) run() {
 }
 
 // take makes events of one notice.
-func (w *Watcher) take(n *notice) {
-	if n.has(syscall.IN_Q_OVERFLOW) {
+func (w *Watcher) take(n *inotify.Notice) {
+	if n.Has(syscall.IN_Q_OVERFLOW) {
 		w.overflow()
 		return
 	}
-	here := w.nodes[n.wd]
+	here := w.nodes[n.WD]
 	if here == nil || w.gone {
 		return
 	}
 	switch {
-	case n.has(rootGone):
+	case n.Has(rootGone):
 		if here == w.root {
 			w.vanish()
 		}
-	case n.has(syscall.IN_IGNORED):
-		delete(w.nodes, n.wd)
-	case n.name == "":
-	case n.has(syscall.IN_CREATE):
+	case n.Has(syscall.IN_IGNORED):
+		delete(w.nodes, n.WD)
+	case n.Name == "":
+	case n.Has(syscall.IN_CREATE):
 		w.created(here, n)
-	case n.has(syscall.IN_MODIFY | syscall.IN_ATTRIB):
-		w.modified(join(here.path(), n.name), n)
-	case n.has(syscall.IN_CLOSE_WRITE):
-		w.closed(join(here.path(), n.name))
-	case n.has(syscall.IN_MOVED_FROM):
+	case n.Has(syscall.IN_MODIFY | syscall.IN_ATTRIB):
+		w.modified(join(here.path(), n.Name), n)
+	case n.Has(syscall.IN_CLOSE_WRITE):
+		w.closed(join(here.path(), n.Name))
+	case n.Has(syscall.IN_MOVED_FROM):
 		w.movedFrom(here, n)
-	case n.has(syscall.IN_MOVED_TO):
+	case n.Has(syscall.IN_MOVED_TO):
 		w.movedTo(here, n)
-	case n.has(syscall.IN_DELETE):
+	case n.Has(syscall.IN_DELETE):
 		w.removed(here, n)
 	}
 }

@@ -100,12 +100,15 @@ func (q *Request) body(r *bufio.Reader) error {
 }
 
 // ReadAll returns a body that is meant to be JSON.
-func (q *Request) ReadAll() ([]byte, error) {
-	if q.length > maxJSON {
+func (q *Request) ReadAll() ([]byte, error) { return q.ReadUpTo(maxJSON) }
+
+// ReadUpTo returns a body of at most so many bytes.
+func (q *Request) ReadUpTo(most int64) ([]byte, error) {
+	if q.length > most {
 		return nil, ErrSize
 	}
-	b, err := io.ReadAll(io.LimitReader(q.Body, maxJSON+1))
-	if err == nil && len(b) > maxJSON {
+	b, err := io.ReadAll(io.LimitReader(q.Body, most+1))
+	if err == nil && int64(len(b)) > most {
 		err = ErrSize
 	}
 	return b, err

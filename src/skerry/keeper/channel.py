@@ -48,6 +48,7 @@ _CLASSES: dict[str, type[SkerryError]] = {
     "no_room": QuotaExceeded,
     "no_shell": InvalidRequest,
     "no_terminal": Conflict,
+    "no_tracker": NotFound,
     "not_running": Conflict,
     "running": Conflict,
     "stdin_closed": Conflict,

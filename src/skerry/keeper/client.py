@@ -18,6 +18,7 @@ from skerry.keeper.files import Files
 from skerry.keeper.output import OutputStream, View
 from skerry.keeper.ports import wait_for_port
 from skerry.keeper.process import KEPT, ProcessStream
+from skerry.keeper.tracking import Tracking
 from skerry.keeper.values import PROTOCOL, Hello, PortState, Process, Processes, ProcessSpec
 
 TIME_LIMIT: Final = 10.0
@@ -39,6 +40,7 @@ class Keeper:
     ) -> None:
         self._channel = Channel(connect, time_limit)
         self.files = Files(self._channel)
+        self.tracking = Tracking(self._channel)
         self._build = build
         self._kept = kept
 

@@ -1,0 +1,91 @@
+package track
+
+import (
+	"encoding/json"
+	"strconv"
+	"syscall"
+
+	"skerry/keeper/internal/linux"
+)
+
+// Entry is what is at a path. Type is file, link, directory or other; gone: nothing, also not below; ignored: the
+// project's rules leave it out, with all below; git: a .git that is not the project's own.
+type Entry struct {
+	Path    string
+	Type    string
+	Mode    uint32
+	Size    int64
+	Inode   uint64
+	Ctime   int64
+	Written bool // its content may be another even if all else is as before
+	Target  string
+}
+
+func (e *Entry) fill(st *syscall.Stat_t) {
+	e.Mode, e.Size, e.Inode, e.Ctime = st.Mode&0o7777, st.Size, st.Ino, st.Ctim.Nano()
+	switch st.Mode & syscall.S_IFMT {
+	case syscall.S_IFREG:
+		e.Type = "file"
+	case syscall.S_IFDIR:
+		e.Type = "directory"
+	case syscall.S_IFLNK:
+		e.Type = "link"
+	default:
+		e.Type = "other"
+	}
+}
+
+// look fills an entry from a name in a directory.
+func (e *Entry) look(dir int, name string) error {
+	var st syscall.Stat_t
+	if err := linux.Lstatat(dir, name, &st); err != nil {
+		return err
+	}
+	e.fill(&st)
+	if e.Type != "link" {
+		return nil
+	}
+	var err error
+	e.Target, err = linux.Readlinkat(dir, name)
+	return err
+}
+
+// Append adds it as a line's part: a list, whose texts have a character for each byte.
+func (e *Entry) Append(b []byte) []byte {
+	b = appendText(append(b, '['), e.Path)
+	b = append(append(append(b, ",\""...), e.Type...), '"', ',')
+	b = append(strconv.AppendUint(b, uint64(e.Mode), 10), ',')
+	b = append(strconv.AppendInt(b, e.Size, 10), ',')
+	b = append(strconv.AppendUint(b, e.Inode, 10), ',')
+	b = append(strconv.AppendInt(b, e.Ctime, 10), ',')
+	b = append(strconv.AppendBool(b, e.Written), ',')
+	if e.Type == "link" {
+		b = appendText(b, e.Target)
+	} else {
+		b = append(b, "null"...)
+	}
+	return append(b, ']')
+}
+
+// MarshalJSON is for an entry by itself.
+func (e *Entry) MarshalJSON() ([]byte, error) { return e.Append(nil), nil }
+
+var _ json.Marshaler = (*Entry)(nil)
+
+func appendText(b []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	b = append(b, '"')
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c < ' ' || c == 0x7f:
+			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		case c < 0x80:
+			b = append(b, c)
+		default:
+			b = append(b, 0xc0|c>>6, 0x80|c&0x3f)
+		}
+	}
+	return append(b, '"')
+}

@@ -1,0 +1,77 @@
+package track
+
+import (
+	"syscall"
+
+	"skerry/keeper/internal/linux"
+)
+
+const (
+	maxRefDirectories = 1024
+	maxRefNames       = 100_000
+)
+
+// watchGit watches what tells of refs in the project's own repository; the caller has the lock. Where that is not
+// possible, refs count as changed each time.
+func (t *Tracker) watchGit(root int) {
+	e := t.eye
+	for _, n := range e.refs {
+		e.forget(n)
+	}
+	e.refs, t.gitStale, t.gitBlind = nil, false, false
+	top := &node{wd: -1, name: gits, role: ofGit}
+	fd, err := linux.OpenInside(root, gits, directory)
+	switch {
+	case absent(err):
+		return
+	case err != nil:
+		t.gitBlind = true
+		return
+	}
+	_, err = e.place(top, fd)
+	_ = syscall.Close(fd)
+	if err != nil {
+		t.gitBlind = true
+		return
+	}
+	e.refs = append(e.refs, top)
+	names := maxRefNames
+	pending := []*node{child(top, "refs"), child(top, "reftable")}
+	for len(pending) > 0 {
+		n := pending[len(pending)-1]
+		n.role = ofRefs
+		below, err := t.watchRefs(root, n, &names)
+		pending = append(pending[:len(pending)-1], below...)
+		if err != nil || names < 0 || len(e.refs)+len(pending) > maxRefDirectories {
+			t.gitBlind = true
+			return
+		}
+	}
+}
+
+func (t *Tracker) watchRefs(root int, n *node, names *int) (below []*node, err error) {
+	fd, err := linux.OpenInside(root, n.path(), directory)
+	if absent(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = syscall.Close(fd) }()
+	if _, err := t.eye.place(n, fd); err != nil {
+		return nil, err
+	}
+	t.eye.refs = append(t.eye.refs, n)
+	dirents := linux.NewDirents(fd)
+	for *names >= 0 && n.depth < deepest {
+		d, err := dirents.Next()
+		if d == nil || err != nil {
+			return below, nil
+		}
+		*names--
+		if d.Type == syscall.DT_DIR || d.Type == syscall.DT_UNKNOWN {
+			below = append(below, child(n, d.Name))
+		}
+	}
+	return below, nil
+}
