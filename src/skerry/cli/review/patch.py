@@ -1,0 +1,202 @@
+"""A patch as git prints it, taken apart. What a line is follows from the counts of its `@@` line, never from how it
+looks: a changed line may say `diff --git` too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from skerry.types import Hunk
+
+LineKind = Literal["context", "removed", "added", "note"]
+_HEAD = re.compile(rb"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@ ?(.*)", re.DOTALL)
+_KINDS: dict[bytes, LineKind] = {b" ": "context", b"-": "removed", b"+": "added", b"\\": "note"}
+_QUOTED = re.compile(rb'\\(?:([0-7]{3})|([abtnvfr"\\]))')
+_LETTERS = dict(zip(b'abtnvfr"\\', b'\a\b\t\n\v\f\r"\\', strict=True))
+_FACTS = ("new file mode ", "deleted file mode ", "old mode ", "new mode ", "rename from ", "rename to ", "copy from ",
+          "copy to ", "similarity index ", "dissimilarity index ", "index ")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Line:
+    """`old`, `new`: its numbers before and after, where it is there. `text` without its end; bytes that are no UTF-8
+    as surrogates."""
+
+    kind: LineKind
+    text: str
+    old: int | None = None
+    new: int | None = None
+
+
+@dataclass
+class Part:
+    """A hunk: where, and its lines."""
+
+    old_start: int
+    old_lines: int
+    new_start: int
+    new_lines: int
+    heading: str = ""
+    lines: list[Line] = field(default_factory=list)
+
+
+@dataclass
+class Piece:
+    """What a patch says of one file. `facts`: its extended headers, like `new file mode 100755`. `binary`: it has no
+    lines to show. `cut`: the patch ends in the middle of it."""
+
+    path: str
+    old_path: str | None = None
+    facts: list[str] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    binary: bool = False
+    cut: bool = False
+
+    @property
+    def added(self) -> int:
+        return sum(line.kind == "added" for part in self.parts for line in part.lines)
+
+    @property
+    def removed(self) -> int:
+        return sum(line.kind == "removed" for part in self.parts for line in part.lines)
+
+
+def decoded(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def of_hunk(hunk: Hunk) -> Part:
+    """A hunk's lines with their numbers."""
+    part = Part(hunk.old_start, hunk.old_lines, hunk.new_start, hunk.new_lines, hunk.heading)
+    data = hunk.raw if hunk.raw is not None else hunk.text.encode("utf-8", "surrogatepass")
+    reader = _Body(part)
+    lines = data.split(b"\n")
+    for line in lines[:-1] if lines and not lines[-1] else lines:
+        reader.take(line)
+    return part
+
+
+def changed_lines(hunk: Hunk) -> list[tuple[str, str]]:
+    """What a hunk takes away and puts there, without its context."""
+    return [(line.kind, line.text) for line in of_hunk(hunk).lines if line.kind in ("added", "removed")]
+
+
+class _Body:
+    """The lines of one hunk, until both sides are complete."""
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+        self._old, self._new = part.old_start, part.new_start
+        self._left = [part.old_lines, part.new_lines]
+
+    @property
+    def complete(self) -> bool:
+        return self._left[0] <= 0 and self._left[1] <= 0
+
+    def take(self, line: bytes) -> bool:
+        """False: this is no line of a hunk."""
+        kind = _KINDS.get(line[:1], "context" if not line else None)  # some strip the space of an empty line
+        if kind is None:
+            return False
+        old = self._old if kind in ("context", "removed") else None
+        new = self._new if kind in ("context", "added") else None
+        self._old += old is not None
+        self._new += new is not None
+        self._left[0] -= old is not None
+        self._left[1] -= new is not None
+        self._part.lines.append(Line(kind, decoded(line[1:]), old, new))
+        return True
+
+
+def pieces(lines: Iterable[bytes], *, most: int | None = None) -> Iterator[Piece]:
+    """A patch's files, each when it is whole. `most`: lines of a hunk that are kept of one file; the others are only
+    counted off (`cut`)."""
+    return _Reader(most).read(lines)
+
+
+class _Reader:
+    def __init__(self, most: int | None) -> None:
+        self._most = most
+        self._piece: Piece | None = None
+        self._body: _Body | None = None
+        self._kept = 0
+
+    def read(self, lines: Iterable[bytes]) -> Iterator[Piece]:
+        for line in lines:
+            if self._in_hunk(line):
+                continue
+            if line.startswith(b"diff --git "):
+                if self._piece is not None:
+                    yield self._piece
+                self._piece, self._body, self._kept = _begun(line), None, 0
+            elif self._piece is not None:
+                self._head(self._piece, line)
+        if self._piece is not None:
+            self._piece.cut |= self._body is not None and not self._body.complete
+            yield self._piece
+
+    def _in_hunk(self, line: bytes) -> bool:
+        if self._body is None or self._piece is None:
+            return False
+        if line.startswith(b"\\"):
+            return self._body.take(line)
+        if self._body.complete or not self._body.take(line):
+            return False
+        self._kept += 1
+        if self._most is not None and self._kept > self._most:
+            self._piece.parts[-1].lines.pop()
+            self._piece.cut = True
+        return True
+
+    def _head(self, piece: Piece, line: bytes) -> None:
+        match = _HEAD.match(line)
+        if match:
+            old, old_lines, new, new_lines = (int(match[at] or 1) for at in range(1, 5))
+            piece.parts.append(Part(old, old_lines, new, new_lines, decoded(match[5])))
+            self._body = _Body(piece.parts[-1])
+        elif line.startswith((b"Binary files ", b"GIT binary patch")):
+            piece.binary = True
+        elif line.startswith((b"+++ ", b"--- ")):
+            path = _named(line[4:].rstrip(b"\t"))
+            if path != b"/dev/null" and (line[:1] == b"+" or not piece.path):
+                piece.path = decoded(path[2:])
+        elif line.startswith((b"rename from ", b"copy from ")):
+            piece.old_path = decoded(_named(line.split(b" from ", 1)[1]))
+        elif line.startswith((b"rename to ", b"copy to ")):
+            piece.path = decoded(_named(line.split(b" to ", 1)[1]))
+        elif line.startswith(tuple(fact.encode() for fact in _FACTS)):
+            piece.facts.append(decoded(line))
+
+
+def _begun(line: bytes) -> Piece:
+    """`diff --git a/x b/x`: both names are the same unless a rename says otherwise."""
+    rest = line[len(b"diff --git ") :]
+    if rest.startswith(b'"'):
+        second = rest.rfind(b' "') + 1 or rest.rfind(b" b/") + 1
+        return Piece(decoded(_named(rest[second:])[2:]))
+    half = (len(rest) - 1) // 2
+    return Piece(decoded(_named(rest[half + 1 :])[2:]))
+
+
+def _named(name: bytes) -> bytes:
+    """A name as git quotes it."""
+    if not (name.startswith(b'"') and name.endswith(b'"') and len(name) > 1):
+        return name
+    return _QUOTED.sub(lambda m: bytes([int(m[1], 8) & 0xFF if m[1] else _LETTERS[m[2][0]]]), name[1:-1])
+
+
+def lines_of(chunks: Iterable[bytes], *, longest: int = 1 << 20) -> Iterator[bytes]:
+    """Lines of a stream, without their ends. One that is longer than `longest` comes cut, once."""
+    held = bytearray()
+    for chunk in chunks:
+        held += chunk
+        if b"\n" in chunk:
+            *whole, rest = bytes(held).split(b"\n")
+            yield from (line[:longest] for line in whole)
+            held = bytearray(rest)
+        elif len(held) > 2 * longest:
+            del held[longest:]
+    if held:
+        yield bytes(held[:longest])
