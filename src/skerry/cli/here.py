@@ -42,12 +42,20 @@ def description() -> dict[str, str]:
     return {name: value for name in ("TERM", "COLORTERM") if (value := os.environ.get(name))}
 
 
+def in_front() -> bool:
+    """Whether keys that are pressed are for this program, and not for one that its shell has in front."""
+    try:
+        return is_terminal() and is_terminal(1) and os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
+
+
 @contextlib.contextmanager
-def raw(descriptor: int = 0) -> Iterator[None]:
-    """Every key as it is pressed, Ctrl-C too; put back in every way out."""
+def raw(descriptor: int = 0, *, signals: bool = False) -> Iterator[None]:
+    """Every key as it is pressed, Ctrl-C too, unless it is to be a signal still; put back in every way out."""
     before = termios.tcgetattr(descriptor)
     try:
-        tty.setraw(descriptor, termios.TCSADRAIN)
+        (tty.setcbreak if signals else tty.setraw)(descriptor, termios.TCSADRAIN)
         yield
     finally:
         # From the background this would stop us instead; a terminal that is gone needs nothing put back.

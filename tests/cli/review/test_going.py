@@ -6,8 +6,9 @@ import pytest
 from cli.review.shown import HOSTILE, change, entry, hunk, is_harmless, review, texts
 from msgspec.structs import replace
 
-from skerry.cli.review.going import Going, new_lines
+from skerry.cli.review.going import Going
 from skerry.cli.review.page import KEYS, Page, draw, with_new_lines
+from skerry.cli.review.stops import new_lines
 from skerry.cli.review.style import paint, text_of
 from skerry.cli.review.visible import width_of
 from skerry.cli.review.wishes import Ask, Decide, Edit, Leave, Reload, Suspend, View, Wish
@@ -57,8 +58,8 @@ def type_in(machine: Going, text: str) -> None:
 
 def test_the_first_screen_shows_place_command_lines_and_keys() -> None:
     machine = going()
-    assert machine.asks() == Ask(ONE.id)
-    assert machine.asks() is None, "once"
+    assert machine.asks() == [Ask(ONE.id)]
+    assert machine.asks() == [], "once"
     machine.told(ONE.id, Why(hunk=ONE, entries=(entry(hosts=("pypi.org",)),)))
     lines = look(machine).split("\n")
     assert lines[0].split() == ["1/4", "app.py", "0", "accepted", "·", "0", "rejected", "·", "4", "open"]

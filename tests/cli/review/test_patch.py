@@ -111,7 +111,7 @@ def test_a_stream_is_cut_into_lines_wherever_its_pieces_end() -> None:
 
 
 def test_a_hunks_lines_get_their_numbers() -> None:
-    part = of_hunk(hunk(" a\n-b\n+c\n+d\n e\n\\ No newline at end of file\n", old_start=7, new_start=9))
+    (part,) = of_hunk(hunk(" a\n-b\n+c\n+d\n e\n\\ No newline at end of file\n", old_start=7, new_start=9))
     assert [(line.old, line.new) for line in part.lines] == [
         (7, 9),
         (8, None),

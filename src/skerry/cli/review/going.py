@@ -7,41 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from skerry.cli.review import patch
+from msgspec.structs import replace
+
+from skerry.cli.review.stops import Stop, Typing, back_to, kept, new_lines, searched, stops_of
 from skerry.cli.review.style import Row
 from skerry.cli.review.visible import name_shown
-from skerry.cli.review.wishes import Ask, Decide, Edit, Leave, Reload, Suspend, View, Wish
-from skerry.types import REASON_MOST, Decided, DecideRequest, FileChange, Hunk, LedgerEntry, Review, Why
+from skerry.cli.review.wishes import Ask, Decide, Edit, Leave, Reload, Suspend, View, Whole, Wish
+from skerry.types import REASON_MOST, Decided, DecideRequest, Hunk, LedgerEntry, Review, Why
 
 Mode = Literal["hunk", "reason", "find", "file", "files", "edited", "help", "end"]
-
-
-class Stop(NamedTuple):
-    file: FileChange
-    hunk: Hunk
-
-
-@dataclass
-class Typing:
-    """A line that is being typed."""
-
-    text: str = ""
-    most: int = 200
-
-    def press(self, key: str) -> None:
-        if key == "backspace":
-            self.text = self.text[:-1]
-        elif key == "ctrl-u":
-            self.text = ""
-        elif key == "ctrl-w":
-            self.text = self.text.rstrip().rpartition(" ")[0]
-        elif key.startswith("paste:"):
-            self.text += " ".join(key.removeprefix("paste:").split())
-        elif len(key) == 1:
-            self.text += key
-        self.text = self.text[: self.most]
 
 
 @dataclass
@@ -71,7 +47,7 @@ class Going:
     _sent: Decide | None = None
 
     def __post_init__(self) -> None:
-        self.stops = _stops(self.review)
+        self.stops = stops_of(self.review)
         self.at = self._next_open(-1, 1) or 0
         if not any(stop.hunk.state == "open" for stop in self.stops):
             self.mode = "end"
@@ -159,13 +135,13 @@ class Going:
             self.message = "flagged: Y, the capital letter, accepts it"
             return None
         request = DecideRequest(accept=(hunk.id,), tip=self.review.tip)
-        return self._send(Decide(request, "accepted", _back(hunk)))
+        return self._send(Decide(request, "accepted", back_to(hunk)))
 
     def _reopen(self, hunk: Hunk) -> Wish | None:
         if hunk.state == "open":
             self.message = "it is open"
             return None
-        return self._send(Decide(DecideRequest(reopen=(hunk.id,)), "open again", _back(hunk)))
+        return self._send(Decide(DecideRequest(reopen=(hunk.id,)), "open again", back_to(hunk)))
 
     def _reason(self, key: str) -> Wish | None:
         if key == "escape":
@@ -177,7 +153,7 @@ class Going:
             self.mode, reason = "hunk", self.typing.text.strip()
             self.last_reason = reason or self.last_reason
             request = DecideRequest(reject=(hunk.id,), reason=reason or None, tip=self.review.tip)
-            return self._send(Decide(request, "rejected", _back(hunk)))
+            return self._send(Decide(request, "rejected", back_to(hunk)))
         else:
             self.typing.press(key)
         return None
@@ -216,7 +192,7 @@ class Going:
         if key in ("y", "Y") and not (hunk.risk and key == "y"):
             self.mode, text, self.draft = "hunk", self.draft, ""
             request = DecideRequest(edit={hunk.id: text}, tip=self.review.tip)
-            return self._send(Decide(request, "accepted as edited", _back(hunk)))
+            return self._send(Decide(request, "accepted as edited", back_to(hunk)))
         if key == "y":
             self.message = "flagged: Y, the capital letter, accepts it"
         elif key == "e":
@@ -263,7 +239,7 @@ class Going:
             self.last_find = self.typing.text or self.last_find
             wanted = self.last_find.casefold()
             order = [(self.at + offset) % len(self.stops) for offset in range(1, len(self.stops) + 1)]
-            found = next((at for at in order if wanted in _searched(self.stops[at])), None)
+            found = next((at for at in order if wanted in searched(self.stops[at])), None)
             if found is None or not wanted:
                 self.message = f"not found: {name_shown(self.last_find)}"
             else:
@@ -307,18 +283,25 @@ class Going:
         _, request = self.undoing[-1]
         return self._send(Decide(request, "undone"))
 
-    def asks(self) -> Wish | None:
+    def asks(self) -> list[Wish]:
         """What the screen would like to know: looked up beside, once."""
-        if self.stop is None or self.mode == "end":
-            return None
+        if self.stop is None or self.mode == "end" or self.stop.hunk.id in self._asked:
+            return []
         hunk = self.stop.hunk
-        if hunk.id not in self._asked:
-            self._asked.add(hunk.id)
-            return Ask(hunk.id)
-        return None
+        self._asked.add(hunk.id)
+        return [Ask(hunk.id), *([Whole(hunk.id)] if hunk.truncated else [])]
 
     def told(self, hunk: str, why: Why | None) -> None:
         self.known[hunk] = why.entries if why else ()
+
+    def whole(self, hunk: Hunk) -> None:
+        """More of a hunk that its list had cut."""
+        self.stops = [
+            Stop(stop.file, replace(stop.hunk, text=hunk.text, raw=hunk.raw, truncated=hunk.truncated))
+            if stop.hunk.id == hunk.id
+            else stop
+            for stop in self.stops
+        ]
 
     def decided(self, answer: Decided) -> Wish | None:
         """The server has it."""
@@ -340,7 +323,7 @@ class Going:
         if {hunk.id for hunk in answer.hunks} - {stop.hunk.id for stop in self.stops} or not answer.hunks:
             return self._wait(Reload())  # neighbours became one: its places are the server's to tell
         now = {hunk.id: hunk for hunk in answer.hunks}
-        self.stops = [Stop(stop.file, now.get(stop.hunk.id, stop.hunk)) for stop in self.stops]
+        self.stops = [Stop(stop.file, kept(stop.hunk, now.get(stop.hunk.id))) for stop in self.stops]
         self._after(named, sent)
         return None
 
@@ -380,6 +363,8 @@ class Going:
 
     def failed(self, message: str, *, stale: bool = False) -> Wish | None:
         """`stale`: what was decided about is no longer so."""
+        if self._sent is not None and self._sent.said == "undone":
+            self.undoing.pop()  # what it was about is not there any more
         self.busy, self._sent = False, None
         self.message = message
         if stale:
@@ -390,7 +375,7 @@ class Going:
     def loaded(self, review: Review) -> None:
         """Everything anew; the place is kept as well as it can be."""
         here, self.busy = self.stop, False
-        self.review, self.stops = review, _stops(review)
+        self.review, self.stops = review, stops_of(review)
         self._asked &= {stop.hunk.id for stop in self.stops}
         same = [at for at, stop in enumerate(self.stops) if here and stop.hunk.id == here.hunk.id]
         near = [at for at, stop in enumerate(self.stops) if here and stop.file.path == here.file.path]
@@ -406,30 +391,3 @@ class Going:
 _MOVES = {
     "down", "up", "pagedown", "pageup", " ", "b", "home", "end", "j", "k", "J", "K", "tab", "left", "right",
 }  # fmt: skip
-
-
-def _stops(review: Review) -> list[Stop]:
-    return [Stop(file, hunk) for file in review.files for hunk in file.hunks if hunk.state != "applied"]
-
-
-def _back(hunk: Hunk) -> DecideRequest:
-    """What brings it to where it is now."""
-    if hunk.state == "rejected":
-        return DecideRequest(reject=(hunk.id,), reason=hunk.reason)
-    if hunk.state == "accepted":
-        return (
-            DecideRequest(edit={hunk.id: hunk.edited}) if hunk.edited is not None else DecideRequest(accept=(hunk.id,))
-        )
-    return DecideRequest(reopen=(hunk.id,))
-
-
-def _searched(stop: Stop) -> str:
-    return f"{stop.file.path}\n{stop.hunk.heading}\n{stop.hunk.text}".casefold()
-
-
-def new_lines(hunk: Hunk) -> str:
-    """What stands there after it, from its first changed line to its last."""
-    lines = [line for line in patch.of_hunk(hunk).lines if line.kind != "note"]
-    changed = [at for at, line in enumerate(lines) if line.kind != "context"]
-    inner = lines[changed[0] : changed[-1] + 1] if changed else []
-    return "".join(f"{line.text}\n" for line in inner if line.kind != "removed")

@@ -40,6 +40,11 @@ def path_of(file: FileChange | Hunk) -> str:
     return name_shown(file.raw_path if file.raw_path is not None else file.path)
 
 
+def exact_path(file: FileChange | Hunk) -> str:
+    """As a patch has it: bytes that are no UTF-8 as surrogates."""
+    return file.path if file.raw_path is None else file.raw_path.decode("utf-8", "surrogateescape")
+
+
 def counts(added: int | None, removed: int | None) -> list[Span]:
     if added is None and removed is None:
         return [plain("binary", "dim")]

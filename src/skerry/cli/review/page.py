@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from skerry.cli.review import headings, patch
-from skerry.cli.review.going import Going, Stop
+from skerry.cli.review.going import Going
 from skerry.cli.review.rows import Look, cut, folded, part_rows
+from skerry.cli.review.stops import Stop
 from skerry.cli.review.style import Row, plain
 from skerry.cli.review.visible import name_shown, width_of
 from skerry.types import Hunk
@@ -128,19 +129,21 @@ def _as_edited(going: Going, stop: Stop) -> Stop:
 
 def with_new_lines(hunk: Hunk, text: str) -> Hunk:
     """The same hunk with other new lines, from its first changed one to its last."""
-    lines = patch.of_hunk(hunk).lines
+    lines = [line for part in patch.of_hunk(hunk) for line in part.lines]
     changed = [at for at, line in enumerate(lines) if line.kind in ("added", "removed")]
     if not changed:
         return hunk
     first, last = changed[0], changed[-1]
     new = text.split("\n")
-    new = new[:-1] if new and not new[-1] else new
+    ended = not new[-1]
+    new = new[:-1] if ended else new
     body = [f" {line.text}" for line in lines[:first]]
     body += [f"-{line.text}" for line in lines[first : last + 1] if line.kind in ("context", "removed")]
     body += [f"+{line}" for line in new]
-    body += [f" {line.text}" if line.kind == "context" else f"\\{line.text}" for line in lines[last + 1 :]]
-    context = sum(line.kind == "context" for line in (*lines[:first], *lines[last + 1 :]))
-    return replace(hunk, text="\n".join(body) + "\n", raw=None, new_lines=context + len(new))
+    body += [] if ended else ["\\ No newline at end of file"]
+    context = [line for line in (*lines[:first], *lines[last + 1 :]) if line.kind == "context"]
+    body += [f" {line.text}" for line in lines[last + 1 :] if line.kind == "context"]
+    return replace(hunk, text="\n".join(body) + "\n", raw=None, new_lines=len(context) + len(new))
 
 
 def body_rows(stop: Stop, look: Look) -> list[Row]:
@@ -149,11 +152,11 @@ def body_rows(stop: Stop, look: Look) -> list[Row]:
     rows: list[Row] = []
     if hunk.kind != "text":
         rows += [row for fact in headings.file_facts(stop.file) for row in folded((plain(fact, "bold"),), look.cols)]
-    part = patch.of_hunk(hunk)
-    if part.lines:
-        rows += part_rows(stop.file.path, part, look, head=hunk.kind == "text")
+    parts = patch.of_hunk(hunk)
+    for part in parts:
+        rows += part_rows(stop.file.path, part, look, head=hunk.kind in ("text", "renamed"))
     if hunk.truncated:
-        shown = sum(line.kind != "note" for line in part.lines)
+        shown = sum(line.kind != "note" for part in parts for line in part.lines)
         total = max(hunk.old_lines, hunk.new_lines)
         more = f"{total - shown:,} more lines" if total > shown else "more lines"
         rows += folded((plain(f"CUT: about {more} are not shown here; v shows all of it", "risk"),), look.cols)

@@ -67,20 +67,28 @@ def decoded(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def of_hunk(hunk: Hunk) -> Part:
-    """A hunk's lines with their numbers."""
-    part = Part(hunk.old_start, hunk.old_lines, hunk.new_start, hunk.new_lines, hunk.heading)
+def of_hunk(hunk: Hunk) -> list[Part]:
+    """A hunk's lines with their numbers. That of a renamed file has several places, each with an `@@` line."""
+    parts = [Part(hunk.old_start, hunk.old_lines, hunk.new_start, hunk.new_lines, hunk.heading)]
     data = hunk.raw if hunk.raw is not None else hunk.text.encode("utf-8", "surrogatepass")
-    reader = _Body(part)
+    body = _Body(parts[0])
     lines = data.split(b"\n")
     for line in lines[:-1] if lines and not lines[-1] else lines:
-        reader.take(line)
-    return part
+        if not body.take(line) and (match := _HEAD.match(line)):
+            parts.append(_part(match))
+            body = _Body(parts[-1])
+    return [part for part in parts if part.lines]
+
+
+def _part(match: re.Match[bytes]) -> Part:
+    old, old_lines, new, new_lines = (int(match[at] or 1) for at in range(1, 5))
+    return Part(old, old_lines, new, new_lines, decoded(match[5]))
 
 
 def changed_lines(hunk: Hunk) -> list[tuple[str, str]]:
     """What a hunk takes away and puts there, without its context."""
-    return [(line.kind, line.text) for line in of_hunk(hunk).lines if line.kind in ("added", "removed")]
+    lines = [line for part in of_hunk(hunk) for line in part.lines]
+    return [(line.kind, line.text) for line in lines if line.kind in ("added", "removed")]
 
 
 class _Body:
@@ -153,8 +161,7 @@ class _Reader:
     def _head(self, piece: Piece, line: bytes) -> None:
         match = _HEAD.match(line)
         if match:
-            old, old_lines, new, new_lines = (int(match[at] or 1) for at in range(1, 5))
-            piece.parts.append(Part(old, old_lines, new, new_lines, decoded(match[5])))
+            piece.parts.append(_part(match))
             self._body = _Body(piece.parts[-1])
         elif line.startswith((b"Binary files ", b"GIT binary patch")):
             piece.binary = True

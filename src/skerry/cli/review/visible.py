@@ -12,8 +12,9 @@ from skerry.cli.review.style import Ink, Row, Span, Style
 
 TAB = 4
 MOST_ON_ONE = 2  # combining marks on one letter; more would climb over the lines above
-# Printable by their category, and yet nothing is seen of them: fillers, selectors of a variant, joiners.
-_UNSEEN = {0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, *range(0x180B, 0x1810),
+# Printable by their category, and yet nothing is seen of them: fillers, selectors of a variant, joiners. U+FFFD stands
+# for bytes that were lost before they came here.
+_UNSEEN = {0xFFFD, 0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, *range(0x180B, 0x1810),
            *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)}  # fmt: skip
 _NAMES = {"\r": "CR", "\x1b": "ESC", "\x00": "NUL", "\x7f": "DEL", "\x08": "BS", "\x07": "BEL"}
 _WORD = re.compile(r"[^\W\d_]{2,}")

@@ -24,6 +24,13 @@ class Ask:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """More of a hunk than its list had; answered by `whole`."""
+
+    hunk: str
+
+
+@dataclass(frozen=True)
 class Reload:
     """Everything anew; answered by `loaded`."""
 
@@ -53,4 +60,4 @@ class Leave:
     code: int = 0
 
 
-Wish = Decide | Ask | Reload | Edit | View | Suspend | Leave
+Wish = Decide | Ask | Whole | Reload | Edit | View | Suspend | Leave

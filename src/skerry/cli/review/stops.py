@@ -1,0 +1,77 @@
+"""What a review goes through: hunks, each with its file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from skerry.cli.review import patch
+from skerry.types import DecideRequest, FileChange, Hunk, Review
+
+
+class Stop(NamedTuple):
+    file: FileChange
+    hunk: Hunk
+
+
+@dataclass
+class Typing:
+    """A line that is being typed."""
+
+    text: str = ""
+    most: int = 200
+
+    def press(self, key: str) -> None:
+        if key == "backspace":
+            self.text = self.text[:-1]
+        elif key == "ctrl-u":
+            self.text = ""
+        elif key == "ctrl-w":
+            self.text = self.text.rstrip().rpartition(" ")[0]
+        elif key.startswith("paste:"):
+            self.text += " ".join(key.removeprefix("paste:").split())
+        elif len(key) == 1:
+            self.text += key
+        self.text = self.text[: self.most]
+
+
+def stops_of(review: Review) -> list[Stop]:
+    return [Stop(file, hunk) for file in review.files for hunk in file.hunks if hunk.state != "applied"]
+
+
+def kept(old: Hunk, new: Hunk | None) -> Hunk:
+    """As it is now; of its lines as many as were known."""
+    if new is None:
+        return old
+    shown = old if len(old.text) > len(new.text) else new
+    return replace(new, text=shown.text, raw=shown.raw, truncated=shown.truncated)
+
+
+def back_to(hunk: Hunk) -> DecideRequest:
+    """What brings it to where it is now."""
+    if hunk.state == "rejected":
+        return DecideRequest(reject=(hunk.id,), reason=hunk.reason)
+    if hunk.state == "accepted":
+        return (
+            DecideRequest(edit={hunk.id: hunk.edited}) if hunk.edited is not None else DecideRequest(accept=(hunk.id,))
+        )
+    return DecideRequest(reopen=(hunk.id,))
+
+
+def searched(stop: Stop) -> str:
+    return f"{stop.file.path}\n{stop.hunk.heading}\n{stop.hunk.text}".casefold()
+
+
+def new_lines(hunk: Hunk) -> str:
+    """What stands there after it, from its first changed line to its last."""
+    lines = [line for part in patch.of_hunk(hunk) for line in part.lines]
+    changed = [at for at, line in enumerate(lines) if line.kind in ("added", "removed")]
+    inner = lines[changed[0] : changed[-1] + 2] if changed else []
+    text = ""
+    for line, following in zip_longest(inner[: changed[-1] + 1 - changed[0]] if changed else [], inner[1:]):
+        if line is not None and line.kind in ("added", "context"):
+            text += line.text + ("" if following is not None and following.kind == "note" else "\n")
+    return text
