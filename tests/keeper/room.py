@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import socket
@@ -35,6 +36,7 @@ exec 3<&"$L" 4<&"$C" && eval "exec $L<&- $C<&-"
 exec env -i PATH="$PATH" SKERRY_CGROUP_FD="$F" GOMAXPROCS=2 "$0" "$W/r" /run/skerry/bin/skerry-keeper init \\
     </dev/null >/dev/null 2>"$E"
 """
+ENDS_IN_S = 60.0
 UNSHARE = ("setpriv", "--pdeathsig", "KILL", "unshare", "--fork", "--pid", "--mount", "--ipc", "--kill-child")
 
 
@@ -143,13 +145,27 @@ class Room:
     async def run(self, *argv: str, stdin: bytes | None = None, **more: object) -> tuple[ExitStatus, bytes, bytes]:
         """argv, or one shell line; returns how it ended, stdout, stderr."""
         stream = await self.keeper.start(spec(*argv, stdin="none" if stdin is None else "pipe", **more))
-        if stdin is not None:
-            await stream.send_stdin(stdin)
-            await stream.close_stdin()
         output = {"stdout": bytearray(), "stderr": bytearray()}
-        async for kind, data in stream:
-            output[kind] += data
+        try:
+            async with asyncio.timeout(ENDS_IN_S):
+                if stdin is not None:
+                    await stream.send_stdin(stdin)
+                    await stream.close_stdin()
+                async for kind, data in stream:
+                    output[kind] += data
+        except TimeoutError:
+            raise AssertionError(f"{argv} did not end, after {output}; inside: {self.inside_now()}") from None
         return stream.exit, bytes(output["stdout"]), bytes(output["stderr"])
+
+    def inside_now(self) -> list[str]:
+        """The processes inside, and what each waits for."""
+        found, room = [], os.readlink(f"/proc/{self.pid}/ns/pid")
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if os.readlink(process / "ns/pid") == room:
+                    words = (process / "cmdline").read_bytes().replace(b"\0", b" ")[:80].decode(errors="replace")
+                    found.append(f"{process.name} {words}: {(process / 'wchan').read_text()}")
+        return found
 
 
 def spec(*argv: str, **more: object) -> ProcessSpec:
