@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
+from forking import Forked, can_fork, fork
 
 from skerry.config import run_dir, socket_path
 
@@ -48,16 +49,20 @@ class Server:
     def __init__(self, state_dir: Path, before: tuple[str, ...] = (), mounts: Path = Path("/proc/self/mounts")) -> None:
         self.state_dir, self.before, self.mounts = state_dir, before, mounts
         self.address = f"unix://{socket_path(state_dir)}"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Forked | None = None
         self.log = state_dir.parent / f"{state_dir.name}.log"
 
     def start(self, *args: str, wait: bool = True, **env: str) -> Server:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*self.before, sys.executable, "-m", "skerry", "serve", *args],
-                env={**os.environ, **FRUGAL, "SKERRY_STATE_DIR": str(self.state_dir), **env},
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+        environment = {**os.environ, **FRUGAL, "SKERRY_STATE_DIR": str(self.state_dir), **env}
+        with self.log.open("ab") as log, open(os.devnull, "rb") as null:
+            if not self.before and can_fork(environment):
+                stdio = null.fileno(), log.fileno(), log.fileno()
+                self.process = fork(["serve", *args], stdio, environment, session=True)
+            else:
+                self.process = subprocess.Popen(
+                    [*self.before, sys.executable, "-m", "skerry", "serve", *args], env=environment,
+                    stdin=null, stdout=log, stderr=log, start_new_session=True,
+                )  # fmt: skip
         if wait:
             wait_until(self._answers, f"the server to answer; its log:\n{self.tail()}")
         return self
