@@ -79,6 +79,15 @@ class WatchLine(msgspec.Struct, frozen=True):
     error: ErrorBody | None = None
 
 
+class ReviewLine(msgspec.Struct, frozen=True):
+    """What a line of a review's watch begins with: an event, that the watch stands (`ready`), that the sandbox is gone
+    (`end`), or an error."""
+
+    type: str = ""
+    tip: str = ""
+    error: ErrorBody | None = None
+
+
 class BuildLine(msgspec.Struct, frozen=True):
     """One line of work on images: exactly one of these is set."""
 

@@ -11,7 +11,7 @@ import re
 import sqlite3
 import time
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,6 +27,7 @@ KEPT: Final = 10_000  # of each sandbox
 SLACK: Final = 1_000
 WAITING_MOST: Final = 20_000
 RECENT_MOST: Final = 1_000  # denials of a sandbox that are still at hand for its commands' results
+HOSTS_MOST: Final = 256  # that are told of a command
 BATCH_S: Final = 0.05
 RETRY_S: Final = 1.0
 PAGE: Final = 256
@@ -254,6 +255,15 @@ class Attempts:
         query = "SELECT body FROM attempts WHERE sandbox = ? AND process = ? AND denied = 1 ORDER BY seq LIMIT ?"
         found = self._database.read(query, sandbox, process, most)
         return tuple(msgspec.json.decode(row["body"], type=Attempt) for row in found)
+
+    def contacted(self, sandbox: str, processes: Collection[str]) -> tuple[str, ...]:
+        """The hosts that processes were let through to, in the order of their first try."""
+        self.flush()
+        marks = ", ".join("?" * len(processes))
+        query = f"SELECT body FROM attempts WHERE sandbox = ? AND denied = 0 AND process IN ({marks}) ORDER BY seq"  # noqa: S608
+        found = self._database.read(query, sandbox, *processes)
+        reached = (msgspec.json.decode(row["body"], type=Attempt) for row in found)
+        return tuple(dict.fromkeys(one.host for one in reached if one.kind != "name"))[:HOSTS_MOST]
 
     def _page(self, sandbox: str, position: int, denied: bool) -> list[Attempt]:
         clause = " AND denied = 1" if denied else ""

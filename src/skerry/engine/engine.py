@@ -22,7 +22,6 @@ from skerry.engine.attempts import Attempts
 from skerry.engine.creation import Creation
 from skerry.engine.database import Database
 from skerry.engine.events import Events
-from skerry.engine.faults import passed
 from skerry.engine.files import Files
 from skerry.engine.forks import Forks
 from skerry.engine.images import Images
@@ -36,6 +35,8 @@ from skerry.engine.previews import Previews
 from skerry.engine.processes import Processes
 from skerry.engine.reach import Reach
 from skerry.engine.reaper import Ends, Reaper
+from skerry.engine.review_table import ReviewTable
+from skerry.engine.reviews import Reviews
 from skerry.engine.rollback import Rollbacks
 from skerry.engine.rows import HALF_ENDED, Rows
 from skerry.engine.sessions import Sessions
@@ -53,7 +54,6 @@ from skerry.errors import (
 )
 from skerry.keeper import Keeper, KeeperSilent, build_id
 from skerry.keeper.client import TIME_LIMIT
-from skerry.runtimes import Runtime
 from skerry.storage import ImageStore, LayerStore, pick_driver
 from skerry.types import (
     Caller,
@@ -91,9 +91,9 @@ class Engine:
         hands = (self._find, self._held, self._uncut, self._spawn, self._turn, self._creation.make_room)
         self.snapshots = Snapshots(Grip(*hands, self._forget_if_deleted, self._lives))
         self.archives = Archives(self.snapshots)
-        self.forks, self.rollbacks = Forks(self.snapshots), Rollbacks(self.snapshots)
-        before = self.snapshots.before_command
-        self.processes = Processes(self._find, self._use, self._fail, self._spawn, before)
+        self.reviews = Reviews(settings, self.snapshots.grip, self._use, self._fail)
+        self.forks, self.rollbacks = Forks(self.snapshots, self.reviews), Rollbacks(self.snapshots, self.reviews)
+        self.processes = Processes(self._find, self._use, self._fail, self._spawn, self._before_command)
         self.sessions = Sessions(self._use, self.processes, self._spawn)
         self.terminals = Terminals(self.processes)
         self.network = Policies(settings, self._find, self._held, self._uncut, lambda sandbox: self._lives.get(sandbox))
@@ -118,11 +118,11 @@ class Engine:
         self.images = Images(ImageStore(state / "images", layers), layers, state / "cache", self.snapshots.in_use)
         self.images.stall_s, self.images.reserve = parse_span(self.settings["registry.timeout"]), sizes["reserve"]
         rows = Rows(self.database, self.events)
-        watcher = Watcher(self.events, self._spawn, self._fail)
+        self._watcher = Watcher(self.events, self._spawn, self._fail)
         self.doors.begin(Attempts(self.database))
         self._reach.begin(self.doors.namespaces)
         self.host = lifecycle.Host(
-            self.settings, rows, layers, driver, self._first_process_ended, watcher.watch, self.doors
+            self.settings, rows, layers, driver, self._first_process_ended, self._watch, self.doors
         )
         self.snapshots.begin(self.host, SnapshotTable(self.database), self.images)
         self.snapshots.ready = self.pool.layers
@@ -131,6 +131,7 @@ class Engine:
         self.doors.secrets, self.doors.ask = self.host.secrets.brokered, self.network.ask
         self.doors.shared, self.doors.used = self.previews.shared, self.previews.used
         self._lives.update(await recovery.recover(self.host))
+        await self.reviews.open(ReviewTable(self.database), self.doors.contacted)
         await self.snapshots.sweep()
         await self.images.recover()
         await self.archives.recover()
@@ -149,6 +150,7 @@ class Engine:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.wait(pending)
+        await self.reviews.close()
         await self.pool.close()
         await self.images.close()
         for live in self._lives.values():
@@ -232,6 +234,8 @@ class Engine:
         still: Callable[[], bool] = lambda: True,
     ) -> None:
         async def whole() -> None:
+            if state == "stopped":
+                await self.reviews.before_end(live)
             async with live.lock:
                 if live.row.state in ("running", "paused") and still():
                     if live.row.state == "paused" and live.runtime is not None:
@@ -249,29 +253,16 @@ class Engine:
 
     async def _pause(self, live: Live, reason: str, still: Callable[[], bool] = lambda: True) -> None:
         async def whole() -> None:
+            await self.reviews.before_end(live)
             async with self._held(live):
                 if live.row.state == "running" and live.runtime is not None and still():
-                    await self._freeze(live, live.runtime, reason)
+                    await lifecycle.freeze(self.host, live, live.runtime, reason)
                 elif live.row.state == "paused" and reason != IDLE:
                     live.row = self.host.rows.update(live.row, reason=reason)
                 elif live.row.state not in ("running", "paused"):
                     raise Conflict(f"{live.row.id} is {live.row.info().state}: only a running sandbox can be paused")
 
         await self._uncut(whole())
-
-    async def _freeze(self, live: Live, runtime: Runtime, reason: str) -> None:
-        """The row first: a server that dies in between must not take a frozen keeper for a silent one."""
-        live.row = self.host.rows.update(live.row, state="paused", reason=reason)
-        passed("pause.row")
-        try:
-            await asyncio.to_thread(runtime.freeze, live.row.id)
-            passed("pause.freeze")
-            live.touch()
-        except BaseException:
-            with contextlib.suppress(SkerryError):
-                await asyncio.to_thread(runtime.thaw, live.row.id)
-            live.row = self.host.rows.update(live.row, state="running", reason=None)
-            raise
 
     async def resume(self, caller: Caller, ref: str) -> SandboxInfo:
         live = self._find(caller, ref)
@@ -288,10 +279,10 @@ class Engine:
 
     # -- what runs inside ---------------------------------------------------------------------------------------------
 
-    async def files(self, caller: Caller, ref: str) -> Files:
+    async def files(self, caller: Caller, ref: str, *, writes: bool = False) -> Files:
         """The sandbox's files; each operation on it is a call of its own."""
         self._find(caller, ref)
-        return Files(lambda: self._use(caller, ref))
+        return Files(lambda: self._writing(caller, ref) if writes else self._use(caller, ref))
 
     # -- the host -----------------------------------------------------------------------------------------------------
 
@@ -336,6 +327,20 @@ class Engine:
                 raise
 
     @asynccontextmanager
+    async def _writing(self, caller: Caller, ref: str) -> AsyncIterator[tuple[Live, Keeper]]:
+        async with self._use(caller, ref) as (live, keeper), self.reviews.writing(live):
+            yield live, keeper
+
+    async def _before_command(self, live: Live) -> None:
+        await self.snapshots.before_command(live)
+        await self.reviews.before_command(live)
+
+    def _watch(self, live: Live) -> None:
+        """It has come to run."""
+        self._watcher.watch(live)
+        self.reviews.follow(live)
+
+    @asynccontextmanager
     async def _held(self, live: Live) -> AsyncIterator[None]:
         """A sandbox under its lock, if it is still there once the lock is ours."""
         async with live.lock:
@@ -355,6 +360,7 @@ class Engine:
             del self._lives[live.row.id]
             self.previews.gone(live.row.id)
             self.network.gone(live.row.id)
+            await self.reviews.gone(live)
             await self.snapshots.gone(live.row)
             self.pool.look()
             log.info("deleted", extra={"sandbox": live.row.id})
@@ -383,11 +389,7 @@ class Engine:
                     details={"state": row.info().state},
                 )
             if row.state == "paused" and live.runtime is not None:
-                await asyncio.to_thread(live.runtime.thaw, row.id)
-                passed("resume.thaw")
-                live.row = self.host.rows.update(row, state="running", reason=None)
-                live.touch()
-                passed("resume.row")
+                await lifecycle.thaw(self.host, live, live.runtime)
                 await self._configure(live)  # what was changed meanwhile
                 self.host.watch(live)
             else:

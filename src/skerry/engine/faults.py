@@ -26,7 +26,9 @@ FORK = ("fork.captured", "fork.rows", "fork.unit", "fork.started", "fork.running
 ROLLBACK = ("rollback.unit", "rollback.row", "rollback.old")
 IMPORT = ("import.archive", "import.layer", "import.named")
 BUILD = ("build.image",)
-POINTS = LIFE + SLEEP + SNAPSHOT + UNSNAPSHOT + FORK + ROLLBACK + PULL + IMPORT + BUILD
+REVIEW = ("review.ledger", "review.base", "review.row")
+COLLECT = ("collect.read", "collect.commit", "collect.done")
+POINTS = LIFE + SLEEP + SNAPSHOT + UNSNAPSHOT + FORK + ROLLBACK + PULL + IMPORT + BUILD + REVIEW + COLLECT
 
 
 def passed(name: str) -> None:

@@ -15,6 +15,7 @@ from skerry.engine.capture import drop
 from skerry.engine.faults import passed
 from skerry.engine.lifecycle import Host
 from skerry.engine.live import Live
+from skerry.engine.reviews import Copied, Reviews
 from skerry.engine.rows import Row
 from skerry.engine.snapshots import Snapshots
 from skerry.errors import SandboxUnavailable
@@ -33,9 +34,10 @@ class Forking(Value, frozen=True, kw_only=True):
 class Forks:
     """`engine.forks`."""
 
-    def __init__(self, snapshots: Snapshots) -> None:
+    def __init__(self, snapshots: Snapshots, reviews: Reviews) -> None:
         self._grip = snapshots.grip
         self._snapshots = snapshots
+        self._reviews = reviews
 
     @property
     def _host(self) -> Host:
@@ -51,11 +53,11 @@ class Forks:
         if there := await self._made_before(source.row.owner, wish, key):
             return there
         self._grip.make_room(source.row.owner, wish.n)
-        async with self._snapshots.captured(source) as captured:
+        async with self._reviews.copied(source) as ledger, self._snapshots.captured(source) as captured:
             passed("fork.captured")
             try:
                 return await self._made_before(source.row.owner, wish, key) or await self._make(
-                    source.row, wish, key, captured.layer
+                    source.row, wish, key, captured.layer, ledger
                 )
             finally:
                 await drop(self._host, captured.layer)  # each has its own copy of it now
@@ -74,7 +76,9 @@ class Forks:
         known = self._host.rows.remembered(owner, key, wish) if key is not None else None
         return known.split(",") if known is not None else []
 
-    async def _make(self, source: Row, wish: Forking, key: str | None, layer: str) -> list[SandboxInfo]:
+    async def _make(
+        self, source: Row, wish: Forking, key: str | None, layer: str, ledger: Copied | None
+    ) -> list[SandboxInfo]:
         ids = self._remembered(source.owner, wish, key) or [plan.new_id("sb-") for _ in range(wish.n)]
         lives = [Live(_forked(source, sandbox)) for sandbox in ids]
         # No await from here to the rows: what is left of the operator's maximum must not be promised twice.
@@ -86,6 +90,8 @@ class Forks:
             for live in lives:  # not taken by anyone yet, so this does not wait
                 await stack.enter_async_context(live.lock)
             try:
+                if ledger is not None:
+                    await self._reviews.hand_out(ledger, lives)
                 await self._begin(source, lives, layer)
             except BaseException:
                 await self._undo(lives)

@@ -247,6 +247,29 @@ async def stop(
     passed("stop.row")
 
 
+async def freeze(host: Host, live: Live, runtime: Runtime, reason: str) -> None:
+    """The row first: a server that dies in between must not take a frozen keeper for a silent one."""
+    live.row = host.rows.update(live.row, state="paused", reason=reason)
+    passed("pause.row")
+    try:
+        await asyncio.to_thread(runtime.freeze, live.row.id)
+        passed("pause.freeze")
+        live.touch()
+    except BaseException:
+        with contextlib.suppress(SkerryError):
+            await asyncio.to_thread(runtime.thaw, live.row.id)
+        live.row = host.rows.update(live.row, state="running", reason=None)
+        raise
+
+
+async def thaw(host: Host, live: Live, runtime: Runtime) -> None:
+    await asyncio.to_thread(runtime.thaw, live.row.id)
+    passed("resume.thaw")
+    live.row = host.rows.update(live.row, state="running", reason=None)
+    live.touch()
+    passed("resume.row")
+
+
 async def _write_out(host: Host, row: Row) -> None:
     """What is said to be stopped, and has a name, is there after a power cut. A disk that fails is no reason not to
     stop."""

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from skerry.engine.attempts import Tries
 from skerry.engine.rows import Row
@@ -17,6 +18,9 @@ from skerry.errors import SandboxUnavailable
 from skerry.keeper import Keeper
 from skerry.runtimes import Runtime
 from skerry.types import Attempt, parse_span
+
+if TYPE_CHECKING:
+    from skerry.engine.tracked import Tracked
 
 LAST_WORDS_S = 1.0
 IDLE = "idle"  # the reason of a pause or stop
@@ -45,6 +49,7 @@ class Live:
         self.work = Work()
         self.watching: asyncio.Task[None] | None = None  # hears what its keeper tells
         self.tries = Tries()
+        self.tracked: Tracked | None = None  # its workspace is under review
         self.denied: Callable[[str, int], Awaitable[tuple[Attempt, ...]]] | None = None  # of a process; see Doors
 
     def attach(self, runtime: Runtime, keeper: Keeper, pidfd: int, ended: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -213,6 +213,15 @@ class Doors:
         return self._attempts.read(sandbox, since, follow, denied)
 
     # -- whose it was -------------------------------------------------------------------------------------------------
+
+    async def contacted(self, sandbox: str, processes: Collection[str], before: int) -> tuple[str, ...]:
+        """Whom these processes of a sandbox reached, as far as that is kept. `before`: how many tries were told before
+        the first of them began."""
+        tries = self._attempts.of(sandbox)
+        if self.worker is None or not (self.worker.unread or tries.heard > before):
+            return ()
+        await self.worker.sync(DENIED_S, sandbox)
+        return self._attempts.contacted(sandbox, processes)
 
     async def _denied_by(self, sandbox: str, process: str, before: int) -> tuple[Attempt, ...]:
         """What a command that has ended was refused, then what it could not reach. `before`: how many tries were told

@@ -6,7 +6,7 @@ import asyncio
 import builtins
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import Any
@@ -54,8 +54,9 @@ class Processes:
             await self._before(live)
             process, stdin = plan.new_id("p-"), _input(request)
             began, before = time.time(), live.tries.heard
-            with _at_work(live, process):
-                stream = await keeper.start(_spec(process, _command(live, request), show))
+            command = _command(live, request)
+            with _at_work(live, process, show or command.cmd):
+                stream = await keeper.start(_spec(process, command, show))
             live.tries.whose.note(stream.cgroup, process, began)
             run = Run(live, process, stream, partial(self._fail, live, keeper), before)
             if stdin is not None:
@@ -72,8 +73,9 @@ class Processes:
             process, stdin = plan.new_id("p-"), _input(request)
             _check_room(live, stdin)
             await self._before(live)
-            with _at_work(live, process):
-                started = await keeper.spawn(_spec(process, _command(live, request)))
+            command = _command(live, request)
+            with _at_work(live, process, command.cmd):
+                started = await keeper.spawn(_spec(process, command))
             live.tries.whose.note(started.cgroup, process, started.started_at)
             if stdin is not None:
                 self._spawn(_hand_over(live, keeper, process, stdin))
@@ -170,11 +172,15 @@ def _input(request: RunRequest) -> bytes | None:
 
 
 @contextlib.contextmanager
-def _at_work(live: Live, process: str) -> Iterator[None]:
-    """It counts among those at work before it can be killed; not if it was never started."""
+def _at_work(live: Live, process: str, command: str | Sequence[str] | None) -> Iterator[None]:
+    """It counts among those at work before it can be killed, or write; not if it was never started."""
     live.work.begin(process, live.count_oom_kills())
     try:
-        yield
+        if live.tracked is None:
+            yield
+        else:
+            with live.tracked.starting(process, command or ""):
+                yield
     except BaseException:
         live.work.end(process, live.count_oom_kills)
         raise

@@ -15,8 +15,9 @@ from skerry.engine import lifecycle, plan
 from skerry.engine.faults import passed
 from skerry.engine.lifecycle import Host
 from skerry.engine.live import Live
+from skerry.engine.reviews import Reviews
 from skerry.engine.rows import HALF_ENDED, Spec
-from skerry.engine.snapshot_table import forget
+from skerry.engine.snapshot_table import forget, together
 from skerry.engine.snapshots import Snapshots
 from skerry.errors import NotFound, SkerryError
 from skerry.types import Caller, RollbackRequest, SandboxInfo, SnapshotInfo
@@ -27,9 +28,10 @@ log = logging.getLogger("skerry.engine")
 class Rollbacks:
     """`engine.rollbacks`."""
 
-    def __init__(self, snapshots: Snapshots) -> None:
+    def __init__(self, snapshots: Snapshots, reviews: Reviews) -> None:
         self._grip = snapshots.grip
         self._snapshots = snapshots
+        self._reviews = reviews
 
     @property
     def _host(self) -> Host:
@@ -43,6 +45,7 @@ class Rollbacks:
 
     async def _rollback(self, caller: Caller, live: Live, request: RollbackRequest) -> None:
         with live.in_use():
+            await self._reviews.before_end(live)  # what is given up is in its ledger all the same
             async with self._grip.held(live):
                 if live.row.state in HALF_ENDED:
                     await lifecycle.finish(self._host, live)
@@ -95,7 +98,8 @@ class Rollbacks:
                 self._host, live, "stopped", reason, grace=False
             )  # what they would save is lost anyway
         old = live.row
-        live.row = self._host.rows.update(old, forget(undone), spec=spec, state="stopped", reason=reason)
+        also = together(forget(undone), self._reviews.rolling_back(live, reason))
+        live.row = self._host.rows.update(old, also, spec=spec, state="stopped", reason=reason)
         passed("rollback.row")
         await self._drop(old.unit)
         passed("rollback.old")

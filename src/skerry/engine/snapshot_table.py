@@ -126,6 +126,16 @@ def forget(infos: Iterable[SnapshotInfo]) -> Callable[[sqlite3.Cursor], None]:
     return work
 
 
+def together(*works: Callable[[sqlite3.Cursor], None]) -> Callable[[sqlite3.Cursor], None]:
+    """Several parts of one transaction."""
+
+    def work(cursor: sqlite3.Cursor) -> None:
+        for one in works:
+            one(cursor)
+
+    return work
+
+
 def taken(name: str | None) -> Conflict:
     return Conflict(
         f"there is a snapshot named {name!r} already",

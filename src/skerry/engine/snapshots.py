@@ -51,7 +51,7 @@ class Grip:
     find: Callable[[Caller, str], Live]
     held: Callable[[Live], AbstractAsyncContextManager[None]]
     uncut: Uncut
-    spawn: Callable[[Coroutine[Any, Any, None]], object]
+    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     turn: Callable[[], AbstractAsyncContextManager[None]]
     make_room: Callable[[str, int], None]
     forget: Callable[[Live], Awaitable[None]]

@@ -120,6 +120,8 @@ class _Ears:
         live.work.left_behind |= bool(process.children)
         live.work.end(process.id, live.count_oom_kills)
         live.work.ended(process.id)
+        if live.tracked is not None:
+            live.tracked.ended(process)
         live.touch()  # idleness counts from here
         self._tell("process.ended", process, at)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -278,7 +278,7 @@ class Tracking:
         query = {"tracker": tracker, "since": str(since), "quiet_ms": str(quiet_ms), "most_ms": str(most_ms)}
         return (await self._channel.call(_waited, "GET", "/v1/track/wait", query, takes_s=_WAITS_S)).changed
 
-    async def read(self, tracker: str, paths: Sequence[bytes]) -> AsyncIterator[Content]:
+    async def read(self, tracker: str, paths: Sequence[bytes]) -> AsyncGenerator[Content, None]:
         """What is at each path, in their order."""
         for start in range(0, len(paths), _AT_ONCE):
             some = paths[start : start + _AT_ONCE]

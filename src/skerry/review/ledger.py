@@ -185,6 +185,10 @@ class Ledger:
         """As git prints it, in pieces; cut after `most` bytes."""
         return self._read.patch(_oid(old), _oid(new), context, paths, most)
 
+    def patch_of(self, commit: str, *, paths: Sequence[bytes] = (), most: int | None = None) -> Iterator[bytes]:
+        """What one commit changed."""
+        return self._read.patch(None, _oid(commit), 3, paths, most)
+
     def changes_of(self, changed: Sequence[Delta], *, context: int = 0) -> Iterator[tuple[Delta, bytes]]:
         """The patch of each, from its first `@@` line on; nothing for a binary one, or where only modes differ. One
         call of git for all of them."""

@@ -125,10 +125,14 @@ class Reader:
             found += parsed(out)
         return sorted(found, key=lambda one: one.path) if len(paths) > _PATHS_MOST else found
 
-    def patch(self, old: str, new: str, context: int, paths: Sequence[bytes], most: int | None) -> Iterator[bytes]:
+    def patch(
+        self, old: str | None, new: str, context: int, paths: Sequence[bytes], most: int | None
+    ) -> Iterator[bytes]:
+        """None: from the commit before."""
+        ends = (new,) if old is None else (old, new)
         for some in _portions(paths):
-            how = ("-r", "-p", f"-U{context:d}", "--full-index", *_RENAMES, *DIFF)
-            for piece in self._git.stream("diff-tree", *how, old, new, "--", *some, most=most):
+            how = ("-r", "-p", f"-U{context:d}", "--full-index", "--no-commit-id", *_RENAMES, *DIFF)
+            for piece in self._git.stream("diff-tree", *how, *ends, "--", *some, most=most):
                 most = None if most is None else most - len(piece)
                 yield piece
             if most == 0:

@@ -21,6 +21,7 @@ from skerry.server import (
     ports,
     previews,
     processes,
+    review,
     sandboxes,
     sessions,
     snapshots,
@@ -46,6 +47,7 @@ PROCESS = f"{ONE}/processes/{{process}}"
 SESSIONS = f"{ONE}/sessions"
 FILES = f"{ONE}/files"
 NETWORK = f"{ONE}/network"
+REVIEW = f"{ONE}/review"
 SNAPSHOT = "/v1/snapshots/{snapshot}"
 WAKES = (404, 409, 429, 503)  # what a call may meet that has to find a sandbox, and wake it
 
@@ -117,6 +119,14 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", f"{NETWORK}/questions", network.questions, "use", "Questions about what no rule names, as they come",
           errors=(404, 406), gives=(NDJSON,)),
     Route("POST", f"{NETWORK}/questions/{{question}}", network.reply, "use", "Answer one", 204, (404, 413, 415)),
+
+    Route("POST", REVIEW, review.begin, "use", "Keep its changes from now on", 201, (*WAKES, 413, 415, 501),
+          limit=review.BEGIN_LIMIT),
+    Route("GET", f"{REVIEW}/diff", review.diff, "use", "All that differs from what the user has, as a patch",
+          errors=(404, 406, 409), gives=(DIFF, JSON)),
+    Route("GET", f"{REVIEW}/history", review.history, "use", "What each command changed", errors=(404, 409)),
+    Route("GET", f"{REVIEW}/watch", review.watch, "use", "Changes and decisions, as they come",
+          errors=(404, 406, 409), gives=(NDJSON,)),
 
     Route("POST", "/v1/sandboxes", sandboxes.create, "use", "Create a sandbox", 201, (404, 409, 413, 415, 429, 501),
           limit=network.LIMIT, headers=("Idempotency-Key",)),

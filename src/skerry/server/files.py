@@ -89,7 +89,7 @@ class Checksum(Answer, frozen=True, kw_only=True):
 
 async def inside(call: Call[Any, Any], work: Callable[[KeeperFiles], Coroutine[Any, Any, T]]) -> T:
     """One operation on the sandbox's files; it is broken off when the caller goes away."""
-    files = await call.engine.files(call.caller, call.ref)
+    files = await call.engine.files(call.caller, call.ref, writes=call.method not in ("GET", "HEAD"))
     return await call.while_here(files.do(work))
 
 
@@ -141,7 +141,7 @@ def parse_range(wish: str) -> tuple[int | None, int | None] | None:
 
 
 async def write(call: Call[WriteQuery, Nothing]) -> FileInfo:
-    files = await call.engine.files(call.caller, call.ref)
+    files = await call.engine.files(call.caller, call.ref, writes=True)
     query, content, mode = call.query, call.chunks(), check_mode(call.query.mode)
     if query.append:
         return await files.do(lambda keeper: keeper.append(query.path, content, query.user, parents=query.parents))

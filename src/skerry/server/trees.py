@@ -54,5 +54,5 @@ async def _frames(packing: Packing) -> AsyncGenerator[bytes, None]:
 
 
 async def upload(call: Call[PathQuery, Nothing]) -> Transfer:
-    files = await call.engine.files(call.caller, call.ref)
+    files = await call.engine.files(call.caller, call.ref, writes=True)
     return await files.unpack(call.query.path, call.chunks(), call.query.user)

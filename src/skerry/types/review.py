@@ -100,17 +100,20 @@ class FileChange(Answer, frozen=True, kw_only=True):
 
 
 class LeftOut(Answer, frozen=True, kw_only=True):
-    """What is in the workspace and in no patch, and why: a name that git can't carry, a device, a nested `.git`."""
+    """What is in the workspace and in no patch, and why: a name that git can't carry, a device, a nested `.git`. `new`:
+    it was not so when the review began."""
 
     path: str
     reason: str
+    new: bool = True
     raw_path: bytes | None = None
 
 
 class Review(Answer, frozen=True, kw_only=True):
     """All that differs from what the user has; to be gone through as a list of files. `base`, `tip`: commits of the
     ledger. `origin`: what the client said where it came from (opaque). `ignored`: paths that the project's own ignore
-    rules leave out and that are new. `truncated`: there are more files or hunks than were told."""
+    rules leave out and that are new. `truncated`: there are more files or hunks than were told. `trouble`: why what
+    came last is not in it: a full disk, a full ledger."""
 
     sandbox: str
     path: str
@@ -125,6 +128,7 @@ class Review(Answer, frozen=True, kw_only=True):
     rejected: int = 0
     applied: int = 0
     truncated: bool = False
+    trouble: str | None = None
 
     def __iter__(self) -> Iterator[FileChange]:
         return iter(self.files)
@@ -188,11 +192,13 @@ class LedgerEntry(Answer, frozen=True, kw_only=True):
 
 
 class History(Answer, frozen=True, kw_only=True):
-    """Oldest first. `agent`: refs of the agent's own repository that came out, with their commits."""
+    """Oldest first. `agent`: refs of the agent's own repository that came out, with their commits. `truncated`: there
+    are older ones. `trouble`: as of a review."""
 
     entries: tuple[LedgerEntry, ...]
     agent: dict[str, str] = {}
     truncated: bool = False
+    trouble: str | None = None
 
     def __iter__(self) -> Iterator[LedgerEntry]:
         return iter(self.entries)
@@ -201,16 +207,32 @@ class History(Answer, frozen=True, kw_only=True):
         return len(self.entries)
 
 
+class DiffStat(Answer, frozen=True, kw_only=True):
+    """What differs from what the user has, without any line of it. `left_out`, `trouble`: as of a review."""
+
+    files: tuple[FileChange, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    trouble: str | None = None
+
+    def __iter__(self) -> Iterator[FileChange]:
+        return iter(self.files)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+
 class ReviewEvent(Answer, frozen=True, kw_only=True):
     """What `watch` tells. `change`: a new commit, with its files as they changed in it (hunks are those of the whole
-    review that it touched); `decision`: hunks whose state changed; `lost`: the watcher was too slow, look again."""
+    review that it touched); `decision`: hunks whose state changed; `lost`: the watcher was too slow, look again;
+    `trouble`: changes can't be kept for now, and why; None: they can again."""
 
-    type: Literal["change", "decision", "lost"]
+    type: Literal["change", "decision", "lost", "trouble"]
     sandbox: str
     tip: str
     entry: LedgerEntry | None = None
     files: tuple[FileChange, ...] = ()
     hunks: tuple[Hunk, ...] = ()
+    trouble: str | None = None
 
 
 class DecideRequest(Value, frozen=True, kw_only=True):
