@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from skerry.client.building.options import BuildStep
     from skerry.client.listing import FileList
     from skerry.client.outcome import Output
+    from skerry.client.repository.source import Imported, Repo
     from skerry.client.secrets import Secret
     from skerry.errors import (
         CommandFailed,
@@ -118,6 +119,7 @@ __all__ = [
     "HostUnsupported",
     "Image",
     "ImageInfo",
+    "Imported",
     "InvalidRequest",
     "Isolation",
     "Lifecycle",
@@ -142,6 +144,7 @@ __all__ = [
     "RegistryFailed",
     "Replaced",
     "Reply",
+    "Repo",
     "Result",
     "Sandbox",
     "SandboxInfo",
@@ -177,9 +180,11 @@ _ELSEWHERE = {
     "FileList": ("skerry.client.listing", "FileList"),
     "Forward": ("skerry.client._sync.forward", "Forward"),
     "Image": ("skerry.client._sync.image", "Image"),
+    "Imported": ("skerry.client.repository.source", "Imported"),
     "Output": ("skerry.client.outcome", "Output"),
     "Preview": ("skerry.client._sync.previews", "Preview"),
     "Process": ("skerry.client._sync.process", "Process"),
+    "Repo": ("skerry.client.repository.source", "Repo"),
     "Sandbox": ("skerry.client._sync.sandbox", "Sandbox"),
     "Secret": ("skerry.client.secrets", "Secret"),
     "Session": ("skerry.client._sync.sessions", "Session"),

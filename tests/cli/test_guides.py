@@ -44,7 +44,9 @@ def settings(server: Server) -> dict[str, str]:
     return environment(SKERRY_SERVER=server.address, PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin")
 
 
-@pytest.mark.parametrize("guide", ["processes.md", "sessions.md", "previews.md", "lifecycle.md", "snapshots.md"])
+@pytest.mark.parametrize(
+    "guide", ["processes.md", "sessions.md", "previews.md", "lifecycle.md", "snapshots.md", "repositories.md"]
+)
 def test_a_guides_commands_print_what_it_says(server: Server, guide: str) -> None:
     listed = list(commands(guide))
     script = "\n".join(f"{command}\necho; echo '{MARK}'" for command, _ in listed)

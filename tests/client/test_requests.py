@@ -73,11 +73,6 @@ def test_binary_stdin_survives_the_wire() -> None:
     assert msgspec.json.decode(msgspec.json.encode(request), type=RunRequest).stdin_base64 == bytes(range(256))
 
 
-def test_what_this_version_lacks_is_refused_by_name() -> None:
-    with pytest.raises(InvalidRequest, match="repo: this version does not have it yet"):
-        requests.refuse_later(("r",))
-
-
 def test_content_of_every_kind_becomes_pieces_of_bytes() -> None:
     assert b"".join(pieces("é")) == "é".encode()
     assert b"".join(pieces(b"ab")) == b"ab"

@@ -151,16 +151,20 @@ def _tell(session: Session, moved: Transfer | None, recursive: bool, seconds: fl
         return 0
     if as_json:
         talk.give_json(moved)
-    for one in moved.skipped[:_SHOWN]:
-        talk.say(f"left out: {one.path}: {one.reason}")
-    more = moved.more + max(0, len(moved.skipped) - _SHOWN)
-    if more:
-        talk.say(f"left out: {more} more")
+    tell_skipped(moved)
     if recursive and not session.quiet:
         counts = ((moved.files, "files"), (moved.directories, "directories"), (moved.links, "links"))
         words = [f"{count:,} {name}" for count, name in counts if count or name == "files"]
         talk.say(f"copied {', '.join(words)}, {_size(moved.bytes)} in {seconds:.1f} s")
     return LEFT_OUT if moved.skipped or moved.more else 0
+
+
+def tell_skipped(moved: Transfer) -> None:
+    for one in moved.skipped[:_SHOWN]:
+        talk.say(f"left out: {one.path}: {one.reason}")
+    more = moved.more + max(0, len(moved.skipped) - _SHOWN)
+    if more:
+        talk.say(f"left out: {more} more")
 
 
 def _size(number: int) -> str:

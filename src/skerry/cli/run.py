@@ -13,6 +13,7 @@ import click
 from skerry.cli import asking, denials, here, talk
 from skerry.cli.creation import creation, creation_options, pairs
 from skerry.cli.project import prepared
+from skerry.cli.repositories import repo_of, repo_options
 from skerry.cli.session import Session, json_option, pass_session, sandbox_argument
 from skerry.cli.stdin import given_stdin
 from skerry.cli.terminals import open_terminal, with_terminal
@@ -30,6 +31,7 @@ _command = click.argument("command", nargs=-1, required=True, type=click.UNPROCE
 
 
 @click.command(context_settings=_COMMAND)
+@repo_options
 @creation_options
 @click.option("--file", "files", multiple=True, metavar="PATH[:DEST]", help="A file to bring in, to /workspace/DEST.")
 @click.option("--no-bring", is_flag=True, help="Don't bring in the files of this directory that COMMAND names.")
@@ -44,18 +46,20 @@ def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: A
     """Run COMMAND, or what the image itself would run, in a new sandbox that is gone afterwards.
 
     Output comes as it is made, stdin is passed on, and the exit code is the command's own. Files below this directory
-    that COMMAND names, as in `python3 analyse.py`, are brought along to /workspace.
+    that COMMAND names, as in `python3 analyse.py`, are brought along to /workspace; with --repo, the whole repository.
     """
     from skerry.client._sync.oneshot import run as run_once
 
     files = _files(given.pop("files"))
-    if not given.pop("no_bring"):
+    if not given.pop("no_bring") and given["repo"] is None:
         brought = {place: path for place, path in _named(command).items() if place not in files}
         if brought and not session.quiet:
             talk.say(f"brought in: {', '.join(brought)}")
         files |= brought
     skip = given.pop("no_setup")
     wish = prepared(session, _with_questions(creation(given)), skip=skip)
+    with repo_of(session, given, bar=False) as repo:
+        wish |= {"repo": repo}
     result = run_once(
         list(command) or None,
         files=files,

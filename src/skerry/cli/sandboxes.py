@@ -21,6 +21,7 @@ from skerry.cli.creation import (
 )
 from skerry.cli.network import policy_pairs
 from skerry.cli.project import prepared
+from skerry.cli.repositories import repo_of, repo_options, tell_imported
 from skerry.cli.session import (
     Session,
     json_option,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--name", metavar="NAME", help="A name of yours; a named sandbox is stopped, not deleted, at its end.")
+@repo_options
 @creation_options
 @lifecycle_options
 @json_option
@@ -48,7 +50,9 @@ def create(session: Session, /, name: str | None, as_json: bool, **given: Any) -
 
     skip = given.pop("no_setup")
     wish = prepared(session, creation(given), skip=skip)
-    sandbox = Sandbox.create(name=name, server=session.client(), **wish)
+    with repo_of(session, given) as repo:
+        sandbox = Sandbox.create(name=name, server=session.client(), repo=repo, **wish)
+    tell_imported(session, sandbox.imported)
     if as_json:
         talk.give_json(sandbox.info())
     else:

@@ -7,6 +7,7 @@ from functools import partial, wraps
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 from skerry.client.description import AnyImage
+from skerry.client.repository.source import AnyRepo
 from skerry.types import Lifecycle, Limits, Network, Options
 
 S = TypeVar("S")
@@ -22,7 +23,7 @@ class Create(Protocol[R_co]):
         image: AnyImage = ...,
         *,
         name: str | None = ...,
-        repo: object = ...,
+        repo: AnyRepo = ...,
         env: Mapping[str, str | None] = ...,
         labels: Mapping[str, str] = ...,
         limits: Limits = ...,

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypedDict, TypeVar
 
 from msgspec import structs
 
+from skerry.client.repository.source import AnyRepo
 from skerry.errors import InvalidRequest
 from skerry.types import CreateRequest, Lifecycle, Limits, Network, Options, Pty, RunRequest
 
@@ -37,7 +38,7 @@ class Creation(TypedDict, total=False):
     """The keyword arguments of `Sandbox(...)` but its name."""
 
     image: AnyImage
-    repo: object
+    repo: AnyRepo
     env: Mapping[str, str | None]
     labels: Mapping[str, str]
     limits: Limits

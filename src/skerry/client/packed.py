@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -44,6 +45,10 @@ class Sizes(Told):
         super().__init__()
         self.total = 0
 
+    def made(self, path: str, content: bytes | None = None) -> Iterator[bytes]:
+        self.total += len(content or b"")
+        return iter(())
+
     def directory(self, path: str, found: os.stat_result) -> Iterator[bytes]:
         return iter(())
 
@@ -64,6 +69,14 @@ class Things(Told):
     def __init__(self) -> None:
         super().__init__()
         self._linked: dict[tuple[int, int], bytes] = {}
+
+    def made(self, path: str, content: bytes | None = None) -> Iterator[bytes]:
+        """What is on no disk: a file of that content, or a directory."""
+        raw, now = os.fsencode(path), int(time.time())
+        if content is None:
+            yield header(Entry(raw, "directory", 0o755, 0, now))
+        else:
+            yield header(Entry(raw, "file", 0o644, len(content), now)) + content + padding(len(content))
 
     def directory(self, path: str, found: os.stat_result) -> Iterator[bytes]:
         yield header(Entry(os.fsencode(path), "directory", found.st_mode & _KEPT_BITS, 0, int(found.st_mtime)))

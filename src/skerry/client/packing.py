@@ -19,29 +19,27 @@ from skerry.types import Progress, Transfer
 Watcher = Callable[[Progress], None]
 
 
-class Packer:
-    """Iterate for the archive's bytes, once; then `told` adds what was left out here to what became of the rest."""
+class Archive:
+    """Iterate for its bytes, once; then `told` adds what was left out here to what became of the rest."""
 
-    def __init__(
-        self,
-        directory: str | os.PathLike[str],
-        *,
-        exclude: Sequence[str] = (),
-        ignoring: bool = False,
-        progress: Watcher | None = None,
-    ) -> None:
-        self._exclude = Patterns(exclude)
-        self._ignoring = ignoring
+    def __init__(self, directory: str | os.PathLike[str], progress: Watcher | None) -> None:
         self._progress = progress
         self._things = Things()
         self._root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._begun = False
 
+    def _parts(self, things: Things | Sizes) -> Iterator[bytes]:
+        """All that is in it, from the directory open as `_root`."""
+        raise NotImplementedError
+
+    def _release(self) -> None:
+        os.close(self._root)
+
     def close(self) -> None:
         """For one that nobody iterated: else the iteration closes what it uses, maybe still in a thread of its own."""
         if not self._begun:
             self._begun = True
-            os.close(self._root)
+            self._release()
 
     def __iter__(self) -> Iterator[bytes]:
         if self._begun:
@@ -53,7 +51,7 @@ class Packer:
         try:
             yield from self._archive()
         finally:
-            os.close(self._root)
+            self._release()
 
     def _archive(self) -> Iterator[bytes]:
         total = self._measured() if self._progress is not None else 0
@@ -67,13 +65,6 @@ class Packer:
                 out.clear()
         yield bytes(out) + END
         self._say(total, total)
-
-    def _parts(self, things: Things | Sizes) -> Iterator[bytes]:
-        if self._ignoring:
-            with gitignore.listed(self._root) as paths:
-                yield from Listing(things, self._exclude).of(self._root, paths)
-        else:
-            yield from Walk(things, self._exclude).below(self._root)
 
     def _measured(self) -> int:
         sizes = Sizes()
@@ -90,6 +81,27 @@ class Packer:
         skipped = (*mine.skipped, *readable(moved).skipped)
         more = mine.more + moved.more + max(0, len(skipped) - MOST_TOLD)
         return replace(moved, skipped=skipped[:MOST_TOLD], more=more)
+
+
+class Packer(Archive):
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        exclude: Sequence[str] = (),
+        ignoring: bool = False,
+        progress: Watcher | None = None,
+    ) -> None:
+        self._exclude = Patterns(exclude)
+        self._ignoring = ignoring
+        super().__init__(directory, progress)
+
+    def _parts(self, things: Things | Sizes) -> Iterator[bytes]:
+        if self._ignoring:
+            with gitignore.listed(self._root) as paths:
+                yield from Listing(things, self._exclude).of(self._root, paths)
+        else:
+            yield from Walk(things, self._exclude).below(self._root)
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:

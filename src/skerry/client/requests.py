@@ -297,12 +297,6 @@ def doctor() -> Request:
     return Request("GET", "/v1/doctor")
 
 
-def refuse_later(repo: object) -> None:
-    """An argument of the frozen surface that this version has no hands for: refused, never ignored."""
-    if repo:
-        raise InvalidRequest("repo: this version does not have it yet", hint="leave repo= out")
-
-
 def with_stdin(request: RunRequest, data: bytes) -> RunRequest:
     return msgspec.structs.replace(request, stdin_base64=data)
 

@@ -140,7 +140,7 @@ class Listing:
         try:
             for path in paths:
                 parts = path.split("/")
-                if not {"", ".", ".."}.isdisjoint(parts):
+                if not {"", ".", ".."}.isdisjoint(parts) or (".git" in path.lower() and _in_git(parts)):
                     self._things.skip(path, "its name leads elsewhere")  # an index can be made by hand
                     continue
                 if self._excluded(parts):
@@ -196,3 +196,8 @@ class Listing:
             yield from self._things.directory(path, found)
         else:
             self._things.skip(path, SPECIAL)
+
+
+def _in_git(parts: list[str]) -> bool:
+    """A git directory has passwords in it."""
+    return any(part.lower() == ".git" for part in parts)

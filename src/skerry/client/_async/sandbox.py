@@ -43,6 +43,7 @@ from skerry.client.description import (
 from skerry.client.egress import secret_values, with_what_is_here
 from skerry.client.outcome import Output, checked, never_opened
 from skerry.client.patience import Rounds
+from skerry.client.repository.source import AnyRepo, Imported, Repo, repo_of
 from skerry.client.responses import SandboxList
 from skerry.errors import Conflict, InvalidRequest, NotFound, ServerUnreachable, SkerryError
 from skerry.types import (
@@ -83,7 +84,7 @@ class AsyncSandbox:
         image: AnyImage = "base",
         *,
         name: str | None = None,
-        repo: object = None,
+        repo: AnyRepo = None,
         env: Mapping[str, str | None] = {},
         labels: Mapping[str, str] = {},
         limits: Limits = Limits(),
@@ -94,14 +95,15 @@ class AsyncSandbox:
         server: str | AsyncClient | None = None,
         on_unknown: backend.Answerer | None = None,
     ) -> None:
-        requests.refuse_later(repo)
         if on_unknown is not None:
             network = asking(network)
         wish = described(image, name, env, labels, limits, network, lifecycle, options)
         self._begin(wish, None, server, secrets, on_unknown)
+        self._repo = repo_of(repo)
         self._described = image if recipe_of(image) is not None else None  # an image that has to be built first
 
     _described: Any
+    _repo: Repo | None
 
     def _begin(
         self,
@@ -126,6 +128,8 @@ class AsyncSandbox:
         self._secrets = secrets
         self._on_unknown = on_unknown
         self._described = None
+        self._repo = None
+        self.imported: Imported | None = None  # what `repo=` brought
 
     @classmethod
     def _of(cls, info: SandboxInfo, client: AsyncClient, *, shared: bool) -> AsyncSandbox:
@@ -142,15 +146,37 @@ class AsyncSandbox:
         wish = await backend.in_thread(with_what_is_here, self._wish, self._secrets)
         if self._described is not None:
             wish = structs.replace(wish, image=await self._build())
+        if self._repo is not None:
+            await self._make_with(self._repo, wish)
+        else:
+            self._info = await self._make_or_build(wish)
+            await self._answer_questions()
+        return self
+
+    async def _make_with(self, repo: Repo, wish: CreateRequest) -> None:
+        from skerry.client._async.importing import AsyncImport  # which most never need
+
+        opened = await AsyncImport.open(repo)
         try:
-            self._info = await self._make(wish)
+            self._info = await self._make_or_build(wish)
+            await self._answer_questions()
+            self.imported = await opened.bring(self)
+        except BaseException as error:
+            if self._info is not None:  # half a repository is none
+                await self._leave(error, hurried=True)
+                self._info = None
+            raise
+        finally:
+            await opened.aclose()
+
+    async def _make_or_build(self, wish: CreateRequest) -> SandboxInfo:
+        try:
+            return await self._make(wish)
         except NotFound as error:
             if not (error.details.get("build") is True and self.client.address.local):
                 raise
             await self.client.images.build(wish.image)
-            self._info = await self._make(wish)
-        await self._answer_questions()
-        return self
+            return await self._make(wish)
 
     async def _build(self) -> str:
         """Its image, which is only described: built, or found to be."""
@@ -231,9 +257,10 @@ class AsyncSandbox:
         finally:
             await self.aclose()
 
-    async def _leave(self, error: BaseException | None) -> None:
+    async def _leave(self, error: BaseException | None, *, hurried: bool = False) -> None:
+        request = requests.delete(self.id)
         try:
-            await self.client.done(requests.delete(self.id))
+            await self.client.done(requests.hurried(request) if hurried else request)
         except NotFound:
             return
         except SkerryError as failure:

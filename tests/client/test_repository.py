@@ -1,0 +1,434 @@
+"""A repository arrives as it is: the same files, the same status, the same history, and git works in it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from client.repositories import begun, commit, copied, fill, git, same, told
+
+from skerry.client.repository.finding import find
+from skerry.client.repository.source import Repo, repo_of
+from skerry.errors import InvalidRequest
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
+    monkeypatch.delenv("GIT_DIR", raising=False)
+    return home
+
+
+@pytest.fixture
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of whoever works inside."""
+    return tmp_path_factory.mktemp("inside")
+
+
+def works(target: Path, empty: Path) -> None:
+    """Commit, branch, rebase."""
+    git(target, "checkout", "-q", "-b", "agent", home=empty)
+    fill(target, agent="1\n")
+    git(target, "add", "agent", home=empty)
+    git(target, "commit", "-qm", "agent", home=empty)
+    git(target, "rebase", "-q", "side", home=empty)
+    git(target, "gc", "-q", home=empty)
+
+
+def test_staged_unstaged_untracked_deleted_and_intended_files_are_told_alike(tmp_path: Path, empty: Path) -> None:
+    source = begun(tmp_path / "source")
+    fill(
+        source,
+        **{"staged": "s", "both": "1", "untracked": "u", "meant": "m", "x.log": "ignored", ".gitignore": "*.log\n"},
+    )
+    git(source, "add", "staged", "both", ".gitignore")
+    fill(source, both="2", a="changed\n")
+    git(source, "add", "-N", "meant")
+    (source / "two.txt").unlink()
+    git(source, "rm", "-q", "--cached", "one.txt")
+    (source / "run").write_text("#!/bin/sh\n")
+    (source / "run").chmod(0o755)
+    (source / "private").write_text("p")
+    (source / "private").chmod(0o600)
+    git(source, "add", "run")
+    (source / "run").chmod(0o644)
+    for name, to in (("in", "a"), ("out", "/etc/passwd"), ("up", "../../.."), ("nowhere", "gone")):
+        (source / name).symlink_to(to)
+    git(source, "add", "in", "out")
+    (source / "binary").write_bytes(bytes(range(256)) * 100)
+    target = tmp_path / "target"
+    review, skipped = copied(source, target)
+    same(source, target, home=empty)
+    assert skipped == {}
+    assert not (target / "x.log").exists()
+    assert os.readlink(target / "up") == "../../.."
+    assert (target / "private").stat().st_mode & 0o777 == 0o600
+    assert review.head == git(source, "rev-parse", "HEAD").strip()
+    git(target, "add", "-A", home=empty)
+    git(target, "commit", "-qm", "all of it", home=empty)
+    works(target, empty)
+
+
+def test_ignored_files_come_on_request(tmp_path: Path, empty: Path) -> None:
+    source = begun(tmp_path / "source")
+    fill(source, **{".gitignore": "*.log\nbuild/\n", "x.log": "1"})
+    (source / "build/deep").mkdir(parents=True)
+    fill(source / "build/deep", out="o")
+    copied(source, tmp_path / "target", ignored=True)
+    assert (tmp_path / "target/build/deep/out").read_text() == "o"
+    assert (tmp_path / "target/x.log").read_text() == "1"
+    same(source, tmp_path / "target", home=empty)
+
+
+def test_names_of_every_kind_arrive(tmp_path: Path, empty: Path) -> None:
+    source = begun(tmp_path / "so\nurce")
+    for name in (
+        b"-n",
+        b"a b",
+        b'q"',
+        b"new\nline",
+        b"\xff\xfe",
+        "é".encode(),
+        "e\u0301".encode(),
+        b"x" * 255,
+        b"CON. ",
+    ):
+        Path(os.fsdecode(os.fsencode(source) + b"/" + name)).write_bytes(name)
+    git(source, "add", "-A")
+    Path(os.fsdecode(os.fsencode(source) + b"/new-\xff")).write_bytes(b"")
+    _, skipped = copied(source, tmp_path / "target")
+    assert skipped == {}
+    same(source, tmp_path / "target", home=empty)
+
+
+def test_a_repository_without_commits_and_an_unborn_branch(tmp_path: Path, empty: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    git(source, "init", "-q", "-b", "first")
+    fill(source, a="1")
+    copied(source, tmp_path / "none")
+    same(source, tmp_path / "none", home=empty)
+    git(source, "add", "a")
+    copied(source, tmp_path / "staged")
+    same(source, tmp_path / "staged", home=empty)
+    git(tmp_path / "staged", "commit", "-qm", "x", home=empty)
+    commit(source)
+    git(source, "checkout", "-q", "--orphan", "unborn")
+    copied(source, tmp_path / "unborn")
+    same(source, tmp_path / "unborn", home=empty)
+
+
+def test_a_detached_head_and_flags_of_the_index(tmp_path: Path, empty: Path) -> None:
+    source = begun(tmp_path / "source")
+    git(source, "checkout", "-q", "--detach", "HEAD~1")
+    git(source, "update-index", "--assume-unchanged", "a")
+    git(source, "update-index", "--skip-worktree", "one.txt")
+    fill(source, **{"a": "not seen", "one.txt": "neither"})
+    copied(source, tmp_path / "target")
+    same(source, tmp_path / "target", home=empty)
+    assert "h a" in told(source)["flags"]
+    assert "S one.txt" in told(source)["flags"]
+    assert (tmp_path / "target/a").read_text() == "not seen"
+
+
+def test_a_merge_and_a_rebase_under_way_can_be_ended_inside(tmp_path: Path, empty: Path) -> None:
+    source = begun(tmp_path / "source")
+    git(source, "checkout", "-q", "side")
+    fill(source, a="other\n")
+    commit(source, "other")
+    git(source, "merge", "-q", "main", code=1)
+    copied(source, tmp_path / "merge")
+    same(source, tmp_path / "merge", home=empty)
+    assert "u UU" in told(source)["status"]
+    fill(tmp_path / "merge", a="both\n")
+    git(tmp_path / "merge", "add", "a", home=empty)
+    git(tmp_path / "merge", "commit", "-q", "--no-edit", home=empty)
+    assert len(git(tmp_path / "merge", "rev-parse", "HEAD^@", home=empty).split()) == 2
+
+    git(source, "merge", "--abort")
+    git(source, "rebase", "-q", "main", code=1)
+    copied(source, tmp_path / "rebase")
+    same(source, tmp_path / "rebase", home=empty)
+    fill(tmp_path / "rebase", a="both\n")
+    git(tmp_path / "rebase", "add", "a", home=empty)
+    git(tmp_path / "rebase", "-c", "core.editor=true", "rebase", "--continue", home=empty)
+    assert git(tmp_path / "rebase", "symbolic-ref", "HEAD", home=empty) == "refs/heads/side\n"
+
+
+def test_submodules_absorbed_or_not_fetched_or_not(tmp_path: Path, empty: Path) -> None:
+    library = begun(tmp_path / "library")
+    source = begun(tmp_path / "source")
+    for name in ("absorbed", "gone"):
+        git(source, "submodule", "add", "-q", str(library), name)
+    git(source, "clone", "-q", str(library), "own")
+    git(source, "submodule", "add", "-q", str(library), "own")
+    commit(source, "modules")
+    git(source, "submodule", "deinit", "-q", "-f", "gone")
+    fill(source / "absorbed", a="changed in it\n", new="n")
+    fill(source / "own", b="committed in it")
+    commit(source / "own", "further")
+    _, skipped = copied(source, tmp_path / "target")
+    assert skipped == {}
+    assert (source / "absorbed/.git").is_file()
+    assert (source / "own/.git").is_dir()
+    assert "S.MU" in told(source)["status"]
+    assert "SC.." in told(source)["status"]
+    same(source, tmp_path / "target", home=empty)
+    for name in ("absorbed", "own"):
+        same(source / name, tmp_path / "target" / name, home=empty)
+    assert list((tmp_path / "target/gone").iterdir()) == []
+
+
+def test_repositories_that_lie_within_and_their_rules(tmp_path: Path, empty: Path) -> None:
+    source = begun(tmp_path / "source")
+    fill(source, **{".gitignore": "*.log\n"})
+    nested = begun(source / "deep/nested")
+    fill(nested, **{"seen.log": "here it is not ignored", "x.o": "o", ".gitignore": "*.o\n"})
+    review, skipped = copied(source, tmp_path / "target")
+    assert skipped == {}
+    same(source, tmp_path / "target", home=empty)
+    same(nested, tmp_path / "target/deep/nested", home=empty)
+    assert (tmp_path / "target/deep/nested/seen.log").exists()
+    rules = dict(review.ignore[1:])
+    assert rules[""] == ("*.log",)
+    assert [lines for place, lines in review.ignore if place == "deep/nested"] == [("!*",), ("*.o",)]
+
+
+def test_shallow_clones_and_alternates_are_whole_inside(tmp_path: Path, empty: Path) -> None:
+    library = begun(tmp_path / "library")
+    shallow, shared = tmp_path / "shallow", tmp_path / "shared"
+    git(tmp_path, "clone", "-q", "--depth=1", f"file://{library}", str(shallow))
+    git(tmp_path, "clone", "-q", "--shared", str(library), str(shared))
+    for source in (shallow, shared):
+        copied(source, tmp_path / f"{source.name}-copy")
+    library.rename(tmp_path / "elsewhere")
+    for source in (shallow, shared):
+        git(tmp_path / f"{source.name}-copy", "fsck", "--strict", home=empty)
+    (tmp_path / "elsewhere").rename(library)
+    for source in (shallow, shared):
+        same(source, tmp_path / f"{source.name}-copy", home=empty)
+    assert git(tmp_path / "shallow-copy", "rev-parse", "--is-shallow-repository") == "true\n"
+
+
+def test_a_partial_clone_stays_one(tmp_path: Path, empty: Path) -> None:
+    library = begun(tmp_path / "library")
+    git(library, "config", "uploadpack.allowFilter", "true")
+    source = tmp_path / "source"
+    git(tmp_path, "clone", "-q", "--filter=blob:none", f"file://{library}", str(source))
+    library.rename(tmp_path / "elsewhere")
+    fill(source, new="staged")
+    git(source, "add", "new")
+    copied(source, tmp_path / "target")
+    same(source, tmp_path / "target", home=empty)
+    assert (tmp_path / "target/a").read_text() == "two\n"
+
+
+def test_a_linked_worktree_brings_its_own_head_and_no_others_index(tmp_path: Path, empty: Path) -> None:
+    library = begun(tmp_path / "library")
+    fill(library, canary="STAGED-ELSEWHERE")
+    git(library, "add", "canary")
+    tree = tmp_path / "tree"
+    git(library, "worktree", "add", "-q", "-b", "linked", str(tree), "side")
+    fill(tree, mine="m")
+    git(tree, "add", "mine")
+    assert (tree / ".git").is_file()
+    copied(tree, tmp_path / "target")
+    same(tree, tmp_path / "target", home=empty)
+    assert (tmp_path / "target/.git").is_dir()
+    blob = git(library, "rev-parse", ":canary").strip()
+    git(tmp_path / "target", "cat-file", "-e", blob, code=1)
+
+
+def test_objects_named_by_sha256(tmp_path: Path, empty: Path) -> None:
+    source = begun(tmp_path / "source", "--object-format=sha256")
+    fill(source, b="b")
+    git(source, "add", "b")
+    review, _ = copied(source, tmp_path / "target")
+    same(source, tmp_path / "target", home=empty)
+    assert len(review.head or "") == 64
+    git(tmp_path / "target", "commit", "-qm", "x", home=empty)
+
+
+@pytest.mark.parametrize("how", ["--cone", "--no-cone"])
+def test_a_sparse_checkout_stays_sparse(tmp_path: Path, empty: Path, how: str) -> None:
+    source = begun(tmp_path / "source")
+    for name in ("in", "out"):
+        (source / name).mkdir()
+        fill(source / name, f="1")
+    commit(source)
+    git(source, "sparse-checkout", "set", how, "in")
+    copied(source, tmp_path / "target")
+    same(source, tmp_path / "target", home=empty)
+    assert (tmp_path / "target/in/f").exists()
+    assert not (tmp_path / "target/out").exists()
+
+
+@pytest.mark.parametrize("setting", ["splitIndex", "untrackedCache"])
+def test_an_index_of_another_form_is_read(tmp_path: Path, empty: Path, setting: str) -> None:
+    source = begun(tmp_path / "source")
+    git(source, "config", f"core.{setting}", "true")
+    git(source, "update-index", "--split-index" if setting == "splitIndex" else "--untracked-cache")
+    fill(source, new="1")
+    git(source, "add", "new")
+    git(source, "status")
+    copied(source, tmp_path / "target")
+    same(source, tmp_path / "target", home=empty)
+    assert b"Location" not in (tmp_path / "target/.git/index").read_bytes()
+    assert not list((tmp_path / "target/.git").glob("sharedindex*"))
+
+
+def test_line_ends_are_compared_as_outside(tmp_path: Path, empty: Path) -> None:
+    source = begun(tmp_path / "source")
+    (source / "dos.txt").write_bytes(b"a\r\nb\r\n")
+    git(source, "config", "core.autocrlf", "true")
+    commit(source)
+    os.utime(source / "dos.txt", (1, 1))
+    copied(source, tmp_path / "target")
+    same(source, tmp_path / "target", home=empty)
+    assert (tmp_path / "target/dos.txt").read_bytes() == b"a\r\nb\r\n"
+
+
+def test_pointers_of_large_files_arrive_as_they_are(tmp_path: Path, empty: Path) -> None:
+    source = begun(tmp_path / "source")
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 12345\n"
+    fill(source, **{"model.bin": pointer, ".gitattributes": "*.bin filter=lfs diff=lfs merge=lfs -text\n"})
+    commit(source)
+    copied(source, tmp_path / "target")
+    same(source, tmp_path / "target", home=empty)
+    assert (tmp_path / "target/model.bin").read_text() == pointer
+
+
+def test_a_very_large_file_takes_little_memory(tmp_path: Path) -> None:
+    source = begun(tmp_path / "source")
+    with (source / "sparse").open("wb") as file:
+        file.truncate(300 << 20)
+    script = (
+        "import sys, resource, os\n"
+        "from skerry.client.repository.copying import RepositoryCopy\n"
+        "from skerry.client.repository.finding import find\n"
+        "copy = RepositoryCopy(find(sys.argv[1]))\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "total = sum(map(len, copy))\n"
+        "print(total, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, source], capture_output=True, check=True, env={**os.environ})
+    total, grown = map(int, done.stdout.split())
+    assert total > 300 << 20
+    assert grown < 20_000
+
+
+def test_a_file_that_shrinks_while_it_is_read_ends_it_and_says_so(tmp_path: Path) -> None:
+    from skerry.client.repository.copying import RepositoryCopy
+
+    source = begun(tmp_path / "source")
+    (source / "zz").write_bytes(b"x" * 3_000_000)
+    pieces = iter(RepositoryCopy(find(source)))
+    next(pieces)
+    os.truncate(source / "zz", 1000)
+    with pytest.raises(InvalidRequest, match="zz: it became shorter"):
+        list(pieces)
+
+
+def test_a_file_that_grows_is_taken_as_long_as_it_was_and_one_that_vanishes_is_left_out(tmp_path: Path) -> None:
+    from skerry.client.repository.copying import RepositoryCopy
+
+    source = begun(tmp_path / "source")
+    (source / "mm").write_bytes(b"x" * 3_000_000)
+    fill(source, zz="1")
+    copy = RepositoryCopy(find(source))
+    pieces = iter(copy)
+    out = next(pieces)
+    with (source / "mm").open("ab") as file:
+        file.write(b"more")
+    (source / "zz").unlink()
+    (tmp_path / "target").mkdir()
+    subprocess.run(["tar", "-x", "-C", tmp_path / "target"], input=out + b"".join(pieces), check=True)
+    assert (tmp_path / "target/mm").stat().st_size == 3_000_000
+    assert not (tmp_path / "target/zz").exists()
+
+
+def test_what_can_not_be_read_is_left_out_and_told(tmp_path: Path) -> None:
+    source = begun(tmp_path / "source")
+    os.mkfifo(source / "pipe")
+    fill(source, locked="x")
+    subprocess.run(["git", "-C", source, "add", "locked"], check=True)
+    (source / "locked").unlink()
+    os.mkfifo(source / "locked")
+    _, skipped = copied(source, tmp_path / "target")
+    assert set(skipped) == {"locked"}
+
+
+def test_a_directory_below_means_the_whole_repository_unless_git_ignores_it(tmp_path: Path) -> None:
+    source = begun(tmp_path / "source")
+    (source / "sub").mkdir()
+    (source / "apart").mkdir()
+    fill(source, **{".gitignore": "apart/\n"})
+    place = find(source / "sub")
+    assert (place.top, place.given) == (str(source), str(source / "sub"))
+    assert find(source / "apart").git_dir is None
+    assert find(source / "apart").top == str(source / "apart")
+
+
+def test_a_directory_that_is_no_repository_comes_with_its_files_and_its_rules(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "node_modules/x").mkdir(parents=True)
+    fill(source, **{"a": "1", ".gitignore": "node_modules/\n"})
+    fill(source / "node_modules/x", b="2")
+    review, _ = copied(source, tmp_path / "target")
+    assert sorted(path.name for path in (tmp_path / "target").iterdir()) == [".gitignore", "a"]
+    assert review.head is None
+    assert ("", ("node_modules/",)) in review.ignore
+
+
+def test_what_is_no_place_to_begin_with_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(tmp_path / "source")
+    git(tmp_path, "clone", "-q", "--bare", "source", "bare.git")
+    for bare in ("bare.git", "bare.git/refs", "source/.git"):
+        with pytest.raises(InvalidRequest, match="bare repository"):
+            find(tmp_path / bare)
+    with pytest.raises(InvalidRequest, match="no directory"):
+        find(tmp_path / "missing")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/.git").write_text("gitdir: /nonexistent\n")
+    with pytest.raises(InvalidRequest, match="not a git repository"):
+        find(tmp_path / "broken")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InvalidRequest, match="there is no git on this host") as caught:
+        find(tmp_path / "source")
+    assert caught.value.hint
+
+
+def test_rules_of_the_user_of_the_repository_and_of_its_directories(tmp_path: Path, home: Path, empty: Path) -> None:
+    source = begun(tmp_path / "source")
+    (home / ".gitconfig").write_text("[core]\n\texcludesFile = ~/mine\n")
+    (home / "mine").write_text("*.swp\n")
+    (source / ".git/info/exclude").write_text("# a comment\nsecret.txt\n")
+    (source / "sub").mkdir()
+    fill(source / "sub", **{".gitignore": "/gen\r\n\n!keep\n"})
+    fill(source, **{".gitignore": "*.o\n", "kept.o": "1", "x.swp": "2", "secret.txt": "3"})
+    git(source, "add", "-f", "kept.o")
+    review, _ = copied(source, tmp_path / "target")
+    assert review.ignore[0][1][-2:] == ("*.swp", "secret.txt")
+    assert review.ignore[1:] == (("", ("*.o",)), ("sub", ("/gen", "!keep")))
+    assert review.tracked == ("kept.o",)
+    assert not (tmp_path / "target/x.swp").exists()
+    assert not (tmp_path / "target/secret.txt").exists()
+    fill(tmp_path / "target", **{"y.swp": "new"})
+    assert "y.swp" not in git(tmp_path / "target", "status", "--porcelain", home=empty)
+
+
+def test_a_source_is_a_directory_or_a_url(tmp_path: Path) -> None:
+    assert repo_of(None) is None
+    assert repo_of(tmp_path) == Repo(tmp_path)
+    for url in ("https://example.com/x.git", "ssh://git@example.com/x", "git@example.com:team/x.git"):
+        assert Repo(url).url == url
+    for path in (".", "a:b", "/x", "team@x/y"):
+        assert Repo(path).url is None
+    for wrong in ("", "ext::sh -c id", "file:///etc", "ftp://x/y", 5, ["x"]):
+        with pytest.raises(InvalidRequest):
+            repo_of(wrong)

@@ -1,0 +1,87 @@
+"""A repository in a real sandbox: what git says outside, it says inside, and the agent's git works."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from client.repositories import begun, commit, fill, fingerprint, git
+from serving import Server
+
+from skerry import AsyncSandbox, Client, Repo, Sandbox
+from skerry.errors import InvalidRequest, SkerryError
+from skerry.types import Progress
+
+STATUS = ("status", "--porcelain=v2", "--branch", "--untracked-files=all")
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.address) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = begun(tmp_path_factory.mktemp("host") / "source")
+    library = begun(source.parent / "library")
+    git(source, "submodule", "add", "-q", str(library), "module")
+    commit(source, "module")
+    fill(source, a="changed\n", new="n", staged="s", **{"x.log": "not seen", ".gitignore": "*.log\n"})
+    git(source, "add", "staged")
+    (source / "run").write_text("#!/bin/sh\n")
+    (source / "run").chmod(0o755)
+    (source / "link").symlink_to("/etc/hostname")
+    (source / os.fsdecode(b"odd\xff\n")).write_bytes(b"\0\xff")
+    fill(source / "module", a="in it\n")
+    with (source / "large").open("wb") as file:
+        file.truncate(40 << 20)
+    return source
+
+
+def test_a_copy_is_as_the_original_and_git_works_in_it(client: Client, source: Path) -> None:
+    before, seen = dict(fingerprint(source)), list[Progress]()
+    with Sandbox(repo=Repo(source, progress=seen.append), server=client) as sandbox:
+        assert dict(fingerprint(source)) == before
+        assert sandbox.imported is not None
+        assert sandbox.imported.moved is not None
+        assert (sandbox.imported.moved.skipped, sandbox.imported.repositories) == ((), 2)
+        assert {one.stage for one in seen} == {"pack", "upload"}
+        assert seen[-1].done == seen[-1].total > 40 << 20
+        for words in (STATUS, ("log", "--all", "--oneline", "--decorate=full"), ("ls-files", "--stage")):
+            inside = sandbox.run(["git", *words], check=True).stdout_bytes
+            assert inside == os.fsencode(git(source, *words)), words
+        sandbox.run("git fsck --strict && git -C module fsck --strict", check=True)
+        owned = sandbox.run("find . ! -user user | head", check=True)
+        assert owned.stdout == ""
+        sandbox.run("git config --global user.name a && git config --global user.email a@a && git stash -q", check=True)
+        sandbox.run("git checkout -q -b agent side && touch w && git add w && git commit -qm w", check=True)
+        sandbox.run("git rebase -q main && git gc -q", check=True)
+        assert sandbox.run("stat -c %a run; stat -c %s large; readlink link").stdout == "755\n41943040\n/etc/hostname\n"
+    assert dict(fingerprint(source)) == before
+
+
+def test_the_async_client_brings_it_too_and_an_image_s_own_repository_makes_room(server: Server, source: Path) -> None:
+    async def drive() -> str:
+        async with AsyncSandbox(repo=source / "module", server=server.address) as sandbox:
+            return (await sandbox.run("git log --oneline | wc -l; cat a", check=True)).stdout
+
+    assert asyncio.run(drive()) == "2\nin it\n"
+
+
+def test_what_can_not_be_copied_makes_no_sandbox(client: Client, source: Path, tmp_path: Path) -> None:
+    there = {sandbox.id for sandbox in Sandbox.list(server=client)}
+    with pytest.raises(InvalidRequest, match="no directory"):
+        Sandbox.create(repo=tmp_path / "missing", server=client)
+    broken = begun(tmp_path / "broken")
+    for path in (broken / ".git/objects").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    with pytest.raises(SkerryError, match="repo: "):
+        Sandbox.create(name="half", repo=broken, server=client)
+    with pytest.raises(SkerryError, match="can't be reached"):
+        Sandbox.create(name="half", repo="https://git.example.com/x.git", server=client)
+    assert {sandbox.id for sandbox in Sandbox.list(server=client)} == there
