@@ -62,3 +62,12 @@ async def test_everybody_inside_may_read_it(room: Room) -> None:
     await room.keeper.put_own("MINE\n", {"presets/pip/pip.conf": b"x"})
     _, out, _ = await room.run("stat -c %a /run/skerry/ca.pem /run/skerry/presets /run/skerry/presets/pip/pip.conf")
     assert out == b"644\n755\n644\n"
+
+
+async def test_what_a_review_rejected_stands_there_whatever_else_comes_and_goes(room: Room) -> None:
+    await room.keeper.put_review(b'{"rejected":[]}')
+    await room.keeper.put_own("", {"truststore.p12": b"\0"})
+    await room.keeper.put_own("", {})
+    assert await text(room, "/run/skerry/review.json") == '{"rejected":[]}'
+    await room.keeper.put_review(b"{}")
+    assert await text(room, "/run/skerry/review.json") == "{}"

@@ -36,6 +36,8 @@ func (k *keeper) handle(c *wire.Conn, q *wire.Request) {
 		k.waitForPort(c, q)
 	case "PUT /v1/own":
 		k.putOwn(c, q)
+	case "PUT /v1/own/review":
+		k.putReview(c, q)
 	case "POST /v1/shutdown":
 		k.shutdown(c, q)
 	case "PUT /v1/track":
@@ -67,7 +69,19 @@ func (k *keeper) putOwn(c *wire.Conn, q *wire.Request) {
 	if !decode(c, q, content) {
 		return
 	}
-	err := k.own.Put(content)
+	putAnswer(c, k.own.Put(content))
+}
+
+func (k *keeper) putReview(c *wire.Conn, q *wire.Request) {
+	body := struct {
+		Content []byte `json:"content"`
+	}{}
+	if decode(c, q, &body) {
+		putAnswer(c, k.own.PutReview(body.Content))
+	}
+}
+
+func putAnswer(c *wire.Conn, err error) {
 	switch {
 	case err == nil:
 		c.JSON(200, struct{}{})

@@ -1,5 +1,5 @@
-// Package own writes what the host puts below /run/skerry: certificates to trust, and the set-up that presets carry. It
-// is memory, new at every start, and in no layer.
+// Package own writes what the host puts below /run/skerry: certificates to trust, the set-up that presets carry, and what
+// a review rejected. It is memory, new at every start, and in no layer.
 package own
 
 import (
@@ -18,6 +18,7 @@ const (
 	// Dir is where all of it stands.
 	Dir       = "/run/skerry"
 	bundle    = "ca.pem"
+	review    = "review.json"
 	maxBundle = 2 << 20
 )
 
@@ -60,6 +61,13 @@ func (p *Place) Put(c *Content) error {
 		files[bundle] = []byte(imageBundle() + c.Certificates)
 	}
 	return disk.Do(func() error { return p.write(files) })
+}
+
+// PutReview makes review.json hold this. It is no part of Put, which may come before it or after.
+func (p *Place) PutReview(data []byte) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return disk.Do(func() error { return replace(filepath.Join(Dir, review), data) })
 }
 
 func (p *Place) write(files map[string][]byte) error {

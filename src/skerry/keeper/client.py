@@ -200,6 +200,10 @@ class Keeper:
         body = {"certificates": certificates, "files": dict(files)}
         await self._channel.call(_nothing, "PUT", "/v1/own", body=body)
 
+    async def put_review(self, content: bytes) -> None:
+        """/run/skerry/review.json: what was rejected, for who works inside."""
+        await self._channel.call(_nothing, "PUT", "/v1/own/review", body={"content": content})
+
     async def shutdown(self, grace_s: float = 2.0) -> None:
         """TERM to all, then, after the grace, the end of the sandbox."""
         await self._channel.call(_nothing, "POST", "/v1/shutdown", body={"grace_s": grace_s})
