@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -69,15 +69,25 @@ class Changed:
         self, key: bytes, delta: Delta, decisions: Sequence[Decision], sides: Sides, *, large: bool = False
     ) -> None:
         self.delta = delta
-        self.decisions = tuple(decisions)
         self.base, self.tip = lines.split(sides.old), lines.split(sides.new)
         self.atoms = checked(sides.atoms, self.base, self.tip)
         self.whole_kinds, self.is_text = _shape(delta, large)
+        self._key = key
+        self._risk = {*risk.of_path(delta.path), *(risk.of_path(delta.old_path) if delta.old_path else ())}
+        self._decide(decisions)
+
+    def again(self, decisions: Sequence[Decision]) -> Changed:
+        """The same change, with these decisions."""
+        other = copy.copy(self)
+        other._decide(decisions)
+        return other
+
+    def _decide(self, decisions: Sequence[Decision]) -> None:
+        self.decisions = tuple(decisions)
         self.pieces = carry(self.decisions, self.base, self.tip, self.atoms) if self.is_text else []
         self._marks: dict[Piece, Mark] = {}
-        self._key = key
+        self._turns = {piece: number for number, piece in enumerate(self.pieces)}
         self._equal: Counter[bytes] = Counter()
-        self._risk = {*risk.of_path(delta.path), *(risk.of_path(delta.old_path) if delta.old_path else ())}
         self.units = (*map(self._whole_unit, self.whole_kinds), *map(self._text_unit, self._groups()))
 
     # -- what there is ------------------------------------------------------------------------------------------------
@@ -194,10 +204,6 @@ class Changed:
 
     def _turned(self, piece: Piece) -> Mark:
         return msgspec.structs.replace(self.mark(piece), turn=self._turns[piece])
-
-    @cached_property
-    def _turns(self) -> dict[Piece, int]:
-        return {piece: number for number, piece in enumerate(self.pieces)}
 
 
 class _Spans:

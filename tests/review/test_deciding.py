@@ -1,0 +1,324 @@
+"""Deciding about what a ledger has, landing it, taking it back."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+from review.changing import mutated, text
+from review.ledgers import begun, contents, put, said, sound
+
+from skerry.errors import Conflict, InvalidRequest
+from skerry.review.deciding import Outcome, decide
+from skerry.review.hunks import Changed, Unit
+from skerry.review.ledger import Drop, Ledger, Put
+from skerry.review.offers import Offer, decode_offer, landed, offered, taken_back
+from skerry.review.origins import origins
+from skerry.review.survey import Ground, below, listed, survey
+from skerry.types import DecideRequest
+
+KEY = b"k" * 16
+
+
+class Desk:
+    """A review, as a server keeps one."""
+
+    def __init__(self, ledger: Ledger, large: frozenset[str] = frozenset()) -> None:
+        self.ledger = ledger
+        self.decided: dict[bytes, bytes] = {}
+        self.large = large
+
+    @property
+    def ground(self) -> Ground:
+        return Ground(self.ledger, self.ledger.base, self.ledger.tip, KEY, self.decided, self.large)
+
+    def files(self) -> dict[bytes, Changed]:
+        return {changed.delta.path: changed for changed in survey(self.ground)}
+
+    def units(self) -> list[Unit]:
+        return [unit for changed in self.files().values() for unit in changed.units]
+
+    def states(self) -> list[str]:
+        return [unit.state for unit in self.units()]
+
+    def decide(self, known: bool = False, **request: object) -> Outcome:
+        where = listed(survey(self.ground)) if known else {}
+        outcome = decide(self.ground, DecideRequest(**request), where, 1.0)  # type: ignore[arg-type]
+        self.keep(outcome.decided)
+        return outcome
+
+    def keep(self, decided: dict[bytes, bytes]) -> None:
+        self.decided = {path: body for path, body in {**self.decided, **decided}.items() if body}
+
+    def offer(self, *paths: bytes) -> Offer:
+        offer = offered(self.ground, below(paths))
+        return decode_offer(msgspec.msgpack.encode(offer))
+
+    def land(self, offer: Offer) -> None:
+        self.keep(landed(self.ground, offer, said("", kind="applied"))[1])
+
+    def take_back(self, offer: Offer) -> None:
+        self.keep(taken_back(self.ground, offer, said("", kind="unapplied"))[1])
+
+    def base(self) -> dict[bytes, tuple[str, bytes]]:
+        return contents(self.ledger, self.ledger.base)
+
+    def tip(self) -> dict[bytes, tuple[str, bytes]]:
+        return contents(self.ledger, self.ledger.tip)
+
+
+def lines(count: int, **others: str) -> bytes:
+    changed = {int(name[1:]): line for name, line in others.items()}
+    return "".join(f"{changed.get(n, f'line {n}')}\n" for n in range(count)).encode()
+
+
+def a_desk(place: Path, before: bytes, after: bytes, path: bytes = b"app.py") -> Desk:
+    ledger = begun(place, put(path, before))
+    ledger.commit(said("edit"), [put(path, after)])
+    return Desk(ledger)
+
+
+def test_only_accepted_hunks_land_and_the_rest_stays_as_it_was_decided(tmp_path: Path) -> None:
+    desk = a_desk(tmp_path, lines(60), lines(60, n5="five", n30="thirty", n50="fifty"))
+    first, second, third = desk.units()
+    desk.decide(accept=(first.id,), reject=(third.id,), reason="not that", known=True)
+    assert desk.states() == ["accepted", "open", "rejected"]
+    offer = desk.offer()
+    assert [file.hunks for file in offer.files] == [(first.id,)]
+    desk.land(offer)
+    assert desk.base() == {b"app.py": ("100644", lines(60, n5="five"))}
+    assert [(unit.state, unit.decision and unit.decision.reason) for unit in desk.units()] == [
+        ("open", None), ("rejected", "not that"),
+    ]  # fmt: skip
+    desk.land(offer)
+    assert desk.states() == ["open", "rejected"]
+    desk.take_back(offer)
+    assert desk.base() == {b"app.py": ("100644", lines(60))}
+    assert desk.states() == ["accepted", "open", "rejected"]
+    assert [unit.id for unit in desk.units()] == [first.id, second.id, third.id]
+    desk.take_back(offer)
+    assert desk.states() == ["accepted", "open", "rejected"]
+    assert sound(desk.ledger)
+
+
+def test_a_hunk_that_changed_meanwhile_is_a_conflict_and_nothing_is_decided(tmp_path: Path) -> None:
+    desk = a_desk(tmp_path, lines(60), lines(60, n5="five", n30="thirty"))
+    first, second = desk.units()
+    desk.ledger.commit(said("again"), [put(b"app.py", lines(60, n5="FIVE", n30="thirty"))])
+    with pytest.raises(Conflict, match=first.id) as caught:
+        desk.decide(accept=(second.id, first.id))
+    assert caught.value.details == {"hunks": [first.id]}
+    assert desk.states() == ["open", "open"]
+    desk.decide(accept=(second.id,))
+    assert desk.states() == ["open", "accepted"]
+
+
+def test_what_is_flagged_is_accepted_by_its_id_alone(tmp_path: Path) -> None:
+    ledger = begun(tmp_path, put(b"src/a.py"), put(b"Makefile", b"all:\n"))
+    ledger.commit(said(), [put(b"src/a.py", b"1\n"), put(b"Makefile", b"all: evil\n"), put(b"src/run", b"#!", "100755"),
+                           put(b"src/link", b"/etc", "120000")])  # fmt: skip
+    desk = Desk(ledger)
+    outcome = desk.decide(do="accept", all=True)
+    assert {changed.delta.path for changed, _ in outcome.held_back} == {b"Makefile", b"src/run", b"src/link"}
+    assert desk.files()[b"src/a.py"].units[0].state == "accepted"
+    assert sorted(desk.states()) == ["accepted", "open", "open", "open"]
+    [flagged] = desk.files()[b"Makefile"].units
+    desk.decide(accept=(flagged.id,))
+    assert desk.files()[b"Makefile"].units[0].state == "accepted"
+    desk.decide(do="reject", paths=("src",))
+    assert [changed.units[0].state for changed in desk.files().values()] == [
+        "accepted", "accepted", "rejected", "rejected",
+    ]  # fmt: skip
+    desk.decide(do="reopen", all=True)
+    assert set(desk.states()) == {"open"}
+
+
+def test_a_sweep_does_not_take_what_its_caller_has_not_seen(tmp_path: Path) -> None:
+    ledger = begun(tmp_path, put(b"a"), put(b"b"))
+    seen = ledger.commit(said(), [put(b"a", b"1\n"), put(b"b", b"1\n")])
+    ledger.commit(said(), [put(b"b", b"2\n")])
+    desk = Desk(ledger)
+    with pytest.raises(Conflict, match="b changed"):
+        desk.decide(do="accept", all=True, tip=seen)
+    desk.decide(do="accept", paths=("a",), tip=seen)
+    assert desk.states() == ["accepted", "open"]
+    with pytest.raises(InvalidRequest):
+        desk.decide(do="accept", all=True, tip="f" * 40)
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"edit": {"ID": "x"}, "accept": ("ID",)},
+        {"accept": ("ID",), "reject": ("ID",)},
+        {"split": ("ID",)},
+    ],
+)
+def test_what_can_t_be_done_to_a_hunk_is_refused(tmp_path: Path, wish: dict[str, object]) -> None:
+    desk = a_desk(tmp_path, lines(5), lines(5, n2="x"))
+    [unit] = desk.units()
+    named = msgspec.json.decode(msgspec.json.encode(wish).replace(b"ID", unit.id.encode()))
+    with pytest.raises(InvalidRequest):
+        desk.decide(**{key: tuple(v) if isinstance(v, list) else v for key, v in named.items()})
+    assert desk.states() == ["open"]
+
+
+@pytest.mark.parametrize("mode", ["120000", "binary", "latin"])
+def test_what_is_no_text_is_not_edited(tmp_path: Path, mode: str) -> None:
+    data = {"120000": b"to", "binary": b"\0", "latin": b"\xe4\n"}[mode]
+    ledger = begun(tmp_path, put(b"x"))
+    ledger.commit(said(), [Put(b"x", mode if mode == "120000" else "100644", data)])
+    desk = Desk(ledger)
+    with pytest.raises(InvalidRequest, match="can't be edited"):
+        desk.decide(edit={desk.units()[0].id: "new\n"})
+
+
+def test_an_edited_hunk_lands_as_edited_and_what_is_inside_is_thereby_rejected(tmp_path: Path) -> None:
+    desk = a_desk(tmp_path, lines(60), lines(60, n5="five", n7="seven", n30="thirty"))
+    first, second = desk.units()
+    desk.decide(edit={first.id: "mine\nline 6\nours"}, accept=(second.id,))
+    assert [unit.edited for unit in desk.units()] == [b"mine\nline 6\nours\n", None]
+    offer = desk.offer()
+    desk.land(offer)
+    expected = lines(60, n5="mine", n7="ours", n30="thirty")
+    assert desk.base() == {b"app.py": ("100644", expected)}
+    assert set(desk.states()) == {"rejected"}
+    [unit, *_] = desk.units()
+    assert unit.decision is not None
+    assert "mine" in (unit.decision.reason or "")
+    desk.take_back(offer)
+    assert desk.base() == {b"app.py": ("100644", lines(60))}
+    assert [unit.edited for unit in desk.units()] == [b"mine\nline 6\nours\n", None]
+
+
+def test_an_edited_new_file_lands_as_edited(tmp_path: Path) -> None:
+    ledger = begun(tmp_path, put(b"a"))
+    ledger.commit(said(), [put(b"new", b"one\ntwo\n")])
+    desk = Desk(ledger)
+    desk.decide(edit={desk.units()[0].id: "one"})
+    desk.land(desk.offer())
+    assert desk.base()[b"new"] == ("100644", b"one")
+    assert desk.states() == ["rejected"]
+
+
+def test_files_as_a_whole_land_as_a_whole(tmp_path: Path) -> None:
+    body = lines(30)
+    ledger = begun(
+        tmp_path, put(b"gone", b"x\n"), put(b"old name", body), put(b"tool", b"t\n"), put(b"bin", b"\0a"),
+        put(b"becomes a link", b"f\n"), put(b"big", b"pointer 1\n"), put(b"dir/file", b"x\n"),
+    )  # fmt: skip
+    ledger.commit(
+        said(),
+        [
+            Drop(b"gone"), Drop(b"old name"), put(b"new name", lines(30, n3="x")), put(b"tool", b"T\n", "100755"),
+            put(b"bin", b"\0b"), put(b"becomes a link", b"tool", "120000"), put(b"big", b"pointer 2\n"),
+            put(b"empty", b""), Drop(b"dir"), put(b"dir", b"now a file\n"),
+        ],
+    )  # fmt: skip
+    large = frozenset(delta.new_oid or "" for delta in ledger.deltas(ledger.base, ledger.tip) if delta.path == b"big")
+    desk = Desk(ledger, large)
+    kinds = {path: [unit.kind for unit in changed.units] for path, changed in desk.files().items()}
+    assert kinds == {
+        b"becomes a link": ["link"], b"big": ["large"], b"bin": ["binary"], b"dir": ["added"], b"dir/file": ["deleted"],
+        b"empty": ["added"], b"gone": ["deleted"], b"new name": ["renamed"], b"tool": ["mode", "text"],
+    }  # fmt: skip
+    desk.decide(accept=tuple(unit.id for unit in desk.units()))
+    offer = desk.offer()
+    desk.land(offer)
+    assert desk.base() == desk.tip()
+    assert desk.units() == []
+    desk.take_back(offer)
+    assert set(desk.states()) == {"accepted"}
+    before = contents(ledger, ledger.history(limit=100)[0].commit)
+    assert desk.base() == before
+    assert sound(ledger)
+
+
+def test_what_somebody_else_applied_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
+    desk = a_desk(tmp_path, lines(60), lines(60, n5="five", n50="fifty"))
+    first, second = desk.units()
+    desk.decide(accept=(first.id,))
+    one = desk.offer()
+    desk.decide(reopen=(first.id,), accept=(second.id,))
+    other = desk.offer()
+    desk.land(one)
+    desk.land(other)
+    assert desk.base() == {b"app.py": ("100644", lines(60, n5="five"))}
+    with pytest.raises(Conflict, match=r"app\.py"):
+        desk.take_back(other)
+
+
+def test_paths_choose_files_and_directories_and_no_neighbours(tmp_path: Path) -> None:
+    names = [b"src", b"srcs/x", b"a/src", b"src2"]
+    ledger = begun(tmp_path)
+    ledger.commit(said(), [put(name) for name in names])
+    desk = Desk(ledger)
+    assert [one.delta.path for one in survey(desk.ground, below([b"src", b"srcs"]))] == [b"src", b"srcs/x"]
+    assert len(list(survey(desk.ground, below([])))) == 4
+
+
+def test_where_a_hunk_came_from_is_told_by_line(tmp_path: Path) -> None:
+    ledger = begun(tmp_path, put(b"app.py", lines(60)), put(b"other", b"x\n"))
+    one = ledger.commit(said("first"), [put(b"app.py", lines(60, n5="five"))])
+    ledger.commit(said("elsewhere"), [put(b"other", b"y\n")])
+    two = ledger.commit(said("second"), [put(b"app.py", b"top\n" + lines(60, n5="five", n40="forty"))])
+    three = ledger.commit(said("third"), [put(b"app.py", b"top\n" + lines(60, n5="five", n40="forty\nmore"))])
+    removed = ledger.commit(said("cut"), [put(b"app.py", b"top\n" + lines(58, n5="five", n40="forty\nmore"))])
+    desk = Desk(ledger)
+    changed = desk.files()[b"app.py"]
+    told = [[entry.commit for entry in origins(ledger, changed, unit)] for unit in changed.units]
+    assert told == [[two], [one], [two, three], [removed]] or told == [[one, two], [two, three], [removed]]
+    [whole] = desk.files()[b"other"].units
+    assert [entry.command for entry in origins(ledger, desk.files()[b"other"], whole)] == ["elsewhere"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_reviews_land_piece_by_piece_and_end_at_the_tip(seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    names = [b"a", b"b/c", b"d"]
+    texts = {name: text(chance) for name in names}
+    ledger = begun(tmp_path, *(put(name, data) for name, data in texts.items()))
+    desk = Desk(ledger)
+    first = desk.base()
+    done: list[Offer] = []
+    for _ in range(4):
+        for name in chance.sample(names, 2):
+            texts[name] = mutated(chance, texts[name])
+        ledger.commit(said(), [put(name, data) for name, data in texts.items()])
+        said_of: dict[str, list[str]] = {"accept": [], "reject": [], "reopen": []}
+        for unit in desk.units():
+            said_of[chance.choice(list(said_of))].append(unit.id)
+        desk.decide(**said_of)
+        offer = desk.offer()
+        before = desk.base()
+        desk.land(offer)
+        for file in offer.files:
+            assert desk.base()[file.path][0] == "100644"
+        untouched = {name for name in names if name not in {file.path for file in offer.files}}
+        assert all(desk.base()[name] == before[name] for name in untouched)
+        assert "accepted" not in desk.states()
+        if offer.files and chance.random() < 0.3:
+            desk.take_back(offer)
+            assert desk.base() == before
+        elif offer.files:
+            done.append(offer)
+    desk.decide(do="reopen", all=True)
+    desk.decide(accept=tuple(unit.id for unit in desk.units()))
+    last = desk.offer()
+    desk.land(last)
+    assert desk.base() == desk.tip()
+    assert desk.units() == []
+    for offer in [last, *reversed(done)]:
+        desk.take_back(offer)
+    assert desk.base() == first
+
+
+def test_a_file_of_200_000_lines_lands_to_the_byte(tmp_path: Path) -> None:
+    before = b"".join(b"line %d\n" % n for n in range(200_000))
+    after = b"".join(b"line %d%s\n" % (n, b"" if n % 20 else b" x") for n in range(200_000))
+    desk = a_desk(tmp_path, before, after)
+    desk.decide(do="accept", all=True)
+    desk.land(desk.offer())
+    assert desk.base() == desk.tip()
