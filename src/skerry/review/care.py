@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from skerry.errors import Conflict
-from skerry.review import packs, reading
+from skerry.review import differing, packs
 from skerry.review.git import Git
 
 MANY: Final = 40  # packs: joined when somebody has time
@@ -67,7 +67,7 @@ def sweep(place: Path) -> None:
     """With both locks held: nobody makes anything now."""
     for path in place.glob(f"{packs.SCRATCH}*"):
         shutil.rmtree(path, ignore_errors=True)
-    for path in place.glob(f"{reading.SCRATCH}*"):
+    for path in place.glob(f"{differing.SCRATCH}*"):
         with suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime > _OLD_READER:
                 shutil.rmtree(path, ignore_errors=True)

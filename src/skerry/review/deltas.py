@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal
 
+Pair = tuple[str | None, str | None]
+"""A content before and after."""
+Counts = tuple[int, int] | None
+"""Lines added and removed; None: binary."""
 _KINDS: Final = {"A": "added", "D": "deleted", "M": "modified", "T": "modified", "R": "renamed"}
 _NONE: Final = "000000"
 
@@ -13,7 +17,8 @@ _NONE: Final = "000000"
 @dataclass(frozen=True, kw_only=True)
 class Delta:
     """One path. Modes as git has them, None: not there. `added`, `removed`: lines; of a `binary` one, None. A file
-    that became a link is `modified`, with another mode."""
+    that became a link is `modified`, with another mode. `binary`: not to be had as lines, also because comparing them
+    would take too long."""
 
     path: bytes
     kind: Literal["added", "modified", "deleted", "renamed"]
@@ -28,29 +33,40 @@ class Delta:
     removed: int | None = None
     binary: bool = False
 
+    @property
+    def pair(self) -> Pair:
+        return self.old_oid, self.new_oid
+
 
 def parsed(out: bytes) -> list[Delta]:
-    """Of `diff-tree -r -z --raw --numstat`: first all raw records, then the counts, in the same order."""
+    """Of `diff-tree -r -z --raw`, with neither lines nor sizes."""
     fields = iter(out.split(b"\0"))
+    return [_raw(one, fields) for one in fields if one]
+
+
+def logged(out: bytes, mark: bytes) -> Iterator[tuple[bytes, bytes, list[Delta]]]:
+    """Of `log -z --raw` whose format is the mark, a commit and its message, with a NUL before and after each."""
+    fields = iter(out.split(b"\0"))
+    commit = message = b""
     deltas: list[Delta] = []
-    counts: list[tuple[int | None, int | None]] = []
-    for one in fields:
-        if one.startswith(b":"):
+    for one in map(bytes.strip, fields):
+        if one == mark:
+            if commit:
+                yield commit, message, deltas
+            commit, message, deltas = next(fields), next(fields), []
+        elif one.startswith(b":"):
             deltas.append(_raw(one, fields))
-        elif one:
-            counts.append(_counted(one, fields))
-    if len(counts) != len(deltas):
-        raise ValueError(f"{len(deltas)} paths, {len(counts)} counts")
-    return [
-        replace(delta, added=added, removed=removed, binary=added is None)
-        for delta, (added, removed) in zip(deltas, counts, strict=True)
-    ]
+    if commit:
+        yield commit, message, deltas
 
 
-def sized(deltas: list[Delta], sizes: dict[str, int]) -> list[Delta]:
-    return [
-        replace(one, old_size=sizes.get(one.old_oid or ""), new_size=sizes.get(one.new_oid or "")) for one in deltas
-    ]
+def counted(out: bytes) -> dict[int, Counts]:
+    """Of `--numstat -z`, with numbers for names; None: binary."""
+    found: dict[int, Counts] = {}
+    for record in out.split(b"\0")[:-1]:
+        added, removed, name = record.split(b"\t", 2)
+        found[int(name)] = None if added == b"-" else (int(added), int(removed))
+    return found
 
 
 def _raw(record: bytes, fields: Iterator[bytes]) -> Delta:
@@ -66,10 +82,3 @@ def _raw(record: bytes, fields: Iterator[bytes]) -> Delta:
         old_oid=None if old_mode == _NONE else old,
         new_oid=None if new_mode == _NONE else new,
     )
-
-
-def _counted(record: bytes, fields: Iterator[bytes]) -> tuple[int | None, int | None]:
-    added, removed, path = record.split(b"\t", 2)
-    if not path:  # renamed: both names follow
-        next(fields), next(fields)
-    return (None, None) if added == b"-" else (int(added), int(removed))

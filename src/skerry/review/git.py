@@ -50,9 +50,11 @@ DIFF: Final = ("--no-textconv", "--no-ext-diff", "--no-color", "--submodule=shor
 
 
 class GitFailed(SkerryError):
-    """git ended with an error, or was ended. `full`: the disk is."""
+    """git ended with an error, or was ended. `full`: the disk is; `late`: it took too long; `memory`: it took too much
+    of that."""
 
-    def __init__(self, what: str, said: str) -> None:
+    def __init__(self, what: str, said: str, *, late: bool = False) -> None:
+        self.late, self.memory = late, "ut of memory" in said or "malloc failed" in said
         self.full = "No space left" in said or "Disk quota exceeded" in said
         super().__init__(
             f"git {what} failed: {said or 'it said nothing'}",
@@ -90,7 +92,7 @@ class Running:
         status = self._process.wait()
         self._timer.cancel()
         if status not in allowed:
-            raise GitFailed(self._what, self.said())
+            raise GitFailed(self._what, self.said(), late=self._late)
         return status
 
     def said(self) -> str:

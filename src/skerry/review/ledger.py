@@ -11,14 +11,15 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from skerry.errors import Conflict, InvalidRequest, NotFound, SkerryError
-from skerry.review import care, deltas, facts, packs, reading, trees
+from skerry.review import agent, care, differing, facts, packs, reading, trees
+from skerry.review.agent import Bounds, Taken
 from skerry.review.deltas import Delta
 from skerry.review.facts import Facts
 from skerry.review.git import Git
@@ -36,6 +37,7 @@ _ATTRIBUTES: Final = (
 _REF: Final = re.compile(r"refs/[A-Za-z0-9_][A-Za-z0-9_./+=@#,%-]*")
 _WHO: Final = "Skerry <skerry@localhost>"
 _PATIENCE: Final = 60.0
+BOUNDS: Final = Bounds()
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Ledger:
         self.place = place.absolute()
         self.git = Git(self.place)
         self._read = reading.Reader(self.git)
+        self._differ = differing.Differ(self.git, self._read)
 
     @classmethod
     def create(cls, place: Path) -> Ledger:
@@ -157,7 +160,7 @@ class Ledger:
             )
 
     def facts(self, commit: str) -> LedgerEntry:
-        return self._read.history([_oid(commit)], limit=1, stat=True)[0]
+        return self._differ.history([_oid(commit)], limit=1, stat=True)[0]
 
     def history(
         self, since: str | None = None, paths: Sequence[bytes] = (), limit: int = 1000, *, stat: bool = True
@@ -167,32 +170,30 @@ class Ledger:
         if not ends:
             return []
         without = [] if since is None else [f"^{_oid(since)}"]
-        found = self._read.history([*ends, *without], paths=paths, limit=limit, stat=stat)
+        found = self._differ.history([*ends, *without], paths=paths, limit=limit, stat=stat)
         if since is not None:
-            after = self._read.history([since], limit=1)[0].at
-            found = [one for one in found if one.kind not in reading.USERS or one.at > after]
+            after = self._differ.history([since], limit=1)[0].at
+            found = [one for one in found if one.kind not in differing.USERS or one.at > after]
         return found
 
     def deltas(self, old: str, new: str, paths: Sequence[bytes] = ()) -> list[Delta]:
         """In order of their paths."""
-        found = self._read.deltas(_oid(old), _oid(new), paths)
-        oids = {oid for one in found for oid in (one.old_oid, one.new_oid) if oid}
-        return deltas.sized(found, self._read.sizes(oids))
+        return self._differ.deltas(_oid(old), _oid(new), paths)
 
     def patch(
         self, old: str, new: str, *, context: int = 3, paths: Sequence[bytes] = (), most: int | None = None
     ) -> Iterator[bytes]:
         """As git prints it, in pieces; cut after `most` bytes."""
-        return self._read.patch(_oid(old), _oid(new), context, paths, most)
+        return self._differ.patch(_oid(old), _oid(new), context, paths, most)
 
     def patch_of(self, commit: str, *, paths: Sequence[bytes] = (), most: int | None = None) -> Iterator[bytes]:
         """What one commit changed."""
-        return self._read.patch(None, _oid(commit), 3, paths, most)
+        return self._differ.patch(None, _oid(commit), 3, paths, most)
 
     def changes_of(self, changed: Sequence[Delta], *, context: int = 0) -> Iterator[tuple[Delta, bytes]]:
         """The patch of each, from its first `@@` line on; nothing for a binary one, or where only modes differ. One
         call of git for all of them."""
-        return self._read.texts(changed, context)
+        return self._differ.texts(changed, context)
 
     def blob(self, oid: str) -> Iterator[bytes]:
         return self._read.blob(_oid(oid))
@@ -214,6 +215,21 @@ class Ledger:
     def files(self, commit: str) -> Iterator[tuple[bytes, str, str]]:
         """Path, mode and blob of every file of a commit."""
         return self._read.files(_oid(commit))
+
+    def take_agent(
+        self, pack: Iterable[bytes], refs: Mapping[str, str], *, shallow: Iterable[str] = (), bounds: Bounds = BOUNDS
+    ) -> Taken:
+        """The agent's own branches and tags, all of them, by their names inside (`refs/heads/x`), and a pack of what
+        the ledger does not have yet (nothing: no bytes). `shallow`: commits whose parents did not come."""
+        return agent.taken(self.place, pack, refs, shallow, bounds, self._locked)
+
+    def agent(self) -> dict[str, str]:
+        """The agent's own, by their names inside; in the ledger `refs/agent/heads/x`."""
+        return agent.of(self.place)
+
+    def pack(self, wants: Iterable[str], haves: Iterable[str] = ()) -> Iterator[bytes]:
+        """A pack for somebody else's git, thin: it may build on what that one has."""
+        return agent.packed(self.git, self._read, wants, haves)
 
     def maintain(self) -> bool:
         """Joins packs if there are many; may run beside everything else. False: there was nothing to do."""
@@ -340,4 +356,4 @@ def _linked(source: str, target: str) -> None:
 
 
 def _not_copied(directory: str, names: list[str]) -> list[str]:
-    return [name for name in names if name.startswith((packs.SCRATCH, reading.SCRATCH)) or name.endswith(".lock")]
+    return [name for name in names if name.startswith((packs.SCRATCH, differing.SCRATCH)) or name.endswith(".lock")]

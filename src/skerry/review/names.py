@@ -13,7 +13,7 @@ REFS_MOST = 1000
 _REF_MOST = 200
 _DEPTH_MOST = 12
 _KINDS = ("refs/heads/", "refs/tags/")
-_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@#,%-]*")
+_PART = re.compile(r"[A-Za-z0-9_#@+][A-Za-z0-9_.+=@#,%-]*")
 _OBJECT = re.compile(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}")
 _DEVICES = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
 

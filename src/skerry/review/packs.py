@@ -101,7 +101,15 @@ class Scratch:
     def index(self, pack: Path, held: tuple[int, ...] = (), seconds: float = SECONDS) -> None:
         self.git.run("index-pack", "-o", str(pack.with_suffix(".idx")), str(pack), held=held, seconds=seconds)
 
+    @property
+    def arriving(self) -> Path:
+        return self._place / "arriving"
+
+    def indexes(self) -> list[Path]:
+        return sorted(self._packs.glob("pack-*.idx"))
+
     def shallow(self, commits: Iterable[str]) -> None:
+        """Commits whose parents are nowhere here."""
         (self._place / "shallow").write_text("".join(f"{commit}\n" for commit in sorted(commits)))
 
     def keep(self) -> None:
