@@ -328,7 +328,8 @@ class AppliedFile(Answer, frozen=True, kw_only=True):
 
 class Applied(Answer, frozen=True, kw_only=True):
     """What landed. `checked`: how `check` ended. `commit`, `branch`: where it went, if not into the working tree alone.
-    `held_back`: hunks that `all` did not take, because they are flagged with a risk."""
+    `held_back`: hunks that `all` did not take, because they are flagged with a risk. `told`: the server knows; if not,
+    the next apply or undo tells it. `notes`: what else there is to say, as of an earlier one that was cut off."""
 
     id: str
     sandbox: str
@@ -338,6 +339,8 @@ class Applied(Answer, frozen=True, kw_only=True):
     branch: str | None = None
     checked: Result | None = None
     held_back: tuple[Hunk, ...] = ()
+    told: bool = True
+    notes: tuple[str, ...] = ()
 
 
 class Why(Answer, frozen=True, kw_only=True):

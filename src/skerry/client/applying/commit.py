@@ -1,0 +1,231 @@
+"""What was accepted as a commit: on the branch that is checked out, or on another one.
+
+It is the commit before it with the accepted changes, and nothing else: what the user has not committed is not in it.
+Made by git's plumbing through an index of its own: no hook runs, and nothing of the user's is touched until the ref
+moves. Contents pass through the user's own filters (line ends, LFS) as `git add` would pass them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from skerry.client.applying.content import MERGE_MOST, Contents
+from skerry.client.applying.git import GitFailed, git
+from skerry.client.applying.merge import is_binary, merge
+from skerry.client.applying.patch import mode_of
+from skerry.client.applying.place import Place
+from skerry.client.applying.plan import Side, Trouble, Wish, refuse
+from skerry.client.applying.record import Committed, Record
+from skerry.client.applying.writing import Landing
+from skerry.errors import Conflict, InvalidRequest
+
+_UNDER_WAY = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply")
+_Entry = tuple[str, str]  # mode, object
+
+
+class Repository:
+    def __init__(self, place: Place, contents: Contents) -> None:
+        if place.git is None or place.top is None:
+            raise InvalidRequest(f"{place.root} is in no git repository", hint="leave --commit and --branch out")
+        self._place, self._top, self._git = place, place.top, place.git
+        self._contents = contents
+        self._zeros = "0" * (64 if self._said("rev-parse", "--show-object-format") == "sha256" else 40)
+
+    def commit(self, wishes: Sequence[Wish], message: bytes, branch: str | None) -> Committed | None:
+        """A commit that no ref leads to yet; None if all of it is there already."""
+        ref, old, parent = self._on_branch(branch) if branch is not None else self._on_head()
+        with tempfile.TemporaryDirectory(prefix="skerry-commit-") as name:
+            env = {"GIT_INDEX_FILE": f"{name}/index"}
+            git(self._top, "read-tree", parent or "--empty", env=env)
+            there = self._entries(env)
+            entries = _Merging(self, there, branch or "HEAD").entries(wishes)
+            if branch is None:
+                self._refuse_staged(there, entries)
+            self._set(entries, env)
+            tree = self._said("write-tree", env=env)
+            if parent and tree == self._said("rev-parse", f"{parent}^{{tree}}"):
+                return None
+            words = ["commit-tree", tree, *(["-p", parent] if parent else []), "-F", "-"]
+            new = self._said(*words, stdin=message)
+        kept = tuple(
+            (path, *(there.get(path) or (None, None)), *(one or (None, None))) for path, one in entries.items()
+        )
+        return Committed(ref=ref, old=old, new=new, branch=branch, entries=kept if branch is None else ())
+
+    def landing(self) -> Landing:
+        return Landing(self._land, self._landed, self._finish)
+
+    def _land(self, record: Record) -> None:
+        if (one := record.commit) is not None:
+            words = ["update-ref", "-m", f"skerry: apply of {record.sandbox}", one.ref, one.new]
+            try:
+                git(self._top, *words, one.old or self._zeros)
+            except GitFailed as error:
+                raise Conflict(f"{one.ref} moved in this very moment; nothing was changed: {error.message}") from error
+
+    def _landed(self, record: Record) -> bool:
+        if (one := record.commit) is None:
+            return False
+        try:
+            code, _ = git(self._top, "merge-base", "--is-ancestor", one.new, one.ref, expect=(0, 1))
+        except GitFailed:  # there is no such ref
+            return False
+        return code == 0
+
+    def _finish(self, record: Record) -> None:
+        """The index has what the commit has, for paths that it has as the commit before had them."""
+        if record.commit is None or not record.commit.entries:
+            return
+        now = self._entries({})
+        fresh = {}
+        for path, mode, oid, new_mode, new_oid in record.commit.entries:
+            old = (mode, oid) if mode and oid else None
+            if now.get(path) == old:
+                fresh[path] = (new_mode, new_oid) if new_mode and new_oid else None
+        self._set(fresh, {})
+
+    def _on_head(self) -> tuple[str, str, str]:
+        for name in _UNDER_WAY:
+            if (self._git / name).exists():
+                raise Conflict(
+                    f"there is a {name} in {self._git}: something of git's own is under way", hint="end it first"
+                )
+        code, said = git(self._top, "symbolic-ref", "-q", "HEAD", expect=(0, 1))
+        ref = said.decode().strip() if code == 0 else "HEAD"
+        old = self._commit_of("HEAD")
+        return ref, old, old
+
+    def _on_branch(self, branch: str) -> tuple[str, str, str]:
+        ref = f"refs/heads/{branch}"
+        if branch.startswith("-") or git(self._top, "check-ref-format", ref, expect=(0, 1))[0]:
+            raise InvalidRequest(f"branch: {branch!r} can't be one", hint="like review/fix-login")
+        _, listed = git(self._top, "worktree", "list", "--porcelain")
+        if f"branch {ref}".encode() in listed.split(b"\n"):
+            raise Conflict(f"branch {branch} is checked out", hint="use --commit there, or name another one")
+        old = self._commit_of(ref)
+        parent = old or self._commit_of("HEAD")
+        if not parent:
+            raise Conflict("there is no commit yet that a branch could begin at", hint="use --commit, or commit first")
+        return ref, old, parent
+
+    def _commit_of(self, ref: str) -> str:
+        code, said = git(self._top, "rev-parse", "-q", "--verify", f"{ref}^{{commit}}", expect=(0, 1))
+        return said.decode().strip() if code == 0 else ""
+
+    def _said(self, *words: str | bytes, stdin: bytes | Path = b"", env: dict[str, str] = {}) -> str:  # noqa: B006
+        try:
+            return git(self._top, *words, stdin=stdin, env=env)[1].decode().strip()
+        except GitFailed as error:
+            raise InvalidRequest(error.message) from error  # as: tell me who you are
+
+    def _entries(self, env: dict[str, str]) -> dict[bytes, _Entry | None]:
+        """By path in the repository; None: in conflict, or meant to be added."""
+        found: dict[bytes, _Entry | None] = {}
+        for line in git(self._top, "ls-files", "-s", "-z", env=env)[1].split(b"\0")[:-1]:
+            facts, _, path = line.partition(b"\t")
+            mode, oid, stage = facts.decode().split(" ")
+            found[path] = (mode, oid) if stage == "0" else None
+        return found
+
+    def _set(self, entries: dict[bytes, _Entry | None], env: dict[str, str]) -> None:
+        if not entries:
+            return
+        gone = [b"0 %b 0\t%b" % (self._zeros.encode(), path) for path, entry in entries.items() if entry is None]
+        there = [
+            b"%b %b 0\t%b" % (entry[0].encode(), entry[1].encode(), path)
+            for path, entry in entries.items() if entry is not None
+        ]  # fmt: skip
+        git(self._top, "update-index", "-z", "--index-info", stdin=b"\0".join([*gone, *there, b""]), env=env)
+
+    def _refuse_staged(self, there: dict[bytes, _Entry | None], entries: dict[bytes, _Entry | None]) -> None:
+        now = self._entries({})
+        staged = [path for path in entries if now.get(path) != there.get(path) or (path in now) != (path in there)]
+        refuse([Trouble(path, "it has changes in your index that are not committed") for path in staged], "commit")
+
+    def clean(self, side: Side, path: bytes, data: bytes | None = None, *, write: bool = True) -> str:
+        """The object that git has for a content of the working tree."""
+        how = [b"--no-filters"] if side.kind == "link" else [b"--path=" + path]
+        source: bytes | Path = self._contents.path(side.oid) if data is None else data
+        return self._said("hash-object", *(["-w"] if write else []), "--stdin", *how, stdin=source)
+
+    def smudged(self, oid: str, path: bytes) -> bytes:
+        return git(self._top, "cat-file", "--filters", b"--path=" + path, oid)[1]
+
+    def read(self, side: Side) -> bytes:
+        return self._contents.read(side.oid)
+
+    def size(self, side: Side) -> int:
+        return self._contents.size(side.oid)
+
+    @property
+    def prefix(self) -> bytes:
+        return self._place.prefix
+
+
+@dataclass
+class _Merging:
+    """Each wish, done to what a commit has."""
+
+    repository: Repository
+    there: dict[bytes, _Entry | None]
+    where: str
+
+    def entries(self, wishes: Sequence[Wish]) -> dict[bytes, _Entry | None]:
+        made: dict[bytes, _Entry | None] = {}
+        troubles = []
+        for wish in wishes:
+            found = self._one(wish)
+            if isinstance(found, Trouble):
+                troubles.append(found)
+            else:
+                made.update(found)
+        refuse(troubles, "commit")
+        return {path: entry for path, entry in made.items() if entry != self.there.get(path) or path not in self.there}
+
+    def _one(self, wish: Wish) -> dict[bytes, _Entry | None] | Trouble:
+        path = self.repository.prefix + wish.path
+        source = self.repository.prefix + (wish.source or wish.path)
+        there, clean = self.there.get(source), self.repository.clean
+        if wish.base is None:
+            if wish.new is None:
+                return {}
+            new = (mode_of(wish.new).decode(), clean(wish.new, path))
+            return {path: new} if there in (None, new) else Trouble(wish.path, f"{self.where} has another one")
+        if there is None:
+            if wish.new is None:
+                return {}
+            return Trouble(wish.path, f"{self.where} does not have it: commit yours first")
+        if wish.new is None:
+            if there[1] != clean(wish.base, source, write=False):
+                return Trouble(wish.path, f"it is to be deleted, and is another one in {self.where}")
+            return {path: None}
+        return self._changed(wish, wish.base, wish.new, there)
+
+    def _changed(self, wish: Wish, base: Side, new: Side, there: _Entry) -> dict[bytes, _Entry | None] | Trouble:
+        path = self.repository.prefix + wish.path
+        source = self.repository.prefix + (wish.source or wish.path)
+        mode = mode_of(new).decode() if mode_of(new) != mode_of(base) else there[0]
+        if wish.source is not None and self.there.get(path) is not None:
+            return Trouble(wish.path, f"{self.where} has another one of that name")
+        gone: dict[bytes, _Entry | None] = {source: None} if wish.source is not None else {}
+        if there[1] == self.repository.clean(base, source, write=False):
+            return {**gone, path: (mode, self.repository.clean(new, path))}
+        merged = self._merged(wish, base, new, there)
+        if isinstance(merged, Trouble):
+            return merged
+        return {**gone, path: (mode, self.repository.clean(new, path, merged))}
+
+    def _merged(self, wish: Wish, base: Side, new: Side, there: _Entry) -> bytes | Trouble:
+        trouble = Trouble(wish.path, f"it stands on what is not in {self.where}: commit yours first")
+        if not there[0].startswith("100") or not base.kind == new.kind == "file":
+            return trouble
+        if base.sha256 or max(self.repository.size(base), self.repository.size(new)) > MERGE_MOST:
+            return trouble
+        mine = self.repository.smudged(there[1], self.repository.prefix + (wish.source or wish.path))
+        old, theirs = self.repository.read(base), self.repository.read(new)
+        if is_binary(mine) or is_binary(old) or is_binary(theirs):
+            return trouble
+        done = merge(mine, old, theirs)
+        return trouble if done.conflicts else done.data

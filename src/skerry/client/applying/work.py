@@ -1,0 +1,142 @@
+"""One apply or undo, step by step; who calls it fetches between the steps, and holds the lock all the while."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from secrets import token_hex
+from typing import Final
+
+from msgspec.structs import replace
+
+from skerry.client.applying import provenance
+from skerry.client.applying.commit import Repository
+from skerry.client.applying.content import Contents
+from skerry.client.applying.place import Place
+from skerry.client.applying.plan import Plan, Planner, Wish
+from skerry.client.applying.record import Journal, Record
+from skerry.client.applying.tree import Tree
+from skerry.client.applying.wishes import backwards
+from skerry.client.applying.writing import Landing, Step, perform, quietly, recover
+from skerry.errors import Conflict
+from skerry.types.review import Accepted, Applied, AppliedFile
+from skerry.types.values import told_path
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where it goes besides the working tree, or in its place."""
+
+    commit: bool = False
+    branch: str | None = None
+    name: str | None = None  # of the sandbox, if it has one
+
+    @property
+    def in_repository(self) -> bool:
+        return self.commit or self.branch is not None
+
+
+WORKING_TREE: Final = Target()
+
+
+@dataclass
+class Work:
+    place: Place
+    id: str = field(default_factory=lambda: token_hex(16))
+    step: Step = quietly
+
+    def __post_init__(self) -> None:
+        self.journal = Journal(self.place.journal)
+        self.tree = Tree(self.place.root)
+        self._planner: Planner | None = None
+        self._wishes: Sequence[Wish] = ()
+
+    def close(self) -> None:
+        self.journal.drop_unused(self.id)
+        self.tree.close()
+        self.journal.close()
+
+    @property
+    def contents(self) -> Contents:
+        return self.journal.contents(self.id)
+
+    def recover(self) -> list[str]:
+        return recover(self.journal, self._landing())
+
+    def _landing(self) -> Landing | None:
+        return Repository(self.place, self.contents).landing() if self.place.git is not None else None
+
+    def survey(self, wishes: Sequence[Wish], target: Target = WORKING_TREE) -> set[str]:
+        """The objects whose contents are needed."""
+        self._wishes = wishes
+        self._planner = Planner(self.tree, wishes, self.place.protected)
+        if not target.in_repository:
+            return self._planner.survey()
+        return {side.oid for wish in wishes for side in (wish.base, wish.new) if side is not None and not side.sha256}
+
+    def plan(self, target: Target = WORKING_TREE, what: str = "apply") -> Plan:
+        """Refused (Conflict) if anything stands in the way."""
+        if target.branch is not None:
+            return Plan()
+        if self._planner is None:
+            raise Conflict("nothing was looked at yet")
+        plan = self._planner.plan(self.contents)
+        plan.check(what)
+        return plan
+
+    def perform(self, plan: Plan, accepted: Accepted, target: Target = WORKING_TREE) -> Record:
+        record = Record(
+            id=self.id, sandbox=accepted.sandbox, root=str(self.place.root), at=self.journal.next_moment(),
+            digest=accepted.digest, hunks=tuple(hunk for file in accepted.files for hunk in file.hunks),
+            changes=tuple(plan.changes), same=tuple(plan.same), made=tuple(plan.made), removed=tuple(plan.removed),
+        )  # fmt: skip
+        if not target.in_repository:
+            return perform(self.journal, self.tree, record, step=self.step)
+        repository = Repository(self.place, self.contents)
+        message = provenance.message(accepted, target.name, [wish.path for wish in self._wishes])
+        commit = repository.commit(self._wishes, message, target.branch)
+        record = replace(record, commit=commit)
+        return perform(self.journal, self.tree, record, landing=repository.landing(), step=self.step)
+
+    def plan_undo(self, sandbox: str) -> tuple[Record, Plan]:
+        """Of the last apply of a sandbox."""
+        last = self.journal.last(sandbox)
+        if last is None:
+            raise Conflict("nothing of this sandbox is applied here", hint="`skerry apply` would")
+        kept = self.journal.contents(last.id)
+        self.survey(backwards(last) if last.root == str(self.place.root) else self._elsewhere(last))
+        for path in kept.directory.iterdir():
+            if not self.contents.has(path.name):
+                self.contents.keep(path.name, path.stat().st_size, kept.pieces(path.name))
+        return last, self.plan(what="undo")
+
+    def _elsewhere(self, record: Record) -> Sequence[Wish]:
+        raise Conflict(f"the last apply was to {record.root}", hint=f"--to {record.root}")
+
+    def undo(self, last: Record, plan: Plan) -> Record:
+        record = Record(
+            id=self.id, sandbox=last.sandbox, root=str(self.place.root), at=self.journal.next_moment(),
+            digest=last.digest, hunks=last.hunks, undoes=last.id, changes=tuple(plan.changes), same=tuple(plan.same),
+            made=tuple(plan.made), removed=tuple(plan.removed),
+        )  # fmt: skip
+        return perform(self.journal, self.tree, record, step=self.step)
+
+    def told(self, record: Record) -> None:
+        self.journal.save(replace(record, told=True))
+
+
+def as_applied(record: Record) -> Applied:
+    """A record as what the caller gets."""
+    done = [_file(change.path, change.how) for change in record.changes]
+    commit = record.commit
+    return Applied(
+        id=record.id, sandbox=record.sandbox, hunks=record.hunks,
+        files=tuple(sorted([*done, *(_file(path, "same") for path in record.same)], key=lambda file: file.path)),
+        commit=commit.new if commit is not None else None, branch=commit.branch if commit is not None else None,
+        told=record.told,
+    )  # fmt: skip
+
+
+def _file(path: bytes, how: str) -> AppliedFile:
+    told, raw = told_path(path.decode("utf-8", "surrogateescape"))
+    return AppliedFile(path=told, how=how, raw_path=raw)  # type: ignore[arg-type]
