@@ -9,7 +9,9 @@ export PYTHON
 # The wall is built by a server that runs as root.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 BIN := .venv/bin
-GO := GOPROXY=off GOTOOLCHAIN=local GOFLAGS=-mod=mod CGO_ENABLED=0 $(CURDIR)/$(BIN)/go
+# With the keeper's cache and as it is built (hatch_build.py): Go's library is compiled once.
+GO_CACHE := $(or $(SKERRY_BUILD_CACHE),$(XDG_CACHE_HOME),$(HOME)/.cache)/skerry/go-build
+GO := GOCACHE=$(GO_CACHE) GOPROXY=off GOTOOLCHAIN=local GOFLAGS='-mod=mod -trimpath' CGO_ENABLED=0 $(CURDIR)/$(BIN)/go
 GO_TESTS := $(patsubst %/go.mod,%,$(wildcard tests/*/*/go.mod))
 SKERRY := $(strip $(SUDO) $(BIN)/skerry)
 # What a shell starts in the background ignores Ctrl-C, and nohup the hang-up; both would reach the tests of it.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import golang
 import pytest
 from attacks.bait import bait
 from attacks.raid import Attack, Outcome, carry_in, control, plant, raid
@@ -58,14 +56,7 @@ def go_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
     def build(name: str) -> Path:
         if name not in built:
-            target = tmp_path_factory.mktemp("go") / name
-            go = Path(sys.executable).parent / "go"
-            settings = {"GOPROXY": "off", "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0"}
-            subprocess.run(
-                [str(go), "build", "-ldflags=-s -w", "-o", str(target), "."],
-                cwd=HERE / name, env={**os.environ, **settings}, check=True,
-            )  # fmt: skip
-            built[name] = target
+            built[name] = golang.build(HERE / name, tmp_path_factory.mktemp("go") / name)
         return built[name]
 
     return build

@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from golang import ROOT, go, keeper_build
 
 from skerry.errors import HostUnsupported
 from skerry.keeper import binary, build_id
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture(scope="module")
 def build() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def go(build: ModuleType, *words: str) -> str:
-    done = subprocess.run(
-        [build.find_go(), *words],
-        cwd=ROOT / "keeper",
-        env=build.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return keeper_build()
 
 
 def test_the_binary_is_of_these_sources(build: ModuleType) -> None:
@@ -56,9 +36,8 @@ def test_the_binary_is_static(build: ModuleType) -> None:
     assert os.access(binary(), os.X_OK)
 
 
-def test_the_go_tests_pass(build: ModuleType) -> None:
-    go(build, "vet", "./...")
-    go(build, "test", "./...")
+def test_the_go_tests_pass() -> None:
+    go("test", "-vet=all", "./...", cwd=ROOT / "keeper")
 
 
 def test_the_sources_are_formatted_and_small(build: ModuleType) -> None:
@@ -84,9 +63,9 @@ def long_functions() -> list[str]:
     return long
 
 
-def test_only_the_standard_library_is_used(build: ModuleType) -> None:
+def test_only_the_standard_library_is_used() -> None:
     assert "require" not in (ROOT / "keeper/go.mod").read_text()
-    packages = go(build, "list", "-deps", "./cmd/skerry-keeper").split()
+    packages = go("list", "-deps", "./cmd/skerry-keeper", cwd=ROOT / "keeper").split()
     assert [name for name in packages if "." in name.split("/")[0]] == []
     assert "net/http" not in packages
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import golang
 import pytest
 from serving import Server
 from world.git import TOKEN, USER
@@ -129,11 +128,7 @@ def box(world: World, world_server: Server, tmp_path_factory: pytest.TempPathFac
 
 
 def _go_client(place: Path) -> bytes:
-    go = Path(sys.executable).parent / "go"
-    settings = {"GOPROXY": "off", "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0"}
-    argv = [str(go), "build", "-ldflags=-s -w", "-o", str(place / "go"), "."]
-    subprocess.run(argv, cwd=HERE / "goclient", env={**os.environ, **settings}, check=True)
-    return (place / "go").read_bytes()
+    return golang.build(HERE / "goclient", place / "go").read_bytes()
 
 
 @pytest.mark.parametrize("name", CLIENTS)

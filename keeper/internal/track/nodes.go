@@ -74,7 +74,7 @@ type eye struct {
 	inotify int // the same; os.File.Fd would take it off the poller
 	nodes   map[int]*node
 	top     *node
-	refs    []*node // of the project's .git
+	refs    []*node        // of the project's .git
 	dirty   map[*node]bool // those with marks
 	marked  int            // how many marks there are
 	closed  bool
