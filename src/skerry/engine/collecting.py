@@ -88,7 +88,8 @@ async def collect(tools: Tools, tracked: Tracked, keeper: Keeper, *, base: bool 
     tracked.seq = scan.seq
     tracked.actors.seen(look)
     await _save(tools, tracked, manifest, changed=bool(found))
-    passed("collect.done")
+    if made is not None:
+        passed("collect.done")
     return made
 
 

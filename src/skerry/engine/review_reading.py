@@ -40,8 +40,11 @@ def head(tracked: Tracked) -> Review:
 def diff(tracked: Tracked, paths: Sequence[bytes]) -> Generator[bytes, None, None]:
     """From what the user has to what is there, as git prints it. What no patch carries is said in front, on lines that
     no tool takes for a part of one."""
-    review = head(tracked)
-    yield from notes(review)
+    return _patch(tracked, head(tracked), paths)
+
+
+def _patch(tracked: Tracked, review: Review, paths: Sequence[bytes]) -> Generator[bytes, None, None]:
+    yield from notes(review, paths)
     yield from tracked.ledger.patch(review.base, review.tip, paths=paths)
 
 
@@ -52,14 +55,18 @@ def stat(tracked: Tracked, paths: Sequence[bytes]) -> DiffStat:
     return DiffStat(files=files, left_out=review.left_out, trouble=review.trouble)
 
 
-def notes(review: Review) -> Iterator[bytes]:
+def notes(review: Review, paths: Sequence[bytes] = ()) -> Iterator[bytes]:
     if review.trouble is not None:
         yield _note(f"what came last is not in this: {review.trouble}")
-    new = [one for one in review.left_out if one.new]
+    new = [one for one in review.left_out if one.new and _is_among(one.raw_path or one.path.encode(), paths)]
     for one in new[:NOTED_MOST]:
         yield _note(f"not in this: {one.path}: {one.reason}")
     if (more := len(new) - NOTED_MOST) > 0:
         yield _note(f"not in this: {more} more")
+
+
+def _is_among(path: bytes, paths: Sequence[bytes]) -> bool:
+    return not paths or any(path == one or path.startswith(one + b"/") for one in paths)
 
 
 def _note(text: str) -> bytes:

@@ -159,7 +159,7 @@ class Reviews:
         try:
             self.table.remove(live.row.id)
             async with tracked.lock:
-                await self.in_thread(_remove, tracked.place)
+                await self.in_thread(_remove, self._place / live.row.id)
         except (SkerryError, OSError) as error:  # the next server does
             log.error("ledger not removed", extra={"sandbox": live.row.id, "error": str(error)})
 
@@ -272,8 +272,13 @@ class Reviews:
         """In the order of the commits, and while the next command may run already."""
         if before is not None:
             await asyncio.wait((before,))
-        event = await self.in_thread(reading.change, tracked, made.commit, made.parent)
-        tracked.tell(await self.hunks(tracked, event))
+        try:
+            event = await self.in_thread(reading.change, tracked, made.commit, made.parent)
+            tracked.tell(await self.hunks(tracked, event))
+        except (SkerryError, OSError) as error:
+            if tracked.live.tracked is tracked:  # else its sandbox was deleted meanwhile
+                log.error("not told", extra={"sandbox": tracked.sandbox, "error": str(error)})
+                tracked.tell(ReviewEvent(type="lost", sandbox=tracked.sandbox, tip=made.commit))
 
     def _ended(self, tracked: Tracked) -> None:
         """From the event loop: a command of it, or a call of the files API, has ended."""
@@ -348,8 +353,11 @@ def _copy(ledger: Ledger, place: Path) -> None:
 
 
 def _remove(place: Path) -> None:
+    """Under another name first: whoever still reads it adds nothing to it."""
+    gone = place.with_name(plan.new_id("gone-"))
     with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(place)
+        place.rename(gone)
+        shutil.rmtree(gone)
 
 
 async def _as_it_is(tracked: Tracked, event: ReviewEvent) -> ReviewEvent:
