@@ -11,8 +11,8 @@ import pytest
 from client.repositories import begun, commit, fill, fingerprint, git
 from serving import Server
 
-from skerry import AsyncSandbox, Client, Repo, Sandbox
-from skerry.errors import InvalidRequest, SkerryError
+from skerry import AsyncSandbox, Client, Network, Repo, Sandbox
+from skerry.errors import InvalidRequest, NotFound, SkerryError
 from skerry.types import Progress
 
 STATUS = ("status", "--porcelain=v2", "--branch", "--untracked-files=all")
@@ -31,7 +31,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     git(source, "submodule", "add", "-q", str(library), "module")
     commit(source, "module")
     fill(source, a="changed\n", new="n", staged="s", **{"x.log": "not seen", ".gitignore": "*.log\n"})
-    git(source, "add", "staged")
+    (source / "kept.log").write_text("tracked in spite of the rules\n")
+    git(source, "add", "-f", "staged", "kept.log")
     (source / "run").write_text("#!/bin/sh\n")
     (source / "run").chmod(0o755)
     (source / "link").symlink_to("/etc/hostname")
@@ -57,6 +58,10 @@ def test_a_copy_is_as_the_original_and_git_works_in_it(client: Client, source: P
         sandbox.run("git fsck --strict && git -C module fsck --strict", check=True)
         owned = sandbox.run("find . ! -user user | head", check=True)
         assert owned.stdout == ""
+        assert sandbox.review.diff() == ""
+        assert [entry.kind for entry in sandbox.review.history()] == ["base"]
+        sandbox.run("sed -i s/changed/CHANGED/ a; echo m >> module/a; touch y.log; echo t >> kept.log", check=True)
+        assert {file.path for file in sandbox.review.diff(stat=True)} == {"a", "module/a", "kept.log"}
         sandbox.run("git config --global user.name a && git config --global user.email a@a && git stash -q", check=True)
         sandbox.run("git checkout -q -b agent side && touch w && git add w && git commit -qm w", check=True)
         sandbox.run("git rebase -q main && git gc -q", check=True)
@@ -64,12 +69,26 @@ def test_a_copy_is_as_the_original_and_git_works_in_it(client: Client, source: P
     assert dict(fingerprint(source)) == before
 
 
-def test_the_async_client_brings_it_too_and_an_image_s_own_repository_makes_room(server: Server, source: Path) -> None:
+def test_the_async_client_brings_it_too_and_without_a_review_on_request(server: Server, source: Path) -> None:
     async def drive() -> str:
-        async with AsyncSandbox(repo=source / "module", server=server.address) as sandbox:
+        repo = Repo(source / "module", review=False)
+        async with AsyncSandbox(repo=repo, server=server.address) as sandbox:
+            with pytest.raises(NotFound, match="no review"):
+                await sandbox.review.diff()
             return (await sandbox.run("git log --oneline | wc -l; cat a", check=True)).stdout
 
     assert asyncio.run(drive()) == "2\nin it\n"
+
+
+def test_a_url_is_cloned_inside_with_the_sandboxs_own_network(world_server: Server) -> None:
+    open_to = Network(allow=["git.example.test"])
+    with Sandbox(
+        repo="https://git.example.test/tiny.git", network=open_to, env={"GIT_SSL_NO_VERIFY": "1"},
+        server=world_server.address,
+    ) as sandbox:  # fmt: skip
+        assert sandbox.run("git log --format=%s; cat README", check=True).stdout.startswith("Begin\na repository")
+        sandbox.run("echo more >> README", check=True)
+        assert "\n+more\n" in sandbox.review.diff()
 
 
 def test_what_can_not_be_copied_makes_no_sandbox(client: Client, source: Path, tmp_path: Path) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from skerry.client import backend_async as backend
-from skerry.client import file_requests
+from skerry.client import file_requests, review_requests
 from skerry.client.repository.copying import RepositoryCopy
 from skerry.client.repository.finding import find
+from skerry.client.repository.rules import MOST, MOST_FILES, is_text, merged, rules_of
 from skerry.client.repository.source import Imported, Repo
-from skerry.errors import FileMissing
-from skerry.types import WORKSPACE, Transfer
+from skerry.errors import FileFailure, FileMissing
+from skerry.types import WORKSPACE, BeginReview, Transfer
 
 if TYPE_CHECKING:
     from skerry.client._async.sandbox import AsyncSandbox
@@ -38,13 +40,36 @@ class AsyncImport:
             await sandbox.files.remove(f"{WORKSPACE}/.git", recursive=True)  # an image may have had one
         request = file_requests.upload_tree(sandbox.id, WORKSPACE, backend.chunks(self._copy), None)
         moved = self._copy.told(await sandbox.client.value(request, Transfer))
+        if self._repo.review:
+            await sandbox.client.done(review_requests.begin(sandbox.id, self._copy.review(WORKSPACE)))
         place = self._copy.place
         return Imported(place.top, place.given, self._copy.repositories, moved)
 
     async def _clone(self, sandbox: AsyncSandbox, url: str) -> Imported:
         await sandbox.git.clone(url, WORKSPACE, timeout=None)
+        if self._repo.review:
+            await sandbox.client.done(review_requests.begin(sandbox.id, await _of_clone(sandbox)))
         return Imported(None, None, 1, None)
 
     async def aclose(self) -> None:
         if self._copy is not None:
             await backend.in_thread(self._copy.close)
+
+
+async def _of_clone(sandbox: AsyncSandbox) -> BeginReview:
+    """What a review leaves out of a clone, as the clone itself says."""
+    files = []
+    for name in await _names(sandbox, "--", ":(glob)**/.gitignore"):
+        with suppress(FileFailure):
+            files.append((name.rpartition("/")[0], await sandbox.files.read_bytes(f"{WORKSPACE}/{name}", length=MOST)))
+    tracked = await _names(sandbox, "--cached", "--ignored", "--exclude-standard")
+    head = (await sandbox.run(["git", "rev-parse", "-q", "--verify", "HEAD"], cwd=WORKSPACE)).stdout.strip()
+    return BeginReview(
+        path=WORKSPACE, head=head or None, ignore=merged(rules_of("", b"", files)), tracked=tuple(tracked)
+    )
+
+
+async def _names(sandbox: AsyncSandbox, *words: str) -> list[str]:
+    listed = await sandbox.run(["git", "ls-files", "-z", *words], cwd=WORKSPACE, check=True)
+    names = listed.stdout_bytes.split(b"\0")[:-1] if not listed.truncated else []
+    return [name for one in names[:MOST_FILES] if is_text(name := os.fsdecode(one))]

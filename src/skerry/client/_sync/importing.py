@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from skerry.client import backend_sync as backend
-from skerry.client import file_requests
+from skerry.client import file_requests, review_requests
 from skerry.client.repository.copying import RepositoryCopy
 from skerry.client.repository.finding import find
+from skerry.client.repository.rules import MOST, MOST_FILES, is_text, merged, rules_of
 from skerry.client.repository.source import Imported, Repo
-from skerry.errors import FileMissing
-from skerry.types import WORKSPACE, Transfer
+from skerry.errors import FileFailure, FileMissing
+from skerry.types import WORKSPACE, BeginReview, Transfer
 
 if TYPE_CHECKING:
     from skerry.client._sync.sandbox import Sandbox
@@ -39,13 +41,36 @@ class Import:
             sandbox.files.remove(f"{WORKSPACE}/.git", recursive=True)  # an image may have had one
         request = file_requests.upload_tree(sandbox.id, WORKSPACE, backend.chunks(self._copy), None)
         moved = self._copy.told(sandbox.client.value(request, Transfer))
+        if self._repo.review:
+            sandbox.client.done(review_requests.begin(sandbox.id, self._copy.review(WORKSPACE)))
         place = self._copy.place
         return Imported(place.top, place.given, self._copy.repositories, moved)
 
     def _clone(self, sandbox: Sandbox, url: str) -> Imported:
         sandbox.git.clone(url, WORKSPACE, timeout=None)
+        if self._repo.review:
+            sandbox.client.done(review_requests.begin(sandbox.id, _of_clone(sandbox)))
         return Imported(None, None, 1, None)
 
     def close(self) -> None:
         if self._copy is not None:
             backend.in_thread(self._copy.close)
+
+
+def _of_clone(sandbox: Sandbox) -> BeginReview:
+    """What a review leaves out of a clone, as the clone itself says."""
+    files = []
+    for name in _names(sandbox, "--", ":(glob)**/.gitignore"):
+        with suppress(FileFailure):
+            files.append((name.rpartition("/")[0], sandbox.files.read_bytes(f"{WORKSPACE}/{name}", length=MOST)))
+    tracked = _names(sandbox, "--cached", "--ignored", "--exclude-standard")
+    head = (sandbox.run(["git", "rev-parse", "-q", "--verify", "HEAD"], cwd=WORKSPACE)).stdout.strip()
+    return BeginReview(
+        path=WORKSPACE, head=head or None, ignore=merged(rules_of("", b"", files)), tracked=tuple(tracked)
+    )
+
+
+def _names(sandbox: Sandbox, *words: str) -> list[str]:
+    listed = sandbox.run(["git", "ls-files", "-z", *words], cwd=WORKSPACE, check=True)
+    names = listed.stdout_bytes.split(b"\0")[:-1] if not listed.truncated else []
+    return [name for one in names[:MOST_FILES] if is_text(name := os.fsdecode(one))]

@@ -18,7 +18,7 @@ from skerry.client.patterns import Patterns
 from skerry.client.repository.finding import Place, read_plain, within
 from skerry.client.repository.objects import ObjectPack
 from skerry.client.repository.origin import origin_of
-from skerry.client.repository.rules import Rules, own_excludes, rules_of, user_excludes
+from skerry.client.repository.rules import Rules, is_text, merged, own_excludes, rules_of, user_excludes
 from skerry.client.repository.settings import Settings
 from skerry.client.repository.state import State, taken
 from skerry.client.walking import DIRECTORY, Listing
@@ -185,12 +185,12 @@ class RepositoryCopy(Archive):
             self._rules += rules_of(part.prefix.removesuffix("/"), excludes, files)
             if part.state is not None and part.state.index is not None:
                 spite = part.state.git().names("ls-files", "-z", "--cached", "--ignored", "--exclude-standard")
-                self._tracked += filter(_is_text, (part.prefix + os.fsdecode(name) for name in spite))
+                self._tracked += filter(is_text, (part.prefix + os.fsdecode(name) for name in spite))
 
     def review(self, path: str) -> BeginReview:
         """What the server is told of it, once all of it is in `path`."""
         return BeginReview(
-            path=path, origin=origin_of(self.place.top), head=self.head, ignore=tuple(self._rules),
+            path=path, origin=origin_of(self.place.top), head=self.head, ignore=merged(self._rules),
             tracked=tuple(self._tracked),
         )  # fmt: skip
 
@@ -201,7 +201,3 @@ def _on_disk(things: Things | Sizes, directory: str, name: str, path: str) -> It
         yield from things.file(above, name, path)
     finally:
         os.close(above)
-
-
-def _is_text(path: str) -> bool:
-    return path.isascii() or path == path.encode("utf-8", "replace").decode()

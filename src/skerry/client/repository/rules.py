@@ -11,7 +11,8 @@ from skerry.client.repository.finding import Place, read_plain
 from skerry.client.repository.settings import Settings
 
 Rules = tuple[str, tuple[str, ...]]
-_MOST: Final = 1 << 20
+MOST: Final = 1 << 20
+MOST_FILES: Final = 10_000
 # Caches that git never shows, because they come with a .gitignore of their own.
 _SELF_IGNORED: Final = ("/.pytest_cache/", "/.mypy_cache/", "/.ruff_cache/")
 _ANEW: Final = "!*"  # the rules of the repository around it don't count in one that lies within
@@ -24,11 +25,11 @@ def excludes_file(settings: Settings) -> str:
 
 
 def user_excludes(settings: Settings) -> bytes:
-    return _ended(read_plain(os.path.realpath(excludes_file(settings)), _MOST))
+    return _ended(read_plain(os.path.realpath(excludes_file(settings)), MOST))
 
 
 def own_excludes(place: Place) -> bytes:
-    return _ended(read_plain(f"{place.common_dir}/info/exclude", _MOST)) if place.common_dir else b""
+    return _ended(read_plain(f"{place.common_dir}/info/exclude", MOST)) if place.common_dir else b""
 
 
 def _ended(data: bytes | None) -> bytes:
@@ -56,3 +57,16 @@ def lines_of(data: bytes) -> tuple[str, ...]:
         if text.strip() and not text.startswith("#") and "\0" not in text:
             found.append(text)
     return tuple(found)
+
+
+def merged(rules: Iterable[Rules]) -> tuple[Rules, ...]:
+    """One list for each directory, and none for what has no name that can travel."""
+    found: dict[str, tuple[str, ...]] = {}
+    for place, lines in rules:
+        if is_text(place):
+            found[place] = (*found.get(place, ()), *lines)
+    return tuple(found.items())
+
+
+def is_text(path: str) -> bool:
+    return path.isascii() or path == path.encode("utf-8", "replace").decode()

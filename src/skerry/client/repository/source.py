@@ -19,10 +19,12 @@ class Repo:
     """A repository for a sandbox to begin with: `Sandbox(repo=".")`, or `Sandbox(repo=Repo(".", ignored=True))`.
 
     `source`: a directory of this host, whose whole repository is copied to /workspace, uncommitted work included; or a
-    URL, which is cloned inside. `ignored`: also the files that git ignores. `progress`: called while it is brought."""
+    URL, which is cloned inside. `ignored`: also the files that git ignores. `review`: its changes are kept from then
+    on, for `sandbox.review`. `progress`: called while it is brought."""
 
     source: str | os.PathLike[str]
     ignored: bool = False
+    review: bool = True
     progress: Callable[[Progress], None] | None = None
 
     def __post_init__(self) -> None:
