@@ -5,6 +5,7 @@ import (
 
 	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/rights"
+	"skerry/keeper/internal/temporary"
 )
 
 // treeCopy is a directory on its way: a temporary one beside the target, until it takes its place.
@@ -63,7 +64,7 @@ func (t *treeCopy) begin(to string) (err error) {
 	if occupied(t.dir, t.name) { // said before all is copied in vain
 		return target(syscall.ENOTEMPTY)
 	}
-	temp := tempName()
+	temp := temporary.Name()
 	if err := syscall.Mkdirat(t.dir, temp, 0o700); err != nil {
 		return target(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"skerry/keeper/internal/diff"
 	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/rights"
+	"skerry/keeper/internal/temporary"
 )
 
 // Patched is what a diff did to one file. Path is from the patched directory on, and empty for a file that was named
@@ -256,7 +257,7 @@ func (p *patch) takeAway() error {
 	if err := p.unchanged(); err != nil {
 		return err
 	}
-	temp := tempName()
+	temp := temporary.Name()
 	if err := linux.Rename(p.dir, p.name, p.dir, temp, linux.NoReplace); err != nil {
 		return err
 	}

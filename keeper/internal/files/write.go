@@ -2,16 +2,14 @@ package files
 
 import (
 	"io"
-	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
-	"time"
 
 	"skerry/keeper/internal/buffers"
 	"skerry/keeper/internal/disk"
 	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/rights"
+	"skerry/keeper/internal/temporary"
 )
 
 const (
@@ -96,7 +94,7 @@ func writable(fd int, st *syscall.Stat_t) error {
 func (w *writing) begin() error {
 	const flags = syscall.O_WRONLY | syscall.O_CREAT | syscall.O_EXCL | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
 	for {
-		w.temp = tempName()
+		w.temp = temporary.Name()
 		fd, err := syscall.Openat(w.dir, w.temp, flags, 0o600)
 		if err == nil {
 			w.fd = fd
@@ -106,13 +104,6 @@ func (w *writing) begin() error {
 			return err
 		}
 	}
-}
-
-var counter atomic.Int64
-
-// tempName need not be secret: O_EXCL never opens what is there already.
-func tempName() string {
-	return ".skerry-" + strconv.FormatInt(time.Now().UnixNano(), 36) + "-" + strconv.FormatInt(counter.Add(1), 36)
 }
 
 // locate follows links at the end of the path itself, because the rename must not replace a link.

@@ -128,7 +128,7 @@ func trimBlanks(s string) string {
 	return s
 }
 
-func (r *rule) match(path, name string, directory bool) bool {
+func (r *rule) match(path, name string, directory bool, left *int) bool {
 	switch {
 	case r.directory && !directory:
 		return false
@@ -137,7 +137,7 @@ func (r *rule) match(path, name string, directory bool) bool {
 	case r.name && r.ends:
 		return strings.HasSuffix(name, r.text[1:])
 	case r.name:
-		return matches(r.text, name, false)
+		return matches(r.text, name, false, left)
 	}
 	rest := path[len(r.base):]
 	if len(rest) < r.plain || rest[:r.plain] != r.text[:r.plain] {
@@ -147,7 +147,7 @@ func (r *rule) match(path, name string, directory bool) bool {
 	if r.plain == len(r.text) {
 		return rest == ""
 	}
-	return matches(r.text[r.plain:], rest, true)
+	return matches(r.text[r.plain:], rest, true, left)
 }
 
 // Root is the chain of the root itself.
@@ -192,8 +192,9 @@ func (r *Rules) Judge(in *Chain, path, name string, directory bool) Verdict {
 }
 
 func (c *Chain) matches(path, name string, directory bool) bool {
+	left := steps
 	for i := len(c.rules) - 1; i >= 0; i-- {
-		if one := &c.rules[i].rule; one.match(path, name, directory) {
+		if one := &c.rules[i].rule; one.match(path, name, directory, &left) {
 			return !one.not
 		}
 	}

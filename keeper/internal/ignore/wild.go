@@ -2,9 +2,9 @@ package ignore
 
 import "strings"
 
-// steps bounds the work for one pattern and one name: what takes more does not match. A pattern with many `**` could take
-// for ever otherwise, and the names are the inside's.
-const steps = 100_000
+// steps bounds the work for one path: what takes more does not match. A pattern with many `**` could take for ever
+// otherwise, and the names are the inside's.
+const steps = 200_000
 
 type outcome int
 
@@ -21,9 +21,11 @@ type wild struct {
 	left  int
 }
 
-func matches(pattern, text string, paths bool) bool {
-	w := wild{paths, steps}
-	return w.do(pattern, text) == match
+func matches(pattern, text string, paths bool, left *int) bool {
+	w := wild{paths, *left}
+	found := w.do(pattern, text)
+	*left = w.left
+	return found == match
 }
 
 // at gives 0 beyond the end, as C's strings have it. No pattern and no name holds a zero byte.

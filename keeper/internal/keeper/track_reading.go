@@ -108,10 +108,18 @@ func (k *keeper) readTracked(c *wire.Conn, q *wire.Request) {
 				r.count++
 				return r.put(wire.Started, content)
 			},
-			Piece: func(n int) error { r.frame(wire.Stdout, n); return nil },
-			End:   func(end track.End) error { return r.put(wire.Pause, end) },
-			Beat:  r.beat,
-			Room:  r.room,
+			Piece: func(n int) error {
+				r.frame(wire.Stdout, n)
+				return nil
+			},
+			End: func(end track.End) error {
+				if end.Again {
+					r.count--
+				}
+				return r.put(wire.Pause, end)
+			},
+			Beat: r.beat,
+			Room: r.room,
 		})
 		end := readEnd{Count: r.count}
 		if err != nil && !errors.Is(err, files.ErrGone) {

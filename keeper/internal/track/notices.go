@@ -7,6 +7,7 @@ import (
 
 	"skerry/keeper/internal/ignore"
 	"skerry/keeper/internal/inotify"
+	"skerry/keeper/internal/linux"
 )
 
 const (
@@ -39,10 +40,13 @@ func (t *Tracker) listen(e *eye) {
 	}
 }
 
-// drain takes all notices that have come.
+// drain takes all notices that have come until now; what comes meanwhile may be without end.
 func (t *Tracker) drain(e *eye) (some bool) {
+	if e.closed {
+		return false
+	}
 	var buffer [8 << 10]byte
-	for !e.closed {
+	for left := linux.Pending(e.inotify); left > 0 && !e.closed; {
 		n, err := syscall.Read(e.inotify, buffer[:])
 		if err == syscall.EINTR {
 			continue
@@ -51,6 +55,7 @@ func (t *Tracker) drain(e *eye) (some bool) {
 			return some
 		}
 		some = true
+		left -= n
 		inotify.Each(buffer[:n], func(n *inotify.Notice) { t.take(e, n) })
 	}
 	return some

@@ -6,6 +6,7 @@ import (
 
 	"skerry/keeper/internal/disk"
 	"skerry/keeper/internal/linux"
+	"skerry/keeper/internal/temporary"
 )
 
 // Head is what a scan begins with. Full: all entries follow, and what is not among them is gone; else those that something
@@ -29,11 +30,17 @@ func (t *Tracker) Scan(since int64, out Sink) error {
 		return err
 	}
 	defer func() { <-t.turn }()
-	root, id, err := t.openRoot()
-	if err == nil {
+	root := -1
+	var head Head
+	err := disk.Do(func() (err error) {
+		var id inode
+		root, id, err = t.openRoot()
+		head, err = t.start(since, root, id, err)
+		return err
+	})
+	if root >= 0 {
 		defer func() { _ = syscall.Close(root) }()
 	}
-	head, err := t.start(since, root, id, err)
 	if err != nil {
 		return err
 	}
@@ -191,6 +198,8 @@ func (w *walk) touched(here *node, path string, fd int, one touched) error {
 		return nil
 	case err != nil:
 		return err
+	case temporary.Ours(one.name):
+		return nil
 	}
 	known := !one.tree && w.t.knows(here, one.name)
 	if e.Type == "directory" && !known {

@@ -6,6 +6,7 @@ import (
 	"skerry/keeper/internal/disk"
 	"skerry/keeper/internal/ignore"
 	"skerry/keeper/internal/linux"
+	"skerry/keeper/internal/temporary"
 )
 
 const (
@@ -173,6 +174,9 @@ func (w *walk) names(dirents *linux.Dirents, here *node, path string, fd int) (b
 		}
 		if err != nil {
 			return false, err
+		}
+		if temporary.Ours(d.Name) {
+			continue
 		}
 		e := Entry{Path: join(path, d.Name), Type: "directory"}
 		if d.Type != syscall.DT_DIR {

@@ -1,14 +1,12 @@
 package tree
 
 import (
-	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
-	"time"
 
 	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/tar"
+	"skerry/keeper/internal/temporary"
 )
 
 const umask = 0o022 // the keeper's own
@@ -21,13 +19,6 @@ type part struct {
 	name  string
 	temp  string // its name until it is whole
 	fd    int
-}
-
-var counter atomic.Int64
-
-// tempName need not be secret: O_EXCL never opens what is there already, and a rename replaces nothing else by mistake.
-func tempName() string {
-	return ".skerry-" + strconv.FormatInt(time.Now().UnixNano(), 36) + "-t" + strconv.FormatInt(counter.Add(1), 36)
 }
 
 func (u *unpacking) begin(e *tar.Entry) (*part, error) {
@@ -54,7 +45,7 @@ func (p *part) make(content []byte) error {
 	p.temp = p.name
 	err := p.open()
 	if err == syscall.EEXIST {
-		p.temp = tempName()
+		p.temp = temporary.Name()
 		err = p.open()
 	}
 	if err != nil {
@@ -163,7 +154,7 @@ func (u *unpacking) hardLink(e *tar.Entry) error {
 }
 
 func replace(dir int, name string, make func(string) error) error {
-	temp := tempName()
+	temp := temporary.Name()
 	if err := make(temp); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"skerry/keeper/internal/disk"
 	"skerry/keeper/internal/rights"
 	"skerry/keeper/internal/tar"
+	"skerry/keeper/internal/temporary"
 )
 
 // unpacking is an archive on its way in.
@@ -112,7 +113,7 @@ func (u *unpacking) take(b []byte, room int) (used int, err error) {
 		default:
 			p, err := u.begin(u.entry)
 			if err == nil {
-				p.temp = tempName()
+				p.temp = temporary.Name()
 				err = p.open()
 			}
 			if err == nil {

@@ -4,10 +4,8 @@ import (
 	"strings"
 
 	"skerry/keeper/internal/inotify"
+	"skerry/keeper/internal/temporary"
 )
-
-// ours begins the names of the keeper's own files on their way.
-const ours = ".skerry-"
 
 func (w *Watcher) created(here *node, n *inotify.Notice) {
 	path := join(here.path(), n.Name)
@@ -144,7 +142,7 @@ func (w *Watcher) put(e Event) {
 
 // wants says whether an event passes the patterns. That a directory went is always told: what was in it went too.
 func (w *Watcher) wants(e Event) bool {
-	if strings.HasPrefix(e.Path[strings.LastIndexByte(e.Path, '/')+1:], ours) || w.exclude.Match(e.Path, e.Directory) {
+	if strings.HasPrefix(e.Path[strings.LastIndexByte(e.Path, '/')+1:], temporary.Prefix) || w.exclude.Match(e.Path, e.Directory) {
 		return false
 	}
 	return len(w.include) == 0 || e.Directory && e.Type == "removed" || w.include.Match(e.Path, e.Directory)
