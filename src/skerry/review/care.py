@@ -9,18 +9,19 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from skerry.errors import Conflict
+from skerry.errors import Conflict, SkerryError
 from skerry.review import differing, packs
 from skerry.review.git import Git
 
 MANY: Final = 40  # packs: joined when somebody has time
-TOO_MANY: Final = 120  # joined at once, by who makes the next commit
+TOO_MANY: Final = 200  # joined at once, by who makes the next commit
 _LOOSE: Final = 1000
 _PATIENCE: Final = 600.0
 _SECONDS: Final = 1800.0
@@ -78,8 +79,25 @@ def sweep(place: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def overdue(place: Path) -> bool:
-    return _packs(place) > TOO_MANY
+class Tending:
+    """Joins packs beside the work, in a thread of its own, so that no commit waits for it."""
+
+    def __init__(self, place: Path, git: Git) -> None:
+        self._place, self._git = place, git
+        self._thread: threading.Thread | None = None
+
+    def look(self) -> None:
+        """After each commit. That packs could not be joined, as on a full disk, is no failure of what was written."""
+        count = _packs(self._place)
+        if count > TOO_MANY:
+            self._tend()
+        elif count > MANY and (self._thread is None or not self._thread.is_alive()):
+            self._thread = threading.Thread(target=self._tend, name="ledger-care", daemon=True)
+            self._thread.start()
+
+    def _tend(self) -> None:
+        with suppress(SkerryError, OSError):
+            maintain(self._place, self._git)
 
 
 def maintain(place: Path, git: Git) -> bool:

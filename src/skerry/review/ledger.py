@@ -7,6 +7,7 @@ the ref is the last to move.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -22,7 +23,7 @@ from skerry.review import agent, care, differing, facts, packs, reading, trees
 from skerry.review.agent import Bounds, Taken
 from skerry.review.deltas import Delta
 from skerry.review.facts import Facts
-from skerry.review.git import Git
+from skerry.review.git import Git, GitFailed
 from skerry.review.names import refused
 from skerry.types.review import OBJECT_ID, LedgerEntry
 
@@ -67,6 +68,7 @@ class Ledger:
         self.git = Git(self.place)
         self._read = reading.Reader(self.git)
         self._differ = differing.Differ(self.git, self._read)
+        self._tending = care.Tending(self.place, self.git)
 
     @classmethod
     def create(cls, place: Path) -> Ledger:
@@ -110,9 +112,10 @@ class Ledger:
         return Ledger(place)
 
     def remove(self) -> None:
-        shutil.rmtree(self.place, ignore_errors=True)
-        if self.place.exists():
-            raise SkerryError(f"the ledger at {self.place} can't be removed")
+        """Out of the way first: whoever still works on it finds nothing there."""
+        gone = self.place.with_name(f".{self.place.name}.gone-{time.monotonic_ns()}")
+        os.rename(self.place, gone)
+        shutil.rmtree(gone)
 
     def size(self) -> int:
         """Bytes on disk."""
@@ -154,10 +157,9 @@ class Ledger:
 
     def write(self, data: bytes) -> str:
         """A blob by itself, which no commit holds yet."""
-        with self._locked() as lock:
-            return (
-                self.git.run("hash-object", "-w", "--stdin", "--no-filters", stdin=data, held=(lock,)).decode().strip()
-            )
+        with _room_told(), self._locked() as lock:
+            oid = self.git.run("hash-object", "-w", "--stdin", "--no-filters", stdin=data, held=(lock,))
+        return oid.decode().strip()
 
     def facts(self, commit: str) -> LedgerEntry:
         return self._differ.history([_oid(commit)], limit=1, stat=True)[0]
@@ -232,13 +234,13 @@ class Ledger:
         return agent.packed(self.git, self._read, wants, haves)
 
     def maintain(self) -> bool:
-        """Joins packs if there are many; may run beside everything else. False: there was nothing to do."""
+        """Joins packs if there are many, which every commit also has done beside it. False: there was nothing to do."""
         return care.maintain(self.place, self.git)
 
     def _commit(
         self, ref: str, said: Facts, changes: Iterable[Put | Drop], parent: str | None, *, always: bool = False
     ) -> str | None:
-        with self._locked() as lock, packs.scratch(self.place) as aside:
+        with _room_told(), self._locked() as lock, packs.scratch(self.place) as aside:
             old = self.rev(ref)
             if parent is not None and parent != old:
                 raise Conflict(f"the ledger moved on: its tip is {old}, not {parent}")
@@ -260,8 +262,7 @@ class Ledger:
             if ref == MAIN and old is None:
                 packs.replace(self.place / BASE, f"{new}\n")
             packs.replace(self.place / ref, f"{new}\n")
-        if care.overdue(self.place):
-            self.maintain()
+        self._tending.look()
         return new
 
     def _check_blobs(self, puts: list[tuple[Put, bytes, bytes]]) -> None:
@@ -330,6 +331,17 @@ def _oid(text: str) -> str:
     if not OBJECT_ID.fullmatch(text):
         raise InvalidRequest(f"{text[:80]!r} is no object of a ledger")
     return text
+
+
+@contextmanager
+def _room_told() -> Iterator[None]:
+    """A full disk is one failure, whoever meets it first."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise GitFailed("commit", f"{error.strerror}") from error
+        raise
 
 
 @contextmanager
