@@ -104,7 +104,11 @@ async def test_directories_that_come_and_go_quickly_are_followed(room: Room) -> 
 CHAOS = """
 import os, random, shutil, sys, time
 pick = random.Random(int(sys.argv[1])); os.chdir("/workspace/w")
-def anywhere(): return os.path.join(pick.choice([d for d, _, _ in os.walk(".")]), pick.choice("abcdef"))
+def anywhere():
+    place = "."
+    while pick.random() < 0.75 and (below := [one.path for one in os.scandir(place) if one.is_dir()]):
+        place = pick.choice(below)
+    return os.path.join(place, pick.choice("abcdef"))
 for _ in range(800):
     a, b = anywhere(), anywhere()
     try:
@@ -299,8 +303,18 @@ async def test_a_watch_that_takes_long_to_begin_is_told_from_silence(room: Room)
         await shell(room, "touch w/30/1800/x w/end")
         assert [event.path for event in await until(changes)] == ["/workspace/w/30/1800/x"]
     await shell(room, "cd w; for i in $(seq 31 40); do mkdir $i; (cd $i; seq 1800 | xargs mkdir); done", timeout_s=60)
-    with pytest.raises(QuotaExceeded, match="more than 65,536 directories"):
-        await room.keeper.files.watch("/workspace/w")
+    assert "more than 65,536 directories" in await refusal(room, "/workspace/w")
+
+
+async def refusal(room: Room, path: str) -> str:
+    """Why a watch is refused. All that runs on this host shares its watches: if they are used up, it asks again."""
+    async with asyncio.timeout(60):
+        while True:
+            with pytest.raises(QuotaExceeded) as refused:
+                await room.keeper.files.watch(path)
+            if "max_user_watches" not in str(refused.value):
+                return str(refused.value)
+            await asyncio.sleep(0.2)
 
 
 async def test_a_reader_that_falls_behind_is_told_and_goes_on(room: Room) -> None:
