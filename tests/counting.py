@@ -6,7 +6,7 @@ import gc
 import os
 import time
 
-WITHIN_S = 5.0
+WITHIN_S = 20.0
 
 
 def descriptors() -> int:

@@ -22,17 +22,17 @@ from forking import Forked, can_fork, fork
 
 from skerry.config import run_dir, socket_path
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def wait_until(condition: Callable[[], object], what: str, limit_s: float = WAIT_S) -> None:
-    """Bounded waiting, for what has no event to wait on."""
+    """Bounded waiting, for what has no event to wait on. It looks less often the longer it takes: a look may be dear."""
     pause = Event()
-    deadline = time.monotonic() + limit_s
+    began = time.monotonic()
     while not condition():
-        if time.monotonic() > deadline:
+        if (waited := time.monotonic() - began) > limit_s:
             pytest.fail(f"waited {limit_s} s for: {what}")
-        pause.wait(0.01)
+        pause.wait(min(0.01 + waited / 20, 0.2))
 
 
 def spare_state(beside: Path) -> Path:

@@ -115,7 +115,7 @@ class Room:
     def close(self) -> None:
         if self._child is not None and self._child.poll() is None:
             self._child.kill()
-            self._child.wait(10)
+            self._child.wait(30)
         if self.group:
             self._remove_group(self.group)
 
@@ -173,14 +173,14 @@ def spec(*argv: str, **more: object) -> ProcessSpec:
     return ProcessSpec(id=f"p-{secrets.token_hex(5)}", **(command | more))  # type: ignore[arg-type]
 
 
-async def eventually(check: Callable[[], bool], seconds: float = 10.0) -> None:
+async def eventually(check: Callable[[], bool], seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
         while not check():
             await asyncio.sleep(0.005)
 
 
 def eventually_sync(check: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 30
     while not check():
-        assert time.monotonic() < end, "it did not happen in 10 s"
+        assert time.monotonic() < end, "it did not happen in 30 s"
         time.sleep(0.005)

@@ -32,7 +32,7 @@ from skerry.network.worker.resolve import Resolver
 from skerry.types import Attempt
 
 T = TypeVar("T")
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 class Loop:

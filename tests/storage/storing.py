@@ -52,7 +52,7 @@ def leftovers(state_dir: Path) -> list[str]:
     return [str(mount.point) for mount in mounts_below(state_dir)] + loop_devices(state_dir)
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 20) -> None:
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"still not after {seconds} s: {what}"

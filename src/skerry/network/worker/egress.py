@@ -199,6 +199,7 @@ class Egress:
         task = self._loop.create_task(_guarded(work, client))
         self._tasks[task], self._clients[task] = connection, client
         task.add_done_callback(self._ended)
+        task.add_done_callback(lambda _: work.close())  # one that was cancelled before it began has not awaited it
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
