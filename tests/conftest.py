@@ -29,12 +29,12 @@ LONGEST = """
     attacks/test_races keeper/test_edits integration/test_sessions keeper/test_trees client/test_local
     storage/test_crashes attacks/egress/test_deaths keeper/test_build engine/test_pull_faults integration/test_archives
     client/test_hostile_archives integration/test_files images/test_pull engine/test_high_stacks
-""".split()
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take longest go first: what is begun last keeps the others waiting at the end."""
-    rank = {Path(__file__).parent / f"{name}.py": number for number, name in enumerate(LONGEST)}
+    rank = {Path(__file__).parent / f"{name}.py": number for number, name in enumerate(LONGEST.split())}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
 
 

@@ -26,7 +26,7 @@ WAIT_S = 60.0
 
 
 def wait_until(condition: Callable[[], object], what: str, limit_s: float = WAIT_S) -> None:
-    """Bounded waiting, for what has no event to wait on. It looks less often the longer it takes: a look may be dear."""
+    """Bounded waiting, for what has no event to wait on. It looks less often as time goes by: a look may be dear."""
     pause = Event()
     began = time.monotonic()
     while not condition():
