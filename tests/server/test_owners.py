@@ -44,6 +44,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("PATCH", "/v1/sandboxes/{ref}"): {"json": {"labels": {"a": "b"}}},
     ("GET", "/v1/sandboxes/{ref}/ports/{port}/connect"): {"headers": HANDSHAKE},
     ("POST", "/v1/sandboxes/{ref}/previews"): {"json": {"port": 80, "public": True}},
+    ("POST", "/v1/sandboxes/{ref}/review/pack"): {"json": {"wants": ["0" * 40]}},
     ("POST", "/v1/sandboxes/{ref}/snapshots"): {"json": {}},
     ("POST", "/v1/sandboxes/{ref}/fork"): {"json": {}},
     ("POST", "/v1/sandboxes/{ref}/rollback"): {"json": {"steps": 1}},

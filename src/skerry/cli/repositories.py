@@ -13,6 +13,7 @@ import click
 from skerry.cli import talk
 from skerry.cli.files import tell_skipped
 from skerry.cli.session import Session
+from skerry.errors import SkerryError
 
 if TYPE_CHECKING:
     from skerry.client.repository.source import Imported, Repo
@@ -62,3 +63,20 @@ def tell_imported(session: Session, imported: Imported | None) -> None:
     count = imported.repositories - 1
     within = f", with {count} {'repository' if count == 1 else 'repositories'} within it" if count > 0 else ""
     talk.say(f"copied {imported.top} to /workspace: {imported.moved.files:,} files{within}")
+
+
+def add_remote(session: Session, imported: Imported | None) -> None:
+    """`git fetch skerry`, for what its sandboxes do. Not having it is no reason to have no sandbox."""
+    if imported is None or imported.top is None:
+        return
+    from skerry.client.repository import remote
+    from skerry.client.repository.finding import find
+
+    try:
+        place = find(imported.top)
+        added = place.git_dir is not None and remote.add(place.git(), session.server or remote.LOCAL)
+    except SkerryError as error:
+        talk.say(f"no remote was added: {error.message}")
+        return
+    if added and not session.quiet:
+        talk.say("added the remote skerry: `git fetch skerry` has the history of its sandboxes")

@@ -21,7 +21,7 @@ from skerry.cli.creation import (
 )
 from skerry.cli.network import policy_pairs
 from skerry.cli.project import prepared
-from skerry.cli.repositories import repo_of, repo_options, tell_imported
+from skerry.cli.repositories import add_remote, repo_of, repo_options, tell_imported
 from skerry.cli.session import (
     Session,
     json_option,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--name", metavar="NAME", help="A name of yours; a named sandbox is stopped, not deleted, at its end.")
 @repo_options
+@click.option("--no-remote", is_flag=True, help="With --repo: add no remote `skerry` to that repository.")
 @creation_options
 @lifecycle_options
 @json_option
@@ -48,11 +49,13 @@ def create(session: Session, /, name: str | None, as_json: bool, **given: Any) -
     """Make a sandbox. Its id is what is printed."""
     from skerry.client._sync.sandbox import Sandbox
 
-    skip = given.pop("no_setup")
+    skip, no_remote = given.pop("no_setup"), given.pop("no_remote")
     wish = prepared(session, creation(given), skip=skip)
     with repo_of(session, given) as repo:
         sandbox = Sandbox.create(name=name, server=session.client(), repo=repo, **wish)
     tell_imported(session, sandbox.imported)
+    if not no_remote:
+        add_remote(session, sandbox.imported)
     if as_json:
         talk.give_json(sandbox.info())
     else:

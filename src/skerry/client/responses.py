@@ -7,7 +7,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from skerry.errors import SkerryError, error_for_code
-from skerry.types import Answer, ImageInfo, ProcessInfo, Progress, SandboxInfo, SessionInfo, TokenInfo, Value, Verified
+from skerry.types import (
+    Answer,
+    ImageInfo,
+    ProcessInfo,
+    Progress,
+    ReviewRefs,
+    SandboxInfo,
+    SessionInfo,
+    TokenInfo,
+    Value,
+    Verified,
+)
 
 T = TypeVar("T")
 _BY_STATUS = {400: "invalid_request", 401: "denied", 403: "denied", 404: "not_found", 409: "conflict",
@@ -16,6 +27,10 @@ _BY_STATUS = {400: "invalid_request", 401: "denied", 403: "denied", 404: "not_fo
 
 class SandboxList(Value, frozen=True):
     sandboxes: list[SandboxInfo]
+
+
+class ReviewRefsList(Value, frozen=True):
+    reviews: list[ReviewRefs]
 
 
 class ProcessList(Value, frozen=True):

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from skerry.client.requests import NDJSON, Request, json_request, parameters, sandbox_path
-from skerry.types import BeginReview
+from skerry.types import BeginReview, PackRequest
 
 DIFF = "text/x-diff"
+PACK = "application/x-git-pack"
 PATIENCE = 600.0  # seconds of silence: a large workspace takes its time to be read whole
 
 
@@ -31,6 +32,15 @@ def history(ref: str, paths: Sequence[str], since: str | None, patch: bool, limi
 def watch(ref: str, since: str | None) -> Request:
     path = sandbox_path(ref, "review", "watch")
     return Request("GET", path, parameters(since=since), accept=NDJSON, read_timeout=None)
+
+
+def refs(origin: str | None) -> Request:
+    return Request("GET", "/v1/reviews", parameters(origin=origin), read_timeout=PATIENCE)
+
+
+def pack(ref: str, wish: PackRequest) -> Request:
+    request = json_request("POST", sandbox_path(ref, "review", "pack"), wish)
+    return replace(request, accept=PACK, read_timeout=PATIENCE)
 
 
 def _reading(ref: str, what: str, paths: Sequence[str], **values: str | bool | None) -> Request:

@@ -35,6 +35,7 @@ from skerry.engine.previews import Previews
 from skerry.engine.processes import Processes
 from skerry.engine.reach import Reach
 from skerry.engine.reaper import Ends, Reaper
+from skerry.engine.remotes import Remotes
 from skerry.engine.review_table import ReviewTable
 from skerry.engine.reviews import Reviews
 from skerry.engine.rollback import Rollbacks
@@ -92,6 +93,7 @@ class Engine:
         self.snapshots = Snapshots(Grip(*hands, self._forget_if_deleted, self._lives))
         self.archives = Archives(self.snapshots)
         self.reviews = Reviews(settings, self.snapshots.grip, self._use, self._fail)
+        self.remotes = Remotes(self.reviews)
         self.forks, self.rollbacks = Forks(self.snapshots, self.reviews), Rollbacks(self.snapshots, self.reviews)
         self.processes = Processes(self._find, self._use, self._fail, self._spawn, self._before_command)
         self.sessions = Sessions(self._use, self.processes, self._spawn)

@@ -85,7 +85,8 @@ def history(
         for at in range(len(entries) - 1, -1, -1):
             entries[at] = with_patch(tracked.ledger, entries[at], paths, min(room, PATCH_MOST))
             room -= len(entries[at].patch or "")
-    return History(entries=tuple(entries), truncated=truncated, trouble=tracked.trouble)
+    agent = {name.removeprefix("refs/"): oid for name, oid in tracked.ledger.agent().items()}
+    return History(entries=tuple(entries), agent=agent, truncated=truncated, trouble=tracked.trouble)
 
 
 def with_patch(ledger: Ledger, entry: LedgerEntry, paths: Sequence[bytes] = (), most: int = PATCH_MOST) -> LedgerEntry:

@@ -20,13 +20,14 @@ class Large(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReviewState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`path`, `origin`, `head`, `ignore`, `tracked`: as the review was begun with. `large`: what the blobs of pointers
-    stand for. `rolled_back`: the sandbox's files are others, and the ledger does not know yet; why."""
+    """`path`, `origin`, `head`, `known`, `ignore`, `tracked`: as the review was begun with. `large`: what the blobs of
+    pointers stand for. `rolled_back`: the sandbox's files are others, and the ledger does not know yet; why."""
 
     path: str
     begun_at: float
     origin: str | None = None
     head: str | None = None
+    known: tuple[str, ...] = ()
     ignore: tuple[tuple[str, tuple[str, ...]], ...] = ()
     tracked: tuple[str, ...] = ()
     large: dict[str, Large] = {}

@@ -127,7 +127,7 @@ class Reviews:
         place = self._place / live.row.id
         state = ReviewState(
             path=request.path, begun_at=time.time(), origin=request.origin, head=request.head, ignore=request.ignore,
-            tracked=request.tracked,
+            tracked=request.tracked, known=request.known,
         )  # fmt: skip
         await self.in_thread(_remove, place)
         try:
@@ -211,6 +211,11 @@ class Reviews:
                 details={"sandbox": live.row.id},
             )
         return live.tracked
+
+    def of(self, caller: Caller) -> list[Tracked]:
+        """Of all sandboxes that the caller may see."""
+        lives = (live for live in self._grip.lives.values() if live.row.is_seen_by(caller))
+        return [live.tracked for live in lives if live.tracked is not None and live.row.state != "deleting"]
 
     async def settled(self, caller: Caller, ref: str) -> Tracked:
         """With all in its ledger that was written so far. A sandbox that does not run is not woken for it."""

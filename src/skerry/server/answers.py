@@ -16,6 +16,7 @@ FRAMES = "application/vnd.skerry.frames"
 BYTES = "application/octet-stream"
 DIFF = "text/x-diff"
 TAR = "application/x-tar"
+PACK = "application/x-git-pack"
 
 STATUSES: Mapping[str, int] = {
     "invalid_request": 400,

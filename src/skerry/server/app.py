@@ -21,6 +21,7 @@ from skerry.server import (
     ports,
     previews,
     processes,
+    remotes,
     review,
     sandboxes,
     sessions,
@@ -30,7 +31,7 @@ from skerry.server import (
     trees,
     watches,
 )
-from skerry.server.answers import BYTES, DIFF, FRAMES, JSON, NDJSON, TAR
+from skerry.server.answers import BYTES, DIFF, FRAMES, JSON, NDJSON, PACK, TAR
 from skerry.server.control import Control
 from skerry.server.edits import REPLACE_LIMIT
 from skerry.server.endpoint import Application
@@ -130,6 +131,9 @@ ROUTES: tuple[Route, ...] = (
 
     Route("POST", "/v1/sandboxes", sandboxes.create, "use", "Create a sandbox", 201, (404, 409, 413, 415, 429, 501),
           limit=network.LIMIT, headers=("Idempotency-Key",)),
+    Route("POST", f"{REVIEW}/pack", remotes.pack, "use", "Objects behind its refs, as a pack of git",
+          errors=(404, 406, 409, 413, 415), gives=(PACK,)),
+    Route("GET", "/v1/reviews", remotes.list_, "use", "What each sandbox's ledger is at, and the agent's own branches"),
     Route("GET", "/v1/sandboxes", sandboxes.list_, "use", "List sandboxes"),
     Route("GET", ONE, sandboxes.get, "use", "One sandbox", errors=(404,)),
     Route("PATCH", ONE, sandboxes.update, "use", "Change a sandbox", errors=(*WAKES, 413, 415)),

@@ -61,6 +61,7 @@ from skerry.types.references import (
 from skerry.types.review import (
     HUNK_ID,
     HUNKS_MOST,
+    KNOWN_MOST,
     OBJECT_ID,
     REASON_MOST,
     SHOWN_MOST,
@@ -83,8 +84,10 @@ from skerry.types.review import (
     HunkState,
     LedgerEntry,
     LeftOut,
+    PackRequest,
     Review,
     ReviewEvent,
+    ReviewRefs,
     Why,
 )
 from skerry.types.sandboxes import (
@@ -149,6 +152,7 @@ __all__ = [
     "FORKS_MOST",
     "HUNKS_MOST",
     "HUNK_ID",
+    "KNOWN_MOST",
     "NAME",
     "OBJECT_ID",
     "OUTPUT_KEPT",
@@ -210,6 +214,7 @@ __all__ = [
     "NetworkInfo",
     "Options",
     "OutputPage",
+    "PackRequest",
     "Patched",
     "PatchedFile",
     "PathText",
@@ -233,6 +238,7 @@ __all__ = [
     "Result",
     "Review",
     "ReviewEvent",
+    "ReviewRefs",
     "RollbackRequest",
     "RunRequest",
     "RunResult",

@@ -21,6 +21,7 @@ OBJECT_ID = re.compile(r"[0-9a-f]{40}")
 WORKSPACE = "/workspace"
 REASON_MOST = 4000
 HUNKS_MOST = 10_000
+KNOWN_MOST = 10_000
 SHOWN_MOST = 64 << 10  # bytes of a hunk that lists show
 
 HunkState = Literal["open", "accepted", "rejected", "applied"]
@@ -145,13 +146,14 @@ class BeginReview(Value, frozen=True, kw_only=True):
     """POST …/review: what is in `path` now is what the user has; from here on its changes are kept. `ignore`: lines of
     gitignore files, each list under the directory that it counts in ('' is the root), the weaker first. `tracked`:
     paths that count in spite of them. `origin`: where it came from, in the client's own words, opaque here. `head`:
-    the commit that it stands on, if any."""
+    the commit that it stands on, if any. `known`: what its branches and tags named as it came: the user has those."""
 
     path: str = WORKSPACE
     origin: str | None = None
     head: str | None = None
     ignore: tuple[tuple[str, tuple[str, ...]], ...] = ()
     tracked: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_path("path", self.path)
@@ -164,6 +166,8 @@ class BeginReview(Value, frozen=True, kw_only=True):
             raise InvalidRequest("ignore: too many lines")
         for place, lines in self.ignore:
             check_text("ignore", place, *lines)
+        if len(self.known) > KNOWN_MOST or any(not OBJECT_ID.fullmatch(oid) for oid in self.known):
+            raise InvalidRequest(f"known: more than {KNOWN_MOST}, or one that is no object's id")
         if len(self.tracked) > 100_000:
             raise InvalidRequest("tracked: too many paths")
 
@@ -349,6 +353,32 @@ class Why(Answer, frozen=True, kw_only=True):
     hunk: Hunk
     entries: tuple[LedgerEntry, ...]
     output: dict[str, str] = {}
+
+
+class ReviewRefs(Answer, frozen=True, kw_only=True):
+    """What a git remote shows of a review: the ledger's tip, and the agent's own refs (`heads/…`, `tags/…`). `refused`:
+    refs of the agent that did not come out, and why."""
+
+    sandbox: str
+    tip: str
+    name: str | None = None
+    origin: str | None = None
+    agent: dict[str, str] = {}
+    refused: dict[str, str] = {}
+
+
+class PackRequest(Value, frozen=True, kw_only=True):
+    """POST …/review/pack: the objects behind `wants`, without those behind `haves`."""
+
+    wants: tuple[str, ...]
+    haves: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.wants or len(self.wants) > 10_000 or len(self.haves) > 10_000:
+            raise InvalidRequest("wants and haves: from 1 to 10,000, and at most 10,000")
+        for oid in (*self.wants, *self.haves):
+            if not OBJECT_ID.fullmatch(oid):
+                raise InvalidRequest(f"{oid[:80]!r} is no object", hint="forty hexadecimal digits")
 
 
 class Attempted(Answer, frozen=True, kw_only=True):

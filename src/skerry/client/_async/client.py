@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import httpx
 
 from skerry.client import backend_async as backend
-from skerry.client import local, requests
+from skerry.client import local, requests, review_requests
 from skerry.client._async.events import listen
 from skerry.client._async.images import AsyncImages
 from skerry.client._async.pool import AsyncPool
@@ -18,10 +18,10 @@ from skerry.client._async.tokens import AsyncTokens
 from skerry.client.address import check_token, resolve
 from skerry.client.connection import NotConnected, http_request, speaking
 from skerry.client.requests import Request
-from skerry.client.responses import decode, error_answer
+from skerry.client.responses import ReviewRefsList, decode, error_answer
 from skerry.config import load
 from skerry.errors import ServerUnreachable
-from skerry.types import Event
+from skerry.types import Event, PackRequest, ReviewRefs
 
 T = TypeVar("T")
 
@@ -77,6 +77,19 @@ class AsyncClient:
         `"process"` for all of theirs). `follow` goes on as it happens, and takes a broken connection up again; without
         `since` it begins now."""
         return listen(self, requests.EventWish(follow, since, sandbox, type))
+
+    async def reviews(self, origin: str | None = None) -> list[ReviewRefs]:
+        """What a git remote shows of your sandboxes' ledgers: all, or those that came from one place."""
+        return (await self.value(review_requests.refs(origin), ReviewRefsList)).reviews
+
+    @asynccontextmanager
+    async def review_pack(
+        self, ref: str, wants: Sequence[str], haves: Sequence[str] = ()
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The objects behind some of those refs, as a pack of git."""
+        wish = PackRequest(wants=tuple(wants), haves=tuple(haves))
+        async with self.stream(review_requests.pack(ref, wish)) as pieces:
+            yield pieces
 
     async def value(self, request: Request, kind: type[T]) -> T:
         """Send, and give the answer as a value of that kind."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import httpx
 
 from skerry.client import backend_sync as backend
-from skerry.client import local, requests
+from skerry.client import local, requests, review_requests
 from skerry.client._sync.events import listen
 from skerry.client._sync.images import Images
 from skerry.client._sync.pool import Pool
@@ -19,10 +19,10 @@ from skerry.client._sync.tokens import Tokens
 from skerry.client.address import check_token, resolve
 from skerry.client.connection import NotConnected, http_request, speaking
 from skerry.client.requests import Request
-from skerry.client.responses import decode, error_answer
+from skerry.client.responses import ReviewRefsList, decode, error_answer
 from skerry.config import load
 from skerry.errors import ServerUnreachable
-from skerry.types import Event
+from skerry.types import Event, PackRequest, ReviewRefs
 
 T = TypeVar("T")
 
@@ -78,6 +78,19 @@ class Client:
         `"process"` for all of theirs). `follow` goes on as it happens, and takes a broken connection up again; without
         `since` it begins now."""
         return listen(self, requests.EventWish(follow, since, sandbox, type))
+
+    def reviews(self, origin: str | None = None) -> list[ReviewRefs]:
+        """What a git remote shows of your sandboxes' ledgers: all, or those that came from one place."""
+        return (self.value(review_requests.refs(origin), ReviewRefsList)).reviews
+
+    @contextmanager
+    def review_pack(
+        self, ref: str, wants: Sequence[str], haves: Sequence[str] = ()
+    ) -> Iterator[Iterator[bytes]]:
+        """The objects behind some of those refs, as a pack of git."""
+        wish = PackRequest(wants=tuple(wants), haves=tuple(haves))
+        with self.stream(review_requests.pack(ref, wish)) as pieces:
+            yield pieces
 
     def value(self, request: Request, kind: type[T]) -> T:
         """Send, and give the answer as a value of that kind."""

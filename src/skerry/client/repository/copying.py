@@ -23,7 +23,7 @@ from skerry.client.repository.settings import Settings
 from skerry.client.repository.state import State, taken
 from skerry.client.walking import DIRECTORY, Listing
 from skerry.errors import InvalidRequest
-from skerry.types import BeginReview, Progress, Transfer
+from skerry.types import KNOWN_MOST, OBJECT_ID, BeginReview, Progress, Transfer
 
 _ROOMS: Final = ("", "/objects", "/objects/pack", "/refs", "/refs/heads", "/refs/tags", "/info")
 _AT_ONCE: Final = 2
@@ -187,11 +187,16 @@ class RepositoryCopy(Archive):
                 spite = part.state.git().names("ls-files", "-z", "--cached", "--ignored", "--exclude-standard")
                 self._tracked += filter(is_text, (part.prefix + os.fsdecode(name) for name in spite))
 
+    def _known(self) -> tuple[str, ...]:
+        state = self._parted[""].state
+        tips = dict.fromkeys(tip.decode() for tip in state.tips) if state is not None else ()
+        return tuple(tip for tip in tips if OBJECT_ID.fullmatch(tip))[:KNOWN_MOST]
+
     def review(self, path: str) -> BeginReview:
         """What the server is told of it, once all of it is in `path`."""
         return BeginReview(
             path=path, origin=origin_of(self.place.top), head=self.head, ignore=merged(self._rules),
-            tracked=tuple(self._tracked),
+            tracked=tuple(self._tracked), known=self._known(),
         )  # fmt: skip
 
 

@@ -32,14 +32,15 @@ _MOST_STEPS: Final = 10_000
 
 @dataclass(frozen=True)
 class State:
-    """`files`: of the new `.git`, by their names in it. `index`: the index's copy, on disk. `wanted`: objects that the
-    pack must reach. `gitlinks`: where the index has submodules."""
+    """`files`: of the new `.git`, by their names in it. `index`: the index's copy, on disk. `tips`: what refs name.
+    `wanted`: objects that the pack must reach. `gitlinks`: where the index has submodules."""
 
     place: Place
     settings: Settings
     head: str | None
     files: dict[str, bytes]
     index: str | None
+    tips: tuple[bytes, ...]
     wanted: tuple[bytes, ...]
     gitlinks: frozenset[str]
 
@@ -63,7 +64,7 @@ def taken(place: Place, scratch: str) -> State:
         files["shallow"] = shallow
     tips = (*refs.values(), *([head] if head else ()), *_unfinished(files))
     wanted = dict.fromkeys(tips if settings.partial else (*tips, *blobs))
-    return State(place, settings, head.decode() if head else None, files, index, tuple(wanted), gitlinks)
+    return State(place, settings, head.decode() if head else None, files, index, tips, tuple(wanted), gitlinks)
 
 
 def _unfinished(files: dict[str, bytes]) -> Iterator[bytes]:
