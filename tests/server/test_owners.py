@@ -45,6 +45,10 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("GET", "/v1/sandboxes/{ref}/ports/{port}/connect"): {"headers": HANDSHAKE},
     ("POST", "/v1/sandboxes/{ref}/previews"): {"json": {"port": 80, "public": True}},
     ("POST", "/v1/sandboxes/{ref}/review/pack"): {"json": {"wants": ["0" * 40]}},
+    ("POST", "/v1/sandboxes/{ref}/review"): {"json": {}},
+    ("POST", "/v1/sandboxes/{ref}/review/decisions"): {"json": {"do": "accept", "all": True}},
+    ("POST", "/v1/sandboxes/{ref}/review/applied"): {"json": {"id": "0" * 32, "digest": "0" * 64}},
+    ("POST", "/v1/sandboxes/{ref}/review/unapplied"): {"json": {"id": "0" * 32}},
     ("POST", "/v1/sandboxes/{ref}/snapshots"): {"json": {}},
     ("POST", "/v1/sandboxes/{ref}/fork"): {"json": {}},
     ("POST", "/v1/sandboxes/{ref}/rollback"): {"json": {"steps": 1}},
@@ -73,7 +77,7 @@ def two(make_server: Callable[[], Server]) -> Iterator[Two]:
         url = admin.get("/v1/server").json()["addresses"][1]
 
         def client(owner: str) -> httpx.Client:
-            made = admin.post("/v1/tokens", json={"scope": "use", "owner": owner}).json()
+            made = admin.post("/v1/tokens", json={"scope": "review", "owner": owner}).json()
             return httpx.Client(base_url=url, headers={"Authorization": f"Bearer {made['secret']}"}, timeout=60)
 
         with client("ann") as ann, client("bob") as bob:
@@ -90,6 +94,7 @@ def two(make_server: Callable[[], Server]) -> Iterator[Two]:
 
 def ask(client: httpx.Client, method: str, path: str, ref: str, process: str) -> httpx.Response:
     concrete = path.replace("{ref}", ref).replace("{process}", process).replace("{port}", "80")
+    concrete = concrete.replace("{hunk}", f"h-{'0' * 16}").replace("{oid}", "0" * 40)
     return client.request(method, concrete, **BODIES.get((method, path), {}))
 
 

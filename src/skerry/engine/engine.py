@@ -21,6 +21,7 @@ from skerry.engine.archives import Archives
 from skerry.engine.attempts import Attempts
 from skerry.engine.creation import Creation
 from skerry.engine.database import Database
+from skerry.engine.decisions import Decisions
 from skerry.engine.events import Events
 from skerry.engine.files import Files
 from skerry.engine.forks import Forks
@@ -46,25 +47,11 @@ from skerry.engine.snapshots import Grip, Snapshots
 from skerry.engine.terminals import Terminals
 from skerry.engine.tokens import Tokens
 from skerry.engine.watcher import Watcher
-from skerry.errors import (
-    Conflict,
-    HostUnsupported,
-    NotFound,
-    SandboxUnavailable,
-    SkerryError,
-)
+from skerry.errors import Conflict, HostUnsupported, NotFound, SandboxUnavailable, SkerryError
 from skerry.keeper import Keeper, KeeperSilent, build_id
 from skerry.keeper.client import TIME_LIMIT
 from skerry.storage import ImageStore, LayerStore, pick_driver
-from skerry.types import (
-    Caller,
-    CreateRequest,
-    SandboxInfo,
-    UpdateRequest,
-    Usage,
-    parse_size,
-    parse_span,
-)
+from skerry.types import Caller, CreateRequest, SandboxInfo, UpdateRequest, Usage, parse_size, parse_span
 
 log = logging.getLogger("skerry.engine")
 T = TypeVar("T")
@@ -133,6 +120,7 @@ class Engine:
         self.doors.secrets, self.doors.ask = self.host.secrets.brokered, self.network.ask
         self.doors.shared, self.doors.used = self.previews.shared, self.previews.used
         self._lives.update(await recovery.recover(self.host))
+        self.decisions = Decisions(self.reviews, self.database, self._use, self._uncut)
         await self.reviews.open(ReviewTable(self.database), self.doors.contacted)
         await self.snapshots.sweep()
         await self.images.recover()

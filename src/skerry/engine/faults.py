@@ -28,7 +28,8 @@ IMPORT = ("import.archive", "import.layer", "import.named")
 BUILD = ("build.image",)
 REVIEW = ("review.ledger", "review.base", "review.row")
 COLLECT = ("collect.read", "collect.commit", "collect.done")
-POINTS = LIFE + SLEEP + SNAPSHOT + UNSNAPSHOT + FORK + ROLLBACK + PULL + IMPORT + BUILD + REVIEW + COLLECT
+APPLY = ("applied.row", "applied.base", "applied.done")
+POINTS = LIFE + SLEEP + SNAPSHOT + UNSNAPSHOT + FORK + ROLLBACK + PULL + IMPORT + BUILD + REVIEW + COLLECT + APPLY
 
 
 def passed(name: str) -> None:

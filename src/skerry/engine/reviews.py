@@ -72,6 +72,7 @@ class Reviews:
         self._threads = ThreadPoolExecutor(THREADS, "review")  # of its own: starting a sandbox must not wait for git
         self._beginning: set[str] = set()
         self.hunks: Callable[[Tracked, ReviewEvent], Awaitable[ReviewEvent]] = _as_it_is  # adds them to a change
+        self.began: Callable[[Tracked, Keeper], Awaitable[None]] = _nothing  # it has come to run
 
     async def open(self, table: ReviewTable, hosts: Hosts) -> None:
         """Take up what there is; what belongs to no sandbox goes. One that is damaged harms no other."""
@@ -321,6 +322,7 @@ class Reviews:
 
     async def _follow(self, tracked: Tracked, keeper: Keeper) -> None:
         live, failures = tracked.live, 0
+        await self.began(tracked, keeper)
         while _runs(live, keeper) and live.tracked is tracked:
             try:
                 await live.moving.wait()
@@ -367,3 +369,7 @@ def _remove(place: Path) -> None:
 
 async def _as_it_is(tracked: Tracked, event: ReviewEvent) -> ReviewEvent:
     return event
+
+
+async def _nothing(tracked: Tracked, keeper: Keeper) -> None:
+    pass

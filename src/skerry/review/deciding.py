@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from skerry.errors import Conflict, InvalidRequest, SkerryError
 from skerry.review.hunks import Changed, Unit, Wish
-from skerry.review.survey import Chosen, Ground, below, packed, survey
+from skerry.review.survey import Chosen, Ground, below, packed, spelled, survey
 from skerry.types import DecideRequest
 
 Known = Mapping[str, bytes]
@@ -26,7 +26,7 @@ class Outcome:
 
 def decide(ground: Ground, request: DecideRequest, known: Known, at: float) -> Outcome:
     named = wishes_of(request)
-    by_the_way = below([path.encode("utf-8", "surrogateescape") for path in request.paths]) if request.do else None
+    by_the_way = below(spelled(request.paths)) if request.do else None
     outcome, found = Outcome(), set()
     with_others = _moved(ground, request) if by_the_way is not None else set()
     for changed in survey(ground, _where(named, known, by_the_way)):

@@ -13,9 +13,12 @@ from skerry.review.carry import Decision, Landed, moved, reverse
 from skerry.review.facts import Facts
 from skerry.review.hunks import Changed, Wish
 from skerry.review.landing import Landing, land
+from skerry.review.showing import Showing
 from skerry.review.survey import Chosen, Ground, entries, packed, survey
+from skerry.types import Hunk
 
 REASON_TEXT_MOST = 500
+SHOWN_HUNKS, SHOWN_TEXT, SHOWN_ROOM = 1000, 4 << 10, 256 << 10
 Entry = tuple[str, str]  # mode and blob
 
 
@@ -37,24 +40,32 @@ class OfferedFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """`digest` is of the files, and of the base that they come from."""
+    """`digest` is of the files, and of the base that they come from. `shown`: the hunks, as far as there is room, for
+    who asks later what was applied."""
 
     base: str
     tip: str
     digest: str
     files: tuple[OfferedFile, ...]
+    shown: tuple[Hunk, ...] = ()
 
 
 def offered(ground: Ground, chosen: Chosen | None) -> Offer:
     """Contents that no commit has yet are written to the ledger."""
-    files = []
+    files: list[OfferedFile] = []
+    shown: list[Hunk] = []
+    room = SHOWN_ROOM
     for changed in survey(ground, chosen):
         landing = land(changed)
         if landing.hunks:
             files.append(_file(ground, changed, landing))
+            showing = Showing(changed, room)
+            accepted = [unit for unit in changed.units if unit.state == "accepted"][: SHOWN_HUNKS - len(shown)]
+            shown += [showing.hunk(unit, SHOWN_TEXT) for unit in accepted]
+            room = showing.room or 0
     told = [(one.path, one.old_path, one.kind, one.old, one.new, one.hunks) for one in files]
     digest = hashlib.sha256(msgspec.msgpack.encode((ground.base, told))).hexdigest()
-    return Offer(base=ground.base, tip=ground.tip, digest=digest, files=tuple(files))
+    return Offer(base=ground.base, tip=ground.tip, digest=digest, files=tuple(files), shown=tuple(shown))
 
 
 def _file(ground: Ground, changed: Changed, landing: Landing) -> OfferedFile:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from skerry.review.carry import Piece
 from skerry.review.hunks import Changed, Unit
 from skerry.review.patches import Atom
-from skerry.types import SHOWN_MOST, FileChange, Hunk
+from skerry.types import SHOWN_MOST, Hunk
 from skerry.types.values import told_path
 
 CONTEXT = 3
@@ -18,19 +18,6 @@ _NO_END = b"\n\\ No newline at end of file\n"
 
 def told(path: bytes) -> tuple[str, bytes | None]:
     return told_path(path.decode("utf-8", "surrogateescape"))
-
-
-def file(changed: Changed, hunks: Sequence[Hunk], *, sha256: str | None = None) -> FileChange:
-    delta = changed.delta
-    path, raw_path = told(delta.path)
-    old_path, raw_old_path = told(delta.old_path) if delta.old_path is not None else (None, None)
-    return FileChange(
-        path=path, kind=delta.kind, old_path=old_path, old_mode=delta.old_mode, new_mode=delta.new_mode,
-        old_oid=delta.old_oid, new_oid=delta.new_oid, old_size=delta.old_size, new_size=delta.new_size,
-        added=delta.added, removed=delta.removed, binary=delta.binary, large=sha256 is not None, sha256=sha256,
-        risk=tuple(dict.fromkeys(reason for unit in changed.units for reason in unit.risk)),
-        hunks=tuple(hunks), raw_path=raw_path, raw_old_path=raw_old_path,
-    )  # fmt: skip
 
 
 class Showing:

@@ -5,6 +5,7 @@ as a whole."""
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -45,6 +46,12 @@ def packed(decisions: Sequence[Decision]) -> bytes:
 
 def unpacked(body: bytes | None) -> tuple[Decision, ...]:
     return _decoder.decode(body) if body else ()
+
+
+def spelled(paths: Sequence[str]) -> list[bytes]:
+    """As git has them; the workspace itself is all of it."""
+    named = [posixpath.normpath(path).encode("utf-8", "surrogateescape") for path in paths]
+    return [] if b"." in named else named
 
 
 def below(paths: Sequence[bytes]) -> Chosen:
