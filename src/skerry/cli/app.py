@@ -14,6 +14,7 @@ import click
 from skerry._version import __version__
 from skerry.cli import (
     archives,
+    compare,
     completion,
     doctor,
     events,
@@ -73,6 +74,7 @@ for command in (
     sandboxes.create, sandboxes.ls, sandboxes.show, sandboxes.update, sandboxes.rm, sandboxes.prune,
     sandboxes.stop, sandboxes.resume, sandboxes.pause,
     snapshots.fork, snapshots.rollback, snapshots.snapshot,
+    compare.compare,
     previews.expose, previews.previews, previews.forward,
     files.cp, processes.ps, processes.logs, processes.wait, processes.kill, network.network, events.events,
     images.image, pool.pool, tokens.token, server.server, server.serve,
