@@ -16,7 +16,7 @@ GO_TESTS := $(patsubst %/go.mod,%,$(wildcard tests/*/*/go.mod))
 SKERRY := $(strip $(SUDO) $(BIN)/skerry)
 # What a shell starts in the background ignores Ctrl-C, and nohup the hang-up; both would reach the tests of it.
 SIGNALS := env --default-signal=INT,QUIT,HUP
-# Much of a test is waiting. A file stays with one process, which shares its servers among its tests; tests/conftest.py
+# Much of a test is waiting. A file stays with one process, which shares its servers among its tests; tests/ordering.py
 # says which files go first.
 AT_ONCE := -n 3 --dist loadfile --no-loadscope-reorder
 SETUP := @sh scripts/setup

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import ordering
 import pytest
-from serving import Server, spare_state
+from serving import Server, spare_states
 from world.world import World
 
 from skerry.config import load
@@ -21,21 +22,9 @@ from skerry.storage import ImageStore, LayerStore
 
 os.environ.setdefault("SKERRY_POOL_SIZE", "0")  # a test of the pool asks for one
 
-LONGEST = """
-    keeper/test_watches engine/test_faults integration/test_life engine/test_endings cli/test_guides attacks/test_liar
-    integration/test_processes integration/test_presets cli/test_terminal engine/test_state_faults
-    integration/test_network_door integration/test_terminals integration/test_events cli/test_with_server
-    engine/test_sleep keeper/test_entries integration/test_previews network/test_clients server/test_websockets
-    attacks/test_races keeper/test_edits integration/test_sessions keeper/test_trees client/test_local
-    storage/test_crashes attacks/egress/test_deaths keeper/test_build engine/test_pull_faults integration/test_archives
-    client/test_hostile_archives integration/test_files images/test_pull engine/test_high_stacks
-"""
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that take longest go first: what is begun last keeps the others waiting at the end."""
-    rank = {Path(__file__).parent / f"{name}.py": number for number, name in enumerate(LONGEST.split())}
-    items.sort(key=lambda item: rank.get(item.path, len(rank)))
+    ordering.sort(items)
 
 
 @pytest.fixture(scope="session")
@@ -81,19 +70,21 @@ def _is_lent(lender: Path, state: Path) -> bool:
 def make_state(base_store: Path) -> Iterator[Callable[[], Path]]:
     """New state directories with the image `base`, beside the borrowed one so that its layers can be hard-linked."""
     made = itertools.count()
-    spare = spare_state(base_store.parent)
+    spares = spare_states(base_store.parent)
 
     def make() -> Path:
         state = base_store.parent / f"skerry-test-{os.getpid()}-{next(made)}"
-        if _is_lent(base_store, spare):
-            return spare.rename(state)
-        shutil.rmtree(spare, ignore_errors=True)
+        for spare in filter(Path.exists, spares):
+            if _is_lent(base_store, spare):
+                return spare.rename(state)
+            shutil.rmtree(spare)
         state.mkdir(mode=0o700)
         _lend_base(base_store, state)
         return state
 
     yield make
-    shutil.rmtree(spare, ignore_errors=True)
+    for spare in spares:
+        shutil.rmtree(spare, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -111,10 +102,12 @@ def make_server(make_state: Callable[[], Path]) -> Iterator[Callable[[], Server]
             server.retire()
 
 
-@pytest.fixture(scope="session")
-def server(make_server: Callable[[], Server]) -> Server:
-    """One server for all tests that do no harm to it."""
-    return make_server().start()
+@pytest.fixture(scope="module")
+def server(make_server: Callable[[], Server]) -> Iterator[Server]:
+    """One server for all tests of a file that do no harm to it."""
+    made = make_server().start()
+    yield made
+    made.retire()
 
 
 @pytest.fixture

@@ -35,9 +35,9 @@ def wait_until(condition: Callable[[], object], what: str, limit_s: float = WAIT
         pause.wait(min(0.01 + waited / 20, 0.2))
 
 
-def spare_state(beside: Path) -> Path:
-    """Where a server that is gone leaves its images for the next one: they are links to thousands of files."""
-    return beside / f"skerry-test-{os.getpid()}-spare"
+def spare_states(beside: Path) -> list[Path]:
+    """Where servers that are gone leave their images for the next ones: they are links to thousands of files."""
+    return [beside / f"skerry-test-{os.getpid()}-spare-{number}" for number in range(3)]
 
 
 FRUGAL = {"SKERRY_STORAGE_HEADROOM": "256M"}  # many servers share the disk that the tests run on
@@ -111,7 +111,8 @@ class Server:
             assert line.connect_ex(str(socket_path(self.state_dir))) != 0, "another server is on its state directory"
         left = self.leftovers()
         shutil.rmtree(run_dir(self.state_dir), ignore_errors=True)
-        if not (spare := spare_state(self.state_dir.parent)).exists():
+        spare = next((one for one in spare_states(self.state_dir.parent) if not one.exists()), None)
+        if spare is not None:
             spare.mkdir(mode=0o700)
             for part in ("layers", "images"):
                 (self.state_dir / part).rename(spare / part)

@@ -19,17 +19,25 @@ Raid = Callable[[Attack, str], Outcome]
 
 
 @pytest.fixture(scope="session")
-def fortress(server: Server) -> Iterator[Sandbox]:
+def realm(make_server: Callable[[], Server]) -> Server:
+    """Whose sandbox is attacked from inside. Its process is a program's own: an attack reads environments."""
+    made = make_server()
+    made.before = ("env",)
+    return made.start()
+
+
+@pytest.fixture(scope="session")
+def fortress(realm: Server) -> Iterator[Sandbox]:
     """The sandbox that is attacked from inside."""
-    with Sandbox(server=server.address, limits=Limits(memory="512M", pids=256)) as sandbox:
+    with Sandbox(server=realm.address, limits=Limits(memory="512M", pids=256)) as sandbox:
         carry_in(sandbox)
         plant(sandbox)
         yield sandbox
 
 
 @pytest.fixture(scope="session")
-def facts(server: Server) -> Iterator[dict[str, Any]]:
-    with bait(server) as told:
+def facts(realm: Server) -> Iterator[dict[str, Any]]:
+    with bait(realm) as told:
         yield told
 
 

@@ -97,15 +97,16 @@ def test_holes_punched_into_a_captured_file_make_no_room_that_is_not_there(pool:
     upper = pool.create(UNIT, LIMIT) / "upper"
     (upper / "first").touch()
     snapshot(pool)
-    for number in range(10):
+    for number in range(15):
         file = upper / str(number)
         with contextlib.suppress(OSError):
-            file.write_bytes(os.urandom(16 * MiB))
+            file.write_bytes(os.urandom(8 * MiB))
         pool.sync(UNIT)
         with contextlib.suppress(OSError):
             os.truncate(file, 4096)
         pool.books.reconcile()
-    assert pool.books.billed(pool.path(UNIT)) <= LIMIT + MiB
+    # The pool's own looks come at any moment: what was written in the midst of one is granted ahead, once.
+    assert pool.books.billed(pool.path(UNIT)) <= LIMIT + 8 * MiB + (LIMIT >> 4) + MiB
     pool.drop_snapshot(NAME)
 
 
