@@ -152,6 +152,21 @@ def test_a_git_file_within_reaches_no_other_repository(tmp_path: Path) -> None:
         assert not (tmp_path / "target" / name / ".git").exists()
 
 
+def test_a_git_file_at_the_top_must_be_known_where_it_leads(tmp_path: Path) -> None:
+    private = begun(tmp_path / "private")
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / ".git").write_text(f"gitdir: {private}/.git\n")
+    with pytest.raises(InvalidRequest, match="knows nothing of it"):
+        find(source)
+    git(tmp_path, "init", "-q", "--separate-git-dir", str(tmp_path / "apart"), str(tmp_path / "mine"))
+    with pytest.raises(InvalidRequest, match="knows nothing of it") as caught:
+        find(tmp_path / "mine")
+    hint = (caught.value.hint or "").partition("git ")[2].split()
+    git(tmp_path, *hint)
+    assert find(tmp_path / "mine").git_dir == str(tmp_path / "apart")
+
+
 @pytest.mark.parametrize("name", ["refs", "refs/heads", "packed-refs", "objects", "index", "config"])
 def test_a_git_directory_made_of_links_is_refused(tmp_path: Path, name: str) -> None:
     private = begun(tmp_path / "private")

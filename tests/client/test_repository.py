@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
-from client.repositories import begun, commit, copied, fill, git, same, told
+from client.repositories import NOTHING, begun, commit, copied, fill, git, same, told
 
+from skerry.client.repository.copying import RepositoryCopy
 from skerry.client.repository.finding import find
 from skerry.client.repository.source import Repo, repo_of
 from skerry.errors import InvalidRequest
@@ -323,8 +325,6 @@ def test_a_very_large_file_takes_little_memory(tmp_path: Path) -> None:
 
 
 def test_a_file_that_shrinks_while_it_is_read_ends_it_and_says_so(tmp_path: Path) -> None:
-    from skerry.client.repository.copying import RepositoryCopy
-
     source = begun(tmp_path / "source")
     (source / "zz").write_bytes(b"x" * 3_000_000)
     pieces = iter(RepositoryCopy(find(source)))
@@ -335,8 +335,6 @@ def test_a_file_that_shrinks_while_it_is_read_ends_it_and_says_so(tmp_path: Path
 
 
 def test_a_file_that_grows_is_taken_as_long_as_it_was_and_one_that_vanishes_is_left_out(tmp_path: Path) -> None:
-    from skerry.client.repository.copying import RepositoryCopy
-
     source = begun(tmp_path / "source")
     (source / "mm").write_bytes(b"x" * 3_000_000)
     fill(source, zz="1")
@@ -352,15 +350,32 @@ def test_a_file_that_grows_is_taken_as_long_as_it_was_and_one_that_vanishes_is_l
     assert not (tmp_path / "target/zz").exists()
 
 
-def test_what_can_not_be_read_is_left_out_and_told(tmp_path: Path) -> None:
-    source = begun(tmp_path / "source")
-    os.mkfifo(source / "pipe")
-    fill(source, locked="x")
-    subprocess.run(["git", "-C", source, "add", "locked"], check=True)
-    (source / "locked").unlink()
-    os.mkfifo(source / "locked")
-    _, skipped = copied(source, tmp_path / "target")
-    assert set(skipped) == {"locked"}
+def test_what_can_not_be_read_is_left_out_and_told() -> None:
+    with tempfile.TemporaryDirectory() as made:
+        os.chown(made, 65534, 65534)
+        os.seteuid(65534)
+        try:
+            source = begun(Path(made, "source"))
+            fill(source, locked="x", swapped="y", z="z")
+            git(source, "add", "-A")
+            (source / "locked").chmod(0)
+            (source / "swapped").unlink()
+            os.mkfifo(source / "swapped")
+            (source / "closed").mkdir()
+            fill(source / "closed", f="f")
+            git(source, "add", "-A", "closed")
+            (source / "closed").chmod(0)
+            place = find(source)
+            copy = RepositoryCopy(place)
+            packed = b"".join(copy)
+            (source / "closed").chmod(0o700)
+        finally:
+            os.seteuid(0)
+    skipped = {one.path: one.reason for one in copy.told(NOTHING).skipped}
+    assert skipped == {
+        "locked": "permission denied", "closed/f": "permission denied", "swapped": "it is a FIFO, a socket or a device"
+    }  # fmt: skip
+    assert b"two.txt" in packed
 
 
 def test_a_directory_below_means_the_whole_repository_unless_git_ignores_it(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -43,7 +44,8 @@ class _Part:
 
 
 class RepositoryCopy(Archive):
-    """Of a place, as it is when this is made: the pack of its objects is begun at once."""
+    """Of a place, as it is when this is made: what git has there is read, and packed, beside whatever the caller does
+    until the first byte is asked for."""
 
     def __init__(self, place: Place, *, ignored: bool = False, progress: Watcher | None = None) -> None:
         super().__init__(place.top, progress)
@@ -55,15 +57,13 @@ class RepositoryCopy(Archive):
         self._rules: list[Rules] = []
         self._tracked: list[str] = []
         self._git_files = 0
-        try:
-            self._add("", place)
-        except BaseException:
-            self.close()
-            raise
+        beside = ThreadPoolExecutor(1, "skerry-import")
+        self._first = beside.submit(self._add, "", place)
+        beside.shutdown(wait=False)
 
     @property
     def head(self) -> str | None:
-        state = self._parted[""].state
+        state = self._first.result().state
         return state.head if state else None
 
     @property
@@ -72,6 +72,7 @@ class RepositoryCopy(Archive):
 
     def _release(self) -> None:
         super()._release()
+        self._first.exception()
         for part in self._parted.values():
             if part.pack is not None:
                 part.pack.close()
@@ -85,7 +86,7 @@ class RepositoryCopy(Archive):
         if place.git_dir is not None:
             os.makedirs(f"{part.scratch}/pack")
             part.state = taken(place, part.scratch)
-            if part.state.wanted or part.state.index:
+            if os.path.getsize(part.state.wanted):
                 self._wait_for_turn()
                 part.pack = ObjectPack(part.state, f"{part.scratch}/pack")
         self._parted[prefix] = part
@@ -97,6 +98,7 @@ class RepositoryCopy(Archive):
             packs[-_AT_ONCE].names()
 
     def _parts(self, things: Things | Sizes) -> Iterator[bytes]:
+        self._first.result()
         if self._progress is not None and isinstance(things, Sizes):
             self._progress(Progress(stage="pack"))
         yield from Listing(things, _EVERYTHING).of(self._root, self._paths(things))

@@ -59,14 +59,9 @@ def within(outer: Place, path: str, common_dirs: list[str]) -> Place:
     elsewhere has to be known there too, or to be one of `outer`'s own."""
     if os.path.islink(f"{path}/.git"):
         raise InvalidRequest("its .git is a link")
-    place = _place(Git("repo", "-C", path), path)
-    if place.top != path or place.git_dir is None:
+    place = _place(Git("repo", "-C", path), path, (outer.top, *common_dirs))
+    if place.top != path:
         raise InvalidRequest("its .git is no repository's")
-    inside = (outer.top, *common_dirs)
-    if os.path.isfile(f"{path}/.git") and not any(_below(place.git_dir, one) for one in inside):
-        back = read_text(f"{place.git_dir}/gitdir")
-        if back is None or os.path.realpath(back.strip()) != os.path.realpath(f"{path}/.git"):
-            raise InvalidRequest("its .git leads to a repository that knows nothing of it")
     return place
 
 
@@ -74,7 +69,24 @@ def _below(path: str, above: str) -> bool:
     return os.path.commonpath((path, above)) == above
 
 
-def _place(git: Git, path: str) -> Place:
+def _check_known(git: Git, top: str, git_dir: str) -> None:
+    """A `.git` that is a file can name any repository of this host, and bring its history along: that one has to name
+    this directory too, as a linked worktree's and a submodule's do."""
+    back = read_text(f"{git_dir}/gitdir")
+    if back is not None and os.path.realpath(back.strip()) == f"{top}/.git":
+        return
+    try:
+        worktree = os.fsdecode(git.said("config", "--local", "core.worktree")).removesuffix("\n")
+    except GitFailed:
+        worktree = ""
+    if not worktree or os.path.realpath(os.path.join(git_dir, worktree)) != top:
+        raise InvalidRequest(
+            f"repo: the .git of {top} leads to {git_dir}, which knows nothing of it",
+            hint=f"if that is right: git -C {top} config core.worktree {top}",
+        )
+
+
+def _place(git: Git, path: str, known: tuple[str, ...] = ()) -> Place:
     bare, inside, object_format, shallow = git.said("rev-parse", *_FACTS).decode().split()
     if bare == "true" or inside == "true":
         raise _bare(path)
@@ -86,6 +98,8 @@ def _place(git: Git, path: str) -> Place:
         )
     if common_dir not in (git_dir, os.path.dirname(os.path.dirname(git_dir))):
         raise InvalidRequest(f"repo: {git_dir} is a part of {common_dir}, which knows nothing of it")
+    if os.path.isfile(f"{top}/.git") and not any(_below(git_dir, one) for one in known):
+        _check_known(git, top, git_dir)
     _check_own(common_dir)
     return Place(top, git_dir, common_dir, object_format, shallow == "true", path if path != top else None)
 

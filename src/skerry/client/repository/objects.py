@@ -25,8 +25,9 @@ class ObjectPack:
         self._name: bytes | None = None
         self._wrong = tempfile.TemporaryFile()  # noqa: SIM115
         more = _WITH_GAPS if self._partial else ()
-        given = (oid + b"\n" for oid in state.wanted)
-        self._process = self._git.start(*_WORDS, *more, f"{directory}/pack", given=given, wrong=self._wrong)
+        words = (*_WORDS, *more, f"{directory}/pack")
+        with open(state.wanted, "rb") as wanted:
+            self._process = self._git.start(*words, given=wanted, wrong=self._wrong)
 
     def names(self) -> list[str]:
         """Its files, once they are whole."""

@@ -9,7 +9,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import IO, Final
 
 from skerry.client.host_git import Git, GitFailed
 from skerry.client.repository.finding import Place, read_plain
@@ -33,7 +33,8 @@ _MOST_STEPS: Final = 10_000
 @dataclass(frozen=True)
 class State:
     """`files`: of the new `.git`, by their names in it. `index`: the index's copy, on disk. `tips`: what refs name.
-    `wanted`: objects that the pack must reach. `gitlinks`: where the index has submodules."""
+    `wanted`: the names of all objects that the pack must reach, on disk too. `gitlinks`: where the index has
+    submodules."""
 
     place: Place
     settings: Settings
@@ -41,7 +42,7 @@ class State:
     files: dict[str, bytes]
     index: str | None
     tips: tuple[bytes, ...]
-    wanted: tuple[bytes, ...]
+    wanted: str
     gitlinks: frozenset[str]
 
     def git(self) -> Git:
@@ -55,16 +56,17 @@ def taken(place: Place, scratch: str) -> State:
     index = _index(place, scratch)
     git = place.git(**({"GIT_INDEX_FILE": index} if index else {}))
     settings = Settings.read(git)
-    blobs, gitlinks = _indexed(git) if index else ([], frozenset())
     refs, symbolic = _refs(git)
     head, text = _head(git, refs)
     files = {"HEAD": text, "packed-refs": _packed(refs), "config": config(settings, place.object_format), **symbolic}
     files |= dict(_under_way(place)) | dict(_info(place, settings))
     if place.shallow and (shallow := read_plain(f"{place.common_dir}/shallow", _SHALLOW_MOST)):
         files["shallow"] = shallow
-    tips = (*refs.values(), *([head] if head else ()), *_unfinished(files))
-    wanted = dict.fromkeys(tips if settings.partial else (*tips, *blobs))
-    return State(place, settings, head.decode() if head else None, files, index, tips, tuple(wanted), gitlinks)
+    tips, wanted = (*refs.values(), *([head] if head else ()), *_unfinished(files)), f"{scratch}/wanted"
+    with open(wanted, "wb") as file:
+        file.writelines(oid + b"\n" for oid in dict.fromkeys(tips))
+        gitlinks = _indexed(git, file if not settings.partial else None) if index else frozenset()
+    return State(place, settings, head.decode() if head else None, files, index, tips, wanted, gitlinks)
 
 
 def _unfinished(files: dict[str, bytes]) -> Iterator[bytes]:
@@ -90,16 +92,17 @@ def _index(place: Place, scratch: str) -> str | None:
     return copy
 
 
-def _indexed(git: Git) -> tuple[list[bytes], frozenset[str]]:
-    blobs, gitlinks = [], []
+def _indexed(git: Git, blobs: IO[bytes] | None) -> frozenset[str]:
+    """Where submodules are. A partial clone's blobs may be missing: git finds out itself which."""
+    gitlinks = []
     for entry in git.names("ls-files", "--stage", "-z"):
         facts, _, name = entry.partition(b"\t")
         mode, oid, _ = facts.split(b" ")
         if mode == _GITLINK:
             gitlinks.append(os.fsdecode(name))
-        else:
-            blobs.append(oid)
-    return blobs, frozenset(gitlinks)
+        elif blobs is not None:
+            blobs.write(oid + b"\n")
+    return frozenset(gitlinks)
 
 
 def _refs(git: Git) -> tuple[dict[bytes, bytes], dict[str, bytes]]:
