@@ -13,6 +13,7 @@ import click
 
 from skerry._version import __version__
 from skerry.cli import (
+    apply,
     archives,
     compare,
     completion,
@@ -74,7 +75,7 @@ for command in (
     sandboxes.create, sandboxes.ls, sandboxes.show, sandboxes.update, sandboxes.rm, sandboxes.prune,
     sandboxes.stop, sandboxes.resume, sandboxes.pause,
     snapshots.fork, snapshots.rollback, snapshots.snapshot,
-    compare.compare,
+    apply.apply, apply.unapply, compare.compare,
     previews.expose, previews.previews, previews.forward,
     files.cp, processes.ps, processes.logs, processes.wait, processes.kill, network.network, events.events,
     images.image, pool.pool, tokens.token, server.server, server.serve,

@@ -98,6 +98,16 @@ async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
     return await asyncio.to_thread(function, *args, **kwargs)
 
 
+async def to_the_end(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """The same for what must not go on behind the caller's back: a cancellation waits until it is done."""
+    task = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
 class Wire:
     """The bytes of an upgraded connection, one reader and one writer at a time."""
 

@@ -71,6 +71,10 @@ def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     return function(*args, **kwargs)
 
 
+def to_the_end(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    return function(*args, **kwargs)
+
+
 class Wire:
     """The bytes of an upgraded connection, one reader and one writer at a time, each in a thread of its own: httpcore's
     stream sets the socket's time-out for each call, which the other thread's call would then have."""

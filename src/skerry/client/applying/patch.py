@@ -9,8 +9,7 @@ from pathlib import Path
 
 from skerry.client.applying.content import MERGE_MOST, Contents
 from skerry.client.applying.git import git_alone
-from skerry.client.applying.plan import Side, Trouble, Wish, refuse
-from skerry.types.paths import refused
+from skerry.client.applying.plan import Side, Trouble, Wish, impossible, refuse
 
 
 def patch(wishes: Sequence[Wish], contents: Contents) -> bytes:
@@ -31,9 +30,8 @@ def patch(wishes: Sequence[Wish], contents: Contents) -> bytes:
 
 
 def _unfit(wish: Wish, contents: Contents) -> str | None:
-    for path in (wish.path, wish.path if wish.source is None else wish.source):
-        if (why := refused(path)) is not None:
-            return why
+    if (why := impossible(wish, ())) is not None:
+        return why
     for side in filter(None, (wish.base, wish.new)):
         if side.sha256 or contents.size(side.oid) > MERGE_MOST:
             return f"it is larger than {MERGE_MOST >> 20} MiB"

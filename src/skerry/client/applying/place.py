@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from skerry.client.applying.git import GitFailed, git
+from skerry.client.repository.origin import origin_of
 from skerry.errors import InvalidRequest
 
 _NONE = b"not a git repository"
@@ -33,6 +34,10 @@ class Place:
         """Of its paths in the repository."""
         below = _below(self.top, self.root) if self.top is not None else b""
         return below + b"/" if below else b""
+
+
+def came_from(origin: str | None) -> Callable[[Path], bool]:
+    return lambda path: origin is not None and origin_of(path) == origin
 
 
 def find(to: str | os.PathLike[str], is_origin: Callable[[Path], bool] = lambda _: False) -> Place:

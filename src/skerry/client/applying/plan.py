@@ -96,6 +96,16 @@ def refuse(troubles: Sequence[Trouble], what: str) -> None:
     )
 
 
+def impossible(wish: Wish, protected: Iterable[bytes]) -> str | None:
+    """Why it can't land, in whatever tree."""
+    for path in (wish.path, wish.path if wish.source is None else wish.source):
+        if (why := refused(path, link=wish.new is not None and wish.new.kind == "link")) is not None:
+            return f"{why}; it can't land anywhere"
+        if any(path == one or path.startswith(one + b"/") for one in protected):
+            return "it would touch the repository's own files; it can't land here"
+    return None
+
+
 class Planner:
     """Two passes: `survey` says which contents are needed, `plan` uses them."""
 
@@ -123,7 +133,7 @@ class Planner:
         self._gone = {wish.source or wish.path for wish in self._wishes if wish.new is None or wish.source is not None}
         for wish in self._wishes:
             try:
-                reason = self._refused(wish) or self._one(wish, contents)
+                reason = impossible(wish, self._protected) or self._one(wish, contents)
             except Moved as error:
                 reason = error.message
             except OSError as error:
@@ -141,14 +151,6 @@ class Planner:
             except (OSError, Moved):
                 return None  # looked at again, and told, when it is planned
         return self._seen[path]
-
-    def _refused(self, wish: Wish) -> str | None:
-        for path in (wish.path, wish.path if wish.source is None else wish.source):
-            if (why := refused(path, link=wish.new is not None and wish.new.kind == "link")) is not None:
-                return f"{why}; it can't land anywhere"
-            if any(path == one or path.startswith(one + b"/") for one in self._protected):
-                return "it would touch the repository's own files; it can't land here"
-        return None
 
     def _trouble(self, path: bytes, reason: str, lines: tuple[tuple[int, int], ...] = ()) -> None:
         self._plan.troubles.append(Trouble(path, reason, lines))

@@ -63,12 +63,13 @@ class Committed(Value, frozen=True, kw_only=True):
 
 
 class Record(Value, frozen=True, kw_only=True):
-    """One apply, or one undo (`undoes`: of which). `made`, `removed`: directories, in the order of the doing.
-    `told`: the server knows."""
+    """One apply, or one undo (`undoes`: of which). `name`: the sandbox's, if it has one. `made`, `removed`:
+    directories, in the order of the doing. `told`: the server knows."""
 
     id: str
     sandbox: str
     root: str
+    name: str | None = None
     state: State = "staging"
     at: float = 0.0
     digest: str | None = None
@@ -159,9 +160,9 @@ class Journal:
             self.forget(record.id)
 
     def last(self, sandbox: str) -> Record | None:
-        """The newest apply of a sandbox that was not taken back."""
+        """The newest apply of a sandbox, by id or name, that was not taken back."""
         finished = ("done", "closed")
-        records = [record for record in self.records() if record.sandbox == sandbox and record.state in finished]
+        records = [r for r in self.records() if sandbox in (r.sandbox, r.name) and r.state in finished]
         undone = {record.undoes for record in records if record.undoes}
         standing = [record for record in records if record.undoes is None and record.id not in undone]
         return standing[-1] if standing else None

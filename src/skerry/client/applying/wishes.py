@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from skerry.client.applying.plan import Side, Wish
@@ -55,17 +56,37 @@ def wishes(accepted: Accepted, large: Mapping[str, str] = {}, hashes: Mapping[st
     which stands for a large file tells."""
     made = []
     for file in accepted.files:
-        new = _side(file.new_mode, file.new_oid, file.new_size)
+        new = side(file.new_mode, file.new_oid, file.new_size)
         if new is not None and file.large and file.sha256 is not None and file.sha256 in large:
-            new = Side(new.kind, large[file.sha256], new.size, new.executable)
-        base = _side(file.old_mode, file.old_oid, file.old_size)
+            new = replace(new, oid=large[file.sha256])
+        base = side(file.old_mode, file.old_oid, file.old_size)
         if base is not None and base.oid in hashes:
-            base = Side(base.kind, base.oid, base.size, base.executable, sha256=hashes[base.oid])
+            base = replace(base, sha256=hashes[base.oid])
         made.append(Wish(path_of(file), base, new, source_of(file)))
     return made
 
 
-def _side(mode: str | None, oid: str | None, size: int | None) -> Side | None:
+def sizes_of(accepted: Accepted) -> dict[str, int]:
+    """Of each object that is told, but those that stand for large files."""
+    found = {}
+    for file in accepted.files:
+        for oid, size in ((file.old_oid, file.old_size), (file.new_oid, file.new_size)):
+            if oid is not None and size is not None:
+                found[oid] = size
+    return found
+
+
+def large_sides(accepted: Accepted) -> Iterator[tuple[AcceptedFile, str, bool]]:
+    """Objects that may stand for a large file, and whether that is the new one."""
+    for file in accepted.files:
+        if file.large:
+            if file.old_oid is not None:
+                yield file, file.old_oid, False
+            if file.new_oid is not None and file.sha256 is not None:
+                yield file, file.new_oid, True
+
+
+def side(mode: str | None, oid: str | None, size: int | None) -> Side | None:
     if mode is None and oid is None:
         return None
     if mode not in _MODES or oid is None or not OBJECT_ID.fullmatch(oid) or size is None or size < 0:

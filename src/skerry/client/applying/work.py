@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Final
@@ -13,7 +13,7 @@ from skerry.client.applying import provenance
 from skerry.client.applying.commit import Repository
 from skerry.client.applying.content import Contents
 from skerry.client.applying.place import Place
-from skerry.client.applying.plan import Plan, Planner, Wish
+from skerry.client.applying.plan import Plan, Planner, Trouble, Wish, impossible, refuse
 from skerry.client.applying.record import Journal, Record
 from skerry.client.applying.tree import Tree
 from skerry.client.applying.wishes import backwards
@@ -44,6 +44,8 @@ class Work:
     place: Place
     id: str = field(default_factory=lambda: token_hex(16))
     step: Step = quietly
+    on_notice: Callable[[str], None] | None = None
+    notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.journal = Journal(self.place.journal)
@@ -60,8 +62,17 @@ class Work:
     def contents(self) -> Contents:
         return self.journal.contents(self.id)
 
+    def say(self, notice: str) -> None:
+        self.notes.append(notice)
+        if self.on_notice is not None:
+            self.on_notice(notice)
+
     def recover(self) -> list[str]:
-        return recover(self.journal, self._landing())
+        """What an earlier call left; in words."""
+        told = recover(self.journal, self._landing())
+        for notice in told:
+            self.say(notice)
+        return told
 
     def _landing(self) -> Landing | None:
         return Repository(self.place, self.contents).landing() if self.place.git is not None else None
@@ -77,6 +88,8 @@ class Work:
     def plan(self, target: Target = WORKING_TREE, what: str = "apply") -> Plan:
         """Refused (Conflict) if anything stands in the way."""
         if target.branch is not None:
+            found = ((wish.path, impossible(wish, self.place.protected)) for wish in self._wishes)
+            refuse([Trouble(path, reason) for path, reason in found if reason is not None], what)
             return Plan()
         if self._planner is None:
             raise Conflict("nothing was looked at yet")
@@ -86,8 +99,9 @@ class Work:
 
     def perform(self, plan: Plan, accepted: Accepted, target: Target = WORKING_TREE) -> Record:
         record = Record(
-            id=self.id, sandbox=accepted.sandbox, root=str(self.place.root), at=self.journal.next_moment(),
-            digest=accepted.digest, hunks=tuple(hunk for file in accepted.files for hunk in file.hunks),
+            id=self.id, sandbox=accepted.sandbox, name=target.name, root=str(self.place.root),
+            at=self.journal.next_moment(),
+            digest=accepted.digest, hunks=hunks_of(accepted),
             changes=tuple(plan.changes), same=tuple(plan.same), made=tuple(plan.made), removed=tuple(plan.removed),
         )  # fmt: skip
         if not target.in_repository:
@@ -115,14 +129,29 @@ class Work:
 
     def undo(self, last: Record, plan: Plan) -> Record:
         record = Record(
-            id=self.id, sandbox=last.sandbox, root=str(self.place.root), at=self.journal.next_moment(),
+            id=self.id, sandbox=last.sandbox, name=last.name, root=str(self.place.root), at=self.journal.next_moment(),
             digest=last.digest, hunks=last.hunks, undoes=last.id, changes=tuple(plan.changes), same=tuple(plan.same),
             made=tuple(plan.made), removed=tuple(plan.removed),
         )  # fmt: skip
         return perform(self.journal, self.tree, record, step=self.step)
 
-    def told(self, record: Record) -> None:
-        self.journal.save(replace(record, told=True))
+    def told(self, record: Record) -> Record:
+        return self.journal.save(replace(record, told=True))
+
+
+def undo_here(place: Place, sandbox: str) -> Applied:
+    """Of a sandbox that is gone: nobody is to be told."""
+    work = Work(place)
+    try:
+        if not work.journal.try_lock():
+            raise Conflict(f"another apply to {place.root} is under way", hint="try again when it is done")
+        if not work.recover():
+            last, plan = work.plan_undo(sandbox)
+            record = work.told(work.undo(last, plan))
+            return replace(as_applied(replace(record, commit=last.commit)), notes=tuple(work.notes))
+        return Applied(id=work.id, sandbox=sandbox, notes=tuple(work.notes))
+    finally:
+        work.close()
 
 
 def as_applied(record: Record) -> Applied:
@@ -135,6 +164,16 @@ def as_applied(record: Record) -> Applied:
         commit=commit.new if commit is not None else None, branch=commit.branch if commit is not None else None,
         told=record.told,
     )  # fmt: skip
+
+
+def planned(id: str, accepted: Accepted, plan: Plan) -> Applied:  # noqa: A002
+    """What would be done."""
+    record = Record(id=id, sandbox=accepted.sandbox, root="", changes=tuple(plan.changes), same=tuple(plan.same))
+    return replace(as_applied(record), hunks=hunks_of(accepted), told=False)
+
+
+def hunks_of(accepted: Accepted) -> tuple[str, ...]:
+    return tuple(hunk for file in accepted.files for hunk in file.hunks)
 
 
 def _file(path: bytes, how: str) -> AppliedFile:
