@@ -17,7 +17,7 @@ MARK = "-- next --"
 # What is another one each time: ids, an event's number and time, a process's number and age, and a table's widths.
 VARYING = (
     (r"\b(p|sb|sn)-[a-z2-7]{10}\b", r"\1-ID"), (r"^ *\d+  \d{4}-\d\d-\d\dT[\d:]+Z", "N TIME"),
-    (r"^(p-ID) +\d+ (.*) \d+ s ", r"\1 N \2 N s "), (r"skerry_token=\S+", "TOKEN"),
+    (r"^(p-ID) +\d+ (.*) \d+ s ", r"\1 N \2 N s "), (r"skerry_token=\S+", "TOKEN"), (r"\bh-(?:[0-9a-f]{16}|…)", "h-ID"),
     (r"(localhost|127\.0\.0\.1):\d+/", r"\1:PORT/"), (r" +", " "),
 )  # fmt: skip
 
@@ -45,7 +45,8 @@ def settings(server: Server) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "guide", ["processes.md", "sessions.md", "previews.md", "lifecycle.md", "snapshots.md", "repositories.md"]
+    "guide",
+    ["processes.md", "sessions.md", "previews.md", "lifecycle.md", "snapshots.md", "repositories.md", "applying.md"],
 )
 def test_a_guides_commands_print_what_it_says(server: Server, guide: str) -> None:
     listed = list(commands(guide))

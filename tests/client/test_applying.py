@@ -34,6 +34,7 @@ from skerry.client.applying.content import Contents, oid_of
 from skerry.client.applying.merge import merge
 from skerry.client.applying.patch import patch
 from skerry.client.applying.place import find
+from skerry.client.repository.origin import origin_of
 from skerry.errors import Conflict, InvalidRequest, SandboxUnavailable
 
 LINES = b"".join(b"line %d\n" % number for number in range(1, 21))
@@ -294,8 +295,16 @@ def test_from_below_the_root_of_a_repository_it_lands_at_the_root(root: Path) ->
 
 def test_a_directory_that_the_sandbox_was_made_of_is_taken_as_it_is(root: Path) -> None:
     repository(root, {"f": LINES, "sub/x": b"1"})
-    assert find(root / "sub", lambda path: path.name == "sub").root == root / "sub"
-    assert find(root / "sub").root == root
+    assert find(root / "sub", origin_of(root / "sub")).root == root / "sub"
+    assert find(root / "sub", origin_of(root)).root == find(root / "sub").root == root
+
+
+def test_another_directory_than_it_was_made_of_has_to_be_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository(root, {"f": LINES, "sub/x": b"1"})
+    monkeypatch.chdir(root / "sub")
+    with pytest.raises(Conflict, match="was not made of"):
+        find(".", origin_of("/somewhere/else"))
+    assert find(".", origin_of(root)).root == find(root, origin_of("/somewhere/else")).root == root
 
 
 def test_a_bare_repository_is_refused_clearly(tmp_path: Path) -> None:
@@ -488,7 +497,7 @@ def nodes() -> list[Node]:
 
 
 @pytest.mark.parametrize("mine", range(5))
-@pytest.mark.parametrize(("old", "new"), permutations(range(5), 2))
+@pytest.mark.parametrize(("old", "new"), list(permutations(range(5), 2)))
 def test_of_any_three_versions_the_outcome_is_one_of_them_or_told(old: int, new: int, mine: int, root: Path) -> None:
     """Where only one side changed, its version stands; where both did differently, nothing is written."""
     choice: list[Node | None] = [None, *nodes()]

@@ -236,6 +236,19 @@ def test_files_as_a_whole_land_as_a_whole(tmp_path: Path) -> None:
     assert sound(ledger)
 
 
+def test_a_file_that_only_has_another_name_gets_its_old_one_back(tmp_path: Path) -> None:
+    ledger = begun(tmp_path, put(b"old name", lines(30)))
+    ledger.commit(said(), [Drop(b"old name"), put(b"new name", lines(30))])
+    desk = Desk(ledger)
+    desk.decide(accept=tuple(unit.id for unit in desk.units()))
+    offer = desk.offer()
+    desk.land(offer)
+    assert desk.base() == desk.tip()
+    desk.take_back(offer)
+    assert desk.base() == {b"old name": ("100644", lines(30))}
+    assert desk.states() == ["accepted"]
+
+
 def test_what_somebody_else_applied_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
     desk = a_desk(tmp_path, lines(60), lines(60, n5="five", n50="fifty"))
     first, second = desk.units()

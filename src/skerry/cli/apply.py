@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -19,9 +20,8 @@ HELD_BACK = 3
 IN_THE_WAY = 4
 CHECK_FAILED = 5
 _SHOWN = 50
-_to = click.option(
-    "--to", default=".", metavar="DIR", help="The working tree, or a directory in it; the one you are in."
-)
+_to = click.option("--to", metavar="DIR", callback=lambda _, __, given: os.path.abspath(given) if given else ".",
+                   help="Another directory than the one that the sandbox was made of.")  # fmt: skip
 
 
 @click.command()

@@ -102,6 +102,8 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(item) for item in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 

@@ -189,7 +189,7 @@ def taken_back(ground: Ground, offer: Offer, said: Facts) -> tuple[Ground, dict[
     changes: dict[bytes, Entry | None] = {}
     for one in offer.files:
         match _at(now, one):
-            case "new" if one.new != one.old:
+            case "new" if one.new != one.old or one.old_path is not None:
                 changes[one.path] = None if one.old_path is not None else one.old
                 if one.old_path is not None:
                     changes[one.old_path] = one.old

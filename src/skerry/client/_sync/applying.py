@@ -11,11 +11,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from skerry.client import backend_sync as backend
+from skerry.client import decision_requests as requests
 from skerry.client._sync.checking import Checking
-from skerry.client.applying import requests
 from skerry.client.applying.content import Contents, oid_of
 from skerry.client.applying.patch import patch
-from skerry.client.applying.place import came_from, find
+from skerry.client.applying.place import find
 from skerry.client.applying.plan import Plan
 from skerry.client.applying.record import Record
 from skerry.client.applying.wishes import check as check_accepted
@@ -26,8 +26,17 @@ from skerry.client.description import Words
 from skerry.client.outcome import Output
 from skerry.client.patience import Rounds
 from skerry.client.review_paths import relative
-from skerry.errors import CommandFailed, Conflict, InvalidRequest, SandboxUnavailable, ServerUnreachable, SkerryError
-from skerry.types import Accepted, Applied, Decided, Result
+from skerry.errors import (
+    CommandFailed,
+    Conflict,
+    Denied,
+    InvalidRequest,
+    SandboxUnavailable,
+    ServerUnreachable,
+    SkerryError,
+)
+from skerry.types import Accepted, Applied, AppliedRequest, Decided, DecideRequest, Result
+from skerry.types.values import is_text
 
 HostPath = str | os.PathLike[str]
 TURN_WITHIN = 60.0  # seconds to wait for another apply to the same tree
@@ -49,7 +58,8 @@ class Applying(Checking):
         on_notice: Callable[[str], None] | None = None,
     ) -> Applied:
         """Land accepted hunks in the working tree that `to` is in: all of them, or, with `paths`, those of these files
-        and directories. All or nothing: what stands in the way is told (Conflict) before anything is written, what you
+        and directories. `.` has to be in the directory that the sandbox was made of; any other is taken as it is said.
+        All or nothing: what stands in the way is told (Conflict) before anything is written, what you
         have changed elsewhere in a file stays. Your index, refs and stashes are not touched.
 
         `all` first accepts all that is open, but for what is flagged with a risk: `held_back` lists that. `check`: a
@@ -62,10 +72,7 @@ class Applying(Checking):
         if dry_run and (all or check is not None):
             raise InvalidRequest("dry_run: with nothing that is done elsewhere", hint="leave all= and check= out")
         target = Target(commit=commit, branch=branch, name=self._sandbox.name)
-        decided = Decided()
-        if all:
-            request = requests.accept_all(self._sandbox.id, relative(paths))
-            decided = self._sandbox.client.value(request, Decided)
+        decided = self._accept_open(relative(paths)) if all else Decided()
         accepted = self._accepted(paths)
         work = self._begin(to, accepted.origin, on_notice)
         try:
@@ -111,14 +118,23 @@ class Applying(Checking):
             self._fetch(contents, sizes_of(accepted))
             return backend.to_the_end(patch, wishes(accepted), contents)
 
+    def _accept_open(self, paths: Sequence[str]) -> Decided:
+        if is_text("".join(paths).encode("utf-8", "surrogateescape")):
+            return self.decide(DecideRequest(do="accept", paths=tuple(paths), all=not paths))
+        # JSON has no words for such a path
+        hunks = (self.changes(paths, state="open")).hunks
+        plain = tuple(hunk.id for hunk in hunks if not hunk.risk)
+        decided = self.decide(DecideRequest(accept=plain)) if plain else Decided()
+        return replace(decided, held_back=tuple(hunk for hunk in hunks if hunk.risk))
+
     def _accepted(self, paths: str | Sequence[str]) -> Accepted:
-        accepted = self._sandbox.client.value(requests.accepted(self._sandbox.id, relative(paths)), Accepted)
+        accepted = self.accepted(paths)
         check_accepted(accepted)
         return accepted
 
     def _begin(self, to: HostPath, origin: str | None, on_notice: Callable[[str], None] | None) -> Work:
         """With the tree's lock, and nothing left of what was cut off."""
-        work = backend.to_the_end(lambda: Work(find(to, came_from(origin)), on_notice=on_notice))
+        work = backend.to_the_end(lambda: Work(find(to, origin), on_notice=on_notice))
         try:
             if not work.journal.try_lock():
                 work.say("another apply to this tree is under way; waiting for it")
@@ -219,8 +235,10 @@ class Applying(Checking):
     def _tell(self, work: Work, record: Record) -> Record:
         """The server, of what was done. If it can't be reached, the next call tells it."""
         try:
-            self._sandbox.client.done(requests.tell(self._sandbox.id, record))
-        except (ServerUnreachable, SandboxUnavailable) as error:
+            told = AppliedRequest(id=record.undoes or record.id, digest=record.digest, hunks=record.hunks)
+            make = requests.unapplied if record.undoes else requests.applied
+            self._sandbox.client.done(make(self._sandbox.id, told))
+        except (ServerUnreachable, SandboxUnavailable, Denied) as error:
             work.say(f"the server was not told: {error.message}; the next apply or unapply tells it")
             return record
         except SkerryError as error:

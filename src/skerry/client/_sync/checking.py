@@ -8,15 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from skerry.client import backend_sync as backend
+from skerry.client import decision_requests as requests
 from skerry.client import requests as sandboxes
 from skerry.client._sync.deciding import Deciding
-from skerry.client.applying import requests
 from skerry.client.applying.checking import WITHIN, Wanted, lay_out, removals, wanted
 from skerry.client.applying.content import Contents
 from skerry.client.description import Words
 from skerry.client.outcome import Output
 from skerry.errors import SkerryError
-from skerry.types import Accepted, Result, Review
+from skerry.types import Accepted, Result
 
 
 class Checking(Deciding):
@@ -25,8 +25,7 @@ class Checking(Deciding):
     ) -> Result:
         fork = (self._sandbox.fork())[0]
         try:
-            review = fork.client.value(requests.review(fork.id), Review)
-            files = wanted(review, accepted)
+            files = wanted(fork.review.changes(), accepted)
             self._gather(contents, files)
             if files:
                 gone = ["xargs", "-0", "-r", "rm", "-rf", "--"]

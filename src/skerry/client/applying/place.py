@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from skerry.client.applying.git import GitFailed, git
 from skerry.client.repository.origin import origin_of
-from skerry.errors import InvalidRequest
+from skerry.errors import Conflict, InvalidRequest
 
 _NONE = b"not a git repository"
 _NO_TREE = b"must be run in a work tree"
@@ -36,21 +36,27 @@ class Place:
         return below + b"/" if below else b""
 
 
-def came_from(origin: str | None) -> Callable[[Path], bool]:
-    return lambda path: origin is not None and origin_of(path) == origin
+HERE: Final = "."
 
 
-def find(to: str | os.PathLike[str], is_origin: Callable[[Path], bool] = lambda _: False) -> Place:
-    """In a repository its root, from wherever in it; but a directory that the sandbox was made of is taken as it is."""
+def find(to: str | os.PathLike[str], origin: str | None = None) -> Place:
+    """In a repository its root, from wherever in it; but a directory that the sandbox was made of (`origin`) is taken
+    as it is. `.` has to be in that, if it is known: new files would land in any tree."""
     given = Path(os.path.realpath(to))
     if not given.is_dir():
         raise InvalidRequest(f"to: {given} is no directory", hint="go to the directory that the sandbox was made of")
     top, own, common = _repository(given)
-    root = given if top is None or (is_origin(given) and not is_origin(top)) else top
+    root = given if top is None or (_is(given, origin) and not _is(top, origin)) else top
+    if os.fspath(to) == HERE and origin is not None and not _is(root, origin):
+        raise Conflict(f"the sandbox was not made of {root}", hint=f"if it is meant to land there: --to {root}")
     if own is None:
         return Place(root, _state() / hashlib.sha256(os.fsencode(root)).hexdigest()[:32])
     protected = tuple(sorted({_below(root, path) for path in (own, common)} - {b""}))
     return Place(root, own / "skerry", own, top, protected)
+
+
+def _is(path: Path, origin: str | None) -> bool:
+    return origin is not None and origin_of(path) == origin
 
 
 def _repository(given: Path) -> tuple[Path | None, Path | None, Path]:
