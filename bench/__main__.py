@@ -15,19 +15,20 @@ from bench.creation import at_once, claim, cold
 from bench.crowd import crowd
 from bench.density import density
 from bench.files import large_files
+from bench.imports import imports
 from bench.inside import first_bytes, inside
 from bench.measure import Figure, Part, Row
 from bench.network import network
 from bench.previews import previews
-from bench.review import imports
+from bench.review import review
 from bench.states import sleep, snapshots
 from bench.stream import stream
 from bench.trees import trees
 
 PARTS: dict[str, Callable[[int], Part]] = {
     "crowd": crowd, "stream": stream, "files": large_files, "network": network, "cold": cold, "claim": claim,
-    "inside": inside, "bytes": first_bytes, "trees": trees, "import": imports, "previews": previews,
-    "snapshots": snapshots, "sleep": sleep, "at_once": at_once, "density": density,
+    "inside": inside, "bytes": first_bytes, "trees": trees, "import": imports, "review": review,
+    "previews": previews, "snapshots": snapshots, "sleep": sleep, "at_once": at_once, "density": density,
 }  # fmt: skip
 
 

@@ -4,12 +4,14 @@ once, and is whose it was."""
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from serving import Server
+from serving import Server, wait_until
 
 from skerry import Client, Sandbox
 from skerry.engine import faults
@@ -19,9 +21,16 @@ from skerry.types import LedgerEntry
 
 @pytest.fixture(scope="module")
 def home(make_server: Callable[[], Server]) -> Iterator[Server]:
-    """With a fault that a file names, small ledgers and smaller files."""
+    """With a fault that a file names, small ledgers on a small disk, and smaller files."""
     made = make_server()
+    disk = made.state_dir / "ledgers"
+    disk.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4M,mode=700", "tmpfs", str(disk)], check=True)
     yield made
+    if made.process is not None and made.process.poll() is None:
+        made.remove_all()
+        made.end()
+    subprocess.run(["umount", str(disk)], check=True)
     made.retire()
 
 
@@ -106,6 +115,38 @@ def test_a_full_ledger_says_so_and_catches_up_once_there_is_room(home: Server, s
     history = sandbox.review.history()
     assert history.trouble is None
     assert [file.path for file in sandbox.review.diff(stat=True)] == ["small"]
+
+
+def test_a_full_disk_says_so_and_what_was_not_kept_is_kept_later(home: Server, sandbox: Sandbox) -> None:
+    sandbox.review.begin()
+    ballast = home.state_dir / "ledgers" / "ballast"
+    with pytest.raises(OSError, match="No space left"):
+        ballast.write_bytes(bytes(5 << 20))
+    sandbox.run("echo kept > /workspace/kept; seq 1000 > /workspace/a", check=True)
+    assert sandbox.review.history().trouble is not None
+    ballast.unlink()
+    sandbox.run("true")
+    history = sandbox.review.history()
+    assert (history.trouble, history.entries[-1].files) == (None, 2)
+    assert "echo kept > /workspace/kept" in history.entries[-1].command
+
+
+def test_a_keeper_that_is_gone_fails_its_sandbox_and_the_next_one_tells_what_is_there(
+    home: Server, sandbox: Sandbox
+) -> None:
+    sandbox.review.begin()
+    with sandbox.review.watch() as watch:
+        process = sandbox.spawn("cd /workspace; echo first > f; read line")
+        next(watch)
+        ((pid,),) = home.sql("SELECT pid FROM sandboxes WHERE id = ?", sandbox.id)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: sandbox.info().state == "failed", "the sandbox to fail")
+        assert [file.path for file in sandbox.review.diff(stat=True)] == ["f"]
+        sandbox.resume()
+        sandbox.run("echo second > /workspace/f")
+        event = next(watch)
+    assert event.entry is not None
+    assert (event.entry.command, process.id in event.entry.processes) == ("echo second > /workspace/f", False)
 
 
 def test_a_file_over_the_limit_is_known_by_its_hash(sandbox: Sandbox) -> None:

@@ -18,7 +18,7 @@ PATCHES_MOST = 8 << 20  # of all entries of a history together
 HISTORY_MOST = 1_000
 NOTED_MOST = 100  # files that a diff says are not in it
 EVENT_FILES_MOST = 1_000
-EARLIER_MOST = 200  # entries that a watch begins with
+EARLIER_MOST = 50  # entries that a watch begins with
 
 
 def head(tracked: Tracked) -> Review:
@@ -109,11 +109,15 @@ def change(tracked: Tracked, commit: str, parent: str) -> ReviewEvent:
 
 
 def earlier(tracked: Tracked, since: str | None) -> tuple[list[ReviewEvent], str]:
-    """What came after a commit, and the tip."""
+    """What came after a commit, and the tip. If that was much, the newest of it, after a word that there was more."""
     ledger = tracked.ledger
     tip, parent = ledger.tip, since
+    entries = ledger.history(since, limit=EARLIER_MOST + 1) if since not in (None, tip) else []
     events = []
-    for entry in ledger.history(since, limit=EARLIER_MOST) if since not in (None, tip) else ():
+    if len(entries) > EARLIER_MOST:
+        events.append(ReviewEvent(type="lost", sandbox=tracked.sandbox, tip=entries[0].commit))
+        parent = entries.pop(0).commit
+    for entry in entries:
         if entry.kind in ("applied", "unapplied") or parent is None:
             events.append(ReviewEvent(type="change", sandbox=tracked.sandbox, tip=parent or tip, entry=entry))
         else:

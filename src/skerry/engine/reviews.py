@@ -46,6 +46,9 @@ DIRTY_MOST_MS = 2_000  # a command that never stops writing is looked at all the
 PAUSE_S = 0.2
 RETRY_S = 2.0
 TRIES = 3
+PACED_AFTER = 20  # entries
+PACE_S = 0.25
+PACE_MOST_S = 30.0
 LEDGER = "ledger.git"
 LAST_LOOK_S = 5.0  # before a sandbox is stopped or paused
 Use = Callable[[Caller, str], contextlib.AbstractAsyncContextManager[tuple[Live, Keeper]]]
@@ -227,6 +230,9 @@ class Reviews:
     async def settle(self, tracked: Tracked) -> None:
         live, keeper = tracked.live, tracked.live.keeper
         if live.row.state != "running" or keeper is None:
+            if tracked.manifest is None and tracked.sound:
+                manifest = await self.in_thread(tracked.load)
+                tracked.manifest = tracked.manifest or manifest
             return
         with live.in_use():
             await live.moving.wait()
@@ -266,6 +272,7 @@ class Reviews:
             try:
                 made = await collect(self.tools, tracked, keeper)
                 tracked.well()
+                tracked.alone += made is not None
             except SandboxUnavailable:
                 raise
             except (SkerryError, OSError) as error:
@@ -288,6 +295,7 @@ class Reviews:
 
     def _ended(self, tracked: Tracked) -> None:
         """From the event loop: a command of it, or a call of the files API, has ended."""
+        tracked.alone, tracked.stale = 0, True
         if tracked.live.keeper is not None:
             self._grip.spawn(self._look_beside(tracked, tracked.live.keeper))
 
@@ -303,7 +311,8 @@ class Reviews:
         tracked = await self.settled(caller, ref)
         onlooker = tracked.watch()
         try:
-            onlooker.first(*await self.in_thread(reading.earlier, tracked, since))
+            events, tip = await self.in_thread(reading.earlier, tracked, since)
+            onlooker.first([await self.hunks(tracked, event) if event.files else event for event in events], tip)
         except BaseException:
             await onlooker.aclose()
             raise
@@ -329,8 +338,7 @@ class Reviews:
                 if tracked.keeper is not keeper or await self._stirs(tracked, keeper):
                     await self._grip.uncut(self._look(tracked, keeper))
                 failures = 0
-                if tracked.trouble is not None:
-                    await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(RETRY_S if tracked.trouble is not None else _pace(tracked.alone))
             except HostShort:
                 await asyncio.sleep(PAUSE_S)
             except SandboxUnavailable as error:
@@ -346,7 +354,20 @@ class Reviews:
                 await asyncio.sleep(RETRY_S)
 
     async def _stirs(self, tracked: Tracked, keeper: Keeper) -> bool:
-        return await keeper.tracking.wait(tracked.tracker, tracked.seq, QUIET_MS, DIRTY_MOST_MS)
+        """Something changed; or, once all is quiet after a command, something may have that no watch tells of: a file
+        written through a hard link that lies elsewhere."""
+        if await keeper.tracking.wait(tracked.tracker, tracked.seq, QUIET_MS, DIRTY_MOST_MS):
+            return True
+        if not tracked.stale or tracked.actors.running:
+            return False
+        tracked.stale, tracked.seq = False, 0
+        return True
+
+
+def _pace(alone: int) -> float:
+    """Of commands and services that write again and again, entry after entry with no end of any: the first ones come as
+    they are, later ones ever less often."""
+    return min(PACE_MOST_S, max(0, alone - PACED_AFTER) * PACE_S)
 
 
 def _runs(live: Live, keeper: Keeper) -> bool:

@@ -45,6 +45,8 @@ class Tracked:
         self.following: asyncio.Task[None] | None = None
         self.followed: Keeper | None = None
         self.telling: asyncio.Task[None] | None = None
+        self.alone = 0  # commits since a command, or a call of the files API, ended
+        self.stale = False  # something ended since every file was last looked at
         self.unsaved = False
         self.saved_at = 0.0
         self._ended = ended

@@ -1,0 +1,68 @@
+"""A repository on its way into a sandbox, beside git's own way to copy one."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from bench.measure import Figure, Part, row, timed
+from skerry import Options, Repo, Sandbox
+
+FILES = 3000
+PLAIN, COPIED, BEGUN = "create", "create, with a repository of 3,000 files", "the same, and its review begun"
+CLONED = "git clone --local of it"
+
+
+def imports(_: int, rounds: int = 7) -> Part:
+    """In turns, so that a noisy moment of the machine hits all alike. What an import takes is what a create with it
+    takes longer than one without."""
+    times: dict[str, list[float]] = {PLAIN: [], COPIED: [], BEGUN: [], CLONED: []}
+    with tempfile.TemporaryDirectory() as place:
+        source = repository(Path(place, "source"))
+        for turn in range(rounds):
+            target = Path(place, f"clone{turn}")
+            clone = ["git", "clone", "--quiet", "--local", source, target]
+            times[CLONED].append(timed(lambda clone=clone: subprocess.run(clone, check=True)))
+            for name, repo in ((PLAIN, None), (COPIED, Repo(source, review=False)), (BEGUN, Repo(source))):
+                times[name].append(_created(repo))
+        shutil.rmtree(source)
+    rows = {name: row(name, spent) for name, spent in times.items()}
+    clone, plain = rows[CLONED].p50, rows[PLAIN].p50
+    figures = []
+    for name, what in ((COPIED, "import"), (BEGUN, "import, with its review begun")):
+        took = rows[name].p50 - plain
+        bound = {"most": 3.0} if name == BEGUN else {}
+        beside = f"{took:.0f} ms / {clone:.0f} ms"
+        figures.append(Figure(f"{what} of 3,000 files / git clone --local", took / clone, beside, **bound))
+    return list(rows.values()), figures
+
+
+def _created(repo: Repo | None) -> float:
+    made: list[Sandbox] = []
+    spent = timed(lambda: made.append(Sandbox.create(repo=repo, options=Options(pool=False))))
+    made[0].delete()
+    return spent
+
+
+def repository(place: Path) -> Path:
+    """3,000 files of about 3 KiB in 50 directories, ten commits, packed as after a clone."""
+    numbers = random.Random(6)
+    words = ["".join(numbers.choices("abcdefghijklmnopqrstuvwxyz_", k=numbers.randint(2, 10))) for _ in range(4000)]
+    files = [place / f"src/part{number // 60}/file{number}.py" for number in range(FILES)]
+    _git(place.parent, "init", "--quiet", str(place))
+    for number, file in enumerate(files):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lines = (" ".join(numbers.choices(words, k=6)) for _ in range(numbers.randint(5, 130)))
+        file.write_text("\n".join(lines) + "\n")
+        if number % 300 == 299:
+            _git(place, "add", "--all")
+            _git(place, "commit", "--quiet", "-m", f"commit {number}")
+    _git(place, "gc", "--quiet")
+    return place
+
+
+def _git(where: Path, *words: str) -> None:
+    subprocess.run(["git", "-C", where, "-c", "user.name=b", "-c", "user.email=b@b", *words], check=True)
