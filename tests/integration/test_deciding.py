@@ -304,6 +304,12 @@ def test_decisions_survive_a_killed_server_and_an_agents_token_can_make_none(own
         assert http.post(f"{where}/review/unapplied", json={"id": "a" * 32}).status_code == 204
         assert _states(http, where) == ["accepted", "open"]
         assert http.get(where).json()["state"] == "stopped"
+        hunks = [hunk["id"] for file in http.get(f"{where}/review").json()["files"] for hunk in file["hunks"]]
+        http.post(f"{where}/review/decisions", json={"reject": hunks[1:], "reason": "still no"}).raise_for_status()
+        http.post(f"{where}/resume").raise_for_status()
+        read = {"cmd": "until grep -q 'still no' /run/skerry/review.json; do sleep 0.05; done", "timeout": 30}
+        done = http.post(f"{where}/processes", params={"wait": "true"}, json=read).json()
+        assert done["exit_code"] == 0
 
 
 def _states(http: httpx.Client, where: str) -> list[str]:

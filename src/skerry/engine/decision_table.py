@@ -16,7 +16,7 @@ from typing import Final
 from skerry.engine.database import Database
 
 LANDED, UNDONE, OFFERED, LANDING, LEAVING = range(5)
-OFFERS_MOST: Final = 16
+OFFERS_MOST: Final = 64
 _KEY: Final = 0
 
 
