@@ -150,49 +150,57 @@ func set(pattern string, p int, c byte) (end int, in, broken bool) {
 	var before byte
 	for first := true; first || at(pattern, p) != ']'; p++ {
 		first = false
-		one := at(pattern, p)
-		switch {
-		case one == 0:
+		last, found := 0, false
+		if last, before, found = member(pattern, p, before, c); last < 0 {
 			return 0, false, true
-		case one == '\\':
-			if p++; at(pattern, p) == 0 {
-				return 0, false, true
-			}
-			one = pattern[p]
-			in = in || c == one
-		case one == '-' && before != 0 && at(pattern, p+1) != 0 && at(pattern, p+1) != ']':
-			p++
-			if one = pattern[p]; one == '\\' {
-				p++
-				if one = at(pattern, p); one == 0 {
-					return 0, false, true
-				}
-			}
-			in = in || before <= c && c <= one
-			one = 0
-		case one == '[' && at(pattern, p+1) == ':':
-			close := strings.IndexByte(pattern[p+2:], ']')
-			if close < 0 {
-				return 0, false, true
-			}
-			name, named := strings.CutSuffix(pattern[p+2:p+2+close], ":")
-			if !named {
-				in = in || c == '['
-				break
-			}
-			test := classes[name]
-			if test == nil {
-				return 0, false, true
-			}
-			in = in || test(c)
-			p += 2 + close
-			one = 0
-		default:
-			in = in || c == one
 		}
-		before = one
+		p, in = last, in || found
 	}
 	return p, in != not, false
+}
+
+// member reads one member of a set, whether c is it, where its last character is (-1: it is broken), and which one a range
+// could begin with.
+func member(pattern string, p int, before, c byte) (last int, one byte, in bool) {
+	one = at(pattern, p)
+	switch {
+	case one == 0:
+		return -1, 0, false
+	case one == '\\':
+		if one = at(pattern, p+1); one == 0 {
+			return -1, 0, false
+		}
+		return p + 1, one, c == one
+	case one == '-' && before != 0 && at(pattern, p+1) != 0 && at(pattern, p+1) != ']':
+		p++
+		if one = pattern[p]; one == '\\' {
+			p++
+			if one = at(pattern, p); one == 0 {
+				return -1, 0, false
+			}
+		}
+		return p, 0, before <= c && c <= one
+	case one == '[' && at(pattern, p+1) == ':':
+		return class(pattern, p, c)
+	}
+	return p, one, c == one
+}
+
+// class reads a member like [:alpha:], or a bracket that looks like the beginning of one.
+func class(pattern string, p int, c byte) (last int, one byte, in bool) {
+	end := strings.IndexByte(pattern[p+2:], ']')
+	if end < 0 {
+		return -1, 0, false
+	}
+	name, named := strings.CutSuffix(pattern[p+2:p+2+end], ":")
+	test := classes[name]
+	switch {
+	case !named:
+		return p, '[', c == '['
+	case test == nil:
+		return -1, 0, false
+	}
+	return p + 2 + end, 0, test(c)
 }
 
 func digit(c byte) bool { return c >= '0' && c <= '9' }

@@ -40,17 +40,11 @@ func (k *keeper) handle(c *wire.Conn, q *wire.Request) {
 		k.putReview(c, q)
 	case "POST /v1/shutdown":
 		k.shutdown(c, q)
-	case "PUT /v1/track":
-		k.track(c, q)
-	case "DELETE /v1/track":
-		k.untrack(c, q)
-	case "GET /v1/track/scan":
-		k.scan(c, q)
-	case "GET /v1/track/wait":
-		k.waitForChange(c, q)
-	case "POST /v1/track/read":
-		k.readTracked(c, q)
 	default:
+		if serve := trackRoutes[route]; serve != nil {
+			serve(k, c, q)
+			return
+		}
 		if q.Path == "/v1/files" || strings.HasPrefix(q.Path, "/v1/files/") {
 			k.file(c, q, conf, route)
 			return

@@ -103,38 +103,45 @@ func (k *keeper) readTracked(c *wire.Conn, q *wire.Request) {
 	}
 	err := buffers.With(func(buffer []byte) error {
 		r := &reading{c: c, buffer: buffer, last: time.Now()}
-		err := t.Read(texts(wish.Paths), track.Reader{
-			Begin: func(content *track.Content) error {
-				r.count++
-				return r.put(wire.Started, content)
-			},
-			Piece: func(n int) error {
-				r.frame(wire.Stdout, n)
-				return nil
-			},
-			End: func(end track.End) error {
-				if end.Again {
-					r.count--
-				}
-				return r.put(wire.Pause, end)
-			},
-			Beat: r.beat,
-			Room: r.room,
-		})
-		end := readEnd{Count: r.count}
-		if err != nil && !errors.Is(err, files.ErrGone) {
-			end.Error = failureIn(t.Root(), err)
-			err = nil
-		}
-		if err == nil {
-			err = r.flush()
-		}
-		if err == nil {
-			c.Downgrade(wire.Exit, end)
-		}
-		return err
+		return r.end(t.Root(), t.Read(texts(wish.Paths), r.taker()))
 	})
 	if err != nil {
 		c.End()
 	}
+}
+
+func (r *reading) taker() track.Reader {
+	return track.Reader{
+		Begin: func(content *track.Content) error {
+			r.count++
+			return r.put(wire.Started, content)
+		},
+		Piece: func(n int) error {
+			r.frame(wire.Stdout, n)
+			return nil
+		},
+		End: func(end track.End) error {
+			if end.Again {
+				r.count--
+			}
+			return r.put(wire.Pause, end)
+		},
+		Beat: r.beat,
+		Room: r.room,
+	}
+}
+
+func (r *reading) end(root string, err error) error {
+	if errors.Is(err, files.ErrGone) {
+		return err
+	}
+	end := readEnd{Count: r.count}
+	if err != nil {
+		end.Error = failureIn(root, err)
+	}
+	if err := r.flush(); err != nil {
+		return err
+	}
+	r.c.Downgrade(wire.Exit, end)
+	return nil
 }

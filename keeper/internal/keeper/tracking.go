@@ -20,6 +20,14 @@ const (
 	maxWaitMS = 25_000
 )
 
+var trackRoutes = map[string]func(*keeper, *wire.Conn, *wire.Request){
+	"PUT /v1/track":       (*keeper).track,
+	"DELETE /v1/track":    (*keeper).untrack,
+	"GET /v1/track/scan":  (*keeper).scan,
+	"GET /v1/track/wait":  (*keeper).waitForChange,
+	"POST /v1/track/read": (*keeper).readTracked,
+}
+
 // tracked is the one tracker of the sandbox.
 type tracked struct {
 	mu  sync.Mutex
@@ -120,7 +128,7 @@ func trackingFailed(p *pulse, path string, err error) {
 	}
 }
 
-// lines makes lines of entries, many to one.
+// entryLines makes lines of entries, many to one.
 type entryLines struct {
 	*pulse
 	text  []byte
