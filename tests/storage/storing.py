@@ -26,12 +26,14 @@ KINDS: dict[str, type[BtrfsDriver] | type[LoopDriver] | type[PlainDriver]] = {
 }
 
 
-def make_driver(name: str, state_dir: Path, reserve: int = MiB) -> BtrfsDriver | LoopDriver | PlainDriver:
+def make_driver(
+    name: str, state_dir: Path, reserve: int = MiB, headroom: int = 128 * MiB
+) -> BtrfsDriver | LoopDriver | PlainDriver:
     lack = KINDS[name].lack()
     if lack is not None:
         pytest.skip(f"the driver {name} does not work here: {lack.reason}")
     if name == "btrfs":
-        return BtrfsDriver(state_dir, reserve, pool_size=2048 * MiB, headroom=128 * MiB)
+        return BtrfsDriver(state_dir, reserve, pool_size=2048 * MiB, headroom=headroom)
     return KINDS[name](state_dir, reserve)
 
 
