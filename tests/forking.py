@@ -7,14 +7,16 @@ import atexit
 import contextlib
 import functools
 import gc
-import json
+import marshal
 import os
 import select
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -23,6 +25,27 @@ from pathlib import Path
 from pkgutil import walk_packages
 
 _NUMBER = struct.Struct("i")
+CALLER = """
+import _signal, _socket, array, marshal, os, sys
+line = _socket.socket(_socket.AF_UNIX)
+line.connect(DOOR)
+order = marshal.dumps([sys.argv[1:], dict(os.environ), os.getcwd(), False])
+size = len(order).to_bytes(4, sys.byteorder)
+line.sendmsg([size], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
+while order:
+    order = order[line.send(order):]
+pid = int.from_bytes(line.recv(4), sys.byteorder)
+for number in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP):
+    if _signal.getsignal(number) != _signal.SIG_IGN:
+        _signal.signal(number, lambda number, _: os.kill(pid, number))
+for fd in range(3):
+    os.close(fd)
+status = int.from_bytes(line.recv(4), sys.byteorder)
+if os.WIFSIGNALED(status):
+    _signal.signal(os.WTERMSIG(status), _signal.SIG_DFL)
+    os.kill(os.getpid(), os.WTERMSIG(status))
+os._exit(os.waitstatus_to_exitcode(status))
+"""
 
 
 class Forked:
@@ -61,18 +84,31 @@ class _Line:
     def __init__(self) -> None:
         self.control, other = socket.socketpair()
         self.decisive = _decisive(os.environ)
-        with other:
-            command = [sys.executable, "-P", __file__, str(other.fileno())]
-            self.process = subprocess.Popen(command, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL)
+        self.place = Path(tempfile.mkdtemp(prefix="skerry-test-fork-"))
+        with other, socket.socket(socket.AF_UNIX) as door:
+            door.bind(str(self.place / "door"))
+            door.listen(100)
+            ends = [other.fileno(), door.fileno()]
+            command = [sys.executable, "-P", __file__, *map(str, ends)]
+            self.process = subprocess.Popen(command, pass_fds=ends, stdin=subprocess.DEVNULL)
+        caller = self.place / "skerry"
+        caller.write_text(f"#!{sys.executable} -IS\nDOOR = {str(self.place / 'door')!r}\n{CALLER}")
+        caller.chmod(0o755)
         self.mutex = threading.Lock()
         atexit.register(self.close)
 
     def close(self) -> None:
         self.control.close()
         self.process.wait(30)
+        shutil.rmtree(self.place)
 
 
 _line = functools.cache(_Line)
+
+
+def bin_directory() -> Path:
+    """Where a `skerry` is for scripts: it has all of a command's files, passes signals on, and is no terminal's."""
+    return _line().place
 
 
 def _decisive(env: Mapping[str, str]) -> dict[str, str]:
@@ -89,7 +125,7 @@ def fork(
 ) -> Forked:
     """`skerry` with these words."""
     line = _line()
-    order = json.dumps([words, dict(env), str(cwd or os.getcwd()), session]).encode()
+    order = marshal.dumps([list(words), dict(env), str(cwd or os.getcwd()), session])
     ours, reply = socket.socketpair()
     with reply, line.mutex:
         socket.send_fds(line.control, [_NUMBER.pack(len(order))], [*stdio, reply.fileno()])
@@ -129,7 +165,7 @@ def _read(pipe: int) -> bytes:
         return file.read()
 
 
-def _serve(control: socket.socket) -> None:
+def _serve(control: socket.socket, door: socket.socket) -> None:
     """Forks as it is told to and tells how each has ended. Returns in a process that was forked."""
     woken, wake = os.pipe()
     for end in (woken, wake):
@@ -138,27 +174,40 @@ def _serve(control: socket.socket) -> None:
     signal.set_wakeup_fd(wake)
     alive: dict[int, socket.socket] = {}
     while True:
-        ready, _, _ = select.select([control.fileno(), woken], [], [])
+        ready, _, _ = select.select([control.fileno(), door.fileno(), woken], [], [])
         if woken in ready:
             os.read(woken, 4096)
             _tell_ends(alive)
         if control.fileno() in ready:
-            head, fds, _, _ = socket.recv_fds(control, _NUMBER.size, 4)
-            if not head:
+            order, fds = _order(control)
+            if not fds:  # the tests have ended
                 os._exit(0)
-            order = control.recv(_NUMBER.unpack(head)[0], socket.MSG_WAITALL)
-            if (pid := os.fork()) == 0:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for one in (control, *alive.values()):
-                    one.close()
-                for end in (woken, wake, fds.pop()):
-                    os.close(end)
-                return _become(fds, *json.loads(order))
-            for fd in fds[:3]:
-                os.close(fd)
-            alive[pid] = socket.socket(fileno=fds[3])
-            alive[pid].send(_NUMBER.pack(pid))
+            reply = socket.socket(fileno=fds.pop())
+        elif door.fileno() in ready:
+            reply, _ = door.accept()
+            order, fds = _order(reply)
+        else:
+            continue
+        if not fds:  # the caller has left
+            continue
+        if (pid := os.fork()) == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for one in (control, door, reply, *alive.values()):
+                one.close()
+            for end in (woken, wake):
+                os.close(end)
+            return _become(fds, *marshal.loads(order))
+        for fd in fds:
+            os.close(fd)
+        alive[pid] = reply
+        with contextlib.suppress(OSError):
+            reply.send(_NUMBER.pack(pid), socket.MSG_NOSIGNAL)
+
+
+def _order(line: socket.socket) -> tuple[bytes, list[int]]:
+    head, fds, _, _ = socket.recv_fds(line, _NUMBER.size, 4)
+    return (line.recv(_NUMBER.unpack(head)[0], socket.MSG_WAITALL), fds) if head else (b"", [])
 
 
 def _tell_ends(alive: dict[int, socket.socket]) -> None:
@@ -201,6 +250,6 @@ def _load() -> None:
 
 if __name__ == "__main__":
     _load()
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve(*(socket.socket(fileno=int(end)) for end in sys.argv[1:]))
     sys.argv[0] = str(Path(sys.modules["skerry"].__path__[0]) / "__main__.py")
     import_module("skerry.cli").main()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli.calling import environment
+from forking import bin_directory
 from serving import Server
 
 GUIDES = Path(__file__).parent.parent.parent / "docs" / "guides"
@@ -41,7 +42,9 @@ def plain(text: str) -> str:
 
 
 def settings(server: Server) -> dict[str, str]:
-    return environment(SKERRY_SERVER=server.address, PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    return environment(
+        SKERRY_SERVER=server.address, PATH=f"{bin_directory()}:{Path(sys.executable).parent}:/usr/bin:/bin"
+    )
 
 
 @pytest.mark.parametrize(
