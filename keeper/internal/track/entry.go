@@ -1,6 +1,7 @@
 package track
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"strconv"
 	"syscall"
@@ -50,7 +51,7 @@ func (e *Entry) look(dir int, name string) error {
 	return err
 }
 
-// Append adds it as a line's part: a list, whose texts have a character for each byte.
+// Append adds it as a part of a line: a list, whose texts are bytes.
 func (e *Entry) Append(b []byte) []byte {
 	b = appendText(append(b, '['), e.Path)
 	b = append(append(append(b, ",\""...), e.Type...), '"', ',')
@@ -73,19 +74,5 @@ func (e *Entry) MarshalJSON() ([]byte, error) { return e.Append(nil), nil }
 var _ json.Marshaler = (*Entry)(nil)
 
 func appendText(b []byte, s string) []byte {
-	const hex = "0123456789abcdef"
-	b = append(b, '"')
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', c)
-		case c < ' ' || c == 0x7f:
-			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-		case c < 0x80:
-			b = append(b, c)
-		default:
-			b = append(b, 0xc0|c>>6, 0x80|c&0x3f)
-		}
-	}
-	return append(b, '"')
+	return append(base64.StdEncoding.AppendEncode(append(b, '"'), []byte(s)), '"')
 }

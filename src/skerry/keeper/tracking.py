@@ -22,31 +22,31 @@ _LINE: Final = 1 << 20
 _WAITS_S: Final = 25.0
 _AT_ONCE: Final = 1000  # paths of one call
 _LARGEST: Final = 1 << 30  # of a content, in bytes
-_PIECE: Final = 8 << 10  # a piece that is not the last has more
+_PIECE: Final = 8 << 10  # of a file, on average: many small ones would take more memory than the file
 _UPGRADE: Final = "Connection: Upgrade\r\nUpgrade: skerry-frames\r\nContent-Type: application/json\r\n"
 _PATH: Final = re.compile(rb"(?!\.{1,2}(?:/|\Z))[^/\0]{1,255}(?:/(?!\.{1,2}(?:/|\Z))[^/\0]{1,255})*")
 _DEEPEST: Final = 1025
 
 EntryType = Literal["file", "link", "directory", "other", "gone", "ignored", "git"]
 _Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-_Text = Annotated[str, Meta(max_length=4096)]  # a character for each byte
+_Bytes = Annotated[bytes, Meta(max_length=4096)]
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """What is at a path, relative to the tracked directory. `other`: nothing that can be read (a socket, a device, a
     mount, a directory too deep). `gone`: nothing is there, also not below. `ignored`: the rules leave it out, with all
     below. `git`: a `.git` below the root. `written`: its content may be another, even if all else is as it was before
     (it was written through a mapping, or within one tick of the clock): it has to be read. Of `gone`, `ignored` and
     `git` ones the numbers mean nothing."""
 
-    path: bytes
+    path: _Bytes
     type: EntryType
-    mode: int = 0
-    size: int = 0
-    inode: int = 0
+    mode: Annotated[int, Meta(ge=0, le=0o7777)] = 0
+    size: _Count = 0
+    inode: Annotated[int, Meta(ge=0)] = 0
     ctime_ns: int = 0
     written: bool = False
-    target: bytes | None = None
+    target: _Bytes | None = None
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,25 +65,6 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
         return b"".join(self.pieces)
 
 
-class _Line(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    path: _Text
-    type: EntryType
-    mode: Annotated[int, Meta(ge=0, le=0o7777)]
-    size: _Count
-    inode: Annotated[int, Meta(ge=0)]
-    ctime_ns: int
-    written: bool
-    target: _Text | None
-
-    def entry(self) -> Entry:
-        if (self.type == "link") != (self.target is not None) or self.inode >> 64 or self.ctime_ns.bit_length() > 63:
-            raise KeeperLied("the keeper told of a link that leads nowhere, or of impossible numbers")
-        return Entry(
-            path=_path(self.path), type=self.type, mode=self.mode, size=self.size, inode=self.inode,
-            ctime_ns=self.ctime_ns, written=self.written, target=None if self.target is None else _bytes(self.target),
-        )  # fmt: skip
-
-
 class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seq: Annotated[int, Meta(ge=1, lt=1 << 53)]
     full: bool
@@ -95,7 +76,7 @@ class _End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Read(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    entry: _Line
+    entry: Entry
     bytes: bool
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None
     unsteady: bool
@@ -125,25 +106,21 @@ _begun = msgspec.json.Decoder(_Begun)
 _waited = msgspec.json.Decoder(_Waited)
 _nothing = msgspec.json.Decoder(dict[str, int])
 _head = msgspec.json.Decoder(_Head)
-_lines = msgspec.json.Decoder(list[_Line])
+_entries = msgspec.json.Decoder(list[Entry])
 _end = msgspec.json.Decoder(_End)
 _read = msgspec.json.Decoder(_Read)
 _ended = msgspec.json.Decoder(_Ended)
 _all_read = msgspec.json.Decoder(_AllRead)
 
 
-def _bytes(text: str) -> bytes:
-    try:
-        return text.encode("latin-1")
-    except UnicodeEncodeError:
-        raise KeeperLied("the keeper told of a name that is no bytes") from None
-
-
-def _path(text: str) -> bytes:
-    path = _bytes(text)
-    if not _PATH.fullmatch(path) or path.count(b"/") >= _DEEPEST:
+def _checked(entry: Entry) -> Entry:
+    if not _PATH.fullmatch(entry.path) or entry.path.count(b"/") >= _DEEPEST:
         raise KeeperLied("the keeper told of a path that leads elsewhere")
-    return path
+    if (entry.type == "link") != (entry.target is not None):
+        raise KeeperLied("the keeper told of a link that leads nowhere")
+    if entry.inode >> 64 or not -(1 << 63) <= entry.ctime_ns < 1 << 63:
+        raise KeeperLied("the keeper told of a file with impossible numbers")
+    return entry
 
 
 class Scan:
@@ -163,7 +140,7 @@ class Scan:
         self._connection = connection
         self._pieces = connection.body(head)
         self._line = bytearray()
-        self._ready: list[_Line] = []
+        self._ready: list[Entry] = []
         self._count = 0
         self._over = False
 
@@ -180,7 +157,7 @@ class Scan:
                 if self._over:
                     raise StopAsyncIteration
                 await self._take()
-            return self._ready.pop().entry()
+            return _checked(self._ready.pop())
         except StopAsyncIteration:
             raise
         except BaseException:
@@ -190,7 +167,7 @@ class Scan:
     async def _take(self) -> None:
         line = await self._next()
         if line.startswith(b"["):
-            self._ready = decode(_lines, line)
+            self._ready = decode(_entries, line)
             self._ready.reverse()
             self._count += len(self._ready)
             if not self._ready or self._count > MOST_ENTRIES:
@@ -315,7 +292,7 @@ class _Reading:
         tries = 0
         while True:
             told = decode(_read, await self._of(frames.STARTED))
-            entry = told.entry.entry()
+            entry = _checked(told.entry)
             tries += 1
             if entry.path != path or entry.type in ("ignored", "git") or tries > 3:
                 raise KeeperLied("the keeper read another file than it was asked for")
@@ -334,12 +311,13 @@ class _Reading:
 
     async def _pieces(self, size: int) -> tuple[tuple[bytes, ...], _Ended]:
         pieces: list[bytes] = []
+        most = 16 + size // _PIECE
         while True:
             kind, payload = await self._frame()
             if kind == frames.PAUSE:
                 return tuple(pieces), decode(_ended, payload)
             size -= len(payload)
-            if kind != frames.STDOUT or size < 0 or (size and len(payload) < _PIECE):
+            if kind != frames.STDOUT or size < 0 or len(pieces) == most:
                 raise KeeperLied("the keeper sent more than there is of a file")
             pieces.append(payload)
 
