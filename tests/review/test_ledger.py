@@ -167,7 +167,7 @@ def test_trees_are_those_that_git_itself_would_write(tmp_path: Path) -> None:
     names = [b"a", b"a.b", b"a-b", b"a0", b"ab", b"b", b"a/", "\u00e9".encode(), b"Z"]
     ledger, now = begun(tmp_path), {}
     index = {**os.environ, "GIT_INDEX_FILE": str(tmp_path / "index"), "GIT_DIR": str(ledger.place)}
-    for _ in range(40):
+    for _ in range(20):
         changes: list[Put | Drop] = []
         for _ in range(chance.randrange(1, 12)):
             path = b"/".join(chance.choice(names).strip(b"/") for _ in range(chance.randrange(1, 5)))
@@ -278,6 +278,24 @@ def test_the_patch_of_many_files_comes_in_one_call_and_in_their_order(tmp_path: 
         number = int(one.path)
         heading = b"diff --git a/000000001 b/000000001\n"
         assert text == b"@@ -1 +0,0 @@\n-%s@@ -3 +2 @@ %s-%d\n+%d\n" % (heading, heading, number, number + 1)
+
+
+def test_paths_that_are_asked_for_are_taken_as_they_are(tmp_path: Path) -> None:
+    ledger = begun(tmp_path)
+    tip = ledger.commit(said(), [put(b"src/a"), put(b"src2"), put(b"*"), put(b"x/src/a")])
+    assert tip is not None
+
+    def found(*paths: bytes) -> list[bytes]:
+        return [one.path for one in ledger.deltas(ledger.base, tip, paths)]
+
+    assert found(b"src") == found(b"src/") == found(b"./src") == [b"src/a"]
+    assert found(b"*") == [b"*"]
+    assert found() == found(b".") == found(b"./", b"src") == [b"*", b"src/a", b"src2", b"x/src/a"]
+    assert found(b"none") == []
+    assert found(*(b"%d" % number for number in range(2000)), b"src2") == [b"src2"]
+    for wrong in (b"../x", b"a/../b", b"/etc", b"a//b", b".git"):
+        with pytest.raises(InvalidRequest):
+            found(wrong)
 
 
 def test_a_fork_has_a_ledger_of_its_own(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from review.ledgers import begun, contents, put, said
 
+from skerry.config import load
+from skerry.engine.doctor import examine
 from skerry.errors import HostUnsupported
 from skerry.review import differing
 from skerry.review.git import GitFailed, version
@@ -254,3 +256,5 @@ def test_a_host_without_git_is_told_so(tmp_path: Path, monkeypatch: pytest.Monke
     ):
         with pytest.raises(HostUnsupported, match="git"):
             call()
+    (check,) = [one for one in examine(load()) if one.name == "git"]
+    assert (check.ok, check.fix) == (None, "apt-get install git")

@@ -34,7 +34,7 @@ def test_a_killed_writer_leaves_its_commit_whole_or_none_at_all(tmp_path: Path) 
     ledger = begun(tmp_path, put(b"n", b"0"))
     chance = random.Random(6)
     ends = set()
-    for _ in range(15):
+    for _ in range(8):
         before = ledger.tip
         child = os.fork()
         if child == 0:
@@ -54,7 +54,7 @@ def test_a_killed_writer_leaves_its_commit_whole_or_none_at_all(tmp_path: Path) 
         assert leftovers(reopened) == []
         assert len(contents(reopened, reopened.tip)) == 21
         ends.add(reopened.tip)
-    assert len(ends) == 15
+    assert len(ends) == 8
     assert sound(ledger)
     assert ledger.commit(said(), [put(b"n", b"after")]) == Ledger.open(ledger.place).tip
 

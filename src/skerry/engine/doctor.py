@@ -6,9 +6,10 @@ import os
 
 from skerry import keeper, runtimes, storage
 from skerry.config import Settings
-from skerry.errors import NotFound, SkerryError
+from skerry.errors import HostUnsupported, NotFound, SkerryError
 from skerry.images import recipe_digest
 from skerry.network.checks import checks as network
+from skerry.review.git import version
 from skerry.storage import ImageStore, LayerStore
 from skerry.types import Check, parse_size
 
@@ -16,7 +17,7 @@ from skerry.types import Check, parse_size
 def examine(settings: Settings) -> list[Check]:
     """Every check, in the order in which they matter."""
     walls = runtimes.checks(settings.state_dir)
-    return [*walls, *network(), *_storage(settings), _keeper(), _base_image(settings)]
+    return [*walls, *network(), *_storage(settings), _keeper(), _git(), _base_image(settings)]
 
 
 def _storage(settings: Settings) -> list[Check]:
@@ -29,6 +30,14 @@ def _keeper() -> Check:
         return Check("keeper", True, f"{keeper.binary()} (build {keeper.build_id()[:12]})")
     except SkerryError as error:
         return Check("keeper", False, error.message, error.hint)
+
+
+def _git() -> Check:
+    """Only reviews need it."""
+    try:
+        return Check("git", True, version())
+    except HostUnsupported:
+        return Check("git", None, "not found: no sandbox can have a review", "apt-get install git")
 
 
 def _base_image(settings: Settings) -> Check:

@@ -18,7 +18,7 @@ from typing import Final
 
 from skerry.errors import Conflict, SkerryError
 from skerry.review import differing, packs
-from skerry.review.git import Git
+from skerry.review.git import Git, GitFailed
 
 MANY: Final = 40  # packs: joined when somebody has time
 TOO_MANY: Final = 200  # joined at once, by who makes the next commit
@@ -105,7 +105,12 @@ def maintain(place: Path, git: Git) -> bool:
         return False
     try:
         with locked(place, 0) as lock:
-            git.run("repack", "--geometric=2", "-d", "-q", "--no-write-bitmap-index", held=(lock,), seconds=_SECONDS)
+            try:
+                git.run("repack", "--geometric=2", "-d", "-q", held=(lock,), seconds=_SECONDS)
+            except GitFailed as failed:
+                if "geometric" not in failed.message:
+                    raise
+                git.run("repack", "-a", "-d", "-k", "-q", held=(lock,), seconds=_SECONDS)  # git before 2.32
     except Conflict:
         return False  # another does it
     return True

@@ -11,6 +11,7 @@ import hashlib
 import heapq
 import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,7 +34,11 @@ USERS: Final = ("applied", "unapplied")
 LINES_MOST: Final = 400_000
 PATHS_MOST: Final = 500  # in one call
 _SMALL: Final = 32 << 10
+_AT_ONCE: Final = 2000
+_RAWS: Final = 8  # comparisons that are remembered, none of them of more than so many paths
+_RAW_MOST: Final = 5000
 _SECONDS: Final = 20.0
+_SECONDS_IN_ALL: Final = 60.0
 _MARK: Final = b"skerry"
 _SECTION: Final = b"\ndiff --git a/"
 _RENAMES: Final = ("-M50%", "-l400", "--no-rename-empty")
@@ -45,11 +50,10 @@ class Differ:
         self._git, self._reader = git, reader
         self._counts: Remembered[Pair, Counts] = Remembered()
         self._long: Remembered[str, bool] = Remembered()
+        self._raws: dict[tuple[tuple[str, ...], tuple[bytes, ...]], list[Delta]] = {}
 
     def deltas(self, old: str, new: str, paths: Sequence[bytes]) -> list[Delta]:
-        found: list[Delta] = []
-        for some in _portions(paths):
-            found += parsed(self._in_time("diff-tree", "-r", "-z", "--raw", old, new, "--", *some))
+        found = [one for some in _portions(paths) for one in self._raw((old, new), some)]
         return self._whole(sorted(found, key=lambda one: one.path))
 
     def history(
@@ -75,12 +79,10 @@ class Differ:
         """None: from the commit before."""
         ends = (new,) if old is None else (old, new)
         for some in _portions(paths):
-            where = ("--no-commit-id", *DIFF, *ends, "--", *some)
-            raw = self._git.run("diff-tree", "-r", "-z", "--raw", "--no-renames", *where)
-            long = [self._reader.sizes([oid])[oid] for oid in self._too_long([one.pair for one in parsed(raw)])]
-            bound = ("-c", f"core.bigFileThreshold={min(long) - 1}") if long else ()
-            how = ("-r", "-p", f"-U{context:d}", "--full-index", *_RENAMES)
-            for piece in self._git.stream(*bound, "diff-tree", *how, *where, most=most):
+            long = self._too_long([one.pair for one in self._raw(ends, some)])
+            bound = ("-c", f"core.bigFileThreshold={min(self._reader.sizes(long).values()) - 1}") if long else ()
+            how = ("-r", "-p", f"-U{context:d}", "--full-index", "--no-commit-id", *_RENAMES, *DIFF)
+            for piece in self._git.stream(*bound, "diff-tree", *how, *ends, "--", *some, most=most):
                 most = None if most is None else most - len(piece)
                 yield piece
             if most == 0:
@@ -95,6 +97,18 @@ class Differ:
                 yield changed[number], text
                 at = number + 1
         yield from ((one, b"") for one in changed[at:])
+
+    def _raw(self, ends: tuple[str, ...], paths: Sequence[bytes]) -> list[Delta]:
+        key = (ends, tuple(paths))
+        found = self._raws.get(key)
+        if found is None:
+            how = ("-r", "-z", "--raw", "--no-commit-id")
+            found = parsed(self._in_time("diff-tree", *how, *ends, "--", *paths))
+            if len(self._raws) >= _RAWS:
+                self._raws = {}
+            if len(found) <= _RAW_MOST:
+                self._raws[key] = found
+        return found
 
     def _in_time(self, *arguments: str | bytes, renames: bool = True) -> bytes:
         """Looking for renames compares many contents with many: if that takes too long, only those that are the same
@@ -120,23 +134,30 @@ class Differ:
         return whole
 
     def _count(self, changed: Iterable[Delta]) -> dict[Pair, Counts]:
-        """Lines of every pair of contents that differ. Of those that can't be compared in time, first the larger ones
-        count as binary, then all."""
+        """Lines of every pair of contents that differ; some at a time, so that one that can't be compared takes few
+        with it."""
         known, asked = self._counts.of(one.pair for one in changed if one.old_oid != one.new_oid)
         long = self._too_long(asked)
-        pairs = [pair for pair in asked if long.isdisjoint(pair)]
-        sizes = self._reader.sizes(oid for pair in pairs for oid in pair if oid)
-        for bound in (None, _SMALL, -1):
-            few = [p for p in pairs if bound is None or max(sizes.get(oid or "", 0) for oid in p) <= bound]
-            try:
-                new: dict[Pair, Counts] = {**dict.fromkeys(asked), **self._counted(few)}
-            except GitFailed as failed:
-                if bound == -1 or not (failed.late or failed.memory):
-                    raise
-            else:
-                break
+        new: dict[Pair, Counts] = dict.fromkeys(asked)
+        short = [pair for pair in asked if long.isdisjoint(pair)]
+        sizes = self._reader.sizes(oid for pair in short for oid in pair if oid)
+        until = time.monotonic() + _SECONDS_IN_ALL
+        for at in range(0, len(short), _AT_ONCE):
+            if time.monotonic() < until:
+                new |= self._in_bounds(short[at : at + _AT_ONCE], sizes)
         self._counts.add(new)
         return known | new
+
+    def _in_bounds(self, pairs: Sequence[Pair], sizes: dict[str, int]) -> dict[Pair, Counts]:
+        """Of those that take too long together, the small ones; of these, none."""
+        for bound in (None, _SMALL):
+            few = [pair for pair in pairs if bound is None or max(sizes.get(oid or "", 0) for oid in pair) <= bound]
+            try:
+                return self._counted(few)
+            except GitFailed as failed:
+                if not (failed.late or failed.memory):
+                    raise
+        return {}
 
     def _counted(self, pairs: Sequence[Pair]) -> dict[Pair, Counts]:
         if not pairs:

@@ -40,7 +40,6 @@ class Facts:
     running: bool = False
     hosts: tuple[str, ...] = ()
     left_out: int = 0
-    note: str = ""
 
 
 def message(facts: Facts) -> bytes:
@@ -94,8 +93,6 @@ def _told(facts: Facts, command: bool) -> Iterable[tuple[str, str]]:
         yield "Host", host
     if facts.left_out:
         yield "Left-Out", str(facts.left_out)
-    if facts.note:
-        yield "Note", facts.note
 
 
 def _command(body: str) -> str:

@@ -95,10 +95,9 @@ class Ledger:
             packs.replace(ledger.place / "info" / "attributes", _ATTRIBUTES)
             if ledger.rev(MAIN) is None and ledger.rev(BASE) is not None:
                 os.unlink(ledger.place / BASE)  # died between the two refs of the first commit
-        for ref in (MAIN, BASE):
-            oid = ledger.rev(ref)
-            if oid is not None and not ledger._read.kinds([oid]).get(oid) == "commit":
-                raise SkerryError(f"the ledger at {place} is damaged: {ref} names no commit")
+        named = [oid for ref in (MAIN, BASE) if (oid := ledger.rev(ref)) is not None]
+        if any(ledger._read.kinds(named).get(oid) != "commit" for oid in named):
+            raise SkerryError(f"the ledger at {place} is damaged: a ref of it names no commit")
         return ledger
 
     def copy_to(self, place: Path) -> Ledger:
@@ -172,7 +171,7 @@ class Ledger:
         if not ends:
             return []
         without = [] if since is None else [f"^{_oid(since)}"]
-        found = self._differ.history([*ends, *without], paths=paths, limit=limit, stat=stat)
+        found = self._differ.history([*ends, *without], paths=_below(paths), limit=limit, stat=stat)
         if since is not None:
             after = self._differ.history([since], limit=1)[0].at
             found = [one for one in found if one.kind not in differing.USERS or one.at > after]
@@ -180,17 +179,17 @@ class Ledger:
 
     def deltas(self, old: str, new: str, paths: Sequence[bytes] = ()) -> list[Delta]:
         """In order of their paths."""
-        return self._differ.deltas(_oid(old), _oid(new), paths)
+        return self._differ.deltas(_oid(old), _oid(new), _below(paths))
 
     def patch(
         self, old: str, new: str, *, context: int = 3, paths: Sequence[bytes] = (), most: int | None = None
     ) -> Iterator[bytes]:
         """As git prints it, in pieces; cut after `most` bytes."""
-        return self._differ.patch(_oid(old), _oid(new), context, paths, most)
+        return self._differ.patch(_oid(old), _oid(new), context, _below(paths), most)
 
     def patch_of(self, commit: str, *, paths: Sequence[bytes] = (), most: int | None = None) -> Iterator[bytes]:
         """What one commit changed."""
-        return self._differ.patch(None, _oid(commit), 3, paths, most)
+        return self._differ.patch(None, _oid(commit), 3, _below(paths), most)
 
     def changes_of(self, changed: Sequence[Delta], *, context: int = 0) -> Iterator[tuple[Delta, bytes]]:
         """The patch of each, from its first `@@` line on; nothing for a binary one, or where only modes differ. One
@@ -331,6 +330,15 @@ def _oid(text: str) -> str:
     if not OBJECT_ID.fullmatch(text):
         raise InvalidRequest(f"{text[:80]!r} is no object of a ledger")
     return text
+
+
+def _below(paths: Sequence[bytes]) -> Sequence[bytes]:
+    """Paths that a caller asks for: none is all, and so is the tree itself."""
+    asked = [path.removeprefix(b"./").rstrip(b"/") for path in paths]
+    for path in asked:
+        if path not in (b"", b".") and (reason := refused(path)) is not None:
+            raise InvalidRequest(f"{os.fsdecode(path)[:200]!r} is in no ledger: {reason}")
+    return () if b"" in asked or b"." in asked else asked
 
 
 @contextmanager

@@ -117,7 +117,10 @@ class Reader:
 
 
 def _answer(git: Running, oid: str, kind: bytes) -> bytes:
-    head = git.stdout.readline().split()
+    line = git.stdout.readline()
+    if not line:
+        git.finish()
+    head = line.split()
     if len(head) != 3 or head[1] != kind:
         raise NotFound(f"the ledger has no {kind.decode()} {oid}")
     size = int(head[2])
