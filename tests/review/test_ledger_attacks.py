@@ -257,4 +257,5 @@ def test_a_host_without_git_is_told_so(tmp_path: Path, monkeypatch: pytest.Monke
         with pytest.raises(HostUnsupported, match="git"):
             call()
     (check,) = [one for one in examine(load()) if one.name == "git"]
-    assert (check.ok, check.fix) == (None, "apt-get install git")
+    assert check.ok is None
+    assert "git" in str(check.fix)

@@ -10,6 +10,7 @@ from skerry.errors import HostUnsupported, NotFound, SkerryError
 from skerry.images import recipe_digest
 from skerry.network.checks import checks as network
 from skerry.review.git import version
+from skerry.runtimes.checks import install
 from skerry.storage import ImageStore, LayerStore
 from skerry.types import Check, parse_size
 
@@ -37,7 +38,7 @@ def _git() -> Check:
     try:
         return Check("git", True, version())
     except HostUnsupported:
-        return Check("git", None, "not found: no sandbox can have a review", "apt-get install git")
+        return Check("git", None, "not found: no sandbox can have a review", install("git"))
 
 
 def _base_image(settings: Settings) -> Check:
