@@ -29,7 +29,7 @@ _SUBJECTS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """As in LedgerEntry. `at`: when it was written, in seconds since 1970."""
+    """As in LedgerEntry. `at`: when it was written, in seconds since 1970. `note`: for who reads the history with git."""
 
     kind: Kind
     at: float
@@ -40,6 +40,7 @@ class Facts:
     running: bool = False
     hosts: tuple[str, ...] = ()
     left_out: int = 0
+    note: str = ""
 
 
 def message(facts: Facts) -> bytes:
@@ -93,6 +94,8 @@ def _told(facts: Facts, command: bool) -> Iterable[tuple[str, str]]:
         yield "Host", host
     if facts.left_out:
         yield "Left-Out", str(facts.left_out)
+    if facts.note:
+        yield "Note", facts.note
 
 
 def _command(body: str) -> str:
