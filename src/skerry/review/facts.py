@@ -29,7 +29,7 @@ _SUBJECTS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """As in LedgerEntry. `at`: when it was written, in seconds since 1970. `note`: for who reads the history with git."""
+    """As in LedgerEntry. `at`: when it was written, in seconds since 1970. `note`: for who reads it with git."""
 
     kind: Kind
     at: float
