@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -169,6 +170,38 @@ def test_a_sweep_leaves_what_is_flagged_and_says_so(sandbox: Sandbox) -> None:
     assert all(hunk.risk and hunk.state == "open" for hunk in decided.held_back)
     flagged = decided.held_back[0]
     assert [hunk.state for hunk in sandbox.review.accept(flagged)] == ["accepted"]
+
+
+def test_names_of_every_kind_are_decided_about_as_they_are(sandbox: Sandbox) -> None:
+    names = [
+        b"new\nline",
+        b"\x1b[31mred",
+        "\u202egnp.exe".encode(),
+        b"\xff\xfe",
+        b'quo"te',
+        b":(glob)**",
+        b"-rf",
+        b"a\\b",
+    ]
+    make = "import sys; [open(b'/workspace/odd/' + bytes.fromhex(n), 'w').write('x\\n') for n in sys.argv[1:]]"
+    sandbox.run(["mkdir", "/workspace/odd"], check=True)
+    sandbox.run(["python3", "-c", make, *(name.hex() for name in names)], check=True)
+    hunks = sandbox.review.changes("odd").hunks
+    told = {hunk.raw_path if hunk.raw_path is not None else hunk.path.encode(): hunk for hunk in hunks}
+    assert set(told) == {b"odd/" + name for name in names}
+    sandbox.review.accept(*hunks[:-1])
+    accepted = sandbox.review.accepted("odd").files
+    assert {file.raw_path or file.path.encode() for file in accepted} == set(told) - {_raw(hunks[-1])}
+    for name in names:
+        [found] = sandbox.review.changes(os.fsdecode(b"odd/" + name)).hunks
+        assert found.id == told[b"odd/" + name].id
+    decided = sandbox.review.decide(DecideRequest(do="reopen", paths=(os.fsdecode(b"odd/" + names[0]),)))
+    assert [_raw(hunk) for hunk in decided.hunks] == [b"odd/" + names[0]]
+    assert [entry.kind for entry in sandbox.review.why(told[b"odd/\xff\xfe"]).entries] == ["command"]
+
+
+def _raw(hunk: Hunk) -> bytes:
+    return hunk.raw_path if hunk.raw_path is not None else hunk.path.encode()
 
 
 def test_two_reviewers_at_once_are_both_heard(server: Server, sandbox: Sandbox) -> None:

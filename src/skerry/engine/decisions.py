@@ -60,6 +60,7 @@ class _Desk:
     paths: dict[str, bytes] = field(default_factory=dict)
     whole: bool = False
     inside: bytes | None = None
+    telling: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Decisions:
@@ -229,7 +230,7 @@ class Decisions:
         if live.row.state != "running" or live.keeper is None or not tracked.sound:
             return
         try:
-            async with asyncio.timeout(REJECTED_S):
+            async with asyncio.timeout(REJECTED_S), desk.telling:
                 ground, _ = await self._ground(tracked)
                 content = await self._reviews.in_thread(rejections, ground)
                 if content == (desk.inside if keeper is None else None) or not (ground.decided or desk.inside):
