@@ -266,6 +266,7 @@ class DecideRequest(Value, frozen=True, kw_only=True):
             raise InvalidRequest("do: with paths, or with all, and not without")
         for path in self.paths:
             check_path("paths", path)
+            check_text("paths", path)  # of another name the hunks are told by id
         check_text("reason", self.reason or "", *self.edit.values())
         if sum(map(len, self.edit.values())) > 8 << 20:
             raise InvalidRequest("edit: more than 8 MiB")
