@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import gc
 import marshal
@@ -17,6 +18,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -224,6 +226,8 @@ def _become(stdio: list[int], words: list[str], env: dict[str, str], cwd: str, s
         os.dup2(fd, number)
     for fd in stdio:
         os.close(fd)
+    if session and os.isatty(0):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)

@@ -63,3 +63,10 @@ def test_commands_are_told_within_bounds() -> None:
     for number in range(NAMED_MOST + 5):
         actors.begin(Actor(f"p-{number}", "y" * 1000))
     assert len(actors.look().text) <= COMMAND_MOST
+
+
+def test_a_command_is_told_as_one_would_type_it() -> None:
+    assert shown(["make", "test"]) == "make test"
+    assert shown(["bash", "-lc", "cd src && make"]) == "bash -lc 'cd src && make'"
+    assert shown(["sh", "-c", "sed -i 's|a|b|' x"]) == "sh -c \"sed -i 's|a|b|' x\""
+    assert shown(["echo", "it's $HOME"]) == "echo 'it'\"'\"'s $HOME'"

@@ -35,6 +35,8 @@ from skerry.cli import (
     terminals,
     tokens,
 )
+from skerry.cli.review import commands as changes
+from skerry.cli.review import deciding
 from skerry.cli.session import Session
 from skerry.errors import SkerryError
 
@@ -74,6 +76,8 @@ for command in (
     run.run, run.exec_, terminals.shell, terminals.attach,
     sandboxes.create, sandboxes.ls, sandboxes.show, sandboxes.update, sandboxes.rm, sandboxes.prune,
     sandboxes.stop, sandboxes.resume, sandboxes.pause,
+    deciding.watch, changes.diff, changes.history, deciding.review, deciding.accept, deciding.reject, deciding.dismiss,
+    changes.why,
     snapshots.fork, snapshots.rollback, snapshots.snapshot,
     apply.apply, apply.unapply, compare.compare,
     previews.expose, previews.previews, previews.forward,

@@ -42,10 +42,15 @@ def description() -> dict[str, str]:
     return {name: value for name in ("TERM", "COLORTERM") if (value := os.environ.get(name))}
 
 
+def can_be_drawn_on() -> bool:
+    """Both ways, and with a cursor that can be moved."""
+    return is_terminal() and is_terminal(1) and os.environ.get("TERM", "dumb") not in ("", "dumb")
+
+
 def in_front() -> bool:
     """Whether keys that are pressed are for this program, and not for one that its shell has in front."""
     try:
-        return is_terminal() and is_terminal(1) and os.tcgetpgrp(0) == os.getpgrp()
+        return can_be_drawn_on() and os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
         return False
 

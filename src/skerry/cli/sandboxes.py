@@ -22,6 +22,7 @@ from skerry.cli.creation import (
 from skerry.cli.network import policy_pairs
 from skerry.cli.project import prepared
 from skerry.cli.repositories import add_remote, repo_of, repo_options, tell_imported
+from skerry.cli.review.commands import not_applied
 from skerry.cli.session import (
     Session,
     json_option,
@@ -173,7 +174,14 @@ def _changes(info: SandboxInfo, given: dict[str, Any]) -> dict[str, Any]:
 @pass_session
 def rm(session: Session, sandboxes: tuple[str, ...], force: bool) -> int:
     """Delete sandboxes, with all that is in them."""
-    return _each(session, sandboxes, lambda sandbox: sandbox.delete(), "deleted", missing_ok=force)
+
+    def act(sandbox: Sandbox) -> None:
+        left = not_applied(sandbox)
+        sandbox.delete()
+        if left and not session.quiet:
+            talk.say(f"{sandbox.name or sandbox.id}: {left} went with it")
+
+    return _each(session, sandboxes, act, "deleted", missing_ok=force)
 
 
 @click.command()

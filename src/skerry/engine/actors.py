@@ -5,6 +5,7 @@ whoever had ended by then is forgotten once its outcome is safe."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -112,5 +113,10 @@ class Actors:
 
 def shown(command: str | Iterable[str]) -> str:
     """A command as it was typed, within bounds."""
-    text = command if isinstance(command, str) else " ".join(command)
+    text = command if isinstance(command, str) else " ".join(map(_quoted, command))
     return text if len(text) <= COMMAND_MOST else text[: COMMAND_MOST - 1] + "…"
+
+
+def _quoted(word: str) -> str:
+    """For a shell, and for people: as few quotes as will do."""
+    return f'"{word}"' if "'" in word and not set('"$`\\!\n') & set(word) else shlex.quote(word)

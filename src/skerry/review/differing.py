@@ -76,12 +76,13 @@ class Differ:
     def patch(
         self, old: str | None, new: str, context: int, paths: Sequence[bytes], most: int | None
     ) -> Iterator[bytes]:
-        """None: from the commit before."""
+        """None: from the commit before. Between two commits with all that `git apply` needs, of binary files too."""
         ends = (new,) if old is None else (old, new)
         for some in _portions(paths):
             long = self._too_long([one.pair for one in self._raw(ends, some)])
             bound = ("-c", f"core.bigFileThreshold={min(self._reader.sizes(long).values()) - 1}") if long else ()
-            how = ("-r", "-p", f"-U{context:d}", "--full-index", "--no-commit-id", *_RENAMES, *DIFF)
+            binary = () if old is None else ("--binary",)
+            how = ("-r", "-p", f"-U{context:d}", "--full-index", "--no-commit-id", *binary, *_RENAMES, *DIFF)
             for piece in self._git.stream(*bound, "diff-tree", *how, *ends, "--", *some, most=most):
                 most = None if most is None else most - len(piece)
                 yield piece

@@ -74,7 +74,7 @@ def test_a_long_command_gives_way_to_what_came_of_it() -> None:
 
 
 def test_what_ran_on_or_was_nobodys_is_said() -> None:
-    assert "still running" in texts(watching().take(event(running=True), LOOK))[1]
+    assert "while it ran" in texts(watching().take(event(running=True), LOOK))[1]
     assert texts(watching().take(event(kind="background"), LOOK))[1].startswith("written while no command ran")
 
 

@@ -48,6 +48,7 @@ class Going:
 
     def __post_init__(self) -> None:
         self.stops = stops_of(self.review)
+        self.message = self.review.trouble or ""
         self.at = self._next_open(-1, 1) or 0
         if not any(stop.hunk.state == "open" for stop in self.stops):
             self.mode = "end"
@@ -204,7 +205,7 @@ class Going:
 
     def _help(self, key: str) -> Wish | None:
         self.mode = "hunk" if self._next_open(-1, 1) is not None else "end"
-        return Leave() if key == "q" else None
+        return None
 
     # -- moving -------------------------------------------------------------------------------------------------------
 
@@ -281,7 +282,7 @@ class Going:
             self.message = "nothing to undo"
             return None
         _, request = self.undoing[-1]
-        return self._send(Decide(request, "undone"))
+        return self._send(Decide(request, "undone", undoes=True))
 
     def asks(self) -> list[Wish]:
         """What the screen would like to know: looked up beside, once."""
@@ -309,7 +310,7 @@ class Going:
         if sent is None:
             return None
         request = sent.request
-        if sent.said == "undone":
+        if sent.undoes:
             label, _ = self.undoing.pop()
             self.message = f"undone: {label}"
         else:
@@ -330,7 +331,7 @@ class Going:
     def _after(self, named: set[str], sent: Decide) -> None:
         """On to the next; back to what was undone."""
         self.draft = ""
-        if sent.said in ("undone", "open again"):
+        if sent.undoes or sent.request.reopen:
             found = next((at for at, stop in enumerate(self.stops) if stop.hunk.id in named), None)
             if found is not None:
                 self.go(found)
@@ -363,7 +364,7 @@ class Going:
 
     def failed(self, message: str, *, stale: bool = False) -> Wish | None:
         """`stale`: what was decided about is no longer so."""
-        if self._sent is not None and self._sent.said == "undone":
+        if self._sent is not None and self._sent.undoes:
             self.undoing.pop()  # what it was about is not there any more
         self.busy, self._sent = False, None
         self.message = message

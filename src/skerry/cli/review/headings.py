@@ -64,12 +64,18 @@ def ending_of(entry: LedgerEntry) -> list[str]:
     """How it ended and how long it took."""
     if entry.kind != "command":
         return []
-    found = ["still running"] if entry.running else []
+    found = ["while it ran"] if entry.running else []
     if entry.exit_code is not None and not entry.running:
         found.append(f"exit {entry.exit_code}")
     if entry.duration_s is not None:
-        found.append(f"{entry.duration_s:.1f} s" if entry.duration_s < 100 else talk.ago(entry.duration_s))
+        found.append(_lasted(entry.duration_s))
     return found
+
+
+def _lasted(seconds: float) -> str:
+    if seconds < 0.1:
+        return f"{max(1, round(seconds * 1000))} ms"
+    return f"{seconds:.1f} s" if seconds < 100 else talk.ago(seconds)
 
 
 def command_row(entry: LedgerEntry, cols: int, files: Sequence[Counted] = ()) -> Row:

@@ -89,6 +89,9 @@ class Watching:
             return self._change(event, look, now, prefix)
         if event.type == "decision":
             return [_decision(hunk, prefix, look) for hunk in event.hunks[:MOST_FILES]]
+        if event.type == "trouble":
+            said = event.trouble or "changes are kept again"
+            return folded((plain(f"{prefix}{name_shown(said)}", "risk"),), look.cols)
         name = name_shown(self.name_of(event.sandbox))
         return folded((plain(f"{prefix}too much at once, some was not shown: skerry diff {name}", "risk"),), look.cols)
 

@@ -9,11 +9,12 @@ from skerry.types import DecideRequest, Hunk
 
 @dataclass(frozen=True)
 class Decide:
-    """Tell the server; answered by `decided`. `undo`: what brings it back."""
+    """Tell the server; answered by `decided`. `undo`: what brings it back; `undoes`: this is such a step itself."""
 
     request: DecideRequest
     said: str
     undo: DecideRequest | None = None
+    undoes: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,227 @@
+"""The commands of a review at a terminal of which every byte is looked at, against a real server and a hostile tree."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli.calling import skerry
+from cli.review.shown import HOSTILE
+from cli.review.wire import Wire, raw_controls
+from serving import Server
+
+from skerry import Sandbox
+from skerry.types import DecideRequest
+
+NAME = "hostile"
+LEAVES = b"\x1b[?2004l\x1b[?7h\x1b[?25h\x1b[0m\x1b[?1049l"
+NAMES = [b"new\nline", b"\x1b]0;title\x07\x1b[31m", "\u202egnp.exe".encode(), b"\xff\xfe", b" space ", b"tab\tname"]
+BAD = [text.replace("\ud800", "").encode("utf-8", "surrogateescape") for text in HOSTILE]
+PREPARE = f"""
+import os
+for number, name in enumerate({NAMES!r}):
+    open(name, "wb").write(b"".join(b"line %d\\n" % line for line in range(40)))
+start = "import os\\n\\n\\ndef login(user):\\n    return foo(user)\\n"
+open("app.py", "w").write(start + "".join(f"# {{n}}\\n" for n in range(30)))
+open("data", "wb").write(bytes(range(256)))
+"""
+HARM = f"""
+import os
+bad = {BAD!r}
+for name in {NAMES!r}:
+    text = open(name, "rb").read()
+    open(name, "wb").write(text.replace(b"line 3\\n", b"\\n".join(bad) + b"\\n"))
+open("app.py", "a").write("x = 1   \\n\\ty = '" + "z" * 5000 + "'\\r\\n")
+open("wide", "wb").write(b"\\n".join(bad))
+os.symlink("\\x1b[31mpasswd", "link")
+os.chmod("data", 0o755)
+open("data", "ab").write(b"\\x1b]0;x\\x07")
+open("Makefile", "w").write("all:\\n\\techo hello\\n")
+print("\\x1b]0;printed\\x07\\x1b[2J")
+"""
+
+
+@pytest.fixture(scope="module")
+def box(server: Server) -> Iterator[Sandbox]:
+    with Sandbox(name=NAME, server=server.address) as sandbox:
+        sandbox.run(["python3", "-c", PREPARE], check=True)
+        sandbox.review.begin()
+        sandbox.run(["python3", "-c", HARM + f"\n# {''.join(HOSTILE[1:4])}"], check=True)
+        yield sandbox
+        sandbox.delete()
+
+
+def test_no_raw_control_byte_reaches_the_terminal_by_any_command(box: Sandbox, server: Server) -> None:
+    hunks = box.review.changes().hunks
+    odd = next(hunk for hunk in hunks if hunk.path.startswith("new"))
+    commands = (
+        ["diff", "--no-pager", NAME], ["diff", "--stat", "--no-pager", NAME], ["diff", "--json", NAME],
+        ["history", "--no-pager", NAME], ["history", "-p", "--no-pager", NAME], ["history", "--json", NAME],
+        ["review", "--list", NAME], ["review", "--json", NAME], ["why", "--no-pager", NAME, odd.id],
+        ["accept", NAME, odd.id], ["reject", NAME, odd.id, "--reason", "no"], ["accept", NAME, "no such file"],
+        ["why", NAME, "h-\x1b[31m"],
+    )  # fmt: skip
+    for words in commands:
+        with Wire(server.address, *words) as wire:
+            wire.ends()
+            assert wire.sent, words
+            assert raw_controls(bytes(wire.sent)) == b"", words
+
+
+def test_every_screen_of_a_review_is_harmless_and_the_terminal_is_left_as_it_was(box: Sandbox, server: Server) -> None:
+    with Wire(server.address, "review", NAME) as wire:
+        wire.shows("1/")
+        for _ in range(len(box.review.changes().hunks) + 1):
+            at = len(wire.sent)
+            wire.press(b"J")
+            wire.shows("/", since=at)
+        wire.press(b"g")
+        wire.shows("file: ")
+        wire.press(b"\r?")
+        wire.shows("any key: back")
+        wire.resize(50, 12)
+        wire.process.send_signal(28)
+        wire.press(b"x")
+        wire.press(b"q")
+        assert wire.ends() == 0
+        assert raw_controls(bytes(wire.sent)) == b""
+        assert LEAVES in wire.sent
+        assert wire.modes == wire.before
+
+
+@pytest.mark.parametrize("how", ["key", "signal", "close"])
+def test_ctrl_c_a_signal_and_a_closed_window_leave_a_sane_terminal(box: Sandbox, server: Server, how: str) -> None:
+    with Wire(server.address, "review", NAME) as wire:
+        wire.shows("1/")
+        if how == "close":
+            wire.process.send_signal(1)
+        elif how == "key":
+            wire.press(b"\x03")
+        else:
+            wire.interrupt()
+        assert wire.ends() == {"key": 130, "signal": 130, "close": 129}[how]
+        assert wire.modes == wire.before
+        assert LEAVES in wire.sent
+
+
+def test_without_colours_there_are_none_and_states_are_words(box: Sandbox, server: Server) -> None:
+    with Wire(server.address, "diff", "--no-pager", NAME, "app.py", NO_COLOR="1") as wire:
+        wire.ends()
+        assert b"\x1b" not in wire.sent
+        assert b"not as it looks: line +36: spaces at its end" in wire.sent
+        assert "x = 1···".encode() in wire.sent
+        assert b"more letters" in wire.sent
+        assert b"\\r" not in wire.sent.split(b"more letters")[0]
+    with Wire(
+        server.address, "diff", "--no-pager", NAME, "app.py", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"
+    ) as wire:
+        wire.ends()
+        assert bytes(wire.sent).isascii()
+
+
+def test_a_diff_to_a_pipe_is_a_patch_that_git_applies_to_the_byte(box: Sandbox, server: Server, tmp_path: Path) -> None:
+    box.files.download("/workspace", tmp_path / "now")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path / "now", check=True)
+    patch = skerry("diff", NAME, server=server.address).stdout
+    done = subprocess.run(
+        ["git", "apply", "-R", "-"], cwd=tmp_path / "now", input=patch, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "now" / "app.py").read_text().count("\n") == 35
+    assert stat.S_IMODE((tmp_path / "now" / "data").stat().st_mode) & 0o111 == 0
+    for name in NAMES:
+        assert Path(os.fsdecode(os.fsencode(tmp_path / "now") + b"/" + name)).read_bytes().count(b"\n") == 40
+
+
+def test_a_review_without_a_terminal_is_refused_with_what_to_use(box: Sandbox, server: Server) -> None:
+    done = skerry("review", NAME, server=server.address)
+    assert done.returncode == 2
+    assert b"a review needs a terminal" in done.stderr
+    assert b"hint: without one: skerry review hostile --list, skerry accept, skerry reject" in done.stderr
+    with Wire(server.address, "review", NAME, TERM="dumb") as wire:
+        assert wire.ends() == 2
+
+
+def test_decisions_by_command_hold_back_what_is_flagged(box: Sandbox, server: Server) -> None:
+    done = skerry("accept", "--all", NAME, server=server.address)
+    assert done.returncode == 3, done.stderr
+    assert b"held back: Makefile: " in done.stderr
+    listed = skerry("review", "--list", NAME, server=server.address).stdout.decode()
+    held = [line.split()[0] for line in listed.splitlines() if " Makefile " in line]
+    assert skerry("accept", NAME, *held, server=server.address).returncode == 0
+    assert skerry("dismiss", NAME, "app.py", "--reason", "no\u202e", server=server.address).returncode == 0
+    found = json.loads(skerry("review", "--json", NAME, "app.py", server=server.address).stdout)
+    assert {hunk["state"] for file in found["files"] for hunk in file["hunks"]} <= {"rejected", "accepted"}
+    assert skerry("accept", NAME, server=server.address).returncode == 2
+    box.review.decide(DecideRequest(do="reopen", all=True))
+
+
+def test_an_edit_goes_through_the_editor_and_is_shown_before_it_is_accepted(
+    box: Sandbox, server: Server, tmp_path: Path
+) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text("#!/bin/sh\nsed -i 's/hello/goodbye/' \"$1\"\n")
+    editor.chmod(0o755)
+    with Wire(server.address, "review", NAME, "Makefile", EDITOR=str(editor)) as wire:
+        wire.shows("FLAGGED: ")
+        wire.press(b"e")
+        wire.shows("this would land in its place")
+        wire.shows("goodbye")
+        wire.press(b"Y")
+        wire.shows("Everything is decided")
+        wire.press(b"u")
+        wire.shows("undone: Makefile")
+        wire.press(b"q")
+        assert wire.ends() == 0
+    (hunk,) = box.review.changes(paths=("Makefile",)).hunks
+    assert hunk.state == "open"
+
+
+def test_watch_shows_a_change_under_its_command_and_keys_decide_it(box: Sandbox, server: Server) -> None:
+    with Wire(server.address, "watch", NAME) as wire:
+        wire.shows("? help  q quit")
+        box.run(["sed", "-i", "s/foo(user)/bar(user)/", "app.py"])
+        wire.shows("$ sed -i 's/foo(user)/bar(user)/' app.py")
+        wire.shows("app.py: a accept")
+        wire.press(b"a")
+        wire.shows("1 accepted in app.py")
+        wire.press(b"u")
+        wire.shows("undone")
+        wire.press(b"rnot so\r")
+        wire.shows("1 rejected in app.py")
+        (rejected,) = [hunk for hunk in box.review.changes(paths=("app.py",)).hunks if "bar(user)" in hunk.text]
+        assert (rejected.state, rejected.reason) == ("rejected", "not so")
+        wire.press(b"q")
+        assert wire.ends() == 0
+        assert wire.modes == wire.before
+        assert raw_controls(bytes(wire.sent)) == b""
+
+
+def test_watch_as_json_is_an_object_a_line(box: Sandbox, server: Server) -> None:
+    with Wire(server.address, "watch", "--json", NAME) as wire:
+        deadline = time.monotonic() + 60
+        while b"change" not in wire.sent and time.monotonic() < deadline:
+            box.run("date +%N > stamp")
+        line = next(line for line in bytes(wire.sent).splitlines() if b'"change"' in line)
+        found = json.loads(line)
+        assert found["entry"]["command"] == "date +%N > stamp"
+        assert found["files"][0]["path"] == "stamp"
+        wire.interrupt()
+        assert wire.ends() == 130
+
+
+def test_two_hundred_thousand_lines_stay_responsive_and_say_what_was_cut(box: Sandbox, server: Server) -> None:
+    box.run("seq 200000 > long")
+    with Wire(server.address, "review", NAME, "long") as wire:
+        wire.shows("1/1 long")
+        wire.press(b"\x1b[F")
+        wire.shows("CUT: about ")
+        assert len(wire.sent) < 200_000
+        wire.press(b"q")
+        assert wire.ends() == 0
