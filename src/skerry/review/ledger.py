@@ -38,6 +38,7 @@ _ATTRIBUTES: Final = (
 _REF: Final = re.compile(r"refs/[A-Za-z0-9_][A-Za-z0-9_./+=@#,%-]*")
 _WHO: Final = "Skerry <skerry@localhost>"
 _PATIENCE: Final = 60.0
+_STORED: Final = 64 << 20  # of the first commit, for which somebody waits
 BOUNDS: Final = Bounds()
 
 
@@ -243,7 +244,7 @@ class Ledger:
             old = self.rev(ref)
             if parent is not None and parent != old:
                 raise Conflict(f"the ledger moved on: its tip is {old}, not {parent}")
-            pack = packs.Pack(aside.pack)
+            pack = packs.Pack(aside.pack, stored=_STORED if old is None else 0)
             try:
                 with self._read.trees() as read:
                     was = None if old is None else read.tree_of(old)

@@ -29,10 +29,12 @@ _BUFFER: Final = 256 << 10
 
 
 class Pack:
-    """Objects on their way into a pack. An object that is in it already is not written again."""
+    """Objects on their way into a pack. An object that is in it already is not written again. `stored`: so many bytes
+    of content are not compressed, which takes longer than all else about a small file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, stored: int = 0) -> None:
         self.path = path
+        self._stored = stored
         self.objects: set[bytes] = set()
         self._file = open(path, "xb+", buffering=_BUFFER)  # noqa: SIM115 - closed by `finish` or `close`
         self._file.write(b"PACK" + struct.pack(">II", 2, 0))
@@ -43,7 +45,9 @@ class Pack:
         oid = name.digest()
         if oid not in self.objects:
             self.objects.add(oid)
-            self._file.write(_header(_KINDS[kind], len(data)) + zlib.compress(data, _LEVEL))
+            level = 0 if len(data) <= self._stored else _LEVEL
+            self._stored -= len(data) if not level else 0
+            self._file.write(_header(_KINDS[kind], len(data)) + zlib.compress(data, level))
         return oid
 
     def add_pieces(self, pieces: Iterable[bytes], size: int) -> bytes:
