@@ -33,6 +33,7 @@ def test_run_works_on_a_copy_and_leaves_nothing(server: Server, tmp_path: Path) 
     fill(source, **{".gitignore": "*.log\n", "x.log": "1"})
     words = ("run", "--repo", str(source), "--ignored", "--json", "--", "sh", "-c", "cat a x.log; rm -rf a .git")
     done = skerry(*words, server=server.address, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["stdout"] == "two\n1"
     assert (source / "a").exists()
 

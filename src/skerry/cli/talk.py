@@ -56,7 +56,8 @@ def result_as_data(result: Result) -> dict[str, Any]:
     """For JSON: text, and, where it is no text, its bytes too."""
     data: dict[str, Any] = plain(result)
     for name in ("stdout", "stderr"):
-        raw: bytes = data.pop(f"{name}_bytes")
+        data.pop(f"{name}_bytes")
+        raw: bytes = getattr(result, f"{name}_bytes")
         data[name] = raw.decode("utf-8", "replace")
         data[f"{name}_base64"] = None if data[name].encode() == raw else base64.b64encode(raw).decode()
     return {"ok": result.ok, **data}
