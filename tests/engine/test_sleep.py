@@ -51,8 +51,10 @@ def test_a_paused_sandbox_uses_no_processor(server: Server) -> None:
         sandbox.pause()
         before = settled(lambda: sandbox.usage().cpu_s)
         with Sandbox(server=server.address) as other:  # something else has its turns meanwhile
-            other.run("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done")
-        assert sandbox.usage().cpu_s == before
+            other.run("i=0; while [ $i -lt 50000 ]; do i=$((i+1)); done")
+        used = sandbox.usage().cpu_s
+        assert used is not None
+        assert used - (before or 0) < 0.002, "no more than the kernel counts late"
         sandbox.resume()
         wait_until(lambda: sandbox.usage().cpu_s > before, "the loop inside to go on")
         assert process.state == "running"

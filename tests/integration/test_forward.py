@@ -139,8 +139,8 @@ def test_a_program_that_does_not_read_slows_its_sender(box: Sandbox) -> None:
 
 def test_a_port_on_which_nothing_listens_is_a_reset_and_told(box: Sandbox) -> None:
     told: list[SkerryError] = []
-    with box.forward(7999, on_error=told.append) as forward, connected(forward) as connection:
-        with pytest.raises(ConnectionResetError):
+    with box.forward(7999, on_error=told.append) as forward:
+        with pytest.raises(ConnectionResetError), connected(forward) as connection:
             connection.recv(1)
         wait_until(lambda: told, "the word about it")
     assert "nothing listens on port 7999" in str(told[0])
@@ -197,14 +197,14 @@ def test_a_stopped_sandbox_is_woken_and_a_deleted_one_is_not_found(server: Serve
     told: list[SkerryError] = []
     with sandbox.forward(22, on_error=told.append) as forward:
         sandbox.stop()
-        with connected(forward) as connection, contextlib.suppress(ConnectionResetError):
+        with contextlib.suppress(ConnectionResetError), connected(forward) as connection:
             connection.recv(1)
         wait_until(lambda: told, "the word about it")
         assert "nothing listens" in str(told[0])
         assert sandbox.info().state == "running"
         with server.http() as http:
             http.delete(f"/v1/sandboxes/{sandbox.id}").raise_for_status()
-        with connected(forward) as connection, contextlib.suppress(ConnectionResetError):
+        with contextlib.suppress(ConnectionResetError), connected(forward) as connection:
             connection.recv(1)
         wait_until(lambda: len(told) > 1, "the word about the second")
         assert isinstance(told[1], NotFound)
@@ -265,5 +265,5 @@ def test_the_keepers_own_socket_is_no_port(box: Sandbox) -> None:
     assert {7000, 7001, 7002, 7003, 7004, 7005, 7006, 7010} <= ports
     ours = ports - {7000, 7001, 7002, 7003, 7004, 7005, 7006, 7010}
     for port in ours:  # the door's, if it is there: redirected connections only
-        with box.forward(port) as forward, connected(forward) as connection, contextlib.suppress(ConnectionResetError):
+        with box.forward(port) as forward, contextlib.suppress(ConnectionResetError), connected(forward) as connection:
             assert connection.recv(1) == b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +17,9 @@ from skerry.runtimes.oci import OciRuntime
 from skerry.types import DEFAULT_LIMITS, Limits
 
 PROBE = "/run/skerry/bin/skerry-keeper"
-BASE = 0x70000000 + 3900 * 65536  # far above what a server on this machine takes
+# Far above what a server on this machine takes, and other ones for each process that runs tests.
+_BLOCK = (os.getppid() + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])) % 32
+BASE = 0x70000000 + (3200 + 25 * _BLOCK) * 65536
 
 WALL = Wall(
     id="sb-abcdefghij",
