@@ -218,6 +218,10 @@ def test_refs_that_name_nothing_or_no_commit_are_refused_alone(ledger: Ledger, i
     }  # fmt: skip
     taken = ledger.take_agent([pack_of(inside)], {**good, **wrong})
     assert taken.failed is None
+    before = sorted(os.listdir(ledger.place / "objects" / "pack"))
+    again = ledger.take_agent([pack_of(inside, "", "--window=0")], {**good, **wrong})
+    assert again == taken
+    assert sorted(os.listdir(ledger.place / "objects" / "pack")) == before
     assert set(taken.refused) | set(taken.refs) == set(good) | set(wrong)
     assert len(set(taken.refs) & {"refs/heads/work", "refs/heads/Work"}) == 1
     assert {"refs/heads/side/line", "refs/tags/v1"} <= set(taken.refs)

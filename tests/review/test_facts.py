@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from review.ledgers import begun, git, put, said
 
+from skerry.errors import NotFound
 from skerry.review.facts import COMMAND_MOST, Facts, entry, message
 
 COMMANDS = [
@@ -76,6 +77,9 @@ def test_history_tells_what_each_command_did(tmp_path: Path) -> None:
     assert [one.commit for one in ledger.history(since=second)] == [third]
     assert [one.commit for one in ledger.history(limit=1)] == [third]
     assert [one.commit for one in ledger.history(paths=[b"c"])] == [third]
+    for unknown in ("1" * 40, git(ledger, "rev-parse", "main^{tree}").decode().strip()):
+        with pytest.raises(NotFound):
+            ledger.history(since=unknown)
     moved = ledger.move_base({b"c/d": ledger.entry_of(third, b"c/d")}, said("", kind="applied"))
     assert [one.commit for one in ledger.history(since=second)] == [third, moved]
     assert git(ledger, "log", "--format=%s", "main").decode().splitlines() == [

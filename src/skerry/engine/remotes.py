@@ -20,7 +20,7 @@ from skerry.engine.reviews import Reviews
 from skerry.engine.tracked import Tracked
 from skerry.errors import InvalidRequest, SandboxUnavailable, SkerryError
 from skerry.keeper import Keeper, ProcessSpec, ProcessStream
-from skerry.review.agent import PACK_MOST, Taken
+from skerry.review.agent import PACK_MOST, Bounds, Taken
 from skerry.types import OBJECT_ID, Caller, PackRequest, ReviewRefs
 
 log = logging.getLogger("skerry.engine")
@@ -108,6 +108,9 @@ class _Inside:
         return await self._take(theirs, known, edges)
 
     async def _take(self, theirs: dict[str, str], known: dict[str, str], edges: Sequence[str]) -> Taken:
+        ledger = self._tracked.ledger
+        room = self._reviews.tools.ledger_most - await self._reviews.in_thread(ledger.size)
+        most = max(0, min(PACK_MOST, room))
         with tempfile.TemporaryFile(dir=self._tracked.place) as file:
             if theirs:
                 shallow = [f"--shallow {edge}" for edge in edges]
@@ -117,12 +120,14 @@ class _Inside:
                 size = 0
                 async for piece in self._run(command, given):
                     size += len(piece)
-                    if size > PACK_MOST:
-                        raise _Failed(f"the agent's repository is larger than {PACK_MOST} bytes")
+                    if size > most:
+                        raise _Failed(
+                            f"the agent's commits are larger than the {most} bytes that its ledger has room for"
+                        )
                     await self._reviews.in_thread(file.write, piece)
                 file.seek(0)
-            ledger = self._tracked.ledger
-            return await self._reviews.in_thread(ledger.take_agent, _pieces(file), theirs, shallow=edges)
+            bounds = Bounds(pack=most)
+            return await self._reviews.in_thread(ledger.take_agent, _pieces(file), theirs, shallow=edges, bounds=bounds)
 
     async def _said(self, words: Sequence[str], given: bytes | None = None) -> bytes:
         said = bytearray()

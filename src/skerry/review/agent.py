@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ AGENT: Final = "refs/agent/"
 PACK_MOST: Final = 1 << 30
 UNPACKED_MOST: Final = 4 << 30
 OBJECTS_MOST: Final = 1_000_000
+EDGES_MOST: Final = 10_000
 _SECONDS: Final = 120
 _MEMORY: Final = 1 << 30
 _PIECE: Final = 1 << 20
@@ -62,7 +64,7 @@ def taken(
     """`refs` are all of the agent's: one that is not named is gone. The ledger is locked for the last step alone: the
     agent decides how long the others take."""
     names, bad = judged(refs)
-    said = {commit for commit in shallow if OBJECT_ID.fullmatch(commit)}
+    said = {commit for commit in islice(shallow, EDGES_MOST) if OBJECT_ID.fullmatch(commit)}
     edges = known_edges(place) | (said - Reader(Git(place)).kinds(said).keys())  # no history of ours is cut
     with packs.scratch(place) as aside:
         aside.shallow(edges)
@@ -76,7 +78,8 @@ def taken(
         with locked():
             if not edges <= (known := known_edges(place)):
                 packs.replace(place / "shallow", "".join(f"{commit}\n" for commit in sorted(edges | known)))
-            aside.keep()
+            if Reader(Git(place)).kinds(set(good.values())).keys() != set(good.values()):
+                aside.keep()  # else it holds nothing that is named and new: what was refused does not pile up
             _set(place, good)
     return Taken(refs=good, refused=bad)
 
@@ -189,7 +192,8 @@ def _named(git: Git, refs: dict[str, str], bad: dict[str, str]) -> dict[str, str
 
 def _set(place: Path, refs: dict[str, str]) -> None:
     """What is gone first: a branch may be what a directory of another was."""
-    for name in of(place).keys() - refs.keys():
+    before = of(place)
+    for name in before.keys() - refs.keys():
         path = place / AGENT / name.removeprefix("refs/")
         path.unlink(missing_ok=True)
         with suppress(OSError):
@@ -197,7 +201,7 @@ def _set(place: Path, refs: dict[str, str]) -> None:
                 if above == place / AGENT:
                     break
                 os.rmdir(above)
-    for name, oid in refs.items():
+    for name, oid in refs.items() - before.items():
         path = place / AGENT / name.removeprefix("refs/")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         packs.replace(path, f"{oid}\n")

@@ -65,7 +65,7 @@ def size(place: Path) -> int:
 
 
 def sweep(place: Path) -> None:
-    """With both locks held: nobody makes anything now."""
+    """With the writers' lock held. A git of a killed server may still be joining packs: what it makes is left alone."""
     for path in place.glob(f"{packs.SCRATCH}*"):
         shutil.rmtree(path, ignore_errors=True)
     for path in place.glob(f"{differing.SCRATCH}*"):
@@ -75,8 +75,9 @@ def sweep(place: Path) -> None:
     for path in [*place.glob("refs/**/*.lock"), *place.glob("*.lock"), *place.glob("info/*.lock")]:
         if path.name not in ("writer.lock", "care.lock"):
             path.unlink(missing_ok=True)
-    for path in [*place.glob("objects/*/tmp_obj_*"), *_unfinished(place / "objects" / "pack")]:
-        path.unlink(missing_ok=True)
+    with suppress(Conflict), locked(place, 0):
+        for path in [*place.glob("objects/*/tmp_obj_*"), *_unfinished(place / "objects" / "pack")]:
+            path.unlink(missing_ok=True)
 
 
 class Tending:

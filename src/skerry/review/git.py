@@ -136,9 +136,10 @@ class Git:
         """`stdin`: bytes, a file, or None for a pipe. `held`: fds that it keeps open: a lock that lasts as long as it
         does, whatever becomes of us."""
         what = os.fsdecode(arguments[0])
-        said = os.memfd_create("git-said", os.MFD_CLOEXEC)
         given = _in_memory(stdin) if isinstance(stdin, bytes) else stdin
+        said = -1
         try:
+            said = os.memfd_create("git-said", os.MFD_CLOEXEC)
             process = subprocess.Popen(
                 ["git", f"--git-dir={self.directory}", "--no-pager", *_OPTIONS, *arguments],
                 env=self._environment(),
@@ -150,11 +151,11 @@ class Git:
                 umask=0o077,
                 pass_fds=tuple(held),
             )
-        except FileNotFoundError:
-            os.close(said)
-            raise missing() from None
-        except BaseException:
-            os.close(said)
+        except BaseException as error:
+            if said >= 0:
+                os.close(said)
+            if isinstance(error, FileNotFoundError):
+                raise missing() from None
             raise
         finally:
             if isinstance(stdin, bytes) and given is not None:

@@ -90,10 +90,11 @@ class Ledger:
         ledger = cls(place)
         if not (ledger.place / "HEAD").is_file():
             raise NotFound(f"there is no ledger at {place}")
-        with ledger._locked(), care.locked(ledger.place):
+        with ledger._locked():
             care.sweep(ledger.place)
-            packs.replace(ledger.place / "config", _CONFIG)
-            packs.replace(ledger.place / "info" / "attributes", _ATTRIBUTES)
+            for name, text in (("config", _CONFIG), ("info/attributes", _ATTRIBUTES)):
+                if (ledger.place / name).read_text() != text:
+                    packs.replace(ledger.place / name, text)
             if ledger.rev(MAIN) is None and ledger.rev(BASE) is not None:
                 os.unlink(ledger.place / BASE)  # died between the two refs of the first commit
         named = [oid for ref in (MAIN, BASE) if (oid := ledger.rev(ref)) is not None]
@@ -171,7 +172,9 @@ class Ledger:
         ends = [ref for ref in (MAIN, BASE) if self.rev(ref) is not None]
         if not ends:
             return []
-        without = [] if since is None else [f"^{_oid(since)}"]
+        if since is not None and self._read.kinds([_oid(since)]).get(since) != "commit":
+            raise NotFound(f"the ledger has no commit {since}")
+        without = [] if since is None else [f"^{since}"]
         found = self._differ.history([*ends, *without], paths=_below(paths), limit=limit, stat=stat)
         if since is not None:
             after = self._differ.history([since], limit=1)[0].at

@@ -11,7 +11,7 @@ from skerry.errors import InvalidRequest
 Entry = tuple[bytes, bytes]
 """Mode as git writes it (`100644`; `40000` for a tree), and the object's 20 bytes."""
 TREE: Final = b"40000"
-NODES_MOST: Final = 4_000_000  # of a keeper that lies: real ones have fewer directories
+NODES_MOST: Final = 2_000_000  # of a keeper that lies: real ones have fewer directories
 
 
 def parse(data: bytes) -> dict[bytes, Entry]:
