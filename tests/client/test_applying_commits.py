@@ -241,3 +241,21 @@ def test_a_repository_of_another_hash_takes_commits_too(tmp_path: Path) -> None:
     apply(root, {"f": LINES, "g": b"1"}, {"f": NEW}, target=COMMIT)
     assert len(git(root, "rev-parse", "HEAD").strip()) == 64
     assert git(root, "status", "--short") == ""
+
+
+def test_a_submodule_is_not_taken_away_by_a_file_in_it(tmp_path: Path, root: Path) -> None:
+    inner = repository(tmp_path / "inner", {"x": b"1"})
+    git(root, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(inner), "sub")
+    git(root, "commit", "-q", "-m", "submodule")
+    with pytest.raises(Conflict, match="a file or submodule stands"):
+        apply(root, {}, {"sub/new": b"1"}, target=COMMIT)
+    with pytest.raises(Conflict, match="a file or submodule stands"):
+        apply(root, {}, {"sub/new": b"1"}, target=BRANCH)
+    apply(root, {}, {"sub/new": b"1"})
+    assert (root / "sub/new").read_bytes() == b"1"
+
+
+def test_a_repository_in_a_directory_with_a_hard_name_takes_commits_too(tmp_path: Path) -> None:
+    root = repository(tmp_path / "a\nb 'c", {"f": LINES})
+    apply(root, {"f": LINES}, {"f": NEW}, target=COMMIT)
+    assert shown(root, "HEAD", "f") == NEW

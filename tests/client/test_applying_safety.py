@@ -216,7 +216,12 @@ def test_a_directory_that_turns_into_a_link_meanwhile_is_never_written_through(t
             os.rename(root / "d", root / "d-moved")
             os.symlink(outside, root / "d")
             os.unlink(root / "d")
-            os.rename(root / "d-moved", root / "d")
+            while True:
+                try:
+                    os.rename(root / "d-moved", root / "d")
+                    break
+                except OSError:  # it was made in that moment
+                    shutil.rmtree(root / "d", ignore_errors=True)
 
     thread = threading.Thread(target=swap)
     thread.start()

@@ -9,6 +9,7 @@ import click
 
 from skerry.cli import talk
 from skerry.cli.session import Session, json_option, pass_session, sandbox_argument
+from skerry.client.harmless import harmless
 from skerry.errors import CommandFailed, Conflict, NotFound
 from skerry.types import Applied
 from skerry.types.values import real_path
@@ -70,7 +71,9 @@ def apply(
     else:
         _tell(session, done, sandbox, dry_run=dry_run)
     for hunk in done.held_back[:_SHOWN]:
-        talk.say(f"left out: {hunk.path}: {', '.join(hunk.risk)}: `skerry accept {sandbox} {hunk.id}`")
+        talk.say(
+            f"left out: {harmless(hunk.path)}: {harmless(', '.join(hunk.risk))}: `skerry accept {sandbox} {hunk.id}`"
+        )
     if len(done.held_back) > _SHOWN:
         talk.say(f"left out: {len(done.held_back) - _SHOWN} more")
     return HELD_BACK if done.held_back else 0

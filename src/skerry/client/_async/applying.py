@@ -38,6 +38,7 @@ from skerry.types import Accepted, Applied, AppliedRequest, Decided, DecideReque
 from skerry.types.values import is_text
 
 HostPath = str | os.PathLike[str]
+Large = dict[str, tuple[str, int]]
 TURN_WITHIN = 60.0  # seconds to wait for another apply to the same tree
 POINTER_MOST = 1024
 
@@ -75,7 +76,7 @@ class AsyncApplying(AsyncChecking):
         accepted = await self._accepted(paths)
         work = await self._begin(to, accepted.origin, on_notice)
         try:
-            if await self._tell_late(work):
+            if await self._tell_late(work) or work.waited:
                 accepted = await self._accepted(paths)
             done = await self._apply(work, accepted, target, check, dry_run, on_output)
         except OSError as error:
@@ -136,6 +137,7 @@ class AsyncApplying(AsyncChecking):
         work = await backend.to_the_end(lambda: Work(find(to, origin), on_notice=on_notice))
         try:
             if not work.journal.try_lock():
+                work.waited = True
                 work.say("another apply to this tree is under way; waiting for it")
                 for _ in Rounds(TURN_WITHIN):
                     if work.journal.try_lock():
@@ -186,9 +188,11 @@ class AsyncApplying(AsyncChecking):
                     async for chunk in chunks:
                         coming.write(chunk)
 
-    async def _fetch_large(self, contents: Contents, accepted: Accepted) -> tuple[dict[str, str], dict[str, str]]:
+    async def _fetch_large(
+        self, contents: Contents, accepted: Accepted
+    ) -> tuple[dict[str, tuple[str, int]], dict[str, str]]:
         """The ledger has no more of a large file than its hash: its content is the sandbox's own file."""
-        objects: dict[str, str] = {}
+        objects: Large = {}
         hashes: dict[str, str] = {}
         for file, oid, is_new in large_sides(accepted):
             known = pointer(await self._small(oid))
@@ -204,7 +208,7 @@ class AsyncApplying(AsyncChecking):
             with contents.arriving(None, size, sha256) as coming:
                 async for piece in self._sandbox.files.stream(inside, user="root"):
                     coming.write(piece)
-            objects[sha256] = coming.oid
+            objects[sha256] = coming.oid, size
         return objects, hashes
 
     async def _small(self, oid: str) -> bytes:

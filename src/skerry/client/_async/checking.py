@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ from skerry.client import backend_async as backend
 from skerry.client import decision_requests as requests
 from skerry.client import requests as sandboxes
 from skerry.client._async.deciding import AsyncDeciding
-from skerry.client.applying.checking import WITHIN, Wanted, lay_out, removals, wanted
+from skerry.client.applying.checking import WITHIN, Wanted, lay_out, wanted
 from skerry.client.applying.content import Contents
 from skerry.client.description import Words
 from skerry.client.outcome import Output
@@ -27,8 +28,10 @@ class AsyncChecking(AsyncDeciding):
             files = wanted(await fork.review.changes(), accepted)
             await self._gather(contents, files)
             if files:
-                gone = ["xargs", "-0", "-r", "rm", "-rf", "--"]
-                await fork.run(gone, stdin=removals(files), cwd=accepted.path, user="root", timeout=WITHIN, check=True)
+                for path in sorted(files):  # a directory before what is in it: what takes its place may be a file
+                    with suppress(FileNotFoundError, NotADirectoryError):
+                        inside = f"{accepted.path}/{os.fsdecode(path)}"
+                        await fork.files.remove(inside, recursive=True, user="root")
                 with tempfile.TemporaryDirectory(prefix="skerry-check-") as name:
                     await backend.to_the_end(lay_out, Path(name), files, contents)
                     await fork.files.upload(name, accepted.path)

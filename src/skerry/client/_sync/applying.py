@@ -39,6 +39,7 @@ from skerry.types import Accepted, Applied, AppliedRequest, Decided, DecideReque
 from skerry.types.values import is_text
 
 HostPath = str | os.PathLike[str]
+Large = dict[str, tuple[str, int]]
 TURN_WITHIN = 60.0  # seconds to wait for another apply to the same tree
 POINTER_MOST = 1024
 
@@ -76,7 +77,7 @@ class Applying(Checking):
         accepted = self._accepted(paths)
         work = self._begin(to, accepted.origin, on_notice)
         try:
-            if self._tell_late(work):
+            if self._tell_late(work) or work.waited:
                 accepted = self._accepted(paths)
             done = self._apply(work, accepted, target, check, dry_run, on_output)
         except OSError as error:
@@ -137,6 +138,7 @@ class Applying(Checking):
         work = backend.to_the_end(lambda: Work(find(to, origin), on_notice=on_notice))
         try:
             if not work.journal.try_lock():
+                work.waited = True
                 work.say("another apply to this tree is under way; waiting for it")
                 for _ in Rounds(TURN_WITHIN):
                     if work.journal.try_lock():
@@ -187,9 +189,11 @@ class Applying(Checking):
                     for chunk in chunks:
                         coming.write(chunk)
 
-    def _fetch_large(self, contents: Contents, accepted: Accepted) -> tuple[dict[str, str], dict[str, str]]:
+    def _fetch_large(
+        self, contents: Contents, accepted: Accepted
+    ) -> tuple[dict[str, tuple[str, int]], dict[str, str]]:
         """The ledger has no more of a large file than its hash: its content is the sandbox's own file."""
-        objects: dict[str, str] = {}
+        objects: Large = {}
         hashes: dict[str, str] = {}
         for file, oid, is_new in large_sides(accepted):
             known = pointer(self._small(oid))
@@ -205,7 +209,7 @@ class Applying(Checking):
             with contents.arriving(None, size, sha256) as coming:
                 for piece in self._sandbox.files.stream(inside, user="root"):
                     coming.write(piece)
-            objects[sha256] = coming.oid
+            objects[sha256] = coming.oid, size
         return objects, hashes
 
     def _small(self, oid: str) -> bytes:

@@ -86,8 +86,3 @@ def _lay(root: int, path: bytes, one: Side, contents: Contents) -> None:
                 file.write(piece)
     finally:
         os.close(at)
-
-
-def removals(files: Wanted) -> bytes:
-    """For `xargs -0`: all of them go first, so that a file can take a directory's place."""
-    return b"".join(b"./" + path + b"\0" for path in sorted(files))

@@ -7,11 +7,13 @@ moves. Contents pass through the user's own filters (line ends, LFS) as `git add
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from skerry.client.applying.content import MERGE_MOST, Contents
+from skerry.client.applying.directories import above_all
 from skerry.client.applying.git import GitFailed, git
 from skerry.client.applying.merge import is_binary, merge
 from skerry.client.applying.patch import mode_of
@@ -22,6 +24,8 @@ from skerry.client.applying.writing import Landing
 from skerry.errors import Conflict, InvalidRequest
 
 _UNDER_WAY = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply")
+_FILTERS = ("text", "crlf", "eol", "filter", "ident", "working-tree-encoding")
+_UNFILTERED = (b"unspecified", b"unset")
 _Entry = tuple[str, str]  # mode, object
 
 
@@ -31,7 +35,13 @@ class Repository:
             raise InvalidRequest(f"{place.root} is in no git repository", hint="leave --commit and --branch out")
         self._place, self._top, self._git = place, place.top, place.git
         self._contents = contents
-        self._zeros = "0" * (64 if self._said("rev-parse", "--show-object-format") == "sha256" else 40)
+        self._objects: dict[str, str] = {}  # git's here, by git's everywhere: another one where that is SHA-256
+        self._used: set[str] = set()
+        self._plain: set[bytes] = set()
+
+    @cached_property
+    def _zeros(self) -> str:
+        return "0" * (64 if self._said("rev-parse", "--show-object-format") == "sha256" else 40)
 
     def commit(self, wishes: Sequence[Wish], message: bytes, branch: str | None) -> Committed | None:
         """A commit that no ref leads to yet; None if all of it is there already."""
@@ -40,9 +50,11 @@ class Repository:
             env = {"GIT_INDEX_FILE": f"{name}/index"}
             git(self._top, "read-tree", parent or "--empty", env=env)
             there = self._entries(env)
+            self.prepare(wishes)
             entries = _Merging(self, there, branch or "HEAD").entries(wishes)
             if branch is None:
                 self._refuse_staged(there, entries)
+            self._hashed(sorted(self._used), "-w")
             self._set(entries, env)
             tree = self._said("write-tree", env=env)
             if parent and tree == self._said("rev-parse", f"{parent}^{{tree}}"):
@@ -144,8 +156,34 @@ class Repository:
         staged = [path for path in entries if now.get(path) != there.get(path) or (path in now) != (path in there)]
         refuse([Trouble(path, "it has changes in your index that are not committed") for path in staged], "commit")
 
+    def prepare(self, wishes: Sequence[Wish]) -> None:
+        """Contents that no filter changes become objects all at once: mostly all of them."""
+        sides = [(self.prefix + path, side) for wish in wishes for path, side in _sides(wish)]
+        filtered = self._filtered({path for path, side in sides if side.kind == "file"})
+        if "\n" in str(self._contents.directory):  # git reads their names line by line
+            return
+        whole = sorted({side.oid for path, side in sides if path not in filtered and not side.sha256})
+        self._objects = dict(zip(whole, self._hashed(whole), strict=True))
+        self._plain = {path for path, side in sides if path not in filtered or side.kind == "link"}
+
+    def _hashed(self, oids: Sequence[str], *how: str) -> list[str]:
+        listed = b"".join(bytes(self._contents.path(oid).absolute()) + b"\n" for oid in oids)
+        return self._said("hash-object", *how, "--no-filters", "--stdin-paths", stdin=listed).split() if oids else []
+
+    def _filtered(self, paths: set[bytes]) -> set[bytes]:
+        code, said = git(self._top, "config", "--get", "core.autocrlf", expect=(0, 1))
+        if code == 0 and said.strip().lower() not in (b"false", b"0", b"no", b"off"):
+            return paths
+        listed = b"".join(path + b"\0" for path in sorted(paths))
+        told = git(self._top, "check-attr", "-z", "--stdin", *_FILTERS, stdin=listed)[1].split(b"\0")
+        return {path for path, value in zip(told[::3], told[2::3], strict=False) if value not in _UNFILTERED}
+
     def clean(self, side: Side, path: bytes, data: bytes | None = None, *, write: bool = True) -> str:
         """The object that git has for a content of the working tree."""
+        if data is None and path in self._plain and side.oid in self._objects:
+            if write:
+                self._used.add(side.oid)
+            return self._objects[side.oid]
         how = [b"--no-filters"] if side.kind == "link" else [b"--path=" + path]
         source: bytes | Path = self._contents.path(side.oid) if data is None else data
         return self._said("hash-object", *(["-w"] if write else []), "--stdin", *how, stdin=source)
@@ -162,6 +200,13 @@ class Repository:
     @property
     def prefix(self) -> bytes:
         return self._place.prefix
+
+
+def _sides(wish: Wish) -> Iterator[tuple[bytes, Side]]:
+    if wish.base is not None:
+        yield wish.source or wish.path, wish.base
+    if wish.new is not None:
+        yield wish.path, wish.new
 
 
 @dataclass
@@ -181,8 +226,17 @@ class _Merging:
                 troubles.append(found)
             else:
                 made.update(found)
-        refuse(troubles, "commit")
+        refuse([*troubles, *self._blocked(made)], "commit")
         return {path: entry for path, entry in made.items() if entry != self.there.get(path) or path not in self.there}
+
+    def _blocked(self, made: dict[bytes, _Entry | None]) -> Iterator[Trouble]:
+        """git would take away what stands where a directory is needed, or a directory where a file is to be: as a
+        submodule."""
+        left = (self.there.keys() | made.keys()) - {path for path, entry in made.items() if entry is None}
+        directories = {above for path in left for above in above_all(path)}
+        for path, entry in made.items():
+            if entry is not None and (path in directories or any(above in left for above in above_all(path))):
+                yield Trouble(path, f"in {self.where}, a file or submodule stands where a directory is needed")
 
     def _one(self, wish: Wish) -> dict[bytes, _Entry | None] | Trouble:
         path = self.repository.prefix + wish.path

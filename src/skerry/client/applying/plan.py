@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from skerry.client.applying.content import MERGE_MOST, Contents
+from skerry.client.applying.directories import Directories
 from skerry.client.applying.merge import is_binary, merge
 from skerry.client.applying.record import Change, Entry
 from skerry.client.applying.tree import Moved, Seen, Tree
@@ -125,7 +126,7 @@ class Planner:
             mine = self._look(wish.source or wish.path)
             if wish.new is not None and (wish.source is not None or not wish.new.is_at(mine)):
                 needed.add(wish.new.oid)
-                if wish.base is not None and mine is not None and not wish.base.is_at(mine):
+                if wish.base is not None and not wish.base.sha256 and mine is not None and not wish.base.is_at(mine):
                     needed.add(wish.base.oid)
         return needed
 
@@ -140,8 +141,11 @@ class Planner:
                 reason = f"it can't be read: {error.strerror}"
             if isinstance(reason, str):
                 self._trouble(wish.path, reason)
-        self._directories()
-        self._writable()
+        changes = self._plan.changes
+        directories = Directories(self._tree, self._fresh, changes)
+        self._plan.removed, self._plan.made = directories.removed(), directories.made()
+        for path, reason in directories.troubles():
+            self._trouble(path, reason)
         return self._plan
 
     def _look(self, path: bytes) -> Seen | None:
@@ -285,72 +289,6 @@ class Planner:
             Change(path=path, how="merged" if how == "merged" else "written", before=before, after=after,
                    mark=mine.mark if mine is not None else ())
         )  # fmt: skip
-
-    def _directories(self) -> None:
-        """Those that must be made, and those that are empty once all is gone that is to go."""
-        puts = {change.path for change in self._plan.changes if change.after is not None}
-        drops = [change.path for change in self._plan.changes if change.after is None]
-        removed: dict[bytes, int] = {}
-        for path in sorted(drops, key=lambda one: -one.count(b"/")):
-            above = path.rpartition(b"/")[0]
-            while above and above not in removed and self._is_left_empty(above, set(drops), removed, puts):
-                found = self._fresh(above)
-                removed[above] = found.mode if found is not None else 0o755
-                above = above.rpartition(b"/")[0]
-        self._plan.removed = sorted(removed.items(), key=lambda one: -one[0].count(b"/"))
-        for path in puts - removed.keys():
-            if (found := self._fresh(path)) is not None and found.kind == "directory":
-                self._trouble(path, "it is a directory here, with files of yours")
-        made: set[bytes] = set()
-        for path in puts:
-            parts = path.split(b"/")[:-1]
-            for count in range(1, len(parts) + 1):
-                above = b"/".join(parts[:count])
-                found = self._fresh(above)
-                if found is None or found.kind != "directory":
-                    made.add(above)
-        self._plan.made = sorted(made, key=lambda one: (one.count(b"/"), one))
-
-    def _is_left_empty(self, path: bytes, drops: set[bytes], removed: dict[bytes, int], puts: set[bytes]) -> bool:
-        if any(put.startswith(path + b"/") for put in puts):
-            return False
-        found = self._fresh(path)
-        if found is None or found.kind != "directory":
-            return False
-        above = self._fresh(path.rpartition(b"/")[0]) if b"/" in path else None
-        if above is not None and above.device != found.device:
-            return False
-        left = {path + b"/" + name for name in self._tree.names(path)}
-        return not left - drops - removed.keys()
-
-    def _writable(self) -> None:
-        """Directories that must change and can't: told before, not met in the middle."""
-        checked: set[bytes] = set()
-        for change in self._plan.changes:
-            above = nearest(self._tree, change.path, {path for path, _ in self._plan.removed})
-            parent = change.path.rpartition(b"/")[0]
-            for directory in {above, parent} - checked:
-                checked.add(directory)
-                try:
-                    with self._tree.directory(directory) as at:
-                        if not os.access(b".", os.W_OK | os.X_OK, dir_fd=at, effective_ids=True):
-                            self._trouble(change.path, "its directory can't be written to")
-                except OSError:
-                    continue
-
-
-def nearest(tree: Tree, path: bytes, going: set[bytes]) -> bytes:
-    """The directory above a path that is there before and after."""
-    above = path.rpartition(b"/")[0]
-    while above:
-        if above not in going:
-            try:
-                with tree.directory(above):
-                    return above
-            except OSError:
-                pass
-        above = above.rpartition(b"/")[0]
-    return b""
 
 
 def _is_target(contents: Contents, side: Side) -> bool:

@@ -51,14 +51,15 @@ def check(accepted: Accepted) -> None:
                 seen.add(path)
 
 
-def wishes(accepted: Accepted, large: Mapping[str, str] = {}, hashes: Mapping[str, str] = {}) -> list[Wish]:
-    """`large`: the object that a large file's content became here, by its sha256. `hashes`: the sha256 that an object
-    which stands for a large file tells."""
+def wishes(accepted: Accepted, large: Mapping[str, tuple[str, int]] = {}, hashes: Mapping[str, str] = {}) -> list[Wish]:
+    """`large`: the object that a large file's content became here, and its size, by its sha256. `hashes`: the sha256
+    that an object which stands for a large file tells."""
     made = []
     for file in accepted.files:
         new = side(file.new_mode, file.new_oid, file.new_size)
         if new is not None and file.large and file.sha256 is not None and file.sha256 in large:
-            new = replace(new, oid=large[file.sha256])
+            oid, size = large[file.sha256]
+            new = replace(new, oid=oid, size=size)
         base = side(file.old_mode, file.old_oid, file.old_size)
         if base is not None and base.oid in hashes:
             base = replace(base, sha256=hashes[base.oid])

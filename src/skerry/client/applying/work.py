@@ -50,6 +50,7 @@ class Work:
     def __post_init__(self) -> None:
         self.journal = Journal(self.place.journal)
         self.tree = Tree(self.place.root)
+        self.waited = False  # for another one, which may have changed what there is to do
         self._planner: Planner | None = None
         self._wishes: Sequence[Wish] = ()
 
@@ -119,9 +120,7 @@ class Work:
             raise Conflict("nothing of this sandbox is applied here", hint="`skerry apply` would")
         kept = self.journal.contents(last.id)
         self.survey(backwards(last) if last.root == str(self.place.root) else self._elsewhere(last))
-        for path in kept.directory.iterdir():
-            if not self.contents.has(path.name):
-                self.contents.keep(path.name, path.stat().st_size, kept.pieces(path.name))
+        self.contents.take(kept)
         return last, self.plan(what="undo")
 
     def _elsewhere(self, record: Record) -> Sequence[Wish]:

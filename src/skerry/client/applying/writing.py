@@ -18,13 +18,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from skerry.client.applying.content import MERGE_MOST, Contents
-from skerry.client.applying.plan import nearest, shown
+from skerry.client.applying.content import FEW, MERGE_MOST, Contents, sync_all
+from skerry.client.applying.directories import nearest
+from skerry.client.applying.plan import shown
 from skerry.client.applying.record import Change, Entry, Journal, Record
 from skerry.client.applying.tree import DIRECTORY, Moved, Tree
 from skerry.errors import Conflict, SkerryError
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OURS: Final = ".skerry-"
 _WAITS: Final = 86400.0
 _CARRIED: Final = ("user.", "system.posix_acl_access")
 Step = Callable[[str], None]
@@ -40,7 +42,7 @@ def prepared(tree: Tree, record: Record) -> Record:
     changes = []
     for number, change in enumerate(record.changes):
         above = nearest(tree, change.path, going)
-        name = b".skerry-%b-%d" % (record.id[:12].encode(), number)
+        name = b"%b%b-%d" % (_OURS.encode(), record.id[:12].encode(), number)
         changes.append(replace(change, aside=above + b"/" + name if above else name))
     return replace(record, changes=tuple(changes))
 
@@ -89,8 +91,11 @@ def _stage_all(journal: Journal, tree: Tree, record: Record, step: Step) -> Reco
     staged = []
     for change in record.changes:
         step(f"stage {change.path!r}")
-        staged.append(_stage(tree, change, contents))
+        staged.append(_stage(tree, change, contents, last=len(record.changes) <= FEW))
     step("staged")
+    contents.sync()
+    if len(staged) > FEW:
+        sync_all(tree.root)
     tree.sync({change.aside.rpartition(b"/")[0] for change in staged})
     return journal.save(replace(record, changes=tuple(staged), state="writing"))
 
@@ -98,6 +103,8 @@ def _stage_all(journal: Journal, tree: Tree, record: Record, step: Step) -> Reco
 def in_words(error: OSError) -> Conflict:
     name = error.filename
     where = shown(os.fsencode(name)) if isinstance(name, (str, bytes)) else "a file"
+    if where.startswith(_OURS):
+        where = "a file"
     hint = "make room, and apply again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
     return Conflict(f"{where}: {error.strerror}; nothing was changed", hint=hint, details={"errno": error.errno})
 
@@ -143,7 +150,8 @@ def _write(tree: Tree, record: Record, step: Step) -> None:
             tree.swap(change.aside, change.path)
             _check(tree, change)
     step("sync")
-    tree.sync({change.path.rpartition(b"/")[0] for change in record.changes} | {b""})
+    touched = [change.path for change in record.changes] + [*record.made, *(path for path, _ in record.removed)]
+    tree.sync({path.rpartition(b"/")[0] for path in touched} | {b""})
 
 
 def _check(tree: Tree, change: Change) -> None:
@@ -156,7 +164,7 @@ def _check(tree: Tree, change: Change) -> None:
         raise Moved(f"{shown(change.path)} was written to in this very moment; nothing was changed", hint="apply again")
 
 
-def _stage(tree: Tree, change: Change, contents: Contents) -> Change:
+def _stage(tree: Tree, change: Change, contents: Contents, *, last: bool) -> Change:
     if change.after is None:
         return change
     with tree.above(change.aside) as (above, name):
@@ -171,7 +179,8 @@ def _stage(tree: Tree, change: Change, contents: Contents) -> Change:
                 while view:
                     view = view[os.write(descriptor, view) :]
             _like_before(tree, change, descriptor, above)
-            os.fsync(descriptor)
+            if last:
+                os.fsync(descriptor)
             mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
         finally:
             os.close(descriptor)
