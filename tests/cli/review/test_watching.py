@@ -221,7 +221,7 @@ def test_the_origin_of_a_hunk_has_its_commands_and_their_output() -> None:
     rows = texts(why_rows(why, LOOK))
     assert rows[0] == f"app.py  {HUNK.id}  open"
     assert rows[-3:] == [
-        "$ sed -i s/foo/bar/ app.py  exit 0 · 0.2 s",
+        "made by  $ sed -i s/foo/bar/ app.py  exit 0 · 0.2 s",
         "1970-01-01 00:00:00 UTC  222222222222  p-aaaaaaaaaa",
         "  12 passed",
     ]

@@ -91,9 +91,14 @@ def _hunk_row(hunk: Hunk) -> tuple[str, ...]:
 
     changed = patch.changed_lines(hunk)
     added = sum(kind == "added" for kind, _ in changed)
-    where = f"{headings.path_of(hunk)}:{hunk.new_start}" if hunk.kind == "text" else headings.path_of(hunk)
     lines = f"+{added} -{len(changed) - added}" if changed else hunk.kind
-    return hunk.id, hunk.state, where, f"{lines}…" if hunk.truncated else lines, "; ".join(hunk.risk) or "-"
+    return (
+        hunk.id,
+        hunk.state,
+        headings.place_of(hunk),
+        f"{lines}…" if hunk.truncated else lines,
+        "; ".join(hunk.risk) or "-",
+    )
 
 
 def _decision_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,8 +156,7 @@ def _decided(session: Session, done: Decided, sandbox: str, as_json: bool) -> in
         talk.give_json(done)
     elif not session.quiet:
         for hunk in done.hunks:
-            where = f"{headings.path_of(hunk)}:{hunk.new_start}" if hunk.kind == "text" else headings.path_of(hunk)
-            talk.say(f"{hunk.id}  {where}  {hunk.state}")
+            talk.say(f"{hunk.id}  {headings.place_of(hunk)}  {hunk.state}")
         if not done.hunks and not done.held_back:
             talk.say("nothing of it is open")
         for hunk in done.held_back:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from skerry.cli import talk
+from skerry.cli.review import patch
 from skerry.cli.review.rows import cut
 from skerry.cli.review.style import Ground, Row, Span, plain
 from skerry.cli.review.visible import name_shown, width_of
@@ -38,6 +39,15 @@ class Counted(Protocol):
 def path_of(file: FileChange | Hunk) -> str:
     """Made fit to be shown, all of it: names from inside hold line ends, escape codes, spaces at their ends."""
     return name_shown(file.raw_path if file.raw_path is not None else file.path)
+
+
+def place_of(hunk: Hunk) -> str:
+    """Path and the first changed line, as compilers have it."""
+    if hunk.kind != "text":
+        return path_of(hunk)
+    lines = [line for part in patch.of_hunk(hunk) for line in part.lines]
+    before = next((at for at, line in enumerate(lines) if line.kind != "context"), 0)
+    return f"{path_of(hunk)}:{hunk.new_start + before}"
 
 
 def exact_path(file: FileChange | Hunk) -> str:
@@ -89,7 +99,7 @@ def command_row(entry: LedgerEntry, cols: int, files: Sequence[Counted] = ()) ->
         facts += [plain(" · " if facts else ""), plain(f"{words} "), *counts(entry.added, entry.removed)]
     taken = sum(width_of(span.text) for span in facts) + 2
     command = cut((plain(command_of(entry), "command"),), max(24, cols - taken))
-    return cut((*command, plain("  "), *facts), cols)
+    return cut((*command, plain("  "), *facts), cols) if facts else command
 
 
 def hosts_rows(entries: Iterable[LedgerEntry], cols: int) -> list[Row]:

@@ -27,7 +27,7 @@ def why_rows(why: Why, look: Look) -> Iterator[Row]:
         yield (plain("nobody can tell what made it", "dim"),)
     for entry in why.entries:
         yield ()
-        yield headings.command_row(entry, look.cols)
+        yield (plain("made by  ", "dim"), *headings.command_row(entry, look.cols - 9))
         moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(entry.at))
         yield (plain(f"{moment}  {entry.commit[:12]}  {' '.join(map(name_shown, entry.processes))}".rstrip(), "dim"),)
         yield from headings.hosts_rows([entry], look.cols)

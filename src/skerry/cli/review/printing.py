@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from skerry.cli.review.rows import Look
     from skerry.cli.review.style import Row
 
-WIDTH = 100  # where no terminal says how wide it is
+WIDTH = 4000  # where there is no terminal: whoever reads it breaks lines as they like
 
 
 def look_here() -> Look:

@@ -196,7 +196,7 @@ class Watching:
 
 
 def _decision(hunk: Hunk, prefix: str, look: Look) -> Row:
-    where = plain(f"{prefix}{headings.path_of(hunk)}:{hunk.new_start} ", "dim")
+    where = plain(f"{prefix}{headings.place_of(hunk)} ", "dim")
     return cut((where, *headings.state_row(hunk, look.cols)), look.cols)
 
 
