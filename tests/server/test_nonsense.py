@@ -20,8 +20,9 @@ NONSENSE: tuple[Any, ...] = (
     "\r\nX: y", "\x1b[2J", "root", "base", [], [None], ["a"], ["\0"], [[]], {}, {"a": None}, {"": ""}, {"A=B": "x"},
     {"a": {"b": []}}, ["sleep", "1"],
 )  # fmt: skip
-ENDLESS = "/v1/sandboxes/{ref}/network/questions"  # takes nothing, and gives nothing by itself
-LEFT_ALONE = {ENDLESS, "/v1/server/stop", "/v1/doctor", "/v1/images/{name:path}", "/v1/tokens/{token}"}
+# They take nothing that matters, and give nothing by themselves.
+ENDLESS = {"/v1/sandboxes/{ref}/network/questions", "/v1/sandboxes/{ref}/review/watch"}
+LEFT_ALONE = ENDLESS | {"/v1/server/stop", "/v1/doctor", "/v1/images/{name:path}", "/v1/tokens/{token}"}
 FUZZED = [r for r in ROUTES if r.path not in LEFT_ALONE and (r.method, r.path) != ("POST", "/v1/images")]
 READS_ALL = {"/v1/images/verify", "/v1/images/export"}  # of a real image, in seconds: other tests let them
 SCHEMAS = document(ROUTES)["components"]["schemas"]
@@ -30,8 +31,10 @@ SCHEMAS = document(ROUTES)["components"]["schemas"]
 @pytest.fixture(scope="module")
 def http(make_server: Callable[[], Server]) -> Iterator[httpx.Client]:
     """To a server that no other test uses: nonsense may well empty its pool."""
-    with make_server().start().http() as client:
+    server = make_server().start()
+    with server.http() as client:
         yield client
+    server.retire()
 
 
 @pytest.fixture(scope="module")
