@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -12,8 +14,8 @@ from pathlib import Path
 import pytest
 from keeper.room import Room, eventually, spec
 
-from skerry.errors import FileMissing, NotFound
-from skerry.keeper import ProcessStream
+from skerry.errors import FileFailure, FileMissing, NotFound
+from skerry.keeper import KeeperLied, KeeperSilent, ProcessStream
 from skerry.keeper.tracking import Content, Entry, Scan
 
 ROOT = "/workspace"
@@ -335,31 +337,35 @@ async def test_names_are_bytes(room: Room) -> None:
 async def test_a_file_that_changes_while_it_is_read_is_unsteady_and_large_ones_are_told_by_their_hash(
     room: Room,
 ) -> None:
-    t = await tracked(room, "head -c 900000 /dev/zero > f; head -c 5000000 /dev/zero > large; truncate -s 7E endless")
+    size, much = 12 << 20, 40 << 20
+    t = await tracked(
+        room, f"head -c {size} /dev/zero > f; head -c {much} /dev/zero > large; truncate -s 7E endless", large=size
+    )
     steady, large = await t.read(b"f", b"large")
-    assert (steady.data, steady.unsteady) == (bytes(900_000), False)
-    assert (large.data, large.sha256) == (b"", hashlib.sha256(bytes(5_000_000)).hexdigest())
-    write = "import os; fd = os.open('/workspace/f', 1)\nwhile True: os.pwrite(fd, os.urandom(8), 5)"
-    for line in (write, write.replace("'/workspace/f', 1", "'/workspace/large', 1")):
-        writer = await room.keeper.start(spec("/usr/bin/python3", "-c", line))
+    assert (steady.data, steady.unsteady) == (bytes(size), False)
+    assert (large.data, large.sha256) == (b"", hashlib.sha256(bytes(much)).hexdigest())
+    write = "import os; fd = os.open('/workspace/{}', 1)\nwhile True: os.pwrite(fd, os.urandom(8), 5)"
+    for name in ("f", "large"):
+        writers = [await room.keeper.start(spec("/usr/bin/python3", "-c", write.format(name))) for _ in range(3)]
         changed = False
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not changed:
-                first, second = await t.read(b"f", b"large")
-                changed = first.unsteady if line is write else second.unsteady
-                assert len(first.data) == 900_000
-        await writer.aclose()
-    cut = "import os; fd = os.open('/workspace/f', 1)\nwhile True: os.ftruncate(fd, 10); os.ftruncate(fd, 900000)"
-    writer = await room.keeper.start(spec("/usr/bin/python3", "-c", cut))
-    for _ in range(20):
+                (content,) = await t.read(name.encode())
+                changed = content.unsteady
+                assert sum(map(len, content.pieces)) == (size if name == "f" else 0)
+        for writer in writers:
+            await writer.aclose()
+    cut = f"import os; fd = os.open('/workspace/f', 1)\nwhile True: os.ftruncate(fd, 10); os.ftruncate(fd, {size})"
+    cutter = await room.keeper.start(spec("/usr/bin/python3", "-c", cut))
+    for _ in range(5):
         (content,) = await t.read(b"f")
         assert content.unsteady or len(content.data) == content.entry.size
-    await writer.aclose()
+    await cutter.aclose()
 
 
 async def test_what_can_not_be_told_one_by_one_is_told_as_a_whole(room: Room) -> None:
     def files() -> int:
-        return [link.readlink().name for link in Path(f"/proc/{room.pid}/fd").iterdir()].count("anon_inode:inotify")
+        return _open_files(room.pid).count("anon_inode:inotify")
 
     async def while_stopped(line: str) -> None:
         inside = Path(f"/proc/{room.pid}/root/tmp")
@@ -390,13 +396,21 @@ async def test_what_can_not_be_told_one_by_one_is_told_as_a_whole(room: Room) ->
     assert not t.full
     await t.check()
     resident = _memory(room.pid, "VmHWM")
-    assert resident < 48 << 10, "its memory does not grow with the number of files"
+    assert resident < 24 << 10, "its memory does not grow with the number of files"
     await t.shell("cd many; seq 1 25000 | xargs rm")
     await t.scan()
     assert (t.full, sum(path.startswith(b"many/") for path in t.manifest)) == (True, 75_000)
     await eventually(lambda: files() == 1)
     await room.keeper.tracking.end(t.tracker)
     await eventually(lambda: files() == 0)
+
+
+def _open_files(pid: int) -> list[str]:
+    found = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            found.append(os.readlink(link))
+    return found
 
 
 def _memory(pid: int, what: str) -> int:
@@ -440,3 +454,22 @@ async def test_files_of_the_keepers_own_that_are_on_their_way_are_not_told(room:
     await room.keeper.files.write("/workspace/f", slowly())
     await t.scan()
     assert set(t.manifest) == {b".skerry-1-1", b"f"}
+
+
+async def test_a_keeper_without_files_to_open_tells_all_or_fails(room: Room) -> None:
+    t = await tracked(room, "mkdir -p d/e/f; touch a d/b d/e/c d/e/f/g")
+    whole = set(t.manifest)
+    most = resource.prlimit(room.pid, resource.RLIMIT_NOFILE)
+    failed = 0
+    for limit in range(4, max(int(one) for one in os.listdir(f"/proc/{room.pid}/fd")) + 6):
+        resource.prlimit(room.pid, resource.RLIMIT_NOFILE, (limit, most[1]))
+        try:
+            scan = await room.keeper.tracking.scan(t.tracker, 0)
+            assert {entry.path async for entry in scan} == whole
+        except (FileFailure, KeeperSilent, KeeperLied):
+            failed += 1
+        finally:
+            resource.prlimit(room.pid, resource.RLIMIT_NOFILE, most)
+    assert failed
+    await t.begin()
+    assert await t.changes("echo 1 > d/e/c") == {("file", "d/e/c")}

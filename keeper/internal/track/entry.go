@@ -20,10 +20,11 @@ type Entry struct {
 	Ctime   int64
 	Written bool // its content may be another even if all else is as before
 	Target  string
+	links   uint64
 }
 
 func (e *Entry) fill(st *syscall.Stat_t) {
-	e.Mode, e.Size, e.Inode, e.Ctime = st.Mode&0o7777, st.Size, st.Ino, st.Ctim.Nano()
+	e.Mode, e.Size, e.Inode, e.Ctime, e.links = st.Mode&0o7777, st.Size, st.Ino, st.Ctim.Nano(), uint64(st.Nlink)
 	switch st.Mode & syscall.S_IFMT {
 	case syscall.S_IFREG:
 		e.Type = "file"

@@ -28,15 +28,15 @@ const (
 
 // node is a directory. Its name and place never change: one that is moved is forgotten, and found anew where it went.
 type node struct {
-	wd    int // -1: not watched
-	name  string
-	above *node // nil: the root, or the project's .git
-	below map[string]*node
-	marks map[string]*mark
-	chain *ignore.Chain
-	depth int
-	size  int // of its path
-	role  role
+	wd     int // -1: not watched
+	name   string
+	above  *node // nil: the root, or the project's .git
+	below  map[string]*node
+	marks  map[string]*mark
+	linked map[string]int64 // files with several names, and their ctimes
+	chain  *ignore.Chain
+	depth  int
+	role   role
 }
 
 // mark is a name that something happened to.
@@ -47,11 +47,7 @@ type mark struct {
 }
 
 func child(above *node, name string) *node {
-	n := &node{wd: -1, name: name, above: above, depth: above.depth + 1, size: len(name), role: above.role}
-	if above.above != nil {
-		n.size += above.size + 1
-	}
-	return n
+	return &node{wd: -1, name: name, above: above, depth: above.depth + 1, role: above.role}
 }
 
 func (n *node) path() string {
@@ -77,6 +73,8 @@ type eye struct {
 	refs    []*node        // of the project's .git
 	dirty   map[*node]bool // those with marks
 	marked  int            // how many marks there are
+	linked  map[*node]bool // those with files that have several names
+	links   int            // how many such files
 	closed  bool
 }
 
@@ -85,14 +83,17 @@ func open() (*eye, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &eye{file: os.NewFile(uintptr(fd), "inotify"), inotify: fd, nodes: map[int]*node{}, dirty: map[*node]bool{}}, nil
+	return &eye{
+		file: os.NewFile(uintptr(fd), "inotify"), inotify: fd, nodes: map[int]*node{}, dirty: map[*node]bool{},
+		linked: map[*node]bool{},
+	}, nil
 }
 
 // close gives it up. Its own goroutine closes the fd, which it may just be using.
 func (e *eye) close() {
 	if !e.closed {
 		e.closed = true
-		e.nodes, e.top, e.refs, e.dirty = nil, nil, nil, nil
+		e.nodes, e.top, e.refs, e.dirty, e.linked = nil, nil, nil, nil, nil
 		_ = e.file.SetReadDeadline(time.Now())
 	}
 }
@@ -146,4 +147,7 @@ func (e *eye) forget(n *node) {
 	e.marked -= len(n.marks)
 	n.marks = nil
 	delete(e.dirty, n)
+	e.links -= len(n.linked)
+	n.linked = nil
+	delete(e.linked, n)
 }

@@ -97,6 +97,13 @@ func (t *Tracker) start(since int64, root int, id inode, err error) (Head, error
 	if t.gitStale {
 		t.watchGit(root)
 	}
+	if err := t.lookAtLinks(root); err != nil {
+		return Head{}, err
+	}
+	if t.eye == nil {
+		t.lose()
+		return Head{t.seq, true, true}, nil
+	}
 	return Head{t.seq, false, t.gitBlind || t.git > since}, nil
 }
 

@@ -11,7 +11,7 @@ import (
 
 const (
 	batch          = 256 // names that are looked at with one thread of the disk's
-	maxEntries     = 1_000_000
+	maxEntries     = 500_000
 	maxDirectories = 65_536
 )
 
@@ -58,8 +58,8 @@ func (w *walk) all() error {
 	}
 	t.mu.Lock()
 	t.blind = true
-	if e, err := open(); err == nil && !t.ended {
-		if _, err := e.place(top, fd); err == nil {
+	if e, err := open(); err == nil {
+		if _, err := e.place(top, fd); err == nil && !t.ended {
 			t.eye, e.top, t.blind = e, top, false
 			t.watchGit(w.root)
 			go t.listen(e)
@@ -205,6 +205,9 @@ func (w *walk) judge(here *node, e *Entry, name string, known bool) {
 	case verdict == ignore.Left:
 		w.add(Entry{Path: e.Path, Type: "ignored"})
 	case !isDirectory || known:
+		if e.Type == "file" {
+			w.t.link(here, name, e.links, e.Ctime)
+		}
 		w.add(*e)
 	case here.depth >= deepest || len(e.Path) > longest-longName-1:
 		w.add(Entry{Path: e.Path, Type: "other"})

@@ -17,7 +17,7 @@ from skerry.keeper.connection import Connection
 from skerry.keeper.failures import KeeperLied
 from skerry.keeper.values import Failure
 
-MOST_ENTRIES: Final = 1_000_000
+MOST_ENTRIES: Final = 500_000
 _LINE: Final = 1 << 20
 _WAITS_S: Final = 25.0
 _AT_ONCE: Final = 1000  # paths of one call
