@@ -40,6 +40,8 @@ def test_nothing_that_its_settings_name_is_run(tmp_path: Path, home: Path) -> No
     library = begun(tmp_path / "library")
     git(source, "submodule", "add", "-q", str(library), "module")
     (source / ".gitattributes").write_text("* filter=x diff=x merge=x\n")
+    fill(source, future="f")
+    os.utime(source / "future", (1 << 31, 1 << 31))
     commit(source)
     mark = tmp_path / "it-ran"
     program = tmp_path / "program"

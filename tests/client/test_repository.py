@@ -305,6 +305,22 @@ def test_pointers_of_large_files_arrive_as_they_are(tmp_path: Path, empty: Path)
     assert (tmp_path / "target/model.bin").read_text() == pointer
 
 
+def test_files_whose_content_a_filter_put_there_are_not_modified_inside(tmp_path: Path, empty: Path) -> None:
+    source = begun(tmp_path / "source")
+    for name, value in (("clean", "sed s/content/pointer/"), ("smudge", "sed s/pointer/content/")):
+        git(source, "config", f"filter.lfs.{name}", value)
+    fill(source, **{".gitattributes": "*.bin filter=lfs\n", "one.bin": "content\n", "two.bin": "content 2\n"})
+    fill(source, **{"new\nline.bin": "content 3\n"})
+    commit(source)
+    fill(source, **{"two.bin": "content, changed\n"})
+    copied(source, tmp_path / "target")
+    assert (tmp_path / "target/one.bin").read_text() == "content\n"
+    assert git(source, "cat-file", "-p", ":one.bin") == "pointer\n"
+    assert told(tmp_path / "target", empty)["status"] == told(source)["status"]
+    assert "two.bin" in told(source)["status"]
+    assert "one.bin" not in told(source)["status"]
+
+
 def test_a_very_large_file_takes_little_memory(tmp_path: Path) -> None:
     source = begun(tmp_path / "source")
     with (source / "sparse").open("wb") as file:

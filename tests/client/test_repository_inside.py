@@ -80,6 +80,19 @@ def test_the_async_client_brings_it_too_and_without_a_review_on_request(server: 
     assert asyncio.run(drive()) == "2\nin it\n"
 
 
+def test_an_image_s_own_repository_makes_room_and_one_without_a_workspace_gets_it(client: Client, source: Path) -> None:
+    with Sandbox(server=client) as maker:
+        maker.run("git init -q . && touch left && git add -A && mkdir /tmp/x", check=True)
+        with_one = maker.snapshot()
+        maker.run("rm -r /workspace", user="root", cwd="/", check=True)
+        without = maker.snapshot()
+    for snapshot in (with_one, without):
+        with Sandbox(snapshot, repo=source / "module", server=client) as sandbox:
+            said = sandbox.run("git log --oneline | wc -l; git ls-files | wc -l; stat -c %U .", cwd="/workspace").stdout
+            assert said == "2\n3\nuser\n"
+        snapshot.delete()
+
+
 def test_a_url_is_cloned_inside_with_the_sandboxs_own_network(world_server: Server) -> None:
     open_to = Network(allow=["git.example.test"])
     with Sandbox(

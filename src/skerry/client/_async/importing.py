@@ -36,8 +36,7 @@ class AsyncImport:
     async def bring(self, sandbox: AsyncSandbox) -> Imported:
         if self._copy is None:
             return await self._clone(sandbox, self._repo.url or "")
-        with suppress(FileMissing):
-            await sandbox.files.remove(f"{WORKSPACE}/.git", recursive=True)  # an image may have had one
+        await _make_room(sandbox)
         request = file_requests.upload_tree(sandbox.id, WORKSPACE, backend.chunks(self._copy), None)
         moved = self._copy.told(await sandbox.client.value(request, Transfer))
         if self._repo.review:
@@ -46,6 +45,7 @@ class AsyncImport:
         return Imported(place.top, place.given, self._copy.repositories, moved)
 
     async def _clone(self, sandbox: AsyncSandbox, url: str) -> Imported:
+        await _make_room(sandbox)
         await sandbox.git.clone(url, WORKSPACE, timeout=None)
         if self._repo.review:
             await sandbox.client.done(review_requests.begin(sandbox.id, await _of_clone(sandbox)))
@@ -54,6 +54,20 @@ class AsyncImport:
     async def aclose(self) -> None:
         if self._copy is not None:
             await backend.in_thread(self._copy.close)
+
+
+async def _make_room(sandbox: AsyncSandbox) -> None:
+    """An image may have no such directory, or a repository of its own in it; a runtime makes it as root's."""
+    files = sandbox.files
+    try:
+        with suppress(FileMissing):
+            await files.remove(f"{WORKSPACE}/.git", recursive=True, user="root")
+        root = (await files.stat(WORKSPACE)).uid == 0
+    except FileMissing:
+        await files.mkdir(WORKSPACE, user="root")
+        root = True
+    if root and (who := (await sandbox.run(["id", "-u"], cwd="/", check=True)).stdout.strip()) != "0":
+        await files.chown(WORKSPACE, int(who), user="root")
 
 
 async def _of_clone(sandbox: AsyncSandbox) -> BeginReview:

@@ -37,8 +37,7 @@ class Import:
     def bring(self, sandbox: Sandbox) -> Imported:
         if self._copy is None:
             return self._clone(sandbox, self._repo.url or "")
-        with suppress(FileMissing):
-            sandbox.files.remove(f"{WORKSPACE}/.git", recursive=True)  # an image may have had one
+        _make_room(sandbox)
         request = file_requests.upload_tree(sandbox.id, WORKSPACE, backend.chunks(self._copy), None)
         moved = self._copy.told(sandbox.client.value(request, Transfer))
         if self._repo.review:
@@ -47,6 +46,7 @@ class Import:
         return Imported(place.top, place.given, self._copy.repositories, moved)
 
     def _clone(self, sandbox: Sandbox, url: str) -> Imported:
+        _make_room(sandbox)
         sandbox.git.clone(url, WORKSPACE, timeout=None)
         if self._repo.review:
             sandbox.client.done(review_requests.begin(sandbox.id, _of_clone(sandbox)))
@@ -55,6 +55,20 @@ class Import:
     def close(self) -> None:
         if self._copy is not None:
             backend.in_thread(self._copy.close)
+
+
+def _make_room(sandbox: Sandbox) -> None:
+    """An image may have no such directory, or a repository of its own in it; a runtime makes it as root's."""
+    files = sandbox.files
+    try:
+        with suppress(FileMissing):
+            files.remove(f"{WORKSPACE}/.git", recursive=True, user="root")
+        root = (files.stat(WORKSPACE)).uid == 0
+    except FileMissing:
+        files.mkdir(WORKSPACE, user="root")
+        root = True
+    if root and (who := (sandbox.run(["id", "-u"], cwd="/", check=True)).stdout.strip()) != "0":
+        files.chown(WORKSPACE, int(who), user="root")
 
 
 def _of_clone(sandbox: Sandbox) -> BeginReview:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import IO, Final
 
 from skerry.client.host_git import Git, GitFailed
+from skerry.client.repository import filters
 from skerry.client.repository.finding import Place, read_plain
 from skerry.client.repository.rules import excludes_file, own_excludes, user_excludes
 from skerry.client.repository.settings import OUR_REMOTE, Settings, config
@@ -22,6 +23,7 @@ _OBJECT: Final = re.compile(rb"[0-9a-f]{40}|[0-9a-f]{64}")
 _MOST: Final = 1 << 20
 _SHALLOW_MOST: Final = 64 << 20
 _GITLINK: Final = b"160000"
+_ATTRIBUTES: Final = b".gitattributes"
 # A merge or a rebase under way: what git itself keeps of it, each a commit, a list or a message.
 _HEADS: Final = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD")
 _WORDS: Final = ("MERGE_MSG", "MERGE_MODE", "SQUASH_MSG")
@@ -65,7 +67,10 @@ def taken(place: Place, scratch: str) -> State:
     tips, wanted = (*refs.values(), *([head] if head else ()), *_unfinished(files)), f"{scratch}/wanted"
     with open(wanted, "wb") as file:
         file.writelines(oid + b"\n" for oid in dict.fromkeys(tips))
-        gitlinks = _indexed(git, file if not settings.partial else None) if index else frozenset()
+        gitlinks, attributes = _indexed(git, file if not settings.partial else None) if index else (frozenset(), [])
+    if index is not None and (marked := filters.unmodified(place, git, attributes)):
+        given = (name + b"\0" for name in marked)
+        _writing(place, scratch).said("update-index", "--assume-unchanged", "-z", "--stdin", given=given)
     return State(place, settings, head.decode() if head else None, files, index, tips, wanted, gitlinks)
 
 
@@ -76,25 +81,32 @@ def _unfinished(files: dict[str, bytes]) -> Iterator[bytes]:
 
 
 def _index(place: Place, scratch: str) -> str | None:
-    """A copy in one piece, without what is cached in it of this host's file system. It is rewritten by git with an
-    empty working tree: with the real one, git would compare files on the way, and run their filters for it."""
+    """A copy in one piece, without what is cached in it of this host's file system."""
     try:
         descriptor = os.open(f"{place.git_dir}/index", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    copy, empty = f"{scratch}/index", f"{scratch}/empty"
-    os.mkdir(empty)
+    copy = f"{scratch}/index"
     with open(descriptor, "rb") as source, open(copy, "wb") as target:
         shutil.copyfileobj(source, target)
-    where = ("-C", empty, f"--git-dir={place.git_dir}", f"--work-tree={empty}")
-    git = Git("repo", *where, "-c", "core.splitIndex=false", "-c", "index.sparse=false", env={"GIT_INDEX_FILE": copy})
-    git.said("update-index", "--no-split-index", "--no-untracked-cache", "--no-fsmonitor", "--force-write-index")
+    plain = ("--no-split-index", "--no-untracked-cache", "--no-fsmonitor", "--force-write-index")
+    _writing(place, scratch).said("update-index", *plain)
     return copy
 
 
-def _indexed(git: Git, blobs: IO[bytes] | None) -> frozenset[str]:
-    """Where submodules are. A partial clone's blobs may be missing: git finds out itself which."""
-    gitlinks = []
+def _writing(place: Place, scratch: str) -> Git:
+    """Calls that write the index's copy: with an empty working tree, since with the real one git would compare files on
+    the way, those that seem to be of the future say, and run their filters for it."""
+    empty = f"{scratch}/empty"
+    os.makedirs(empty, exist_ok=True)
+    where = ("-C", empty, f"--git-dir={place.git_dir}", f"--work-tree={empty}")
+    settings = ("-c", "core.splitIndex=false", "-c", "index.sparse=false")
+    return Git("repo", *where, *settings, env={"GIT_INDEX_FILE": f"{scratch}/index"})
+
+
+def _indexed(git: Git, blobs: IO[bytes] | None) -> tuple[frozenset[str], list[str]]:
+    """Where submodules are, and files of attributes. A partial clone's blobs may be missing: git finds out which."""
+    gitlinks, attributes = [], []
     for entry in git.names("ls-files", "--stage", "-z"):
         facts, _, name = entry.partition(b"\t")
         mode, oid, _ = facts.split(b" ")
@@ -102,7 +114,9 @@ def _indexed(git: Git, blobs: IO[bytes] | None) -> frozenset[str]:
             gitlinks.append(os.fsdecode(name))
         elif blobs is not None:
             blobs.write(oid + b"\n")
-    return frozenset(gitlinks)
+        if name.endswith(_ATTRIBUTES):
+            attributes.append(os.fsdecode(name))
+    return frozenset(gitlinks), attributes
 
 
 def _refs(git: Git) -> tuple[dict[bytes, bytes], dict[str, bytes]]:
