@@ -25,7 +25,7 @@ func (t *Tracker) Wait(since int64, quiet, most time.Duration) (bool, error) {
 				first = time.Now()
 			}
 			left := time.Until(at.Add(quiet))
-			if !at.After(first.Add(most)) { // else nothing is watched, and there is no hurry
+			if !at.After(time.Now()) { // else nothing is watched, and there is no hurry
 				left = min(left, time.Until(first.Add(most)))
 			}
 			if left <= 0 {

@@ -14,6 +14,7 @@ from skerry.keeper import Process
 
 COMMAND_MOST = 4096  # characters of a command that an entry of the ledger tells
 NAMED_MOST = 64  # commands that one entry names
+KNOWN_MOST = 10_000
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,11 @@ class Actors:
         self._known: dict[str, Actor] = {}
 
     def begin(self, actor: Actor) -> None:
+        """While nothing can be kept, they add up: the oldest that have ended are forgotten."""
         self._known.setdefault(actor.id, actor)
+        if len(self._known) > KNOWN_MOST:
+            ended = (name for name, one in self._known.items() if one.ended)
+            self._known.pop(next(ended, ""), None)
 
     def end(self, name: str, process: Process | None = None) -> bool:
         """Was it known, and not to have ended?"""

@@ -31,6 +31,7 @@ FILES_MOST = 500_000
 BUSY = 2_000  # entries above which a comparison leaves the event loop
 ASKED_MOST = 16  # commands that are asked for one by one whether they have ended
 SAVE_EVERY_S = 5.0
+LARGE_MOST = 10_000  # versions of large files that are known as such
 WHOLE_MOST = 1 << 20  # bytes of a file that are handed over in one piece
 
 
@@ -69,11 +70,10 @@ class _Piece:
 
 
 async def collect(tools: Tools, tracked: Tracked, keeper: Keeper, *, base: bool = False) -> Made | None:
-    """What it made, if anything changed. `base`: what is there now is what the user has. The lock is
-    held."""
+    """What it made, if anything changed. `base`: what is there now is what the user has. The lock is held."""
     manifest = await _attached(tools, tracked, keeper)
     await _ask_for_ends(tracked, keeper)
-    look = tracked.actors.look()
+    look, began = tracked.actors.look(), time.time()
     scan = await keeper.tracking.scan(tracked.tracker, tracked.seq)
     async with aclosing(scan):
         entries = [entry async for entry in scan]
@@ -87,7 +87,8 @@ async def collect(tools: Tools, tracked: Tracked, keeper: Keeper, *, base: bool 
         _forget_rollback(tools, tracked)
     tracked.seq = scan.seq
     tracked.actors.seen(look)
-    await _save(tools, tracked, manifest, changed=bool(found))
+    await _save(tools, tracked, bool(found))
+    tracked.looked(began)  # one that ended since is not done with
     if made is not None:
         passed("collect.done")
     return made
@@ -177,11 +178,18 @@ async def _committed(
         facts = replace(facts, left_out=len(found.left_out))
         commit = await tools.in_thread(ledger.commit, facts, _changes(found, pieces, spool))
     passed("collect.commit")
+    if len(pieces) + len(found.gone) > BUSY:
+        await tools.in_thread(_take_over, manifest, found, pieces)
+    else:
+        _take_over(manifest, found, pieces)
+    return Made(commit, parent or commit) if commit is not None else None
+
+
+def _take_over(manifest: Manifest, found: Found, pieces: list[_Piece]) -> None:
     for path in found.gone:
         manifest.drop(path)
     for piece in pieces:
         manifest.put(piece.entry.path, piece.entry if piece.steady else None)
-    return Made(commit, parent or commit) if commit is not None else None
 
 
 async def _read(tracked: Tracked, keeper: Keeper, found: Found, spool: Spool) -> AsyncIterator[_Piece]:
@@ -236,26 +244,25 @@ def _remember_large(tools: Tools, tracked: Tracked, pieces: list[_Piece]) -> Non
         if piece.sha256 is not None
     }
     if not fresh.keys() <= tracked.state.large.keys():
-        tracked.keep(tools.table, large={**tracked.state.large, **fresh})
+        known = {**tracked.state.large, **fresh}
+        tracked.keep(tools.table, large=dict(list(known.items())[-LARGE_MOST:]))
 
 
 def _oid(data: bytes) -> str:
     return hashlib.sha1(b"blob %d\0%b" % (len(data), data), usedforsecurity=False).hexdigest()
 
 
-async def _save(tools: Tools, tracked: Tracked, manifest: Manifest, *, changed: bool) -> None:
-    """Now and then; that it was looked at, always."""
+async def _save(tools: Tools, tracked: Tracked, changed: bool) -> None:
+    """Now and then."""
     tracked.unsaved |= changed
     if tracked.unsaved and time.monotonic() - tracked.saved_at > SAVE_EVERY_S:
         await save_now(tools, tracked)
-    else:
-        tracked.looked()
 
 
 async def save_now(tools: Tools, tracked: Tracked) -> None:
-    if tracked.unsaved and tracked.manifest is not None:
-        tip = await tools.in_thread(lambda: tracked.ledger.tip)
-        await tools.in_thread(tracked.save, tracked.manifest.encode(tip))
+    """The lock is held, or nothing looks any more."""
+    if tracked.unsaved:
+        await tools.in_thread(tracked.save)
         tracked.unsaved, tracked.saved_at = False, time.monotonic()
 
 

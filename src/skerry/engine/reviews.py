@@ -244,7 +244,7 @@ class Reviews:
 
     async def before_command(self, live: Live) -> None:
         """What others did is not this command's. A ledger that can't be written to does not keep it from running."""
-        if live.tracked is not None and live.keeper is not None:
+        if live.tracked is not None and live.keeper is not None and not _in_vain(live.tracked):
             await self._grip.uncut(self._look(live.tracked, live.keeper))
 
     async def before_end(self, live: Live) -> None:
@@ -269,6 +269,7 @@ class Reviews:
         async with tracked.lock:
             if tracked.live.keeper is not keeper or tracked.live.tracked is not tracked:
                 return
+            tracked.due, tracked.tried_at = False, time.monotonic()
             try:
                 made = await collect(self.tools, tracked, keeper)
                 tracked.well()
@@ -296,13 +297,19 @@ class Reviews:
     def _ended(self, tracked: Tracked) -> None:
         """From the event loop: a command of it, or a call of the files API, has ended."""
         tracked.alone, tracked.stale = 0, True
-        if tracked.live.keeper is not None:
+        if tracked.live.keeper is not None and not tracked.due:
+            tracked.due = True
             self._grip.spawn(self._look_beside(tracked, tracked.live.keeper))
 
     async def _look_beside(self, tracked: Tracked, keeper: Keeper) -> None:
-        with contextlib.suppress(SkerryError):  # who follows it meets the same, and fails it
+        try:
             await tracked.live.moving.wait()
-            await self._grip.uncut(self._look(tracked, keeper))
+            if not _in_vain(tracked):
+                await self._grip.uncut(self._look(tracked, keeper))
+        except SkerryError as error:  # who follows it meets the same, and fails it
+            log.debug("not looked at", extra={"sandbox": tracked.sandbox, "error": error.message})
+        finally:
+            tracked.due = False
 
     # -- watching -----------------------------------------------------------------------------------------------------
 
@@ -368,6 +375,11 @@ def _pace(alone: int) -> float:
     """Of commands and services that write again and again, entry after entry with no end of any: the first ones come as
     they are, later ones ever less often."""
     return min(PACE_MOST_S, max(0, alone - PACED_AFTER) * PACE_S)
+
+
+def _in_vain(tracked: Tracked) -> bool:
+    """It could not be kept a moment ago: who follows it tries again; whoever asks for the changes does, too."""
+    return tracked.trouble is not None and time.monotonic() - tracked.tried_at < RETRY_S
 
 
 def _runs(live: Live, keeper: Keeper) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -45,6 +46,8 @@ class Tracked:
         self.following: asyncio.Task[None] | None = None
         self.followed: Keeper | None = None
         self.telling: asyncio.Task[None] | None = None
+        self.due = False  # somebody is about to look
+        self.tried_at = -math.inf
         self.alone = 0  # commits since a command, or a call of the files API, ended
         self.stale = False  # something ended since every file was last looked at
         self.unsaved = False
@@ -139,9 +142,9 @@ class Tracked:
         except OSError:
             return self.state.begun_at
 
-    def looked(self) -> None:
+    def looked(self, at: float) -> None:
         with contextlib.suppress(OSError):
-            os.utime(self._file)
+            os.utime(self._file, (at, at))
 
     def load(self) -> Manifest:
         """As it was saved, less what was committed since; blocking."""
@@ -160,11 +163,12 @@ class Tracked:
                 manifest.put(delta.old_path, None)
         return manifest
 
-    def save(self, data: bytes) -> None:
+    def save(self) -> None:
         """Blocking. A disk that is full is no reason to stop: the next one may be saved, or all is read again."""
         try:
-            save(self._file, data)
-        except OSError as error:
+            if self.manifest is not None:
+                save(self._file, self.manifest.encode(self.ledger.tip))
+        except (OSError, SkerryError) as error:
             log.warning("manifest not saved", extra={"sandbox": self.sandbox, "error": str(error)})
 
     # -- who watches --------------------------------------------------------------------------------------------------
