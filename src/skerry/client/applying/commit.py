@@ -6,6 +6,7 @@ moves. Contents pass through the user's own filters (line ends, LFS) as `git add
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -252,10 +253,17 @@ class _Merging:
                 return {}
             return Trouble(wish.path, f"{self.where} does not have it: commit yours first")
         if wish.new is None:
-            if there[1] != clean(wish.base, source, write=False):
+            if not self._is_base(there, wish.base, source):
                 return Trouble(wish.path, f"it is to be deleted, and is another one in {self.where}")
             return {path: None}
         return self._changed(wish, wish.base, wish.new, there)
+
+    def _is_base(self, there: _Entry, base: Side, source: bytes) -> bool:
+        if base.sha256 is None:
+            return there[1] == self.repository.clean(base, source, write=False)
+        if not there[0].startswith("100"):
+            return False
+        return hashlib.sha256(self.repository.smudged(there[1], source)).hexdigest() == base.sha256
 
     def _changed(self, wish: Wish, base: Side, new: Side, there: _Entry) -> dict[bytes, _Entry | None] | Trouble:
         path = self.repository.prefix + wish.path
@@ -264,7 +272,7 @@ class _Merging:
         if wish.source is not None and self.there.get(path) is not None:
             return Trouble(wish.path, f"{self.where} has another one of that name")
         gone: dict[bytes, _Entry | None] = {source: None} if wish.source is not None else {}
-        if there[1] == self.repository.clean(base, source, write=False):
+        if self._is_base(there, base, source):
             return {**gone, path: (mode, self.repository.clean(new, path))}
         merged = self._merged(wish, base, new, there)
         if isinstance(merged, Trouble):

@@ -65,21 +65,23 @@ def _call(
     directory: str | None,
 ) -> tuple[int, bytes]:
     verb = _verb([os.fsdecode(word) for word in words])
+    with _opened(stdin) as source:
+        given: dict[str, Any] = {"input": source} if isinstance(source, bytes) else {"stdin": source}
+        done = _run(["git", *words], verb, env=env, cwd=directory, **given)
+    if done.returncode not in expect:
+        raise GitFailed(verb, done.returncode, done.stderr)
+    return done.returncode, done.stdout
+
+
+def _run(argv: list[str | bytes], verb: str, **how: Any) -> subprocess.CompletedProcess[bytes]:
     try:
-        with _opened(stdin) as source:
-            given: dict[str, Any] = {"input": source} if isinstance(source, bytes) else {"stdin": source}
-            done = subprocess.run(
-                ["git", *words], **given, capture_output=True, env=env, cwd=directory, timeout=PATIENCE, check=False
-            )
+        return subprocess.run(argv, **how, capture_output=True, timeout=PATIENCE, check=False)
     except FileNotFoundError as error:
         raise InvalidRequest(
             "there is no git on this host", hint="install git: it merges and knows your tree"
         ) from error
     except subprocess.TimeoutExpired as error:
         raise GitFailed(verb, -1, b"it did not end") from error
-    if done.returncode not in expect:
-        raise GitFailed(verb, done.returncode, done.stderr)
-    return done.returncode, done.stdout
 
 
 @contextmanager

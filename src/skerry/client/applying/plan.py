@@ -259,7 +259,7 @@ class Planner:
 
     def _merged(self, wish: Wish, base: Side, new: Side, mine: Seen, contents: Contents) -> bytes | str | None:
         if base.sha256 or max(mine.size, contents.size(base.oid), contents.size(new.oid)) > MERGE_MOST:
-            return f"it was changed here too, and is larger than {MERGE_MOST >> 20} MiB"
+            return "it was changed here too, and is too large to merge"
         contents.keep(mine.oid, mine.size, self._tree.pieces(wish.source or wish.path))
         ours, old, theirs = contents.read(mine.oid), contents.read(base.oid), contents.read(new.oid)
         if is_binary(ours) or is_binary(old) or is_binary(theirs):
