@@ -265,6 +265,7 @@ class Ledger:
             if ref == MAIN and old is None:
                 packs.replace(self.place / BASE, f"{new}\n")
             packs.replace(self.place / ref, f"{new}\n")
+        self._read.know({oid.hex(): put.size for put, _, oid in puts if put.oid is None and put.size is not None})
         self._tending.look()
         return new
 
@@ -313,7 +314,8 @@ def _taken(changes: Iterable[Put | Drop], pack: packs.Pack) -> tuple[list[bytes]
             raise InvalidRequest("size: needed for data in pieces")
         else:
             oid = pack.add_pieces(one.data, one.size)
-        puts.append((Put(one.path, one.mode, oid=one.oid), one.mode.encode(), oid))
+        size = len(one.data) if isinstance(one.data, bytes) else one.size
+        puts.append((Put(one.path, one.mode, size=size, oid=one.oid), one.mode.encode(), oid))
     return drops, puts
 
 

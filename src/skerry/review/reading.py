@@ -67,6 +67,11 @@ class Reader:
         self._sizes.add(new)
         return known | new
 
+    def know(self, sizes: dict[str, int]) -> None:
+        """Of contents that were just written: who asks for a difference next need not look."""
+        if len(sizes) <= _REMEMBERED // 10:
+            self._sizes.add(sizes)
+
     def kinds(self, oids: Iterable[str]) -> dict[str, str]:
         return {oid: kind for oid, kind, _ in self.checked(oids)}
 
