@@ -81,7 +81,8 @@ class Differ:
         for some in _portions(paths):
             long = self._too_long([one.pair for one in self._raw(ends, some)])
             bound = ("-c", f"core.bigFileThreshold={min(self._reader.sizes(long).values()) - 1}") if long else ()
-            binary = () if old is None else ("--binary",)
+            # With --binary git looks at contents before it looks at their size, and compares what it should not.
+            binary = () if old is None or long else ("--binary",)
             how = ("-r", "-p", f"-U{context:d}", "--full-index", "--no-commit-id", *binary, *_RENAMES, *DIFF)
             for piece in self._git.stream(*bound, "diff-tree", *how, *ends, "--", *some, most=most):
                 most = None if most is None else most - len(piece)
