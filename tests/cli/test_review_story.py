@@ -78,6 +78,14 @@ def test_nothing_lands_unapproved_from_beginning_to_end(window: Window, project:
     window.enter(f"skerry review {NAME} basket.py")
     window.shows("exit 0")
     window.shows("1/2 basket.py")
+    made = review_picture.words_of(review_picture.drawn(window.screen(colours=True)))
+    assert made == review_picture.words_of(review_picture.PICTURE.read_text()), (
+        "scripts/review_picture.py makes it anew"
+    )
+    window.press("C-z")
+    window.is_back()
+    window.enter("fg")
+    window.shows("1/2 basket.py")
     window.resize(60, 18)
     window.shows("y accept  n reject")
     window.resize(review_picture.COLS, review_picture.ROWS)
@@ -115,8 +123,3 @@ def test_nothing_lands_unapproved_from_beginning_to_end(window: Window, project:
     assert (project / "basket.py").read_text() == before
     window.enter(f"clear; skerry rm {NAME}")
     window.shows(f"{NAME}: deleted")
-
-
-def test_the_picture_shows_what_is_to_be_seen(tmp_path: Path, server: Server) -> None:
-    made = review_picture.words_of(review_picture.drawn(review_picture.shown(server.address, tmp_path)))
-    assert made == review_picture.words_of(review_picture.PICTURE.read_text())

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from skerry.cli.review.going import Going
 from skerry.cli.review.page import KEYS, Page, draw, with_new_lines
-from skerry.cli.review.stops import new_lines
 from skerry.cli.review.style import paint, text_of
 from skerry.cli.review.visible import width_of
 from skerry.cli.review.wishes import Ask, Decide, Edit, Leave, Reload, Suspend, View, Wish
@@ -217,7 +216,7 @@ def test_only_lines_of_text_are_edited(kind: str) -> None:
 
 def test_new_lines_are_those_from_the_first_change_to_the_last() -> None:
     both = hunk(" a\n-b\n+B\n c\n+D\n e\n")
-    assert new_lines(both) == "B\nc\nD\n"
+    assert both.replacement == "B\nc\nD\n"
     assert with_new_lines(both, "X\n").text == " a\n-b\n-c\n+X\n e\n"
 
 
@@ -367,3 +366,21 @@ def test_ten_thousand_hunks_are_gone_through_without_delay() -> None:
     for key in ("j", "k", "J", "g", "down", "enter", "/", "9", "enter"):
         press(machine, key)
         look(machine)
+
+
+def test_a_long_command_is_shown_on_several_rows_before_it_is_cut() -> None:
+    machine = going()
+    machine.told(ONE.id, Why(hunk=ONE, entries=(entry("first"), entry(f"echo {'word ' * 40}end"))))
+    lines = look(machine).split("\n")
+    assert "".join(line.ljust(80) for line in lines[1:4]).split()[-4:] == ["word", "word", "word", "end"]
+    assert lines[4] == "exit 0 · 0.2 s"
+    assert lines[5] == f"and 1 before it: skerry why fix-login {ONE.id}"
+    machine.told(ONE.id, Why(hunk=ONE, entries=(entry("x" * 1000),)))
+    lines = look(machine).split("\n")
+    assert lines[3].endswith("x…")
+    assert lines[4] == "exit 0 · 0.2 s"
+
+
+def test_a_missing_end_of_a_file_is_said() -> None:
+    machine = Going(review(change("app.py", hunk("-a\n+b\n\\ No newline at end of file\n"))), "x")
+    assert "        \\ No newline at end of file" in look(machine)

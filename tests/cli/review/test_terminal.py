@@ -204,7 +204,8 @@ def test_watch_shows_a_change_under_its_command_and_keys_decide_it(box: Sandbox,
 
 
 def test_watch_as_json_is_an_object_a_line(box: Sandbox, server: Server) -> None:
-    with Wire(server.address, "watch", "--json", NAME) as wire:
+    (fork,) = box.fork()
+    with Wire(server.address, "watch", "--json", NAME, fork.id) as wire:
         deadline = time.monotonic() + 60
         while b"change" not in wire.sent and time.monotonic() < deadline:
             box.run("date +%N > stamp")
@@ -212,8 +213,12 @@ def test_watch_as_json_is_an_object_a_line(box: Sandbox, server: Server) -> None
         found = json.loads(line)
         assert found["entry"]["command"] == "date +%N > stamp"
         assert found["files"][0]["path"] == "stamp"
+        while fork.id.encode() not in wire.sent and time.monotonic() < deadline:
+            fork.run("date +%N > stamp")
+        assert fork.id.encode() in wire.sent
         wire.interrupt()
         assert wire.ends() == 130
+    fork.delete()
 
 
 def test_two_hundred_thousand_lines_stay_responsive_and_say_what_was_cut(box: Sandbox, server: Server) -> None:

@@ -99,7 +99,8 @@ def diff(session: Session, sandbox: str, paths: tuple[str, ...], stat: bool, no_
     else:
         with target.client.stream(review_requests.diff(target.id, relative(paths))) as chunks:
             if here.is_terminal(1):
-                give(pieces.patch_rows(lines_of(chunks), look_here()), no_pager=no_pager)
+                if not give(pieces.patch_rows(lines_of(chunks), look_here()), no_pager=no_pager):
+                    talk.say("nothing differs from what you have")
             else:
                 for chunk in chunks:
                     talk.pass_on("stdout", chunk)

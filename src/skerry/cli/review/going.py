@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from skerry.cli.review.stops import Stop, Typing, back_to, kept, new_lines, searched, stops_of
+from skerry.cli.review.stops import Stop, Typing, back_to, kept, searched, stops_of
 from skerry.cli.review.style import Row
 from skerry.cli.review.visible import name_shown
 from skerry.cli.review.wishes import Ask, Decide, Edit, Leave, Reload, Suspend, View, Whole, Wish
@@ -185,7 +185,7 @@ class Going:
         if hunk.truncated:
             self.message = "too long to be edited here"
             return None
-        text = hunk.edited if hunk.edited is not None else new_lines(hunk)
+        text = hunk.edited if hunk.edited is not None else hunk.replacement
         return self._wait(Edit(hunk, self.draft or text))
 
     def _edited(self, key: str) -> Wish | None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from skerry.cli import talk
 from skerry.cli.review import patch
-from skerry.cli.review.rows import cut
+from skerry.cli.review.rows import cut, wrap
 from skerry.cli.review.style import Ground, Row, Span, plain
 from skerry.cli.review.visible import name_shown, width_of
 from skerry.types import FileChange, Hunk, LedgerEntry
@@ -100,6 +100,17 @@ def command_row(entry: LedgerEntry, cols: int, files: Sequence[Counted] = ()) ->
     taken = sum(width_of(span.text) for span in facts) + 2
     command = cut((plain(command_of(entry), "command"),), max(24, cols - taken))
     return cut((*command, plain("  "), *facts), cols) if facts else command
+
+
+def command_rows(entry: LedgerEntry, cols: int, most: int = 3) -> list[Row]:
+    """The same on several rows where one is not enough."""
+    row = command_row(entry, cols)
+    if row[0].text == command_of(entry):
+        return [row]
+    rows = list(wrap((plain(command_of(entry), "command"),), max(10, cols)))
+    if len(rows) > most:
+        rows = [*rows[: most - 1], cut((*rows[most - 1], plain("…", "command"), plain(" ")), cols)]
+    return [*rows, (plain(" · ".join(ending_of(entry)), "dim"),)]
 
 
 def hosts_rows(entries: Iterable[LedgerEntry], cols: int) -> list[Row]:

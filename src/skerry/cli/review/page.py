@@ -110,9 +110,10 @@ def _origin(going: Going, stop: Stop, look: Look) -> list[Row]:
         return [(plain("…", "dim"),)]
     if not entries:
         return [(plain("nobody can tell what made it", "dim"),)]
-    rows = [headings.command_row(replace(entries[-1], files=0), look.cols)]
+    rows = headings.command_rows(replace(entries[-1], files=0), look.cols)
     if len(entries) > 1:
-        rows.append((plain(f"and {len(entries) - 1} before; `skerry why {stop.hunk.id}`", "dim"),))
+        others = f"and {len(entries) - 1} before it: skerry why {name_shown(going.name)} {stop.hunk.id}"
+        rows.append(cut((plain(others, "dim"),), look.cols))
     return [*rows, *headings.hosts_rows(entries, look.cols)]
 
 

@@ -49,6 +49,7 @@ def line_rows(path: str, lines: Sequence[Line], look: Look) -> Iterator[Row]:
     digits = max(3, len(str(max((max(line.old or 0, line.new or 0) for line in lines), default=0))))
     for at, line in enumerate(lines):
         text, missing = line.text[:MOST_LETTERS], len(line.text) - MOST_LETTERS
+        text = text.lstrip(" ") if line.kind == "note" else text
         style = Style(_GROUNDS[line.kind])
         shown = spans(
             text, style, inks=inks.get(at, ()), marks=known.get(at, ()), ends=line.kind in ("added", "removed")

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from skerry.cli.review import patch
 from skerry.types import DecideRequest, FileChange, Hunk, Review
 
 
@@ -63,15 +61,3 @@ def back_to(hunk: Hunk) -> DecideRequest:
 
 def searched(stop: Stop) -> str:
     return f"{stop.file.path}\n{stop.hunk.heading}\n{stop.hunk.text}".casefold()
-
-
-def new_lines(hunk: Hunk) -> str:
-    """What stands there after it, from its first changed line to its last."""
-    lines = [line for part in patch.of_hunk(hunk) for line in part.lines]
-    changed = [at for at, line in enumerate(lines) if line.kind in ("added", "removed")]
-    inner = lines[changed[0] : changed[-1] + 2] if changed else []
-    text = ""
-    for line, following in zip_longest(inner[: changed[-1] + 1 - changed[0]] if changed else [], inner[1:]):
-        if line is not None and line.kind in ("added", "context"):
-            text += line.text + ("" if following is not None and following.kind == "note" else "\n")
-    return text
