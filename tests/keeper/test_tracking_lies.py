@@ -105,11 +105,19 @@ async def test_a_scan_that_can_not_be_is_a_lie(tmp_path: Path, wire: bytes) -> N
             await scanned(keeper)
 
 
-@pytest.mark.parametrize("again", [json.dumps([FILE] * 5000).encode() + b"\n", MEBIBYTE], ids=["lines", "one line"])
+LONG = entry(path=b"/".join([b"x" * 250] * 16), type="link", target=b"y" * 4000)
+
+
+@pytest.mark.parametrize(
+    "again",
+    [json.dumps([FILE] * 5000).encode() + b"\n", json.dumps([LONG] * 50).encode() + b"\n", MEBIBYTE],
+    ids=["lines", "long names", "one line"],
+)
 async def test_a_scan_without_end_is_refused_and_memory_stays_flat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bytes
 ) -> None:
     monkeypatch.setattr(tracking, "MOST_ENTRIES", 50_000)
+    monkeypatch.setattr(tracking, "MOST_BYTES", 4 << 20)
     before = resident()
     async with keeper_that(tmp_path, says_for_ever(lines(HEAD), _chunk(again))) as keeper:
         scan = await keeper.tracking.scan(ID, 5)

@@ -27,7 +27,7 @@ var (
 	ErrUnknown = errors.New("there is no such tracker")
 	ErrVirtual = errors.New("nobody wrote the files there")
 	errSlow    = errors.New("it is too large to be read in time")
-	ErrTooMany = errors.New("there are more than 500,000 entries or 65,536 directories in it")
+	ErrTooMany = errors.New("there are more than 500,000 entries, 65,536 directories or 64 MiB of paths in it")
 )
 
 type inode struct{ device, number uint64 }

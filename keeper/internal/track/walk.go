@@ -13,6 +13,7 @@ const (
 	batch          = 256 // names that are looked at with one thread of the disk's
 	maxEntries     = 500_000
 	maxDirectories = 65_536
+	maxBytes       = 64 << 20 // of all paths and targets
 )
 
 // walk goes through directories. Each is watched first and read then: what happens meanwhile is marked.
@@ -24,6 +25,7 @@ type walk struct {
 	batch       []Entry
 	entries     int
 	directories int
+	bytes       int
 }
 
 // found is a directory that is to be looked into.
@@ -37,9 +39,9 @@ func absent(err error) bool {
 	return err == syscall.ENOENT || err == syscall.ENOTDIR || err == syscall.ELOOP
 }
 
-// short is for an error of the keeper's own, which says nothing of the file.
+// short is for an error of the keeper's own, which says nothing of the file and ends a scan.
 func short(err error) bool {
-	return err == syscall.EMFILE || err == syscall.ENFILE || err == syscall.ENOMEM || err == ErrUnknown
+	return err == syscall.EMFILE || err == syscall.ENFILE || err == syscall.ENOMEM || err == ErrUnknown || err == ErrTooMany
 }
 
 func (t *Tracker) knows(here *node, name string) bool {
@@ -132,8 +134,12 @@ func (w *walk) open(n *node, path string) (int, *node, error) {
 	if t.ended {
 		return -1, nil, ErrUnknown
 	}
-	if t.eye != nil && n.above.wd >= 0 && !t.eye.knows(n.above) {
+	switch {
+	case t.eye == nil || n.above.wd < 0:
+	case !t.eye.knows(n.above):
 		return -1, nil, syscall.ENOENT // moved meanwhile, and marked
+	case len(t.eye.nodes) >= maxDirectories:
+		return -1, nil, ErrTooMany
 	}
 	fd, err := linux.OpenInside(w.root, path, directory)
 	if err != nil || t.eye == nil || n.above.wd < 0 {
@@ -219,12 +225,13 @@ func (w *walk) judge(here *node, e *Entry, name string, known bool) {
 
 func (w *walk) add(e Entry) {
 	w.entries++
+	w.bytes += len(e.Path) + len(e.Target)
 	w.batch = append(w.batch, e)
 }
 
 // flush sends what was found.
 func (w *walk) flush() error {
-	if w.entries > maxEntries || w.directories > maxDirectories {
+	if w.entries > maxEntries || w.directories > maxDirectories || w.bytes > maxBytes {
 		return ErrTooMany
 	}
 	for i := range w.batch {

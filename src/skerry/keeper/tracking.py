@@ -18,6 +18,7 @@ from skerry.keeper.failures import KeeperLied
 from skerry.keeper.values import Failure
 
 MOST_ENTRIES: Final = 500_000
+MOST_BYTES: Final = (64 << 20) + (2 << 20)  # of all paths and targets; the keeper looks after each batch
 _LINE: Final = 1 << 20
 _WAITS_S: Final = 25.0
 _AT_ONCE: Final = 1000  # paths of one call
@@ -142,6 +143,7 @@ class Scan:
         self._line = bytearray()
         self._ready: list[Entry] = []
         self._count = 0
+        self._bytes = 0
         self._over = False
 
     async def begin(self) -> None:
@@ -157,7 +159,11 @@ class Scan:
                 if self._over:
                     raise StopAsyncIteration
                 await self._take()
-            return _checked(self._ready.pop())
+            entry = _checked(self._ready.pop())
+            self._bytes += len(entry.path) + len(entry.target or b"")
+            if self._bytes > MOST_BYTES:
+                raise KeeperLied("the keeper told of too many long names")
+            return entry
         except StopAsyncIteration:
             raise
         except BaseException:
