@@ -17,6 +17,7 @@ from skerry.errors import InvalidRequest
 from skerry.types import Progress, Transfer
 
 Watcher = Callable[[Progress], None]
+FLUSH = b""  # among the parts of an archive: what there is goes out now
 
 
 class Archive:
@@ -58,7 +59,7 @@ class Archive:
         done, out = 0, bytearray()
         for data in self._parts(self._things):
             out += data
-            if len(out) >= PIECE:
+            if len(out) >= PIECE or (out and not data):
                 yield bytes(out)
                 done += len(out)
                 self._say(done, total)

@@ -37,6 +37,7 @@ class AsyncImport:
         if self._copy is None:
             return await self._clone(sandbox, self._repo.url or "")
         await _make_room(sandbox)
+        await backend.in_thread(self._copy.measure)
         request = file_requests.upload_tree(sandbox.id, WORKSPACE, backend.chunks(self._copy), None)
         moved = self._copy.told(await sandbox.client.value(request, Transfer))
         if self._repo.review:

@@ -38,6 +38,7 @@ class Import:
         if self._copy is None:
             return self._clone(sandbox, self._repo.url or "")
         _make_room(sandbox)
+        backend.in_thread(self._copy.measure)
         request = file_requests.upload_tree(sandbox.id, WORKSPACE, backend.chunks(self._copy), None)
         moved = self._copy.told(sandbox.client.value(request, Transfer))
         if self._repo.review:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from skerry.client.gitignore import LIST, MOST_REPOSITORIES, without_repository
 from skerry.client.host_git import Git
 from skerry.client.packed import Sizes, Things
-from skerry.client.packing import Archive, Watcher
+from skerry.client.packing import FLUSH, Archive, Watcher
 from skerry.client.patterns import Patterns
 from skerry.client.repository.finding import Place, read_plain, within
 from skerry.client.repository.objects import ObjectPack
@@ -28,6 +28,7 @@ from skerry.types import KNOWN_MOST, OBJECT_ID, BeginReview, Progress, Transfer
 
 _ROOMS: Final = ("", "/objects", "/objects/pack", "/refs", "/refs/heads", "/refs/tags", "/info")
 _AT_ONCE: Final = 2
+_SILENT_S: Final = 10.0
 _EVERYTHING: Final = Patterns(())
 
 
@@ -57,6 +58,7 @@ class RepositoryCopy(Archive):
         self._rules: list[Rules] = []
         self._tracked: list[str] = []
         self._git_files = 0
+        self._total = 0
         beside = ThreadPoolExecutor(1, "skerry-import")
         self._first = beside.submit(self._add, "", place)
         beside.shutdown(wait=False)
@@ -86,21 +88,24 @@ class RepositoryCopy(Archive):
         if place.git_dir is not None:
             os.makedirs(f"{part.scratch}/pack")
             part.state = taken(place, part.scratch)
-            if os.path.getsize(part.state.wanted):
-                self._wait_for_turn()
-                part.pack = ObjectPack(part.state, f"{part.scratch}/pack")
+            busy = sum(one.pack is not None and not one.pack.wait(0) for one in self._parted.values())
+            if busy < _AT_ONCE:
+                part.pack = _pack(part)
         self._parted[prefix] = part
         return part
 
-    def _wait_for_turn(self) -> None:
-        packs = [part.pack for part in self._parted.values() if part.pack is not None]
-        if len(packs) >= _AT_ONCE:
-            packs[-_AT_ONCE].names()
+    def measure(self) -> None:
+        """How much it is, for a bar: all packs are made for it, which takes as long as it takes. Whoever reads the
+        archive is patient for a minute only."""
+        if self._progress is not None:
+            self._progress(Progress(stage="pack"))
+            self._total = super()._measured()
+
+    def _measured(self) -> int:
+        return self._total
 
     def _parts(self, things: Things | Sizes) -> Iterator[bytes]:
         self._first.result()
-        if self._progress is not None and isinstance(things, Sizes):
-            self._progress(Progress(stage="pack"))
         yield from Listing(things, _EVERYTHING).of(self._root, self._paths(things))
         if isinstance(things, Things):
             self._learn_rules()
@@ -161,6 +166,10 @@ class RepositoryCopy(Archive):
         if part.state is None:
             return
         where = f"{part.prefix}.git"
+        part.pack = part.pack or _pack(part)
+        while part.pack is not None and not part.pack.wait(_SILENT_S):
+            yield from things.made(where)  # once more: a sign of life
+            yield FLUSH
         packed = part.pack.names() if part.pack is not None else []
         for room in _ROOMS:
             yield from things.made(where + room)
@@ -200,6 +209,12 @@ class RepositoryCopy(Archive):
             path=path, origin=origin_of(self.place.top), head=self.head, ignore=merged(self._rules),
             tracked=tuple(self._tracked), known=self._known(),
         )  # fmt: skip
+
+
+def _pack(part: _Part) -> ObjectPack | None:
+    if part.state is None or not os.path.getsize(part.state.wanted):
+        return None
+    return ObjectPack(part.state, f"{part.scratch}/pack")
 
 
 def _on_disk(things: Things | Sizes, directory: str, name: str, path: str) -> Iterator[bytes]:

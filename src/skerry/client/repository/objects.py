@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from typing import Final
 
@@ -28,6 +29,14 @@ class ObjectPack:
         words = (*_WORDS, *more, f"{directory}/pack")
         with open(state.wanted, "rb") as wanted:
             self._process = self._git.start(*words, given=wanted, wrong=self._wrong)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended, after so long at most."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def names(self) -> list[str]:
         """Its files, once they are whole."""
