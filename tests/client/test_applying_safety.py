@@ -107,6 +107,24 @@ def test_an_apply_that_is_killed_at_any_step_is_taken_back_or_done(exchange: boo
             assert tree_of(root) == after
 
 
+def test_an_interrupt_at_any_step_is_all_or_nothing(tmp_path: Path) -> None:
+    steps = steps_of(lambda step: apply(lay(tmp_path / "count", BASE), BASE, NEW, step=step))
+    for number, name in enumerate(steps):
+        root = lay(tmp_path / str(number), BASE)
+        count = iter(range(len(steps)))
+
+        def step(_: str, count: Iterator[int] = count, number: int = number) -> None:
+            if next(count) == number:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            apply(root, BASE, NEW, step=step)
+        if steps.index("done") >= number:
+            assert tree_of(root) == BASE, name
+        assert recover(root) == []
+        assert tree_of(root) == (BASE if steps.index("done") >= number else NEW), name
+
+
 def test_an_undo_that_is_killed_at_any_step_is_taken_back_or_done(tmp_path: Path) -> None:
     first = lay(tmp_path / "count", {**OWN, **BASE})
     apply(first, BASE, NEW)

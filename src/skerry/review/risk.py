@@ -11,6 +11,7 @@ import re
 from typing import Final
 
 _GIT: Final = "git reads it"
+_BARE: Final = "git takes a directory with it for a repository, and obeys its settings"
 _HOOK: Final = "it is a hook, which tools run by themselves"
 _CI: Final = "continuous integration runs it"
 _EDITOR: Final = "editors act on it when they open the project"
@@ -23,6 +24,7 @@ _SKERRY: Final = "Skerry takes settings from it"
 # What a part of the path is called → why. A name that ends with / is of a directory.
 NAMES: Final[dict[str, str]] = {
     **dict.fromkeys((".git*", ".gitattributes", ".gitmodules", ".gitconfig", ".lfsconfig"), _GIT),
+    "head": _BARE,  # without it, objects, refs and a config are no bare repository (safe.bareRepository)
     **dict.fromkeys(
         (".husky/", ".githooks/", ".git-hooks/", "applypatch-msg", "commit-msg", "pre-applypatch", "pre-commit",
          "pre-merge-commit", "pre-push", "pre-rebase", "prepare-commit-msg", "post-applypatch", "post-checkout",
