@@ -102,6 +102,22 @@ def test_what_a_command_did_while_no_server_was_there_is_its_own(home: Server, s
     assert (during.kind, process.id in during.processes) == ("command", True)
 
 
+def test_a_fork_cut_off_leaves_no_ledger_and_a_rollback_cut_off_is_told_as_one(home: Server, sandbox: Sandbox) -> None:
+    sandbox.review.begin()
+    dies(home, "fork.started", sandbox.fork)
+    assert ledgers(home) == {sandbox.id}
+    snapshot = sandbox.snapshot()
+    try:
+        sandbox.run("echo undone > /workspace/undone")
+        dies(home, "rollback.row", lambda: sandbox.rollback(snapshot))
+        sandbox.resume()
+        *_, done, back = entries(sandbox)
+        assert (done.command, back.kind) == ("echo undone > /workspace/undone", "rollback")
+        assert len(sandbox.review.diff(stat=True)) == 0
+    finally:
+        snapshot.delete()
+
+
 def test_a_full_ledger_says_so_and_catches_up_once_there_is_room(home: Server, sandbox: Sandbox) -> None:
     sandbox.review.begin()
     with sandbox.review.watch() as watch:

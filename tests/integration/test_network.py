@@ -55,6 +55,9 @@ def test_what_is_named_is_reached_and_all_else_says_what_would_allow_it(client: 
         assert denied.why == "no rule allows files.example.test:80"
         assert denied.hint == "--allow files.example.test"
         assert denied.hint in (result.hint or "")
+        sandbox.review.begin()
+        sandbox.run(f"curl -sS {API} > /workspace/got; curl -sS {FILES} > /dev/null")
+        assert [entry.hosts for entry in sandbox.review.history()] == [(), ("api.example.test",)]
 
 
 def test_a_program_gets_an_ordinary_error_at_once(client: Client) -> None:
