@@ -8,7 +8,7 @@ import pytest
 from serving import Server
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def house(make_server: Callable[[], Server]) -> Iterator[Server]:
     made = make_server().start()
     yield made
