@@ -86,6 +86,15 @@ def test_a_removal_that_becomes_a_replacement_is_open() -> None:
     assert states(later(file, at(BASE, 20, b"evil"))) == ["open"]
 
 
+def test_a_removal_that_was_decided_beside_what_comes_instead_stays() -> None:
+    file = later(all_of(changed(BASE, at(BASE, 20, b"x", 0)), ACCEPT), at(BASE, 20, b"x"))
+    added, removed = file.units
+    assert (added.state, removed.state) == ("accepted", "open")
+    file = after(file, {added.id: REOPEN, removed.id: ACCEPT})
+    assert "accepted" in states(file)
+    assert landed(file) == at(BASE, 20, b"")
+
+
 def test_a_state_does_not_change_an_id_and_undoing_gives_it_back() -> None:
     file = changed(BASE, at(at(at(BASE, 10, b"x"), 12, b"y"), 30, b"z"))
     ids = [unit.id for unit in file.units]

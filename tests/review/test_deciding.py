@@ -193,6 +193,18 @@ def test_an_edited_hunk_lands_as_edited_and_what_is_inside_is_thereby_rejected(t
     assert [unit.edited for unit in desk.units()] == [b"mine\nline 6\nours\n", None]
 
 
+def test_what_was_edited_out_is_accepted_again_when_that_is_taken_back(tmp_path: Path) -> None:
+    desk = a_desk(tmp_path, lines(30), lines(30, n5="line 5\nmore", n20="twenty"))
+    first, second = desk.units()
+    desk.decide(edit={first.id: ""}, accept=(second.id,))
+    offer = desk.offer()
+    desk.land(offer)
+    assert desk.base() == {b"app.py": ("100644", lines(30, n20="twenty"))}
+    assert [(unit.id, unit.state) for unit in desk.units()] == [(first.id, "rejected")]
+    desk.take_back(offer)
+    assert [(unit.state, unit.edited) for unit in desk.units()] == [("accepted", b""), ("accepted", None)]
+
+
 def test_an_edited_new_file_lands_as_edited(tmp_path: Path) -> None:
     ledger = begun(tmp_path, put(b"a"))
     ledger.commit(said(), [put(b"new", b"one\ntwo\n")])

@@ -25,7 +25,7 @@ TRIES = 16  # places at which a decided part is looked for within a larger chang
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
     """What was decided about one atom. `first`: of its first new line; to find it by. `turn`: which comes first of
-    several at one place."""
+    several at one place. `part`: it was a part of an atom already when it was decided."""
 
     start: int
     old: int
@@ -33,6 +33,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     first: bytes
     digest: bytes
     turn: int = 0
+    part: bool = False
 
     @property
     def end(self) -> int:
@@ -109,39 +110,35 @@ def _carry(
         while upto < len(marks) and marks[upto][0].start <= atom.end:
             inside.append(marks[upto])
             upto += 1
-        parts = list(_divided(atom, inside, base, tip)) if inside else [Piece(*atom)]
-        pieces += [Piece(*atom)] if _replaced(atom, parts) else parts
+        pieces += _divided(atom, inside, base, tip) if inside else [Piece(*atom)]
     return pieces
 
 
-def _replaced(atom: Atom, parts: Sequence[Piece]) -> bool:
-    """Lines that were to go are now to be replaced: that is another change."""
-    decided = [part for part in parts if part.decision is not None]
-    return (
-        len(parts) > 1
-        and len(decided) == 1
-        and decided[0].new_start == decided[0].new_end
-        and (decided[0].start, decided[0].end) == (atom.start, atom.end)
-    )
-
-
-def _divided(
-    atom: Atom, marks: Sequence[tuple[Mark, int]], base: Sequence[bytes], tip: Sequence[bytes]
-) -> Iterator[Piece]:
+def _divided(atom: Atom, marks: Sequence[tuple[Mark, int]], base: Sequence[bytes], tip: Sequence[bytes]) -> list[Piece]:
     at, new_at = atom.start, atom.new_start
     search = _Search(atom, tip)
+    parts: list[Piece] = []
+    found: list[Mark] = []
     for one, number in marks:
         if one.start < at or one.end > atom.end:
             continue
-        found = search.find(one, at, new_at, base)
-        if found is None:
+        place = search.find(one, at, new_at, base)
+        if place is None:
             continue
-        if one.start > at or found > new_at:
-            yield Piece(at, one.start, new_at, found)
-        at, new_at = one.end, found + one.new
-        yield Piece(one.start, at, found, new_at, number)
+        if one.start > at or place > new_at:
+            parts.append(Piece(at, one.start, new_at, place))
+        at, new_at = one.end, place + one.new
+        parts.append(Piece(one.start, at, place, new_at, number))
+        found.append(one)
     if at < atom.end or new_at < atom.new_end:
-        yield Piece(at, atom.end, new_at, atom.new_end)
+        parts.append(Piece(at, atom.end, new_at, atom.new_end))
+    return [Piece(*atom)] if len(found) == 1 and _replaced(atom, found[0]) else parts
+
+
+def _replaced(atom: Atom, only: Mark) -> bool:
+    """Lines that were to go are now to be replaced: that is another change."""
+    whole = (only.start, only.end) == (atom.start, atom.end)
+    return whole and not only.new and not only.part and atom.new_end > atom.new_start
 
 
 class _Search:
@@ -154,13 +151,9 @@ class _Search:
 
     def find(self, one: Mark, at: int, new_at: int, base: Sequence[bytes]) -> int | None:
         """Where they begin, in the tip; `at` and `new_at`: what comes before is taken."""
-        atom, old = self._atom, base[one.start : one.end]
-        if not one.new:
-            if one.digest != digest(old, ()):
-                return None
-            if one.end == atom.end:
-                return atom.new_end if one.start > at else new_at
-            return min(new_at + one.start - at, atom.new_end)
+        old = base[one.start : one.end]
+        if not one.new:  # as early as can be: what comes after it may be known by its lines
+            return new_at if one.digest == digest(old, ()) else None
         for place in self._candidates(one, at, new_at):
             if one.digest == digest(old, self._tip[place : place + one.new]):
                 return place

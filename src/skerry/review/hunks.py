@@ -71,6 +71,7 @@ class Changed:
         self.delta = delta
         self.base, self.tip = lines.split(sides.old), lines.split(sides.new)
         self.atoms = checked(sides.atoms, self.base, self.tip)
+        self._whole_atoms = set(self.atoms)
         self.whole_kinds, self.is_text = _shape(delta, large)
         self._key = key
         self._risk = {*risk.of_path(delta.path), *(risk.of_path(delta.old_path) if delta.old_path else ())}
@@ -146,10 +147,10 @@ class Changed:
         if wish.do == "split":
             state = before.state if before.edited is None else "open"
             parts = unit.pieces if len(unit.pieces) > 1 else ()
-            kept = [Decision(state=state, marks=(self._turned(piece),), reason=before.reason, split=True, at=at)
+            kept = [Decision(state=state, marks=(self.kept_mark(piece),), reason=before.reason, split=True, at=at)
                     for piece in parts]  # fmt: skip
             return kept or ([unit.decision] if unit.decision is not None else [])
-        marks = tuple(map(self._turned, unit.pieces))
+        marks = tuple(map(self.kept_mark, unit.pieces))
         if wish.do == "reopen":
             again = before.split and before.state != "open"
             return [Decision(state="open", marks=marks, split=True, at=at)] if again else []
@@ -186,7 +187,7 @@ class Changed:
                 piece = there.get((number, one.start, one.digest))
                 if piece is not None:
                     if (piece.start, one.digest, piece.new_start) not in spoken:
-                        marks.append(self._turned(piece))
+                        marks.append(msgspec.structs.replace(one, turn=self._turns[piece]))
                         awake = True
                 elif not asleep_go and not touched.touch(one.start, one.end):
                     marks.append(one)
@@ -202,8 +203,11 @@ class Changed:
             if piece in pieces:
                 yield self.atoms[number].start, self.atoms[number].end
 
-    def _turned(self, piece: Piece) -> Mark:
-        return msgspec.structs.replace(self.mark(piece), turn=self._turns[piece])
+    def kept_mark(self, piece: Piece) -> Mark:
+        """Its mark, as it is kept."""
+        return msgspec.structs.replace(
+            self.mark(piece), turn=self._turns[piece], part=piece[:4] not in self._whole_atoms
+        )
 
 
 class _Spans:

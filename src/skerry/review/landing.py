@@ -58,7 +58,7 @@ def land(changed: Changed) -> Landing:
 def _taken(changed: Changed, unit: Unit) -> Decision:
     decision = unit.decision or Decision(state="accepted")
     return Decision(
-        state="accepted", marks=tuple(map(changed.mark, unit.pieces)), whole=unit.whole, reason=decision.reason,
+        state="accepted", marks=tuple(map(changed.kept_mark, unit.pieces)), whole=unit.whole, reason=decision.reason,
         edited=decision.edited, split=decision.split, at=decision.at,
     )  # fmt: skip
 

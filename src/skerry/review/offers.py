@@ -123,6 +123,11 @@ def _at(now: dict[bytes, Entry], one: OfferedFile) -> Literal["old", "new", "oth
 
 
 def _after(decisions: Sequence[Decision], one: OfferedFile) -> list[Decision]:
+    return moved(_without(decisions, one), one.places)
+
+
+def _without(decisions: Sequence[Decision], one: OfferedFile) -> list[Decision]:
+    """What is not about what lands."""
     done = {(mark.start, mark.old, mark.digest) for taken in one.taken for mark in taken.marks}
     wholes = {taken.whole for taken in one.taken}
     left = []
@@ -134,7 +139,7 @@ def _after(decisions: Sequence[Decision], one: OfferedFile) -> list[Decision]:
         marks = tuple(mark for mark in decision.marks if (mark.start, mark.old, mark.digest) not in done)
         if marks and not one.whole and (decision.edited is None or len(marks) == len(decision.marks)):
             left.append(msgspec.structs.replace(decision, marks=marks))
-    return moved(left, one.places)
+    return left
 
 
 def _edits(ground: Ground, files: Sequence[OfferedFile]) -> dict[bytes, bytes]:
@@ -202,7 +207,7 @@ def taken_back(ground: Ground, offer: Offer, said: Facts) -> tuple[Ground, dict[
     decided = {}
     for one in offer.files:
         before = moved(ground.decisions(one.path), reverse(one.places)) if not one.whole else []
-        decided[one.path] = packed([*before, *one.taken])
+        decided[one.path] = packed([*_without(before, one), *one.taken])
     return _replaced(ground, base, decided), decided
 
 
