@@ -203,6 +203,16 @@ def test_watch_shows_a_change_under_its_command_and_keys_decide_it(box: Sandbox,
         assert raw_controls(bytes(wire.sent)) == b""
 
 
+def test_the_shell_completes_hunks_and_paths_that_can_be_typed(box: Sandbox, server: Server) -> None:
+    words = {"_SKERRY_COMPLETE": "bash_complete", "COMP_CWORD": "3"}
+    found = skerry(server=server.address, COMP_WORDS=f"skerry accept {NAME} ", **words).stdout.decode().splitlines()
+    assert "plain,app.py" in found
+    assert {f"plain,{hunk.id}" for hunk in box.review.changes().hunks} <= set(found)
+    assert all(line.isascii() and line.isprintable() for line in found)
+    only = skerry(server=server.address, COMP_WORDS=f"skerry why {NAME} a", **words).stdout
+    assert only.split() == []
+
+
 def test_watch_as_json_is_an_object_a_line(box: Sandbox, server: Server) -> None:
     (fork,) = box.fork()
     with Wire(server.address, "watch", "--json", NAME, fork.id) as wire:
@@ -223,10 +233,14 @@ def test_watch_as_json_is_an_object_a_line(box: Sandbox, server: Server) -> None
 
 def test_two_hundred_thousand_lines_stay_responsive_and_say_what_was_cut(box: Sandbox, server: Server) -> None:
     box.run("seq 200000 > long")
-    with Wire(server.address, "review", NAME, "long") as wire:
+    with Wire(server.address, "review", NAME, "long", PAGER="head -n 2") as wire:
         wire.shows("1/1 long")
         wire.press(b"\x1b[F")
         wire.shows("CUT: about ")
+        assert len(wire.sent) < 200_000
+        at = len(wire.sent)
+        wire.press(b"v")
+        wire.shows("new: a file", since=at)
         assert len(wire.sent) < 200_000
         wire.press(b"q")
         assert wire.ends() == 0

@@ -50,6 +50,7 @@ def test_a_letter_of_another_script_inside_a_word_is_pointed_out() -> None:
     assert [span.style.ink for span in row] == ["", "odd", ""]
     assert remarks("p\u0430ypal", added=True) == ["U+0430 cyrillic small letter a, inside a Latin word"]
     assert remarks("привет мир, naïve ελληνικά", added=True) == []
+    assert "another order" in remarks("x = 'שלום'", added=True)[0]
 
 
 def test_bytes_that_are_no_text_are_shown_as_bytes() -> None:

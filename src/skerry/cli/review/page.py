@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -87,7 +87,7 @@ def _content(going: Going, look: Look) -> tuple[list[Row], list[Row]]:
     meant = _as_edited(going, stop)
     key = (meant.hunk.id, meant.hunk.text, look)
     if going.drawn is None or going.drawn[0] != key:
-        going.drawn = (key, body_rows(meant, look))
+        going.drawn = (key, list(body_rows(meant, look)))
     return head, going.drawn[1]
 
 
@@ -147,21 +147,22 @@ def with_new_lines(hunk: Hunk, text: str) -> Hunk:
     return replace(hunk, text="\n".join(body) + "\n", raw=None, new_lines=len(context) + len(new))
 
 
-def body_rows(stop: Stop, look: Look) -> list[Row]:
+def body_rows(stop: Stop, look: Look) -> Iterator[Row]:
     """All that a decision is about."""
     hunk = stop.hunk
-    rows: list[Row] = []
-    if hunk.kind != "text":
-        rows += [row for fact in headings.file_facts(stop.file) for row in folded((plain(fact, "bold"),), look.cols)]
+    facts = headings.file_facts(stop.file) if hunk.kind != "text" else []
+    for fact in facts:
+        yield from folded((plain(fact, "bold"),), look.cols)
     parts = patch.of_hunk(hunk)
     for part in parts:
-        rows += part_rows(stop.file.path, part, look, head=hunk.kind in ("text", "renamed"))
+        yield from part_rows(stop.file.path, part, look, head=hunk.kind in ("text", "renamed"))
     if hunk.truncated:
         shown = sum(line.kind != "note" for part in parts for line in part.lines)
         total = max(hunk.old_lines, hunk.new_lines)
         more = f"{total - shown:,} more lines" if total > shown else "more lines"
-        rows += folded((plain(f"CUT: about {more} are not shown here; v shows all of it", "risk"),), look.cols)
-    return rows or [(plain("nothing to show of it", "dim"),)]
+        yield from folded((plain(f"CUT: about {more} are not shown here; v shows all of it", "risk"),), look.cols)
+    elif not facts and not parts:
+        yield (plain("nothing to show of it", "dim"),)
 
 
 def _file_list(going: Going, look: Look) -> list[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from skerry.cli.review.page import body_rows, draw
 from skerry.cli.review.rows import Look
 from skerry.cli.review.stage import Stage, encoding_of
 from skerry.cli.review.stops import Stop
-from skerry.cli.review.style import encoded, lines_of
+from skerry.cli.review.style import Row, encoded, lines_of
 from skerry.cli.review.wishes import Ask, Decide, Edit, Leave, Reload, Suspend, View, Whole, Wish
 from skerry.client._async.client import AsyncClient
 from skerry.client._async.sandbox import AsyncSandbox
@@ -153,16 +153,16 @@ class Reviewing:
         words = programs.pager()
         look = Look(self._stage.size[0], ink=self._stage.colours == 256)
         rows = body_rows(Stop(stop.file, hunk), look)
-        text = lines_of(rows, self._stage.colours)
-        await self._steps.put(lambda: self._paged(text, words))
+        await self._steps.put(lambda: self._paged(rows, words))
 
-    def _paged(self, text: str, words: list[str] | None) -> None:
+    def _paged(self, rows: Iterable[Row], words: list[str] | None) -> None:
         if words is None:
             self._going.message = "there is no pager: name one in the variable PAGER"
             return
         with self._listening.away(), self._stage.away(), contextlib.suppress(SkerryError):
             # `less` would leave at once where all fits, and nothing of it would be seen
-            programs.page([encoded(text, encoding_of())], [*words, "-+F"] if words[0].endswith("less") else words)
+            words = [*words, "-+F"] if words[0].endswith("less") else words
+            programs.page((encoded(lines_of([row], self._stage.colours), encoding_of()) for row in rows), words)
 
 
 def _bounded(hunk: Hunk) -> Hunk:

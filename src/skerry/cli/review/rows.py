@@ -27,10 +27,12 @@ class Look:
     ink: bool = True
 
 
-def part_rows(path: str, part: Part, look: Look, *, head: bool = True) -> list[Row]:
+def part_rows(path: str, part: Part, look: Look, *, head: bool = True) -> Iterator[Row]:
     """A hunk: its place, in words what can't be seen in its lines, and these."""
-    found = [head_row(part, look)] if head else []
-    return [*found, *remark_rows(part.lines, look), *line_rows(path, part.lines, look)]
+    if head:
+        yield head_row(part, look)
+    yield from remark_rows(part.lines, look)
+    yield from line_rows(path, part.lines, look)
 
 
 def head_row(part: Part, look: Look) -> Row:

@@ -29,7 +29,6 @@ class Span(NamedTuple):
 
 
 Row = tuple[Span, ...]
-PLAIN = Style()
 
 _FEW: dict[str, str] = {
     "added": "32", "removed": "31", "file": "1", "hunk": "36", "command": "1;36", "number": "2", "risk": "1;33",

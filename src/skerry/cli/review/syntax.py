@@ -58,7 +58,7 @@ def inks(path: str, lines: Sequence[str]) -> list[Inks]:
     try:
         with within(SECONDS):
             return _inked(lexer, lines)
-    except _TooLong:
+    except Exception:  # of _TooLong, or of somebody else's code on somebody's text: then it has no colours
         return nothing
 
 

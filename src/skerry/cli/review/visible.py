@@ -165,6 +165,8 @@ def remarks(text: str, *, added: bool) -> list[str]:
     for start, stop in _strange(text):
         char = text[start:stop]
         said[f"U+{ord(char):04X} {unicodedata.name(char, '').lower()}, inside a Latin word"] = None
+    if not text.isascii() and any(unicodedata.bidirectional(char) in ("R", "AL") for char in text):
+        said["letters that are written from right to left: your terminal may show it in another order"] = None
     if added and text.rstrip("\r")[-1:] in (" ", "\t"):
         said["spaces at its end"] = None
     return list(said)
