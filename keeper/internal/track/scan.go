@@ -47,14 +47,21 @@ func (t *Tracker) Scan(since int64, out Sink) error {
 	if err = out.Head(head); err != nil {
 		return err
 	}
-	w := &walk{t: t, root: root, out: out}
-	switch {
-	case root < 0: // all is gone
+	if root < 0 { // all is gone
 		return nil
-	case head.Full:
-		return w.all()
 	}
-	return w.marks()
+	w := &walk{t: t, root: root, out: out}
+	if head.Full {
+		err = w.all()
+	} else {
+		err = w.marks()
+	}
+	if err == ErrTooMany {
+		t.mu.Lock()
+		t.blinded()
+		t.mu.Unlock()
+	}
+	return err
 }
 
 // enter waits until nobody else scans.
@@ -80,7 +87,7 @@ func (t *Tracker) start(since int64, root int, id inode, err error) (Head, error
 	}
 	switch {
 	case err == syscall.ENOENT, err == syscall.ENOTDIR, err == syscall.ELOOP, err == ErrVirtual:
-		t.lose()
+		t.blinded()
 		return Head{t.seq, true, true}, nil
 	case err != nil:
 		return Head{}, err

@@ -122,6 +122,12 @@ func (t *Tracker) lose() {
 	t.stir()
 }
 
+// blinded is for when there is nothing that can be watched: somebody has to look again, and not all the time.
+func (t *Tracker) blinded() {
+	t.lose()
+	t.blind = true
+}
+
 func (t *Tracker) giveUp() {
 	if t.eye != nil {
 		t.eye.close()

@@ -147,8 +147,7 @@ func (w *walk) open(n *node, path string) (int, *node, error) {
 	}
 	placed, err := t.eye.place(n, fd)
 	if err != nil { // no watch is left: it goes on without
-		t.lose()
-		t.blind = true
+		t.blinded()
 		return fd, n, nil
 	}
 	return fd, placed, nil
