@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
@@ -27,7 +27,9 @@ from skerry.types import Hunk, SandboxInfo
 if TYPE_CHECKING:
     from skerry.client._async.review import AsyncReview
 
-HELD_MOST = 1 << 20  # letters of one hunk that are kept
+LINES_MOST = 5000  # of one hunk that are kept
+LETTERS_MOST = 1 << 20
+T = TypeVar("T", str, bytes)
 Step = Callable[[], Wish | None]
 
 
@@ -166,10 +168,16 @@ class Reviewing:
 
 
 def _bounded(hunk: Hunk) -> Hunk:
-    if len(hunk.text) <= HELD_MOST:
-        return hunk
-    raw = hunk.raw[: hunk.raw.rfind(b"\n", 0, HELD_MOST) + 1] if hunk.raw is not None else None
-    return replace(hunk, text=hunk.text[: hunk.text.rfind("\n", 0, HELD_MOST) + 1], raw=raw, truncated=True)
+    """As much of it as a screen can be scrolled through; `v` shows the rest."""
+    text = _some(hunk.text, "\n")
+    raw = None if hunk.raw is None else _some(hunk.raw, b"\n")
+    return replace(hunk, text=text, raw=raw, truncated=hunk.truncated or len(text) < len(hunk.text))
+
+
+def _some(text: T, end: T) -> T:
+    """Its first lines, each whole."""
+    lines = text[:LETTERS_MOST].split(end, LINES_MOST)
+    return end.join(lines[:-1]) + end if len(lines) > LINES_MOST else text[:LETTERS_MOST]
 
 
 def review(server: str | None, sandbox: SandboxInfo, paths: tuple[str, ...]) -> tuple[int, Going]:
