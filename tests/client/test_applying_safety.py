@@ -10,6 +10,8 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -67,10 +69,10 @@ def killed_at(number: int, work: Callable[[Callable[[str], None]], object]) -> N
     """In a child, which is killed before its step of that number."""
     pid = os.fork()
     if pid == 0:
-        count = iter(range(number + 1))
+        numbers = iter(range(number + 1))
 
         def step(_: str) -> None:
-            if next(count) == number:
+            if next(numbers) == number:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         try:
@@ -112,10 +114,10 @@ def test_an_interrupt_at_any_step_is_all_or_nothing(tmp_path: Path) -> None:
     steps = steps_of(lambda step: apply(lay(tmp_path / "count", BASE), BASE, NEW, step=step))
     for number, name in enumerate(steps):
         root = lay(tmp_path / str(number), BASE)
-        count = iter(range(len(steps)))
+        numbers = iter(range(len(steps)))
 
-        def step(_: str, count: Iterator[int] = count, number: int = number) -> None:
-            if next(count) == number:
+        def step(_: str, numbers: Iterator[int] = numbers, number: int = number) -> None:
+            if next(numbers) == number:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
@@ -224,6 +226,31 @@ def test_a_name_that_is_taken_in_that_very_moment_stays_whose_it_is(how: str, ro
     assert os.path.lexists(root / "made/new")
 
 
+def test_a_file_that_is_written_to_all_the_while_is_merged_whole_or_told(root: Path) -> None:
+    base = b"0000000\n" + LINES
+    lay(root, {"f": base})
+    stop = threading.Event()
+
+    def write() -> None:
+        for number in count(1):
+            if stop.is_set():
+                return
+            with (root / "f").open("r+b") as file:
+                file.write(b"%07d" % number)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(40):
+            with suppress(Conflict):
+                apply(root, {"f": base}, {"f": base + b"new\n"})
+    finally:
+        stop.set()
+        thread.join()
+    assert (root / "f").read_bytes()[7:] in (base[7:], base[7:] + b"new\n")
+    assert leftovers(root) == []
+
+
 def test_a_directory_that_turns_into_a_link_meanwhile_is_never_written_through(tmp_path: Path, root: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -269,10 +296,10 @@ def test_a_link_put_in_place_of_a_directory_at_any_step_is_never_written_through
     outside = lay(tmp_path / "outside", {"f": b"1\n", "gone": b"2\n"})
     for number in range(steps.index("sync")):
         root = lay(tmp_path / str(number), base)
-        count = iter(range(len(steps) + 1))
+        numbers = iter(range(len(steps) + 1))
 
-        def step(_: str, root: Path = root, count: Iterator[int] = count, number: int = number) -> None:
-            if next(count) == number:
+        def step(_: str, root: Path = root, numbers: Iterator[int] = numbers, number: int = number) -> None:
+            if next(numbers) == number:
                 os.rename(root / "d", root / "moved")
                 os.symlink(outside, root / "d")
 

@@ -11,7 +11,7 @@ RISKY = """.gitignore .gitattributes .GitModules sub/.gitattributes .git/config 
 a/b/.vscode/tasks.json .devcontainer/devcontainer.json .claude/settings.json CLAUDE.md docs/claude.MD AGENTS.md
 .cursor/rules/x .mcp.json skerry.toml .envrc package.json sub/package.json setup.py pyproject.toml Makefile makefile
 GNUmakefile rules.mk build.rs app/build.gradle build.gradle.kts .npmrc pip.conf conftest.py tests/conftest.py
-.cargo/config.toml Dockerfile Dockerfile.dev CMakeLists.txt requirements-dev.txt x.code-workspace .env.local
+.cargo/config.toml Dockerfile Dockerfile.dev CMakeLists.txt requirements-dev.txt x.code-workspace .env.local x/HEAD
 .vscode./settings.json .VSCODE/x .cl\u200baude/x .git:stream eslint.config.js .bashrc install.PS1""".split()  # noqa: SIM905
 PLAIN = """app.py README.md docs/git.md src/hooks/useLogin.ts src/github/client.py index.html data/package.jsonl
 src/makefile.py legit/x.py tests/test_x.py src/build/x.py environment.py claude.py lib/agents.py""".split()  # noqa: SIM905

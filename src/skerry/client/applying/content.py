@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from skerry.errors import SandboxUnavailable
+from skerry.errors import Conflict, SandboxUnavailable
 from skerry.types.review import OBJECT_ID
 
 PIECE: Final = 1 << 20
@@ -71,6 +71,15 @@ class Contents:
         with self.arriving(oid, size) as coming:
             for piece in pieces:
                 coming.write(piece)
+
+    def keep_own(self, oid: str, size: int, pieces: Iterable[bytes]) -> None:
+        """One of the user's own, as it was looked at; Conflict if it is another one by now."""
+        try:
+            self.keep(oid, size, pieces)
+        except SandboxUnavailable as error:
+            raise Conflict(
+                "a file was written to while it was read; nothing was changed", hint="apply again"
+            ) from error
 
     def arriving(self, oid: str | None, size: int, sha256: str | None = None) -> Arriving:
         """One that comes piece by piece. It must be of that size and have that name, or that sha256."""

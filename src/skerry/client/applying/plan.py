@@ -240,7 +240,7 @@ class Planner:
             return "it was changed here too"
         if new.kind == base.kind == "file" and (new.oid == base.oid or mine.oid == new.oid) and mine.kind == "file":
             oid, size, how = mine.oid, mine.size, "written" if unchanged else "merged"
-            contents.keep(mine.oid, mine.size, self._tree.pieces(wish.source or wish.path))
+            contents.keep_own(mine.oid, mine.size, self._tree.pieces(wish.source or wish.path))
         elif not unchanged:
             if not mine.kind == base.kind == new.kind == "file":
                 return "it was changed here too"
@@ -260,7 +260,7 @@ class Planner:
     def _merged(self, wish: Wish, base: Side, new: Side, mine: Seen, contents: Contents) -> bytes | str | None:
         if base.sha256 or max(mine.size, contents.size(base.oid), contents.size(new.oid)) > MERGE_MOST:
             return "it was changed here too, and is too large to merge"
-        contents.keep(mine.oid, mine.size, self._tree.pieces(wish.source or wish.path))
+        contents.keep_own(mine.oid, mine.size, self._tree.pieces(wish.source or wish.path))
         ours, old, theirs = contents.read(mine.oid), contents.read(base.oid), contents.read(new.oid)
         if is_binary(ours) or is_binary(old) or is_binary(theirs):
             return "it was changed here too, and is binary"

@@ -17,7 +17,7 @@ from skerry.client.applying.plan import Plan, Planner, Trouble, Wish, impossible
 from skerry.client.applying.record import Journal, Record
 from skerry.client.applying.tree import Tree
 from skerry.client.applying.wishes import backwards
-from skerry.client.applying.writing import Landing, Step, perform, quietly, recover
+from skerry.client.applying.writing import Landing, Step, in_words, perform, quietly, recover
 from skerry.errors import Conflict
 from skerry.types.review import Accepted, Applied, AppliedFile
 from skerry.types.values import told_path
@@ -94,7 +94,10 @@ class Work:
             return Plan()
         if self._planner is None:
             raise Conflict("nothing was looked at yet")
-        plan = self._planner.plan(self.contents)
+        try:
+            plan = self._planner.plan(self.contents)
+        except OSError as error:  # a directory that is moved in this very moment
+            raise in_words(error) from error
         plan.check(what)
         return plan
 

@@ -87,7 +87,7 @@ def _stage_all(journal: Journal, tree: Tree, record: Record, step: Step) -> Reco
     for change in record.changes:
         step(f"keep {change.path!r}")
         if change.before is not None and not contents.has(change.before.oid):
-            contents.keep(change.before.oid, change.before.size, tree.pieces(change.path))
+            contents.keep_own(change.before.oid, change.before.size, tree.pieces(change.path))
     staged = []
     for change in record.changes:
         step(f"stage {change.path!r}")
@@ -110,12 +110,16 @@ def in_words(error: OSError) -> Conflict:
 
 
 def close(journal: Journal, tree: Tree, record: Record, step: Step = quietly) -> Record:
-    """What was replaced goes, now that it is not needed beside its place any more."""
+    """What was replaced goes, now that it is not needed beside its place any more. What can't be reached, for its
+    directory was moved away, is left to the next call."""
+    reached = True
     for change in record.changes:
         step(f"clear {change.path!r}")
-        _settle(tree, change)
-        with suppress(OSError):
+        try:
+            _settle(tree, change)
             tree.remove(change.aside)
+        except OSError:
+            reached = False
     contents = journal.contents(record.id)
     kept = {change.before.oid for change in record.changes if change.before is not None}
     kept |= {c.after.oid for c in record.changes if c.after is not None and c.after.size <= MERGE_MOST}
@@ -123,7 +127,8 @@ def close(journal: Journal, tree: Tree, record: Record, step: Step = quietly) ->
         if path.name not in kept:
             path.unlink()
     step("close")
-    return journal.save(replace(record, state="closed"))
+    closed = reached or time.time() - record.at > _WAITS
+    return journal.save(replace(record, state="closed" if closed else "done"))
 
 
 def _write(tree: Tree, record: Record, step: Step) -> None:
