@@ -196,7 +196,7 @@ def test_statistics_look_like_gits() -> None:
         change("new", kind="added", added=100, removed=0, risk=("x",)),
     ]
     assert texts(stat_rows(files, LOOK)) == [
-        " app.py |    3 +",
+        " app.py |    3 +-",
         " a.bin  | binary 1 → 2,000 bytes",
         " new    |  100 ++++++++++++++++++++++++++++++++++++++++ (new)  FLAGGED",
         " 3 files changed, +102 −1",

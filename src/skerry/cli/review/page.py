@@ -189,8 +189,11 @@ def _end(going: Going, look: Look) -> list[Row]:
     else:
         words = ["Everything is decided: " + ", ".join(counts) + ".", ""]
         if going.count("accepted"):
-            words += ["Your files are as they were. To bring in what was accepted:", f"  skerry apply {going.name}"]
-    rows: list[Row] = [(), *((plain(f"  {name_shown(line)}" if line.strip() else ""),) for line in words)]
+            words += [
+                "Your files are as they were. To bring in what was accepted:",
+                f"  skerry apply {name_shown(going.name)}",
+            ]
+    rows: list[Row] = [(), *((plain(f"  {line}" if line else ""),) for line in words)]
     return [*rows, *(left_out_rows(going, look))]
 
 

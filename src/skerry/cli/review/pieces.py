@@ -103,8 +103,10 @@ def _bar(file: FileChange, most: int, room: int) -> tuple[Span, ...]:
         word = "large" if file.large else "binary"
         return (plain(f"{word} {file.old_size or 0:,} → {file.new_size or 0:,} bytes", "dim"),)
     total = _changed(file)
-    cells = total if most <= room else max(1, total * room // most) if total else 0
-    plus = round(cells * (file.added or 0) / total) if total else 0
+    added, removed = file.added or 0, file.removed or 0
+    least = bool(added) + bool(removed)
+    cells = total if most <= room else max(least, total * room // most)
+    plus = max(bool(added), min(round(cells * added / total), cells - bool(removed))) if total else 0
     words = {"added": " (new)", "deleted": " (gone)"}.get(file.kind, "")
     if not words and file.old_mode != file.new_mode and file.new_mode is not None:
         words = f" (mode {file.new_mode})"
