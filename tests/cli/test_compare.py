@@ -11,13 +11,17 @@ from cli.calling import skerry
 from serving import Server
 
 from skerry import Sandbox
-from skerry.errors import InvalidRequest, NotFound
+from skerry.errors import Conflict, InvalidRequest, NotFound
 
 
 @pytest.fixture(scope="module")
-def attempts(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Sandbox]]:
+def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("task")
+
+
+@pytest.fixture(scope="module")
+def attempts(server: Server, top: Path) -> Iterator[list[Sandbox]]:
     """One that did nothing, one that solved it, one that failed."""
-    top = tmp_path_factory.mktemp("task")
     (top / "add.py").write_text("def add(a, b):\n    return 0\n")
     (top / "check.py").write_text("from add import add\nassert add(1, 2) == 3, 'it can not add'\n")
     with Sandbox(repo=top, server=server.address) as first:
@@ -67,3 +71,19 @@ def test_what_can_not_be_compared_is_said(server: Server, attempts: list[Sandbox
         attempts[0].review.compare("nobody")
     with Sandbox(server=server.address) as plain, pytest.raises(NotFound, match="has no review"):
         attempts[0].review.compare(plain)
+
+
+def test_hunks_of_several_attempts_land_together(attempts: list[Sandbox], top: Path) -> None:
+    _, good, bad = attempts
+    (note,) = (hunk for hunk in good.review.changes().hunks if hunk.path == "note.txt")
+    good.review.accept(note)
+    bad.review.accept(*bad.review.changes().hunks)
+    assert [file.path for file in good.review.apply(top).files] == ["note.txt"]
+    assert [file.path for file in bad.review.apply(top).files] == ["add.py"]
+    assert (top / "add.py").read_text() == "def add(a, b):\n    return a - b\n"
+    good.review.accept(*good.review.changes(state="open").hunks)
+    with pytest.raises(Conflict, match=r"add\.py"):  # two answers to one line: a person has to choose
+        good.review.apply(top)
+    bad.review.undo(top)
+    assert [file.path for file in good.review.apply(top).files] == ["add.py"]
+    assert (top / "add.py").read_text() == "def add(a, b):\n    return a + b\n"
