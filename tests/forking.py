@@ -65,7 +65,9 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            if not select.select([self._reply], [], [], timeout)[0]:
+            waiting = select.poll()  # the descriptor may be any number
+            waiting.register(self._reply, select.POLLIN)
+            if not waiting.poll(None if timeout is None else timeout * 1000):
                 raise subprocess.TimeoutExpired(["skerry"], timeout or 0)
             (status,) = _NUMBER.unpack(self._reply.recv(_NUMBER.size))
             self.returncode = os.waitstatus_to_exitcode(status)
