@@ -7,7 +7,9 @@ from cli.review.shown import HOSTILE, change, entry, hunk, is_harmless, review, 
 from msgspec.structs import replace
 
 from skerry.cli.review.going import Going
-from skerry.cli.review.page import KEYS, Page, draw, with_new_lines
+from skerry.cli.review.page import KEYS, Page, body_rows, draw, with_new_lines
+from skerry.cli.review.rows import Look
+from skerry.cli.review.stops import Stop
 from skerry.cli.review.style import paint, text_of
 from skerry.cli.review.visible import width_of
 from skerry.cli.review.wishes import Ask, Decide, Edit, Leave, Reload, Suspend, View, Wish
@@ -147,10 +149,10 @@ def test_a_whole_file_is_what_is_open_in_it_and_nothing_flagged() -> None:
     assert carry_out(machine, press(machine, "y")).accept == (ONE.id, TWO.id)
     press(machine, "j")
     assert len(carry_out(machine, press(machine, "f", "y")).accept) == 1
-    assert "1 accepted; 1 flagged, each by itself" in look(machine)
+    assert "1 accepted; 1 flagged or cut, each by itself" in look(machine)
     machine.go(3)
     assert press(machine, "f", "y") is None
-    assert "flagged: each by itself" in look(machine)
+    assert "flagged or cut: each by itself" in look(machine)
     assert carry_out(machine, press(machine, "f", "n")).reject == (RISKY.id,)
     assert carry_out(machine, press(machine, "u")) == DecideRequest(reopen=(RISKY.id,))
     assert press(machine, "f", "escape") is None
@@ -286,6 +288,19 @@ def test_what_was_cut_is_said_and_can_be_seen_whole() -> None:
     assert "CUT: about 199,950 more lines are not shown here; v shows all of it" in look(machine)
     assert press(machine, "v") == View(cut)
     assert press(machine, "e") is None
+
+
+def test_what_is_not_shown_whole_is_accepted_only_on_purpose() -> None:
+    cut = replace(hunk("+a\n" * 50), truncated=True, new_lines=200_000)
+    long = hunk("+x = 1" + " " * 3000 + "; import os\n")
+    for one in (cut, long):
+        machine = Going(review(change("app.py", one)), "x")
+        assert press(machine, "y") is None
+        assert "not all of it is shown: v shows it, Y accepts it" in look(machine)
+        assert press(machine, "f", "y") is None
+        assert carry_out(machine, press(machine, "Y")).accept == (one.id,)
+    rows = texts(body_rows(Stop(change("app.py", long), long), Look(80, letters=1 << 20)))
+    assert rows[-1].endswith("ort os")
 
 
 def test_what_changed_meanwhile_is_looked_at_again() -> None:

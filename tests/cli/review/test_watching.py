@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cli.review.shown import HOSTILE, change, entry, hunk, is_harmless, review, texts
+from msgspec.structs import replace
 
 from skerry.cli.review.origin import why_rows
 from skerry.cli.review.patch import lines_of
@@ -146,16 +147,52 @@ def test_a_hunk_with_more_in_it_than_was_shown_is_not_accepted() -> None:
     machine.take(event(), LOOK, 0.0)
     shown = judged(machine).shown
     more = hunk(" a\n-foo(x)\n+bar(x)\n b\n+import os; os.system('x')\n")
-    twice = hunk("-old(x)\n+bar(x)\n")
-    elsewhere = hunk("-foo(x)\n+bar(x)\n", path="b.py")
-    cut = hunk("-foo(x)\n+bar(x)\n", truncated=True)
-    flagged = hunk("-foo(x)\n+bar(x)\n", risk=("CI",))
+    twice = hunk(" a\n-old(x)\n+bar(x)\n")
+    elsewhere = hunk(" a\n-foo(x)\n+bar(x)\n", path="b.py")
+    cut = hunk(" a\n-foo(x)\n+bar(x)\n", truncated=True)
+    flagged = hunk(" a\n-foo(x)\n+bar(x)\n", risk=("CI",))
     found = review(change("app.py", more, twice, cut, flagged), change("b.py", elsewhere))
     meant, left = sorted_out(shown, found, "accept")
     assert meant == []
     assert left == ["1 flagged, each by itself in skerry review", "3 changed in more than was shown: skerry review"]
     assert sorted_out(shown, found, "reject")[0] == [flagged]
     assert sorted_out(shown, review(change("app.py", hunk("", kind="mode"))), "accept")[0] == []
+
+
+def test_the_same_lines_at_another_place_are_not_what_was_shown() -> None:
+    machine = watching()
+    machine.take(event(), LOOK, 0.0)
+    shown = judged(machine).shown
+    elsewhere = hunk(" def is_allowed(x):\n-foo(x)\n+bar(x)\n", old_start=40, new_start=40)
+    meant, left = sorted_out(shown, review(change("app.py", HUNK, elsewhere)), "accept")
+    assert meant == [HUNK]
+    assert left == ["1 changed in more than was shown: skerry review"]
+    later = replace(review(change("app.py", HUNK)), tip="2" * 40)
+    assert sorted_out(shown, later, "accept") == ([], ["something changed since: look, then press it again"])
+
+
+def test_the_place_of_lines_that_only_go_or_come_is_told_alike_by_a_patch_and_a_hunk() -> None:
+    heads = "diff --git a/app.py b/app.py\n--- a/app.py\n+++ b/app.py\n"
+    for head, numbers, lines in (
+        ("@@ -3 +2,0 @@", (3, 1, 2, 0), "-c\n"),
+        ("@@ -2,0 +3 @@", (2, 0, 3, 1), "+c\n"),
+        ("@@ -1,3 +1,3 @@", (1, 3, 1, 3), "-a\n+A\n b\n-c\n+C\n"),
+    ):
+        machine = watching()
+        machine.take(event(f"{heads}{head}\n{lines}"), LOOK, 0.0)
+        same = hunk(lines, **dict(zip(("old_start", "old_lines", "new_start", "new_lines"), numbers, strict=True)))
+        wide = hunk(f" b\n{lines}", new_start=2) if head != "@@ -1,3 +1,3 @@" else same
+        found = review(change("app.py", same, wide))
+        assert sorted_out(judged(machine).shown, found, "accept")[0] == [same, wide]
+
+
+def test_a_line_whose_end_was_not_shown_is_not_accepted() -> None:
+    machine = watching()
+    long = "x = 1" + " " * 3000 + "; import os"
+    rows = texts(machine.take(event(PATCH.replace("bar(x)", long)), LOOK, 0.0))
+    assert "more letters" in "\n".join(rows)
+    assert machine.press("a", 10.0) == (None, [])
+    assert "not all of it was shown" in machine.message
 
 
 def test_a_lost_end_of_a_file_is_another_change() -> None:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from skerry.cli.review.stops import Stop, Typing, back_to, kept, searched, stops_of
+from skerry.cli.review.stops import Stop, Typing, back_to, is_cut, kept, searched, stops_of
 from skerry.cli.review.style import Row
 from skerry.cli.review.visible import name_shown
 from skerry.cli.review.wishes import Ask, Decide, Edit, Leave, Reload, Suspend, View, Whole, Wish
@@ -135,6 +135,9 @@ class Going:
         if hunk.risk and not sure:
             self.message = "flagged: Y, the capital letter, accepts it"
             return None
+        if is_cut(hunk) and not sure:
+            self.message = "not all of it is shown: v shows it, Y accepts it"
+            return None
         request = DecideRequest(accept=(hunk.id,), tip=self.review.tip)
         return self._send(Decide(request, "accepted", back_to(hunk)))
 
@@ -160,20 +163,20 @@ class Going:
         return None
 
     def _file(self, key: str) -> Wish | None:
-        """The whole file: only what is open, and nothing that is flagged."""
+        """The whole file: only what is open, and nothing that is flagged or cut."""
         if key not in ("y", "n"):
             self.mode = "hunk"
             return None
         self.mode = "hunk"
         file = self.stops[self.at].file
         meant = [stop.hunk for stop in self.stops if stop.file is file and stop.hunk.state == "open"]
-        taken = tuple(hunk.id for hunk in meant if key == "n" or not hunk.risk)
+        taken = tuple(hunk.id for hunk in meant if key == "n" or not (hunk.risk or is_cut(hunk)))
         if not taken:
-            self.message = "nothing of it is open" if not meant else "flagged: each by itself, with Y"
+            self.message = "nothing of it is open" if not meant else "flagged or cut: each by itself, with Y"
             return None
         flagged = len(meant) - len(taken)
         said = f"{len(taken)} {'accepted' if key == 'y' else 'rejected'}"
-        said += f"; {flagged} flagged, each by itself" if flagged else ""
+        said += f"; {flagged} flagged or cut, each by itself" if flagged else ""
         accept, reject = (taken, ()) if key == "y" else ((), taken)
         request = DecideRequest(accept=accept, reject=reject, tip=self.review.tip)
         return self._send(Decide(request, said, DecideRequest(reopen=taken)))

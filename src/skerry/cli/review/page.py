@@ -19,7 +19,7 @@ from skerry.types import Hunk
 KEYS = "y accept  n reject  e edit  s split  f file  j skip  u undo  ? help  q quit"
 END_KEYS = "u undo  J K look through  g files  R look for more  ? help  q quit"
 HELP = """\
-y        accept (Y, if it is flagged with a risk)
+y        accept (Y, if it is flagged with a risk, or cut)
 n        reject; a reason is asked for, which the agent can read
 e        edit its new lines in $EDITOR, look at it, then accept
 s        split it into its smallest parts

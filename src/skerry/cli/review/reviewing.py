@@ -153,7 +153,7 @@ class Reviewing:
             if hunk.truncated:
                 hunk = await self._review.hunk(hunk.id)
         words = programs.pager()
-        look = Look(self._stage.size[0], ink=self._stage.colours == 256)
+        look = Look(self._stage.size[0], ink=self._stage.colours == 256, letters=1 << 20)
         rows = body_rows(Stop(stop.file, hunk), look)
         await self._steps.put(lambda: self._paged(rows, words))
 

@@ -3,7 +3,7 @@ behind the edge of a screen is as much part of a change as what is on it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from skerry.cli.review import syntax
@@ -21,10 +21,11 @@ _GROUNDS: dict[str, Ground] = {"context": "", "removed": "removed", "added": "ad
 
 @dataclass(frozen=True)
 class Look:
-    """How things are shown here. `ink`: with the colours of programs, which takes a lexer."""
+    """How things are shown here. `ink`: with the colours of programs, which takes a lexer. `letters`: of one line."""
 
     cols: int = 80
     ink: bool = True
+    letters: int = MOST_LETTERS
 
 
 def part_rows(path: str, part: Part, look: Look, *, head: bool = True) -> Iterator[Row]:
@@ -50,7 +51,7 @@ def line_rows(path: str, lines: Sequence[Line], look: Look) -> Iterator[Row]:
     inks = _inks(path, lines) if look.ink else {}
     digits = max(3, len(str(max((max(line.old or 0, line.new or 0) for line in lines), default=0))))
     for at, line in enumerate(lines):
-        text, missing = line.text[:MOST_LETTERS], len(line.text) - MOST_LETTERS
+        text, missing = line.text[: look.letters], len(line.text) - look.letters
         text = text.lstrip(" ") if line.kind == "note" else text
         style = Style(_GROUNDS[line.kind])
         shown = spans(
@@ -59,6 +60,11 @@ def line_rows(path: str, lines: Sequence[Line], look: Look) -> Iterator[Row]:
         if missing > 0:
             shown = (*shown, plain(f"… {missing:,} more letters", "risk"))
         yield from _wrapped(_gutter(line, digits, look), style, shown, look.cols)
+
+
+def is_too_long(lines: Iterable[str]) -> bool:
+    """Is some of them shown without its end?"""
+    return any(len(line) > MOST_LETTERS for line in lines)
 
 
 def _inks(path: str, lines: Sequence[Line]) -> dict[int, syntax.Inks]:
@@ -135,7 +141,7 @@ def remark_rows(lines: Sequence[Line], look: Look) -> list[Row]:
     for line in lines:
         if line.kind == "note":
             continue
-        for said in remarks(line.text[:MOST_LETTERS], added=line.kind == "added"):
+        for said in remarks(line.text[: look.letters], added=line.kind == "added"):
             where = f"-{line.old}" if line.kind == "removed" else f"{'+' if line.kind == 'added' else ''}{line.new}"
             found.setdefault(said, []).append(where)
     rows: list[Row] = []

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from skerry.cli.review.rows import is_too_long
 from skerry.types import DecideRequest, FileChange, Hunk, Review
 
 
@@ -46,6 +47,11 @@ def kept(old: Hunk, new: Hunk | None) -> Hunk:
         return old
     shown = old if len(old.text) > len(new.text) else new
     return replace(new, text=shown.text, raw=shown.raw, truncated=shown.truncated)
+
+
+def is_cut(hunk: Hunk) -> bool:
+    """Is there more of it than the screen shows, however far one goes down?"""
+    return hunk.truncated or is_too_long(hunk.text.split("\n"))
 
 
 def back_to(hunk: Hunk) -> DecideRequest:

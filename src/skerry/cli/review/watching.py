@@ -1,7 +1,7 @@
 """Watching as a machine: events and keys in, rows and wishes out. No I/O.
 
 `a` and `r` are about what was shown last. A hunk is part of that only if every change in it was on the screen just as
-it is; and a key that follows too closely on something new was meant for what was there before."""
+it is, and where it is; and a key that follows too closely on something new was meant for what was there before."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from skerry.cli.review import headings, patch
-from skerry.cli.review.patch import Line, Piece
+from skerry.cli.review.patch import Part, Piece
 from skerry.cli.review.pieces import piece_rows
-from skerry.cli.review.rows import Look, cut, folded
+from skerry.cli.review.rows import Look, cut, folded, is_too_long
 from skerry.cli.review.stops import Typing
 from skerry.cli.review.style import Row, plain
 from skerry.cli.review.visible import name_shown, width_of
@@ -25,14 +25,16 @@ SETTLE_S = 0.7
 HELP = ["a  accept what was just shown", "r  reject it; a reason is asked for, which the agent can read",
         "u  undo that", "q  leave; Ctrl-C too"]  # fmt: skip
 
-Run = tuple[str, tuple[str, ...], tuple[str, ...]]  # a path, the lines that go, the lines that come
+Run = tuple[str, int, tuple[str, ...], tuple[str, ...]]
+"""A path, how many lines of the file as it is now stand before, the lines that go, the lines that come."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What an event put on the screen. `whole`: nothing of it was cut."""
+    """What an event put on the screen. `tip`: as of which commit. `whole`: nothing of it was cut."""
 
     sandbox: str
+    tip: str
     label: str
     paths: tuple[str, ...]
     runs: frozenset[Run]
@@ -108,7 +110,9 @@ class Watching:
         left = MOST_OF_AN_EVENT
         for piece in found[:MOST_FILES]:
             size = sum(len(part.lines) for part in piece.parts)
-            whole &= size <= min(MOST_OF_A_FILE, left)
+            whole &= size <= min(MOST_OF_A_FILE, left) and not is_too_long(
+                line.text for part in piece.parts for line in part.lines
+            )
             rows += piece_rows(piece, look, prefix=prefix, most=max(0, min(MOST_OF_A_FILE, left)))
             left -= min(size, MOST_OF_A_FILE)
         if not whole:
@@ -118,7 +122,7 @@ class Watching:
         if entry.kind in ("command", "background", "api") and files:
             label = headings.path_of(files[0]) if len(files) == 1 else f"{len(files)} files"
             paths = tuple(map(headings.exact_path, files))
-            self.before, self.last = self.last, Shown(event.sandbox, label, paths, runs, whole, now)
+            self.before, self.last = self.last, Shown(event.sandbox, event.tip, label, paths, runs, whole, now)
             self.message = ""
         return rows
 
@@ -201,31 +205,35 @@ def _decision(hunk: Hunk, prefix: str, look: Look) -> Row:
 
 
 def runs_of(piece: Piece) -> list[Run]:
-    return [(piece.path, *run) for part in piece.parts for run in _runs(part.lines)]
+    return [(piece.path, *run) for part in piece.parts for run in _runs(part)]
 
 
-def _runs(lines: Iterable[Line]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+def _runs(part: Part) -> list[tuple[int, tuple[str, ...], tuple[str, ...]]]:
     """What goes and what comes, place by place."""
-    found: list[tuple[list[str], list[str]]] = []
+    found: list[tuple[int, tuple[list[str], list[str]]]] = []
     inside = came = False
-    for line in lines:
+    before = part.new_start - (part.new_lines > 0)
+    for line in part.lines:
         if line.kind == "note":
             if inside:
-                found[-1][came].append(line.text)
+                found[-1][1][came].append(line.text)
             continue
         came = line.kind == "added"
         if line.kind == "context":
             inside = False
-            continue
-        if not inside:
-            found.append(([], []))
-            inside = True
-        found[-1][came].append(line.text)
-    return [(tuple(gone), tuple(come)) for gone, come in found]
+        else:
+            if not inside:
+                found.append((before, ([], [])))
+                inside = True
+            found[-1][1][came].append(line.text)
+        before += line.kind != "removed"
+    return [(at, tuple(gone), tuple(come)) for at, (gone, come) in found]
 
 
 def sorted_out(shown: Shown, review: Review, do: str) -> tuple[list[Hunk], list[str]]:
     """The hunks that were on the screen, whole; and in words why others are not among them."""
+    if review.tip != shown.tip:
+        return [], ["something changed since: look, then press it again"]
     meant: list[Hunk] = []
     other = flagged = 0
     for file in review.files:
@@ -245,6 +253,6 @@ def sorted_out(shown: Shown, review: Review, do: str) -> tuple[list[Hunk], list[
 def _was_shown(shown: Shown, file: FileChange, hunk: Hunk) -> bool:
     if hunk.truncated or hunk.kind not in ("text", "added", "deleted"):
         return False
-    runs = [run for part in patch.of_hunk(hunk) for run in _runs(part.lines)]
+    runs = [run for part in patch.of_hunk(hunk) for run in _runs(part)]
     path = headings.exact_path(file)
     return bool(runs) and all((path, *run) in shown.runs for run in runs)
