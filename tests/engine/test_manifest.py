@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from skerry.engine.manifest import Found, Manifest
@@ -98,3 +100,19 @@ def test_a_saved_manifest_is_the_same_and_what_is_no_manifest_is_refused() -> No
     assert again.compare([thing("d", "gone")], full=False).gone == [b"d/a"]
     with pytest.raises(ValueError, match="truncated"):
         Manifest.decode(b"")
+
+
+def test_who_reads_the_lists_while_they_are_made_anew_sees_the_old_ones() -> None:
+    known = manifest()
+    seen: list[int] = []
+
+    class Slow(list[bytes]):
+        def __iter__(self) -> Iterator[bytes]:
+            for path in super().__iter__():
+                seen.append(len(known.ignored))
+                yield path
+
+    found = known.compare([thing(path, "ignored") for path in ("a", "b", "c")], full=True)
+    found.ignored = Slow(found.ignored)
+    known.list(found, first=False)
+    assert (seen, known.new_ignored) == ([0, 0, 0], [b"a", b"b", b"c"])

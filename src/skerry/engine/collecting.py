@@ -82,7 +82,10 @@ async def collect(tools: Tools, tracked: Tracked, keeper: Keeper, *, base: bool 
     if found or base:
         facts = Facts(kind="base", at=time.time(), command="") if base else await _facts(tools, tracked, look)
         made = await _committed(tools, tracked, keeper, manifest, found, facts)
-    manifest.list(found, first=base)
+    if len(entries) > BUSY:
+        await tools.in_thread(manifest.list, found, first=base)
+    else:
+        manifest.list(found, first=base)
     if tracked.state.rolled_back is not None:
         _forget_rollback(tools, tracked)
     tracked.seq = scan.seq

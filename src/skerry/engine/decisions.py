@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -81,7 +82,7 @@ class Decisions:
         tracked = await self._reviews.settled(caller, ref)
         ground, moment = await self._ground(tracked)
         applied = [decode_offer(one.body) for one in self._table.applies(tracked.sandbox, LANDED)]
-        found = await self._reviews.in_thread(telling.review, tracked, ground, below(paths), state, applied)
+        found = await self._reviews.read(tracked, telling.review, tracked, ground, below(paths), state, applied)
         if not paths:
             desk = self._desk(tracked)
             desk.moment, desk.paths = moment, found.paths
@@ -92,7 +93,7 @@ class Decisions:
         tracked = await self._reviews.settled(caller, ref)
         ground, moment = await self._ground(tracked)
         chosen = self._where(tracked, moment, name)
-        found = await self._reviews.in_thread(telling.hunk, ground, chosen, name)
+        found = await self._reviews.read(tracked, telling.hunk, ground, chosen, name)
         if found is None:
             raise NotFound(f"there is no hunk {name}", hint="its content changed, or it was applied: look again")
         return found
@@ -103,7 +104,7 @@ class Decisions:
         tracked = await self._reviews.settled(caller, ref)
         ground, moment = await self._ground(tracked)
         chosen = self._where(tracked, moment, name)
-        found = await self._reviews.in_thread(explaining.origin, ground, chosen, name)
+        found = await self._reviews.read(tracked, explaining.origin, ground, chosen, name)
         if found is None:
             raise NotFound(f"there is no hunk {name}", hint="its content changed, or it was applied: look again")
         hunk, entries = found
@@ -122,17 +123,17 @@ class Decisions:
 
     async def _accepted(self, tracked: Tracked, paths: Sequence[bytes]) -> Accepted:
         async with self._held(tracked) as ground:
-            offer = await self._reviews.in_thread(offered, ground, below(paths))
+            offer = await self._reviews.read(tracked, offered, ground, below(paths))
             if offer.files:
                 self._table.offer(tracked.sandbox, offer.digest, msgspec.msgpack.encode(offer))
-        return await self._reviews.in_thread(telling.accepted, tracked, offer)
+        return await self._reviews.read(tracked, telling.accepted, tracked, offer)
 
     async def blob(self, caller: Caller, ref: str, oid: str) -> tuple[int, AsyncGenerator[bytes, None]]:
         """A content by its object id: how long it is, and its bytes."""
         tracked = self._reviews.get(caller, ref)
-        size = await self._reviews.in_thread(tracked.ledger.size_of, oid)
-        pieces = await self._reviews.in_thread(tracked.ledger.blob, oid)
-        return size, pulled(self._reviews.in_thread, telling.whole(pieces))
+        size = await self._reviews.read(tracked, tracked.ledger.size_of, oid)
+        pieces = await self._reviews.read(tracked, tracked.ledger.blob, oid)
+        return size, pulled(partial(self._reviews.read, tracked), telling.whole(pieces))
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -145,13 +146,13 @@ class Decisions:
         async with self._held(tracked) as ground:
             fresh = desk.moment == self._moment(tracked, ground)
             known = desk.paths if fresh else {}
-            outcome = await self._reviews.in_thread(decide, ground, request, known, time.time())
+            outcome = await self._reviews.read(tracked, decide, ground, request, known, time.time())
             if outcome.decided:
                 self._put(tracked, outcome.decided)
             if fresh:
                 desk.moment = self._moment(tracked, ground)
                 desk.paths.update({unit.id: one.delta.path for one, _ in outcome.files for unit in one.units})
-        decided = await self._reviews.in_thread(telling.decided, outcome)
+        decided = await self._reviews.read(tracked, telling.decided, outcome)
         if decided.hunks:
             tracked.tell(ReviewEvent(type="decision", sandbox=tracked.sandbox, tip=ground.tip, hunks=decided.hunks))
             await self.tell_inside(tracked)
@@ -212,7 +213,7 @@ class Decisions:
         landing = apply.state == LANDING
         said = Facts(kind="applied" if landing else "unapplied", at=time.time(), note=f"{apply.id} {offer.digest}")
         work = landed if landing else taken_back
-        _, decided = await self._reviews.in_thread(work, ground, offer, said)
+        _, decided = await self._reviews.read(tracked, work, ground, offer, said)
         passed("applied.base")
         self._put(tracked, decided, (apply.id, LANDED if landing else UNDONE))
         passed("applied.done")
@@ -232,7 +233,7 @@ class Decisions:
         try:
             async with asyncio.timeout(REJECTED_S), desk.telling:
                 ground, _ = await self._ground(tracked)
-                content = await self._reviews.in_thread(rejections, ground)
+                content = await self._reviews.read(tracked, rejections, ground)
                 if content == (desk.inside if keeper is None else None) or not (ground.decided or desk.inside):
                     return
                 with live.in_use():
@@ -244,7 +245,7 @@ class Decisions:
 
     async def _with_hunks(self, tracked: Tracked, event: ReviewEvent) -> ReviewEvent:
         ground, _ = await self._ground(tracked)
-        return await self._reviews.in_thread(telling.with_hunks, ground, event)
+        return await self._reviews.read(tracked, telling.with_hunks, ground, event)
 
     # -- the ground ---------------------------------------------------------------------------------------------------
 

@@ -120,19 +120,18 @@ class Manifest:
                 del self._below[parent]
 
     def list(self, found: Found, *, first: bool) -> None:
-        """What is left out and ignored, as a scan shows it. `first`: so it was when the review began."""
-        left_out, ignored = self.left_out, self.ignored
-        if found.cleared:
-            self.left_out = _without(left_out, found.cleared)
-            self.ignored = _without(ignored, found.cleared)
+        """What is left out and ignored, as a scan shows it. `first`: so it was when the review began. Others may be
+        reading the lists meanwhile: they are replaced, never written to."""
+        left_out, ignored = _without(self.left_out, found.cleared), _without(self.ignored, found.cleared)
         for path, why in found.left_out.items():
-            self.left_out[path] = why, first or left_out.get(path, ("", False))[1]
+            left_out[path] = why, first or self.left_out.get(path, ("", False))[1]
         for path in found.ignored:
-            self.ignored[path] = first or ignored.get(path, False)
-        self.more = len(self.left_out) > LISTED_MOST or len(self.ignored) > LISTED_MOST
+            ignored[path] = first or self.ignored.get(path, False)
+        self.more = len(left_out) > LISTED_MOST or len(ignored) > LISTED_MOST
         if self.more:
-            self.left_out = dict(sorted(self.left_out.items())[:LISTED_MOST])
-            self.ignored = dict(sorted(self.ignored.items(), key=lambda one: (not one[1], one[0]))[:LISTED_MOST])
+            left_out = dict(sorted(left_out.items())[:LISTED_MOST])
+            ignored = dict(sorted(ignored.items(), key=lambda one: (not one[1], one[0]))[:LISTED_MOST])
+        self.left_out, self.ignored = left_out, ignored
 
     # -- on disk ------------------------------------------------------------------------------------------------------
 

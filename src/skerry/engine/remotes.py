@@ -12,10 +12,12 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import IO
 
 from skerry.engine import plan
 from skerry.engine.live import Live
+from skerry.engine.pulling import pulled
 from skerry.engine.reviews import Reviews
 from skerry.engine.tracked import Tracked
 from skerry.errors import InvalidRequest, SandboxUnavailable, SkerryError
@@ -49,13 +51,14 @@ class Remotes:
         found = [one for one in self._reviews.of(caller) if origin is None or one.state.origin == origin]
         return list(await asyncio.gather(*(self._refs(tracked) for tracked in found if tracked.sound)))
 
-    async def pack(self, caller: Caller, ref: str, request: PackRequest) -> Generator[bytes, None, None]:
+    async def pack(self, caller: Caller, ref: str, request: PackRequest) -> AsyncGenerator[bytes, None]:
         """Only what a ref names can be wanted."""
         tracked = self._reviews.get(caller, ref)
         named = await self._reviews.in_thread(_named, tracked)
         if stray := set(request.wants) - named:
             raise InvalidRequest(f"{sorted(stray)[0]} is no ref of {tracked.sandbox}", hint="list its refs again")
-        return _passed_on(tracked.ledger.pack(request.wants, request.haves))
+        pieces = await self._reviews.read(tracked, tracked.ledger.pack, request.wants, request.haves)
+        return pulled(partial(self._reviews.read, tracked), _passed_on(pieces))
 
     async def _refs(self, tracked: Tracked) -> ReviewRefs:
         async with self._turns:
@@ -127,7 +130,9 @@ class _Inside:
                     await self._reviews.in_thread(file.write, piece)
                 file.seek(0)
             bounds = Bounds(pack=most)
-            return await self._reviews.in_thread(ledger.take_agent, _pieces(file), theirs, shallow=edges, bounds=bounds)
+            return await self._reviews.read(
+                self._tracked, ledger.take_agent, _pieces(file), theirs, shallow=edges, bounds=bounds
+            )
 
     async def _said(self, words: Sequence[str], given: bytes | None = None) -> bytes:
         said = bytearray()

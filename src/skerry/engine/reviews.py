@@ -25,6 +25,7 @@ from skerry.engine import plan
 from skerry.engine import review_reading as reading
 from skerry.engine.collecting import Made, Tools, collect, save_now
 from skerry.engine.faults import passed
+from skerry.engine.lanes import Lanes
 from skerry.engine.live import Live
 from skerry.engine.manifest import Manifest
 from skerry.engine.onlookers import Onlooker
@@ -73,6 +74,7 @@ class Reviews:
         self._place = settings.state_dir / "ledgers"
         self._sizes = parse_size(settings["review.file"]), parse_size(settings["review.ledger"])
         self._threads = ThreadPoolExecutor(THREADS, "review")  # of its own: starting a sandbox must not wait for git
+        self._readers = Lanes("reading")  # nor a command for who looks at what another one changed
         self._beginning: set[str] = set()
         self.hunks: Callable[[Tracked, ReviewEvent], Awaitable[ReviewEvent]] = _as_it_is  # adds them to a change
         self.began: Callable[[Tracked, Keeper], Awaitable[None]] = _nothing  # it has come to run
@@ -107,9 +109,14 @@ class Reviews:
                 with contextlib.suppress(SkerryError, OSError):
                     await save_now(self.tools, live.tracked)
         self._threads.shutdown()
+        self._readers.close()
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *args, **kwargs))
+
+    async def read(self, tracked: Tracked, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """In a thread, what may take long: its files decide how long."""
+        return await self._readers.run(tracked, work, *args, **kwargs)
 
     # -- beginning and ending -----------------------------------------------------------------------------------------
 
@@ -231,7 +238,7 @@ class Reviews:
         live, keeper = tracked.live, tracked.live.keeper
         if live.row.state != "running" or keeper is None:
             if tracked.manifest is None and tracked.sound:
-                manifest = await self.in_thread(tracked.load)
+                manifest = await self.read(tracked, tracked.load)
                 tracked.manifest = tracked.manifest or manifest
             return
         with live.in_use():
@@ -287,7 +294,7 @@ class Reviews:
         if before is not None:
             await asyncio.wait((before,))
         try:
-            event = await self.in_thread(reading.change, tracked, made.commit, made.parent)
+            event = await self.read(tracked, reading.change, tracked, made.commit, made.parent)
             tracked.tell(await self.hunks(tracked, event))
         except (SkerryError, OSError) as error:
             if tracked.live.tracked is tracked:  # else its sandbox was deleted meanwhile
@@ -318,7 +325,7 @@ class Reviews:
         tracked = await self.settled(caller, ref)
         onlooker = tracked.watch()
         try:
-            events, tip = await self.in_thread(reading.earlier, tracked, since)
+            events, tip = await self.read(tracked, reading.earlier, tracked, since)
             onlooker.first([await self.hunks(tracked, event) if event.files else event for event in events], tip)
         except BaseException:
             await onlooker.aclose()

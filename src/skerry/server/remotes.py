@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from skerry.engine.pulling import pulled
 from skerry.server.answers import PACK, Stream
 from skerry.server.call import Call, Nothing
 from skerry.types import Answer, PackRequest, ReviewRefs, Value, check_text
@@ -28,4 +27,4 @@ async def list_(call: Call[RefsQuery, Nothing]) -> ReviewList:
 async def pack(call: Call[Nothing, PackRequest]) -> Stream:
     call.accepts(PACK)
     pieces = await call.engine.remotes.pack(call.caller, call.ref, call.body)
-    return Stream(PACK, pulled(call.engine.reviews.in_thread, pieces))
+    return Stream(PACK, pieces, pieces.aclose)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -85,16 +86,16 @@ async def diff(call: Call[DiffQuery, Nothing]) -> Stream | DiffStat:
     call.accepts(JSON if query.stat else DIFF)
     tracked = await reviews.settled(call.caller, call.ref)
     if query.stat:
-        return await reviews.in_thread(reading.stat, tracked, query.spelled)
+        return await reviews.read(tracked, reading.stat, tracked, query.spelled)
     pieces = await reviews.in_thread(reading.diff, tracked, query.spelled)
-    return Stream(DIFF, pulled(reviews.in_thread, pieces))
+    return Stream(DIFF, pulled(partial(reviews.read, tracked), pieces))
 
 
 async def history(call: Call[HistoryQuery, Nothing]) -> History:
     reviews, query = call.engine.reviews, call.query
     tracked = await reviews.settled(call.caller, call.ref)
-    return await reviews.in_thread(
-        reading.history, tracked, query.since, query.spelled, query.limit, query.patch
+    return await reviews.read(
+        tracked, reading.history, tracked, query.since, query.spelled, query.limit, query.patch
     )  # fmt: skip
 
 
