@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from client.applies import Files, accept, blobs, git, in_memory, lay, place_of, repository, tree_of
+from client.applies import Files, accept, blobs, git, in_memory, lay, place_of, recover, repository, tree_of, undo
 from client.lying import SANDBOX, Asked, Lying, Said, lying, refused, said
 
 from skerry import AsyncSandbox, Sandbox
@@ -111,6 +112,19 @@ async def test_the_async_client_does_the_same(root: Path, serve: Serve) -> None:
         assert tree_of(root) == NEW
         await sandbox.review.undo(root)
         assert tree_of(root) == BASE
+
+
+async def test_a_cancelled_apply_is_all_or_nothing_and_lets_go_of_the_tree(root: Path, serve: Serve) -> None:
+    async with AsyncSandbox(server=serve(honest()).address) as sandbox:
+        for number in range(12):
+            task = asyncio.ensure_future(sandbox.review.apply(root))
+            await asyncio.wait([task], timeout=number * 0.004)
+            task.cancel()
+            await asyncio.wait([task])
+            recover(root)
+            if tree_of(root) == NEW:
+                undo(root)
+            assert tree_of(root) == BASE
 
 
 def test_a_server_that_could_not_be_told_is_told_by_the_next_call(root: Path, serve: Serve) -> None:
