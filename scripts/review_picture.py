@@ -39,20 +39,20 @@ def repository(place: Path) -> Path:
     return project
 
 
-def shown(server: str | None, place: Path) -> str:
+def shown(server: str, place: Path) -> str:
     """The first screen of a review, with its colours."""
     sys.path.insert(0, str(ROOT / "tests"))
     from cli.multiplexer import Window
 
     project = repository(place)
-    environ = {**os.environ, **({"SKERRY_SERVER": server} if server else {})}
+    environ = {**os.environ, "SKERRY_SERVER": server}
     skerry = [sys.executable, "-m", "skerry"]
     create = [*skerry, "create", "--repo", str(project), "--name", NAME]
     subprocess.run(create, env=environ, check=True, stdout=subprocess.DEVNULL)
     try:
         for command in COMMANDS:
             subprocess.run([*skerry, "exec", NAME, "--", *command], env=environ, check=True, capture_output=True)
-        with Window(place, server or environ.get("SKERRY_SERVER", ""), cols=COLS, rows=ROWS) as window:
+        with Window(place, server, cols=COLS, rows=ROWS) as window:
             window.enter(f"skerry review {NAME}")
             window.shows("exit 0")
             found = window.screen(colours=True)
@@ -91,8 +91,11 @@ def _steady(line: str) -> str:
 
 
 def main() -> None:
+    from skerry.config import load, socket_path
+
+    server = os.environ.get("SKERRY_SERVER") or f"unix://{socket_path(load().state_dir)}"
     with tempfile.TemporaryDirectory(prefix="skerry-picture-") as place:
-        made = drawn(shown(os.environ.get("SKERRY_SERVER"), Path(place)))
+        made = drawn(shown(server, Path(place)))
     if "--check" not in sys.argv[1:]:
         PICTURE.write_text(made)
     elif words_of(made) != words_of(PICTURE.read_text()):
