@@ -122,6 +122,29 @@ def test_an_edit_stands_whole_or_not_at_all() -> None:
     assert (set(states(between)), landed(between)) == ({"open"}, BASE)
 
 
+def test_what_was_accepted_as_one_does_not_land_by_halves() -> None:
+    """A check that moves to another line: who takes it away there again has not been allowed to remove it."""
+    base = BASE.replace(b"line 10\n", b"check()\n")
+    other = base.replace(b"check()\n", b"").replace(b"line 13\n", b"line 13\ncheck()\n")
+    file = all_of(changed(base, other), ACCEPT)
+    assert (states(file), landed(file)) == (["accepted"], other)
+    torn = later(file, other.replace(b"check()", b"chekc()"))
+    assert (states(torn), landed(torn)) == (["open"], base)
+    assert landed(later(torn, other)) == other, "it came back as it was"
+    assert landed(later(torn, other + b"more\n")) == other, "elsewhere there is more"
+    parts = after(torn, {torn.units[0].id: SPLIT})
+    for part in parts.units:
+        assert landed(after(parts, {part.id: REJECT})) == base, "one half says nothing of the other"
+
+
+def test_what_was_accepted_as_one_is_open_when_something_landed_on_a_half_of_it() -> None:
+    file = all_of(changed(BASE, at(at(BASE, 13, b"y"), 10, b"x")), ACCEPT)
+    (decision,) = file.decisions
+    assert len(decision.marks) == 2
+    assert moved([decision], [Landed(9, 11, 1)]) == []
+    assert len(moved([decision], [Landed(30, 31, 0)])) == 1
+
+
 def test_a_mode_is_decided_by_itself() -> None:
     file = changed(BASE, at(BASE, 3, b"x"), delta=modified(new_mode="100755"))
     mode, line = file.units

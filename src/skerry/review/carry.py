@@ -3,8 +3,9 @@
 A decision is kept as marks: places in the base, each with the hash of the lines that were there and of those that were
 to stand there instead. Other lines, or another place, is something else that nobody has decided yet. What a command
 adds to lines that were decided is divided from them: the decided part, found again whole, keeps its state, and the rest
-is open. Places are in the base and not in the tip, so that nothing that happens elsewhere in a file moves them; when
-the base moves on, `moved` goes along.
+is open. What was accepted as one stays so only as one: half of it may do what the whole does not. Places are in the
+base and not in the tip, so that nothing that happens elsewhere in a file moves them; when the base moves on, `moved`
+goes along.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from skerry.review.patches import Atom
 from skerry.types import HunkState
 
 TRIES = 16  # places at which a decided part is looked for within a larger change
+ROUNDS = 8  # after which nothing counts of what has to be there as one
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
@@ -51,6 +53,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     edited: bytes | None = None
     split: bool = False
     at: float = 0.0
+
+    @property
+    def is_one(self) -> bool:
+        """Does it count whole or not at all?"""
+        return self.edited is not None or self.state == "accepted"
 
 
 class Piece(NamedTuple):
@@ -83,15 +90,17 @@ def mark(piece: Piece, base: Sequence[bytes], tip: Sequence[bytes], turn: int = 
 def carry(
     decisions: Sequence[Decision], base: Sequence[bytes], tip: Sequence[bytes], atoms: Sequence[Atom]
 ) -> list[Piece]:
-    """All of the atoms, in order, divided where a decision is about a part. An edit counts whole or not at all: what it
-    stands for has to be there as one, with nothing new in between."""
+    """All of the atoms, in order, divided where a decision is about a part. What was accepted counts whole or not at
+    all; and what an edit stands for has to be there with nothing new in between."""
     void: set[int] = set()
-    while True:
+    for _ in range(ROUNDS):
         pieces = _carry(decisions, void, base, tip, atoms)
         broken = {n for n in _broken(pieces, decisions) if n not in void}
         if not broken:
             return pieces
         void |= broken
+    void |= {n for n, decision in enumerate(decisions) if decision.is_one}
+    return _carry(decisions, void, base, tip, atoms)
 
 
 def _carry(
@@ -177,20 +186,20 @@ class _Search:
 
 
 def _broken(pieces: Sequence[Piece], decisions: Sequence[Decision]) -> Iterator[int]:
-    """Edits that have lost a part, or have something new between two."""
-    edits = {n for n, decision in enumerate(decisions) if decision.edited is not None and decision.marks}
-    if not edits:
+    """What was accepted and has lost a part; edits also if there is something new between two."""
+    ones = {n for n, decision in enumerate(decisions) if decision.is_one and decision.marks}
+    if not ones:
         return
     runs: dict[int, list[int]] = {}
     before: int | None = None
     for piece in pieces:
-        if piece.decision in edits:
+        if piece.decision in ones:
             runs.setdefault(piece.decision, [0, 0])
             runs[piece.decision][0] += 1
             runs[piece.decision][1] += piece.decision != before
         before = piece.decision
     for n, (count, parts) in runs.items():
-        if parts != 1 or count != len(decisions[n].marks):
+        if count != len(decisions[n].marks) or (parts != 1 and decisions[n].edited is not None):
             yield n
 
 
@@ -204,7 +213,7 @@ class Landed(NamedTuple):
 
 def moved(decisions: Iterable[Decision], landed: Sequence[Landed]) -> list[Decision]:
     """The decisions, in a base in which this has landed (in order, not overlapping). A mark that something landed on
-    is gone, and with one of its marks an edit."""
+    is gone, and with one of its marks what was accepted."""
     ends = [one.end for one in landed]
     shifts = [0, *itertools.accumulate(one.lines - (one.end - one.start) for one in landed)]
     found = []
@@ -214,7 +223,7 @@ def moved(decisions: Iterable[Decision], landed: Sequence[Landed]) -> list[Decis
             before = bisect_right(ends, old.start)
             if before == len(landed) or landed[before].start >= old.end:
                 kept.append(msgspec.structs.replace(old, start=old.start + shifts[before]))
-        if len(kept) == len(decision.marks) or (kept and decision.edited is None):
+        if len(kept) == len(decision.marks) or (kept and not decision.is_one):
             found.append(msgspec.structs.replace(decision, marks=tuple(kept)))
     return found
 

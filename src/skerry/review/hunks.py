@@ -144,13 +144,13 @@ class Changed:
 
     def _made(self, unit: Unit, wish: Wish, at: float) -> list[Decision]:
         before = unit.decision or Decision(state="open")
+        marks = tuple(map(self.kept_mark, unit.pieces))
         if wish.do == "split":
             state = before.state if before.edited is None else "open"
             parts = unit.pieces if len(unit.pieces) > 1 else ()
             kept = [Decision(state=state, marks=(self.kept_mark(piece),), reason=before.reason, split=True, at=at)
                     for piece in parts]  # fmt: skip
-            return kept or ([unit.decision] if unit.decision is not None else [])
-        marks = tuple(map(self.kept_mark, unit.pieces))
+            return kept or ([msgspec.structs.replace(unit.decision, marks=marks)] if unit.decision is not None else [])
         if wish.do == "reopen":
             again = before.split and before.state != "open"
             return [Decision(state="open", marks=marks, split=True, at=at)] if again else []
@@ -182,7 +182,7 @@ class Changed:
                 elif not named:
                     asleep.append(decision)
                 continue
-            marks, awake = [], False
+            marks, awake, torn = [], False, False
             for one in decision.marks:
                 piece = there.get((number, one.start, one.digest))
                 if piece is not None:
@@ -191,7 +191,9 @@ class Changed:
                         awake = True
                 elif not asleep_go and not touched.touch(one.start, one.end):
                     marks.append(one)
-            if marks and (decision.edited is None or len(marks) == len(decision.marks)):
+                else:
+                    torn = decision.is_one
+            if marks and not torn and (decision.edited is None or len(marks) == len(decision.marks)):
                 (kept if awake else asleep).append(msgspec.structs.replace(decision, marks=tuple(marks)))
         return [*asleep[-ASLEEP_MOST:], *kept]
 
