@@ -76,7 +76,8 @@ def story(the_story: Story) -> Iterator[Story]:
 
 
 def test_an_accepted_hunk_lands_alone_and_is_taken_back(story: Story) -> None:
-    assert story.apply()[1].startswith("nothing is accepted")
+    assert story.apply()[1].startswith("nothing is accepted; ")
+    assert story.apply("nosuch")[1].startswith("nothing is accepted in nosuch; ")
     story.accept("return 33")
     out, err = story.apply("--dry-run")
     assert (out, "nothing was written" in err) == ("written app.py\n", True)
@@ -94,6 +95,7 @@ def test_an_accepted_hunk_lands_alone_and_is_taken_back(story: Story) -> None:
 
 
 def test_all_leaves_what_is_flagged_and_ends_with_a_code_of_its_own(story: Story) -> None:
+    assert [file.path for file in story.sandbox.review.diff(stat=True) if file.risk] == ["Makefile"]
     out, err = story.apply("--all", "--json", code=3)
     done = json.loads(out)
     assert {file["path"] for file in done["files"]} == {"app.py", "added.txt", "docs/new.md", "docs/old.md"}
@@ -171,6 +173,10 @@ def test_a_branch_and_a_commit_tell_the_command_that_made_it(story: Story) -> No
     assert "sed -i" in trailers
     _, err = story.unapply()
     assert "stays; your working tree is as before it" in err
+    _, err = story.apply("--branch", "review/more")
+    assert "nothing was committed: review/more, or HEAD where it is new, has all of it already" in err
+    _, err = story.unapply()
+    assert "no file here had to change" in err
     assert git(story.root, "status", "--short") == " M app.py\n"
     git(story.root, "reset", "-q", "--hard", "HEAD~")
 

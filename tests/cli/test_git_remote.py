@@ -131,7 +131,8 @@ def test_other_projects_and_pushes_are_left_out(
     git("fetch", "-q", "skerry", cwd=tmp_path, server=server)
     assert git("for-each-ref", cwd=tmp_path) == ""
     said = git("push", "skerry", "HEAD:refs/heads/x", cwd=project, server=server, check=False)
-    assert "push" in said
+    assert "remote rejected" in said
+    assert "nothing can be pushed into a sandbox" in said
 
 
 def test_started_by_hand_it_says_whose_it_is() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skerry.review import risk
+from skerry.review.deltas import Delta
 
 RISKY = """.gitignore .gitattributes .GitModules sub/.gitattributes .git/config .github/workflows/ci.yml .gitlab-ci.yml
 .husky/pre-commit hooks/pre-push .githooks/x .pre-commit-config.yaml Jenkinsfile .vscode/settings.json .idea/x.xml
@@ -31,6 +32,11 @@ def test_modes_that_matter_are_flagged() -> None:
     assert risk.of_modes(None, "100755") == risk.of_modes("100644", "100755") == (risk.EXECUTABLE,)
     assert risk.of_modes(None, "120000") == risk.of_modes("100644", "120000") == (risk.LINK,)
     assert risk.of_modes("100755", "100755") == risk.of_modes("120000", None) == risk.of_modes("100755", "100644") == ()
+
+
+def test_a_change_is_flagged_for_its_names_before_and_after_and_for_its_mode() -> None:
+    moved = Delta(path=b"a.py", kind="renamed", old_path=b"setup.py", old_mode="100644", new_mode="100755")
+    assert risk.of_change(moved) == tuple(sorted((*risk.of_path(b"setup.py"), risk.EXECUTABLE)))
 
 
 def test_a_name_that_is_no_text_is_no_trouble() -> None:

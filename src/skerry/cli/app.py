@@ -61,6 +61,8 @@ def skerry(ctx: click.Context, server: str | None, quiet: bool) -> None:
     skerry create --name dev                  a sandbox that stays
     skerry exec dev -- bash -lc 'id'          a command in it
     skerry shell dev                          a terminal in it
+    skerry create --repo . --name fix         a copy of this repository to work on
+    skerry review fix; skerry apply fix       what changed there, hunk by hunk; only what you accept lands here
 
     Exit codes: those of the command inside (a signal: 128 + its number; a time-out: 124); 2 if what was asked for can't
     be; 125 if a sandbox, server or host failed; 130 after Ctrl-C.

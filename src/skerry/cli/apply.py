@@ -69,7 +69,7 @@ def apply(
     if as_json:
         talk.give_json(done)
     else:
-        _tell(session, done, sandbox, dry_run=dry_run)
+        _tell(session, done, sandbox, paths, branch, dry_run=dry_run)
     for hunk in done.held_back[:_SHOWN]:
         talk.say(
             f"left out: {harmless(hunk.path)}: {harmless(', '.join(hunk.risk))}: `skerry accept {sandbox} {hunk.id}`"
@@ -103,7 +103,7 @@ def unapply(session: Session, sandbox: str, to: str, as_json: bool) -> int:
     elif done.commit is not None:
         talk.say(f"commit {done.commit[:12]} stays; your working tree is as before it")
     if not session.quiet:
-        talk.say(f"{_count(done)} taken back" if not done.notes or done.files else "nothing else was taken back")
+        talk.say(_taken_back(done))
     return 0
 
 
@@ -135,21 +135,32 @@ def _in_the_way(error: Conflict, as_json: bool) -> int:
     return IN_THE_WAY
 
 
-def _tell(session: Session, done: Applied, sandbox: str, *, dry_run: bool) -> None:
+def _tell(
+    session: Session, done: Applied, sandbox: str, paths: tuple[str, ...], branch: str | None, *, dry_run: bool
+) -> None:
     for file in done.files:
         talk.give_text(f"{file.how} {real_path(file.path, file.raw_path)}")
     if session.quiet:
         return
     if not done.hunks:
-        talk.say(f"nothing is accepted; `skerry review {sandbox}` goes through what is open")
+        where = f" in {harmless(', '.join(paths[:3]))}" if paths else ""
+        talk.say(f"nothing is accepted{where}; `skerry review {sandbox}` goes through what is open")
     elif dry_run:
         talk.say(f"{_count(done)} would change; nothing was written")
     elif done.branch is not None and done.commit is not None:
         talk.say(f"committed on {done.branch}: {done.commit[:12]}")
+    elif branch is not None and done.commit is None:
+        talk.say(f"nothing was committed: {branch}, or HEAD where it is new, has all of it already")
     else:
         if done.commit is not None:
             talk.say(f"committed: {done.commit[:12]}")
         talk.say(f"{_count(done)} changed; `skerry unapply {sandbox}` takes that back")
+
+
+def _taken_back(done: Applied) -> str:
+    if any(file.how != "same" for file in done.files):
+        return f"{_count(done)} taken back"
+    return "nothing else was taken back" if done.notes else "no file here had to change for it"
 
 
 def _count(done: Applied) -> str:

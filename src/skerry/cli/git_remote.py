@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 PACK_MOST = 8 << 30
 HAVES_MOST = 1000
+_NO_PUSH = "nothing can be pushed into a sandbox: `skerry cp` copies files, `skerry create --repo` begins anew"
 
 
 def main() -> None:
@@ -61,9 +62,12 @@ class Helper:
         while line := self._asked.readline().decode().rstrip("\n"):
             command, _, rest = line.partition(" ")
             if command == "capabilities":
-                self._say("fetch", "option", "")
+                self._say("fetch", "push", "option", "")
             elif command == "option":
                 self._say("ok" if rest.startswith(("verbosity ", "progress ")) else "unsupported")
+            elif command == "push":
+                asked = [rest, *self._more("push ")]
+                self._say(*(f"error {line.rpartition(':')[2]} {_NO_PUSH}" for line in asked), "")
             elif command == "list":
                 self._list()
             elif command == "fetch":

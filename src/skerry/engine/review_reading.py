@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from skerry.engine.review_table import Large
 from skerry.engine.tracked import Tracked
+from skerry.review import risk
 from skerry.review.deltas import Delta
 from skerry.review.ledger import Ledger
 from skerry.types import DiffStat, FileChange, History, LedgerEntry, LeftOut, Review, ReviewEvent, told_path
@@ -139,7 +140,7 @@ def file_change(delta: Delta, large: Mapping[str, Large]) -> FileChange:
         new_size=delta.new_size if after is None else after.size,
         added=None if is_large else delta.added, removed=None if is_large else delta.removed,
         binary=delta.binary, large=is_large, sha256=after.sha256 if after is not None else None,
-        raw_path=raw_path, raw_old_path=raw_old_path,
+        risk=risk.of_change(delta), raw_path=raw_path, raw_old_path=raw_old_path,
     )  # fmt: skip
 
 

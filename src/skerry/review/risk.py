@@ -10,6 +10,8 @@ import fnmatch
 import re
 from typing import Final
 
+from skerry.review.deltas import Delta
+
 _GIT: Final = "git reads it"
 _BARE: Final = "git takes a directory with it for a repository, and obeys its settings"
 _HOOK: Final = "it is a hook, which tools run by themselves"
@@ -110,6 +112,12 @@ def of_path(path: bytes) -> tuple[str, ...]:
     found = {reason: None for part in parts[:-1] for reason, names in _DIRECTORIES if names.fullmatch(part)}
     found |= {reason: None for reason, names in _FILES if names.fullmatch(parts[-1])}
     return tuple(found)
+
+
+def of_change(delta: Delta) -> tuple[str, ...]:
+    """Of a file as a whole; each of its hunks may have less."""
+    paths = {*of_path(delta.path), *(of_path(delta.old_path) if delta.old_path is not None else ())}
+    return tuple(sorted(paths | set(of_modes(delta.old_mode, delta.new_mode))))
 
 
 def of_modes(old: str | None, new: str | None) -> tuple[str, ...]:

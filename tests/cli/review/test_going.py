@@ -69,6 +69,8 @@ def test_the_first_screen_shows_place_command_lines_and_keys() -> None:
     assert lines[3] == "@@ -1,3 +1,3 @@"
     assert lines[5:7] == ["  2     - foo(x)", "      2 + bar(x)"]
     assert lines[-1] == KEYS
+    machine.go(3)
+    assert look(machine).split("\n")[-1] == f"Y{KEYS[1:]}", "flagged"
 
 
 def test_accepting_goes_on_to_the_next_and_the_end_says_what_to_do() -> None:
@@ -314,6 +316,12 @@ def test_what_changed_meanwhile_is_looked_at_again() -> None:
     assert machine.stop is not None
     assert machine.stop.file.path == "app.py"
     assert press(machine, "R") == Reload()
+    machine.loaded(review(change("app.py", ONE, fresh)))
+    assert "nothing new" in look(machine)
+    press(machine, "R")
+    machine.loaded(review(change("app.py", ONE, fresh), change("lib/util.py", THREE)))
+    assert "1 new" in look(machine)
+    press(machine, "R")
     machine.loaded(review())
     assert "Nothing differs from what you have." in look(machine)
     for key in ("y", "n", "e", "s", "f", "j", "k", "J", "g", "/", " ", "u", "o", "v"):

@@ -159,6 +159,8 @@ def test_decisions_by_command_hold_back_what_is_flagged(box: Sandbox, server: Se
     found = json.loads(skerry("review", "--json", NAME, "app.py", server=server.address).stdout)
     assert {hunk["state"] for file in found["files"] for hunk in file["hunks"]} <= {"rejected", "accepted"}
     assert skerry("accept", NAME, server=server.address).returncode == 2
+    cut = skerry("accept", NAME, "h-12ab", server=server.address)
+    assert (cut.returncode, b"'h-12ab' is not a hunk's id" in cut.stderr) == (2, True)
     box.review.decide(DecideRequest(do="reopen", all=True))
 
 
@@ -177,6 +179,8 @@ def test_an_edit_goes_through_the_editor_and_is_shown_before_it_is_accepted(
         wire.shows("Everything is decided")
         wire.press(b"u")
         wire.shows("undone: Makefile")
+        wire.press(b"R")  # of other files it still knows nothing
+        wire.shows("nothing new")
         wire.press(b"q")
         assert wire.ends() == 0
     (hunk,) = box.review.changes(paths=("Makefile",)).hunks

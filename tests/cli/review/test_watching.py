@@ -57,6 +57,11 @@ def test_a_change_is_a_patch_under_its_command() -> None:
     ]
 
 
+def test_what_is_flagged_is_marked_with_its_reason() -> None:
+    rows = texts(watching().take(event(PATCH, change("app.py", risk=("it runs", "it is a link"))), LOOK))
+    assert rows[2:4] == ["app.py  +1 −1", "FLAGGED: it runs; it is a link"]
+
+
 def test_of_several_sandboxes_each_line_says_whose_it_is() -> None:
     machine = Watching({ID: "one", "sb-bbbbbbbbbb": "two"})
     rows = texts(machine.take(event(sandbox="sb-bbbbbbbbbb"), LOOK))

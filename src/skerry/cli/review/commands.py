@@ -65,7 +65,8 @@ def not_applied(sandbox: Sandbox) -> str:
     except SkerryError:
         return ""
     known = [f"{states[state]} {state}" for state in ("accepted", "open") if states[state]]
-    return f"{' and '.join(known)} changes that were not applied" if known else ""
+    words = "change that was" if states["accepted"] + states["open"] == 1 else "changes that were"
+    return f"{' and '.join(known)} {words} not applied" if known else ""
 
 
 paths_argument = click.argument("paths", nargs=-1, metavar="[PATH]...")

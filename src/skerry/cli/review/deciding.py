@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from skerry.errors import InvalidRequest
 from skerry.types import HUNK_ID, Decided, DecideRequest, Hunk, Review
 
 HELD_BACK = 3
+_LIKE_AN_ID = re.compile(r"h-[0-9a-f]*")
 
 
 @click.command(short_help="Changes as they are made, each under its command.")
@@ -144,7 +146,11 @@ dismiss = click.command("dismiss", short_help="The same as reject.")(_reason_opt
 
 def _named(words: tuple[str, ...], everything: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if everything == bool(words):
-        raise click.UsageError("name hunks or paths, or say --all")
+        raise click.UsageError("name hunks or paths, or say --all" + (", not both" if everything else ""))
+    if cut := next((word for word in words if _LIKE_AN_ID.fullmatch(word) and not HUNK_ID.fullmatch(word)), None):
+        raise InvalidRequest(
+            f"{cut!r} is not a hunk's id", hint=f"an id is h- and 16 digits; a file of that name is ./{cut}"
+        )
     ids = tuple(word for word in words if HUNK_ID.fullmatch(word))
     return ids, tuple(word for word in words if not HUNK_ID.fullmatch(word))
 
@@ -158,7 +164,7 @@ def _decided(session: Session, done: Decided, sandbox: str, as_json: bool) -> in
         for hunk in done.hunks:
             talk.say(f"{hunk.id}  {headings.place_of(hunk)}  {hunk.state}")
         if not done.hunks and not done.held_back:
-            talk.say("nothing of it is open")
+            talk.say(f"nothing of it is open; `skerry review {sandbox} --list` has what there is")
         for hunk in done.held_back:
             talk.say(f"held back: {headings.path_of(hunk)}: {'; '.join(hunk.risk)}: skerry accept {sandbox} {hunk.id}")
     return HELD_BACK if done.held_back else 0

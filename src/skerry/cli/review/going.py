@@ -379,6 +379,8 @@ class Going:
     def loaded(self, review: Review) -> None:
         """Everything anew; the place is kept as well as it can be."""
         here, self.busy = self.stop, False
+        new = {stop.hunk.id for stop in stops_of(review)} - {stop.hunk.id for stop in self.stops}
+        self.message = self.message or (f"{len(new)} new" if new else "nothing new")
         self.review, self.stops = review, stops_of(review)
         self._asked &= {stop.hunk.id for stop in self.stops}
         same = [at for at, stop in enumerate(self.stops) if here and stop.hunk.id == here.hunk.id]

@@ -23,7 +23,7 @@ y        accept (Y, if it is flagged with a risk, or cut)
 n        reject; a reason is asked for, which the agent can read
 e        edit its new lines in $EDITOR, look at it, then accept
 s        split it into its smallest parts
-f        the whole file: everything in it that is open
+f        the whole file: everything in it that is open, but not what is flagged
 o        open again
 u        undo the last decision
 j, Tab   skip: the next that is open          k    the one before
@@ -229,11 +229,21 @@ def _foot(going: Going, cols: int) -> tuple[list[Row], int | None]:
         return [(plain(question, "bold"),), _keys("y accept  n reject  Esc back", cols)], None
     if going.mode == "edited":
         said = going.message or "this would land in its place"
-        return [(plain(said, "bold"),), _keys("y accept it so  e edit again  Esc back", cols)], None
+        return [(plain(said, "bold"),), _keys(f"{_yes(going)} accept it so  e edit again  Esc back", cols)], None
     if going.mode == "help":
         return [(), _keys("any key: back", cols)], None
     said = "…" if going.busy else going.message
-    return [(plain(name_shown(said), "bold"),), _keys(END_KEYS if going.mode == "end" else KEYS, cols)], None
+    return [(plain(name_shown(said), "bold"),), _keys(_known_keys(going), cols)], None
+
+
+def _known_keys(going: Going) -> str:
+    if going.mode == "end":
+        return END_KEYS
+    return f"{_yes(going)}{KEYS[1:]}"
+
+
+def _yes(going: Going) -> str:
+    return "Y" if going.stop is not None and going.stop.hunk.risk else "y"
 
 
 def _keys(words: str, cols: int) -> Row:

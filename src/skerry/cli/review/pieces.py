@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from skerry.cli.review import headings
 from skerry.cli.review.patch import Piece, pieces
@@ -19,11 +19,15 @@ _BAR = 40
 _NOTE = b"# skerry: "
 
 
-def piece_rows(piece: Piece, look: Look, *, prefix: str = "", most: int | None = None) -> Iterator[Row]:
+def piece_rows(
+    piece: Piece, look: Look, *, prefix: str = "", most: int | None = None, risk: Sequence[str] = ()
+) -> Iterator[Row]:
     """`most`: lines of it that are shown; how many are not is said."""
     name: list[Span] = [plain(prefix, "dim"), plain(name_shown(piece.path), "file"), plain("  ")]
     counted = headings.counts(None, None) if piece.binary else headings.counts(piece.added, piece.removed)
     yield from folded((*name, *counted, *([plain(" or more", "dim")] if piece.cut else [])), look.cols)
+    if risk:
+        yield from folded((plain(f"FLAGGED: {'; '.join(map(name_shown, risk))}", "risk"),), look.cols)
     if piece.old_path is not None:
         yield from folded((plain(f"renamed from {name_shown(piece.old_path)}", "bold"),), look.cols)
     for fact in [fact for fact in piece.facts if not fact.startswith(_QUIET)][:MOST_FACTS]:

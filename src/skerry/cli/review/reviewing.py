@@ -34,8 +34,8 @@ Step = Callable[[], Wish | None]
 
 
 class Reviewing:
-    def __init__(self, review: AsyncReview, going: Going, stage: Stage) -> None:
-        self._review, self._going, self._stage = review, going, stage
+    def __init__(self, review: AsyncReview, going: Going, stage: Stage, paths: tuple[str, ...]) -> None:
+        self._review, self._going, self._stage, self._paths = review, going, stage, paths
         self._steps: asyncio.Queue[Step] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         put = self._steps.put_nowait
@@ -117,7 +117,7 @@ class Reviewing:
         return lambda: self._going.decided(answer)
 
     async def _load(self) -> Step:
-        review = await self._review.changes()
+        review = await self._review.changes(paths=self._paths)
         return lambda: self._going.loaded(review)
 
     async def _ask(self, hunk: str) -> None:
@@ -186,12 +186,12 @@ def review(server: str | None, sandbox: SandboxInfo, paths: tuple[str, ...]) -> 
 
     async def work() -> int:
         async with _opened(server, sandbox) as known:
-            found = await known.changes(paths=paths) if paths else await known.changes()
+            found = await known.changes(paths=paths)
             made.append(Going(found, sandbox.name or sandbox.id))
             if not made[0].stops:
                 return 0
             with Stage() as stage:
-                return await Reviewing(known, made[0], stage).run()
+                return await Reviewing(known, made[0], stage, paths).run()
 
     return loop.run(work()), made[0]
 

@@ -108,12 +108,14 @@ class Watching:
         whole = not entry.truncated and len(found) <= MOST_FILES and not any(piece.cut for piece in found)
         runs = frozenset(run for piece in found for run in runs_of(piece)) if whole else frozenset[Run]()
         left = MOST_OF_AN_EVENT
+        risks = {headings.exact_path(file): file.risk for file in files}
         for piece in found[:MOST_FILES]:
             size = sum(len(part.lines) for part in piece.parts)
             whole &= size <= min(MOST_OF_A_FILE, left) and not is_too_long(
                 line.text for part in piece.parts for line in part.lines
             )
-            rows += piece_rows(piece, look, prefix=prefix, most=max(0, min(MOST_OF_A_FILE, left)))
+            most = max(0, min(MOST_OF_A_FILE, left))
+            rows += piece_rows(piece, look, prefix=prefix, most=most, risk=risks.get(piece.path, ()))
             left -= min(size, MOST_OF_A_FILE)
         if not whole:
             name = name_shown(self.name_of(event.sandbox))

@@ -228,8 +228,11 @@ class AsyncApplying(AsyncChecking):
     ) -> Result:
         result = await self._check_in_fork(contents, accepted, check, on_output)
         if not result.ok:
+            how = f"exit code {result.exit_code}" if result.exit_code is not None else "it did not end by itself"
             error = CommandFailed(
-                "the check failed; nothing was applied", hint="look at what it printed", details={"check": True}
+                f"the check failed ({how}); nothing was applied",
+                hint="it ran on what you have and what was accepted, and nothing else",
+                details={"check": True},
             )
             error.result = result
             raise error

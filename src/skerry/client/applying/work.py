@@ -120,7 +120,10 @@ class Work:
         """Of the last apply of a sandbox."""
         last = self.journal.last(sandbox)
         if last is None:
-            raise Conflict("nothing of this sandbox is applied here", hint="`skerry apply` would")
+            raise Conflict(
+                "nothing of this sandbox is applied here",
+                hint="it was taken back already, or is in another directory: --to names that",
+            )
         kept = self.journal.contents(last.id)
         self.survey(backwards(last) if last.root == str(self.place.root) else self._elsewhere(last))
         self.contents.take(kept)
