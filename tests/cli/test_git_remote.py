@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from cli.calling import skerry
-from serving import Server
+from serving import Server, wait_until
 
 from skerry import Sandbox
 from skerry.client._sync.client import Client
@@ -139,3 +141,21 @@ def test_started_by_hand_it_says_whose_it_is() -> None:
     helper = Path(sys.executable).parent / "git-remote-skerry"
     done = subprocess.run([helper], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, "git fetch skerry" in done.stderr) == (2, True)
+
+
+def test_sandboxes_whose_git_does_not_answer_keep_nobody_from_the_others(server: Server, sandbox: Sandbox) -> None:
+    script = "#!/bin/sh\ntouch /tmp/asked; while [ ! -e /tmp/go ]; do sleep 0.1; done; exit 1\n"
+    with Client(server.address) as client, Client(server.address) as beside, ExitStack() as stack:
+        slow = [stack.enter_context(Sandbox(server=client)) for _ in range(4)]
+        for one in slow:
+            one.files.write("/usr/local/bin/git", script, mode=0o755, user="root")
+            one.review.begin(origin="slow")
+        asked = stack.enter_context(ThreadPoolExecutor(1)).submit(beside.reviews, "slow")
+        for one in slow:
+            wait_until(lambda one=one: one.files.exists("/tmp/asked"), "git inside was asked")
+        origin = sandbox.review.changes().origin
+        assert [one.sandbox for one in client.reviews(origin)] == [sandbox.id]
+        assert not asked.done()
+        for one in slow:
+            one.files.write("/tmp/go", "")
+        assert sorted(one.sandbox for one in asked.result(60)) == sorted(one.id for one in slow)

@@ -43,13 +43,14 @@ class Remotes:
 
     def __init__(self, reviews: Reviews) -> None:
         self._reviews = reviews
-        self._turns = asyncio.Semaphore(AT_ONCE)
         self._agents: dict[str, asyncio.Lock] = {}
 
     async def list(self, caller: Caller, origin: str | None) -> list[ReviewRefs]:
-        """Of all sandboxes of the caller's that have a review: of one origin, if that is named."""
+        """Of all sandboxes of the caller's that have a review: of one origin, if that is named. Each who asks has turns
+        of their own: how long one takes is up to the sandbox."""
+        turns = asyncio.Semaphore(AT_ONCE)
         found = [one for one in self._reviews.of(caller) if origin is None or one.state.origin == origin]
-        return list(await asyncio.gather(*(self._refs(tracked) for tracked in found if tracked.sound)))
+        return list(await asyncio.gather(*(self._refs(tracked, turns) for tracked in found if tracked.sound)))
 
     async def pack(self, caller: Caller, ref: str, request: PackRequest) -> AsyncGenerator[bytes, None]:
         """Only what a ref names can be wanted."""
@@ -60,9 +61,11 @@ class Remotes:
         pieces = await self._reviews.read(tracked, tracked.ledger.pack, request.wants, request.haves)
         return pulled(partial(self._reviews.read, tracked), _passed_on(pieces))
 
-    async def _refs(self, tracked: Tracked) -> ReviewRefs:
-        async with self._turns:
-            await self._reviews.settle(tracked)
+    async def _refs(self, tracked: Tracked, turns: asyncio.Semaphore) -> ReviewRefs:
+        async with turns:
+            with contextlib.suppress(TimeoutError):  # its ledger is there all the same
+                async with asyncio.timeout(SECONDS):
+                    await self._reviews.settle(tracked)
             taken = await self._bring_out(tracked)
             refused = dict(taken.refused) | ({"": taken.failed} if taken.failed else {})
             row = tracked.live.row
