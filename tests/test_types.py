@@ -9,6 +9,7 @@ from skerry.errors import FileMissing, InvalidRequest, SkerryError, error_for_co
 from skerry.types import (
     ENV_MOST,
     WORDS_MOST,
+    BeginReview,
     CreateRequest,
     Lifecycle,
     Limits,
@@ -100,3 +101,10 @@ def test_a_label_that_could_not_be_asked_for_is_refused() -> None:
 def test_a_command_has_a_bounded_number_of_arguments() -> None:
     with pytest.raises(InvalidRequest, match="arguments"):
         RunRequest(cmd=["echo", *[""] * WORDS_MOST])
+
+
+def test_the_rules_of_a_review_are_bounded_in_all() -> None:
+    BeginReview(ignore=(("", ("x" * 1000,) * 4000),), tracked=("y" * 4000,) * 1000)
+    for more in ({"ignore": (("", ("x" * 1000,) * 9000),)}, {"tracked": ("y" * 4000,) * 2200}):
+        with pytest.raises(InvalidRequest, match="ignore and tracked"):
+            BeginReview(**more)  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ WORKSPACE = "/workspace"
 REASON_MOST = 4000
 HUNKS_MOST = 10_000
 KNOWN_MOST = 10_000
+RULES_MOST = 8 << 20  # letters: they are written anew with the state of a review
 SHOWN_MOST = 64 << 10  # bytes of a hunk that lists show
 
 HunkState = Literal["open", "accepted", "rejected", "applied"]
@@ -170,6 +171,9 @@ class BeginReview(Value, frozen=True, kw_only=True):
             raise InvalidRequest(f"known: more than {KNOWN_MOST}, or one that is no object's id")
         if len(self.tracked) > 100_000:
             raise InvalidRequest("tracked: too many paths")
+        letters = sum(map(len, self.tracked)) + sum(len(place) + sum(map(len, lines)) for place, lines in self.ignore)
+        if letters > RULES_MOST:
+            raise InvalidRequest(f"ignore and tracked: more than {RULES_MOST >> 20} MiB together")
 
 
 class LedgerEntry(Answer, frozen=True, kw_only=True):
