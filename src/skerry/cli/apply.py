@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from skerry.cli import talk
+from skerry.cli.review.commands import paths_argument
 from skerry.cli.session import Session, json_option, pass_session, sandbox_argument
 from skerry.client.harmless import harmless
 from skerry.errors import CommandFailed, Conflict, NotFound
@@ -35,7 +36,7 @@ _to = click.option("--to", metavar="DIR", callback=lambda _, __, given: os.path.
 @_to
 @json_option
 @sandbox_argument
-@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@paths_argument
 @pass_session
 def apply(
     session: Session, /, sandbox: str, paths: tuple[str, ...], everything: bool, check: str | None, commit: bool,

@@ -62,7 +62,8 @@ def tell_imported(session: Session, imported: Imported | None) -> None:
         talk.say(f"{imported.part} is a part of {imported.top}: all of it is copied")
     count = imported.repositories - 1
     within = f", with {count} {'repository' if count == 1 else 'repositories'} within it" if count > 0 else ""
-    talk.say(f"copied {imported.top} to /workspace: {imported.moved.files:,} files{within}")
+    files = "1 file" if imported.moved.files == 1 else f"{imported.moved.files:,} files"
+    talk.say(f"copied {imported.top} to /workspace: {files}{within}")
 
 
 def add_remote(session: Session, imported: Imported | None) -> None:

@@ -215,6 +215,9 @@ def test_the_shell_completes_hunks_and_paths_that_can_be_typed(box: Sandbox, ser
     assert all(line.isascii() and line.isprintable() for line in found)
     only = skerry(server=server.address, COMP_WORDS=f"skerry why {NAME} a", **words).stdout
     assert only.split() == []
+    paths = skerry(server=server.address, COMP_WORDS=f"skerry apply {NAME} ", **words).stdout.decode().splitlines()
+    assert {"plain,app.py", "plain,Makefile"} <= set(paths)
+    assert not any(line.startswith("plain,h-") for line in paths)
 
 
 def test_watch_as_json_is_an_object_a_line(box: Sandbox, server: Server) -> None:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class HunkName(click.ParamType[str]):
-    """A hunk of the sandbox named before it; the shell completes ids and, where they may stand, paths."""
+    """A hunk of the sandbox named before it; the shell completes ids, paths, or both, whatever may stand there."""
 
     name = "hunk"
 
-    def __init__(self, *, paths: bool = False) -> None:
-        self._paths = paths
+    def __init__(self, *, ids: bool = True, paths: bool = False) -> None:
+        self._ids, self._paths = ids, paths
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -35,7 +35,8 @@ class HunkName(click.ParamType[str]):
         found: dict[str, str | None] = {}
         for hunk in known_hunks(session, sandbox) if isinstance(sandbox, str) else ():
             known = hunk.path.isascii() and hunk.path.isprintable() and " " not in hunk.path
-            found[hunk.id] = f"{hunk.path} {hunk.state}" if known else hunk.state
+            if self._ids:
+                found[hunk.id] = f"{hunk.path} {hunk.state}" if known else hunk.state
             if known and self._paths:
                 found.setdefault(hunk.path, None)
         return [
@@ -69,7 +70,7 @@ def not_applied(sandbox: Sandbox) -> str:
     return f"{' and '.join(known)} {words} not applied" if known else ""
 
 
-paths_argument = click.argument("paths", nargs=-1, metavar="[PATH]...")
+paths_argument = click.argument("paths", nargs=-1, type=HunkName(ids=False, paths=True), metavar="[PATH]...")
 pager_option = click.option("--no-pager", is_flag=True, help="Print it all at once, also at a terminal.")
 
 
