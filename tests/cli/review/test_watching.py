@@ -174,6 +174,7 @@ def test_the_same_lines_at_another_place_are_not_what_was_shown() -> None:
     assert left == ["1 changed in more than was shown: skerry review"]
     later = replace(review(change("app.py", HUNK)), tip="2" * 40)
     assert sorted_out(shown, later, "accept") == ([], ["something changed since: look, then press it again"])
+    assert sorted_out(shown, later, "reject") == ([HUNK], [])
 
 
 def test_the_place_of_lines_that_only_go_or_come_is_told_alike_by_a_patch_and_a_hunk() -> None:

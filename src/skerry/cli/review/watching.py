@@ -234,7 +234,7 @@ def _runs(part: Part) -> list[tuple[int, tuple[str, ...], tuple[str, ...]]]:
 
 def sorted_out(shown: Shown, review: Review, do: str) -> tuple[list[Hunk], list[str]]:
     """The hunks that were on the screen, whole; and in words why others are not among them."""
-    if review.tip != shown.tip:
+    if review.tip != shown.tip and do == "accept":  # a reason takes a while to type, and lets nothing in
         return [], ["something changed since: look, then press it again"]
     meant: list[Hunk] = []
     other = flagged = 0
