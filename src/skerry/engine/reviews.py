@@ -251,7 +251,11 @@ class Reviews:
 
     async def before_command(self, live: Live) -> None:
         """What others did is not this command's. A ledger that can't be written to does not keep it from running."""
-        if live.tracked is not None and live.keeper is not None and not _in_vain(live.tracked):
+        if live.tracked is None or live.keeper is None:
+            return
+        if live.tracked.followed is live.keeper:
+            await live.tracked.begun.wait()  # after a start: what was rejected can be read inside
+        if live.keeper is not None and not _in_vain(live.tracked):
             await self._grip.uncut(self._look(live.tracked, live.keeper))
 
     async def before_end(self, live: Live) -> None:
@@ -340,12 +344,15 @@ class Reviews:
         if tracked is None or keeper is None or not tracked.sound:
             return
         if tracked.following is None or tracked.following.done() or tracked.followed is not keeper:
-            tracked.followed = keeper
+            tracked.followed, tracked.begun = keeper, asyncio.Event()
             tracked.following = self._grip.spawn(self._follow(tracked, keeper))
 
     async def _follow(self, tracked: Tracked, keeper: Keeper) -> None:
         live, failures = tracked.live, 0
-        await self.began(tracked, keeper)
+        try:
+            await self.began(tracked, keeper)
+        finally:
+            tracked.begun.set()
         while _runs(live, keeper) and live.tracked is tracked:
             try:
                 await live.moving.wait()

@@ -45,6 +45,7 @@ class Tracked:
         self.seq = 0
         self.following: asyncio.Task[None] | None = None
         self.followed: Keeper | None = None
+        self.begun = asyncio.Event()  # what its new keeper had to be told, it was
         self.telling: asyncio.Task[None] | None = None
         self.due = False  # somebody is about to look
         self.tried_at = -math.inf
