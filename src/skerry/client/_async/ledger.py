@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, overload
 
-from skerry.client import backend_async as backend
 from skerry.client import review_requests as requests
+from skerry.client._async.resumed import AsyncResumed
 from skerry.client.lines import LineDecoder
-from skerry.client.patience import Patience
 from skerry.client.responses import ReviewLine, decode, raised
 from skerry.client.review_paths import relative
 from skerry.errors import ServerUnreachable
@@ -75,61 +73,14 @@ class AsyncLedger:
         return AsyncReviewWatch(self._sandbox, since)
 
 
-class AsyncReviewWatch:
-    """`async for event in watch`, until the sandbox is deleted. It takes a broken connection up again; `tip` is the
-    commit up to which all was told."""
+class AsyncReviewWatch(AsyncResumed[ReviewEvent]):
+    """`async for event in watch`, until the sandbox is deleted. `tip` is the commit up to which all was told:
+    `watch(since=watch.tip)` goes on."""
 
     def __init__(self, sandbox: AsyncSandbox, since: str | None) -> None:
+        super().__init__()
         self.tip = since
         self._sandbox = sandbox
-        self._events: AsyncGenerator[ReviewEvent | None, None] | None = None
-        self._ended = False
-
-    async def __aenter__(self) -> AsyncReviewWatch:
-        await self._begin()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Stop watching; `watch(since=watch.tip)` goes on where this one was."""
-        events, self._events, self._ended = self._events, None, True
-        if events is not None:
-            await events.aclose()
-
-    def __aiter__(self) -> AsyncReviewWatch:
-        return self
-
-    async def __anext__(self) -> ReviewEvent:
-        events = await self._begin()
-        while True:
-            event = await anext(events)
-            if event is not None:
-                return event
-
-    async def _begin(self) -> AsyncGenerator[ReviewEvent | None, None]:
-        """The first thing to come says that the watch stands."""
-        if self._events is None:
-            self._events = self._follow()
-            if not self._ended:
-                await anext(self._events)
-        return self._events
-
-    async def _follow(self) -> AsyncGenerator[ReviewEvent | None, None]:
-        patience, stood = Patience(), False
-        while not self._ended:
-            try:
-                async for event in self._once():
-                    stood = True
-                    patience.renew()
-                    yield event
-            except ServerUnreachable as error:
-                if not stood:
-                    raise
-                await backend.sleep(patience.pause(error))
 
     async def _once(self) -> AsyncGenerator[ReviewEvent | None, None]:
         """One connection's worth; None: the watch stands. An answer that just stops was cut off."""

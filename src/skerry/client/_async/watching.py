@@ -1,18 +1,16 @@
-"""Changes below a directory inside, through broken connections: what was missed is said, nothing comes twice."""
+"""Changes below a directory inside, as they come."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from skerry.client import backend_async as backend
 from skerry.client import file_requests as requests
+from skerry.client._async.resumed import AsyncResumed
 from skerry.client.lines import LineDecoder
-from skerry.client.patience import Patience
 from skerry.client.responses import WatchLine, decode, raised
 from skerry.errors import ServerUnreachable
 from skerry.types import FileEvent
@@ -21,61 +19,15 @@ if TYPE_CHECKING:
     from skerry.client._async.sandbox import AsyncSandbox
 
 
-class AsyncWatch:
-    """`async for event in watch`, until the directory itself is removed. `token` is where it stands."""
+class AsyncWatch(AsyncResumed[FileEvent]):
+    """`async for event in watch`, until the directory itself is removed. `token` is where it stands: the sandbox
+    remembers for some minutes, `watch(since=watch.token)` goes on."""
 
     def __init__(self, sandbox: AsyncSandbox, wish: requests.WatchWish, since: str | None) -> None:
+        super().__init__()
         self.token = since
         self._sandbox = sandbox
         self._wish = wish
-        self._events: AsyncGenerator[FileEvent | None, None] | None = None
-        self._ended = False
-
-    async def __aenter__(self) -> AsyncWatch:
-        await self._begin()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Stop watching. The sandbox remembers for some minutes: `watch(since=watch.token)` goes on."""
-        events, self._events, self._ended = self._events, None, True
-        if events is not None:
-            await events.aclose()
-
-    def __aiter__(self) -> AsyncWatch:
-        return self
-
-    async def __anext__(self) -> FileEvent:
-        events = await self._begin()
-        while True:
-            event = await anext(events)
-            if event is not None:
-                return event
-
-    async def _begin(self) -> AsyncGenerator[FileEvent | None, None]:
-        """The first thing to come says that the watch stands."""
-        if self._events is None:
-            self._events = self._follow()
-            if not self._ended:
-                await anext(self._events)
-        return self._events
-
-    async def _follow(self) -> AsyncGenerator[FileEvent | None, None]:
-        patience, stood = Patience(), False
-        while not self._ended:
-            try:
-                async for event in self._once():
-                    stood = True
-                    patience.renew()
-                    yield event
-            except ServerUnreachable as error:
-                if not stood:
-                    raise
-                await backend.sleep(patience.pause(error))
 
     async def _once(self) -> AsyncGenerator[FileEvent | None, None]:
         """One connection's worth; None: the watch stands. An answer that just stops was cut off."""

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, overload
 
-from skerry.client import backend_sync as backend
 from skerry.client import review_requests as requests
+from skerry.client._sync.resumed import Resumed
 from skerry.client.lines import LineDecoder
-from skerry.client.patience import Patience
 from skerry.client.responses import ReviewLine, decode, raised
 from skerry.client.review_paths import relative
 from skerry.errors import ServerUnreachable
@@ -76,61 +74,14 @@ class Ledger:
         return ReviewWatch(self._sandbox, since)
 
 
-class ReviewWatch:
-    """`for event in watch`, until the sandbox is deleted. It takes a broken connection up again; `tip` is the
-    commit up to which all was told."""
+class ReviewWatch(Resumed[ReviewEvent]):
+    """`for event in watch`, until the sandbox is deleted. `tip` is the commit up to which all was told:
+    `watch(since=watch.tip)` goes on."""
 
     def __init__(self, sandbox: Sandbox, since: str | None) -> None:
+        super().__init__()
         self.tip = since
         self._sandbox = sandbox
-        self._events: Generator[ReviewEvent | None, None] | None = None
-        self._ended = False
-
-    def __enter__(self) -> ReviewWatch:
-        self._begin()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop watching; `watch(since=watch.tip)` goes on where this one was."""
-        events, self._events, self._ended = self._events, None, True
-        if events is not None:
-            events.close()
-
-    def __iter__(self) -> ReviewWatch:
-        return self
-
-    def __next__(self) -> ReviewEvent:
-        events = self._begin()
-        while True:
-            event = next(events)
-            if event is not None:
-                return event
-
-    def _begin(self) -> Generator[ReviewEvent | None, None]:
-        """The first thing to come says that the watch stands."""
-        if self._events is None:
-            self._events = self._follow()
-            if not self._ended:
-                next(self._events)
-        return self._events
-
-    def _follow(self) -> Generator[ReviewEvent | None, None]:
-        patience, stood = Patience(), False
-        while not self._ended:
-            try:
-                for event in self._once():
-                    stood = True
-                    patience.renew()
-                    yield event
-            except ServerUnreachable as error:
-                if not stood:
-                    raise
-                backend.sleep(patience.pause(error))
 
     def _once(self) -> Generator[ReviewEvent | None, None]:
         """One connection's worth; None: the watch stands. An answer that just stops was cut off."""

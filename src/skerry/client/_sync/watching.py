@@ -1,19 +1,17 @@
 # Generated from client/_async/watching.py by scripts/generate_sync.py. Do not edit.
-"""Changes below a directory inside, through broken connections: what was missed is said, nothing comes twice."""
+"""Changes below a directory inside, as they come."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Generator
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from skerry.client import backend_sync as backend
 from skerry.client import file_requests as requests
+from skerry.client._sync.resumed import Resumed
 from skerry.client.lines import LineDecoder
-from skerry.client.patience import Patience
 from skerry.client.responses import WatchLine, decode, raised
 from skerry.errors import ServerUnreachable
 from skerry.types import FileEvent
@@ -22,61 +20,15 @@ if TYPE_CHECKING:
     from skerry.client._sync.sandbox import Sandbox
 
 
-class Watch:
-    """`for event in watch`, until the directory itself is removed. `token` is where it stands."""
+class Watch(Resumed[FileEvent]):
+    """`for event in watch`, until the directory itself is removed. `token` is where it stands: the sandbox
+    remembers for some minutes, `watch(since=watch.token)` goes on."""
 
     def __init__(self, sandbox: Sandbox, wish: requests.WatchWish, since: str | None) -> None:
+        super().__init__()
         self.token = since
         self._sandbox = sandbox
         self._wish = wish
-        self._events: Generator[FileEvent | None, None] | None = None
-        self._ended = False
-
-    def __enter__(self) -> Watch:
-        self._begin()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop watching. The sandbox remembers for some minutes: `watch(since=watch.token)` goes on."""
-        events, self._events, self._ended = self._events, None, True
-        if events is not None:
-            events.close()
-
-    def __iter__(self) -> Watch:
-        return self
-
-    def __next__(self) -> FileEvent:
-        events = self._begin()
-        while True:
-            event = next(events)
-            if event is not None:
-                return event
-
-    def _begin(self) -> Generator[FileEvent | None, None]:
-        """The first thing to come says that the watch stands."""
-        if self._events is None:
-            self._events = self._follow()
-            if not self._ended:
-                next(self._events)
-        return self._events
-
-    def _follow(self) -> Generator[FileEvent | None, None]:
-        patience, stood = Patience(), False
-        while not self._ended:
-            try:
-                for event in self._once():
-                    stood = True
-                    patience.renew()
-                    yield event
-            except ServerUnreachable as error:
-                if not stood:
-                    raise
-                backend.sleep(patience.pause(error))
 
     def _once(self) -> Generator[FileEvent | None, None]:
         """One connection's worth; None: the watch stands. An answer that just stops was cut off."""
