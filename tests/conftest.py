@@ -103,9 +103,11 @@ def make_server(make_state: Callable[[], Path]) -> Iterator[Callable[[], Server]
 
 
 @pytest.fixture(scope="module")
-def server(make_server: Callable[[], Server]) -> Iterator[Server]:
-    """One server for all tests of a file that do no harm to it."""
-    made = make_server().start()
+def server(make_server: Callable[[], Server], request: pytest.FixtureRequest) -> Iterator[Server]:
+    """One server for all tests of a file that do no harm to it. A file whose tests write much at once says in HEADROOM
+    how much the pool has to have ready."""
+    more = {"SKERRY_STORAGE_HEADROOM": request.module.HEADROOM} if hasattr(request.module, "HEADROOM") else {}
+    made = make_server().start(**more)
     yield made
     made.retire()
 

@@ -11,6 +11,8 @@ from serving import Server
 from skerry import Lifecycle, Limits, Options, Sandbox
 from skerry.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded, SkerryError
 
+HEADROOM = "1G"
+
 
 @pytest.fixture(scope="module")
 def box(server: Server) -> Iterator[Sandbox]:

@@ -16,6 +16,8 @@ from serving import Server, wait_until
 
 from skerry import Conflict, InvalidRequest, Limits, Sandbox, ServerUnreachable
 
+HEADROOM = "1G"
+
 
 @pytest.fixture(scope="module")
 def box(server: Server) -> Iterator[Sandbox]:

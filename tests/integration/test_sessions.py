@@ -15,6 +15,8 @@ from serving import Server, wait_until
 from skerry import AsyncSandbox, Limits, Options, Sandbox, Session
 from skerry.errors import CommandFailed, Conflict, InvalidRequest, NotFound, QuotaExceeded, SkerryError
 
+HEADROOM = "1G"
+
 
 @pytest.fixture(scope="module")
 def box(server: Server) -> Iterator[Sandbox]:

@@ -21,6 +21,8 @@ from skerry import AsyncSandbox, Limits, Sandbox, ServerUnreachable
 from skerry.errors import FileFailure, InvalidRequest
 from skerry.types import Progress
 
+HEADROOM = "1G"
+
 
 @pytest.fixture(scope="module")
 def box(server: Server) -> Iterator[Sandbox]:

@@ -14,6 +14,7 @@ from serving import Server, wait_until
 from skerry.config import socket_path
 
 LARGE = 512 << 20
+HEADROOM = "1G"
 
 
 @pytest.fixture(scope="module")
