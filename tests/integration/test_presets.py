@@ -54,6 +54,8 @@ def hosts(attempts: list[Attempt], decision: str) -> set[str]:
     return {attempt.host for attempt in attempts if attempt.decision == decision}
 
 
+needs_pip = pytest.mark.skipif(shutil.which("pip") is None, reason="no pip on this machine")
+needs_npm = pytest.mark.skipif(shutil.which("npm") is None, reason="no npm on this machine")
 INSTALL = {
     "pip": "pip install --quiet six && python -c 'import six; print(six.__name__)'",
     "npm": "npm install --silent ms && node -e 'console.log(require(\"ms\")(1000))'",
@@ -129,6 +131,7 @@ def run_there(world: World, server: Server, home: Path, preset: str, script: str
     return done.stdout
 
 
+@needs_pip
 def test_a_password_of_pips_set_up_signs_in_and_is_never_inside(
     world: World, world_server: Server, tmp_path: Path
 ) -> None:
@@ -164,6 +167,7 @@ run = "curl -sSm 9 https://index.example.test/ || echo refused; grep -r hidden-w
 """
 
 
+@needs_pip
 def test_a_pip_step_of_a_build_reaches_its_index_with_its_password_and_no_other_step_does(
     world: World, world_server: Server, tmp_path: Path
 ) -> None:
@@ -186,6 +190,7 @@ def test_a_pip_step_of_a_build_reaches_its_index_with_its_password_and_no_other_
     assert world.strays() == []
 
 
+@needs_npm
 def test_a_token_of_npms_set_up_signs_in_and_is_never_inside(
     world: World, world_server: Server, tmp_path: Path
 ) -> None:
@@ -263,6 +268,7 @@ def proxy(world: World, tmp_path: Path) -> Iterator[tuple[int, Path]]:
         process.wait()
 
 
+@needs_pip
 def test_a_proxy_of_pips_set_up_is_gone_through_and_never_reached_from_inside(
     world: World, world_server: Server, proxy: tuple[int, Path], tmp_path: Path
 ) -> None:
