@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import IO
+from weakref import WeakValueDictionary
 
 from skerry.engine import plan
 from skerry.engine.live import Live
@@ -43,7 +44,7 @@ class Remotes:
 
     def __init__(self, reviews: Reviews) -> None:
         self._reviews = reviews
-        self._agents: dict[str, asyncio.Lock] = {}
+        self._agents: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by sandbox, while in use
 
     async def list(self, caller: Caller, origin: str | None) -> list[ReviewRefs]:
         """Of all sandboxes of the caller's that have a review: of one origin, if that is named. Each who asks has turns
