@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "skerry"
 BELOW = {"types", "errors", "_version"}
 KERNEL = {"syscalls"}  # for those that touch this host
-PARTS = {"keeper", "storage", "images", "network", "review", "runtimes"}
+PARTS = {"keeper", "storage", "images", "network", "review", "runtimes", "code"}
 MAY_IMPORT = {
     "errors": {"types"},  # for the type checker only: a result travels on CommandFailed
     "types": {"errors"},

@@ -181,6 +181,8 @@ TABLE: tuple[Setting, ...] = (
     Setting("pool.memory", "1G", _size, "free memory of the host below which none is made ready"),
     Setting("review.file", "16M", _size, "largest file whose content the ledger keeps; larger ones by their hash"),
     Setting("review.ledger", "4G", _size, "most that the ledger of a sandbox may take on disk"),
+    Setting("contexts.idle", "30m", _span, "how long a context of code may be idle before its memory is let go"),
+    Setting("contexts.most", 128, _count, "contexts of code that one sandbox may have"),
     Setting("listen.hosts", (), _words, "further host names by which the TCP listener may be called"),
     Setting("listen.origins", (), _words, "web origins that may call the API"),
     Setting("server_idle_exit", "10m", _span, "a server started in the background leaves after this long idle"),

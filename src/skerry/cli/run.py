@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from skerry.client._sync.sandbox import Sandbox
     from skerry.client.outcome import Output
 
+NAME_MOST = 255  # bytes of one part of a path: what is longer names no file
 _COMMAND = {"allow_interspersed_args": False}
 _command = click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 
@@ -187,6 +189,8 @@ def _named(command: tuple[str, ...]) -> dict[str, Path]:
         if not word or len(word) > 4096 or "\0" in word or Path(word).is_absolute() or ".." in parts:
             continue
         ways = [Path(*parts[:depth]) for depth in range(1, len(parts) + 1)]
+        if any(len(os.fsencode(part)) > NAME_MOST for part in parts):
+            continue
         if ways and not any(way.is_symlink() for way in ways) and Path(word).is_file():
             found["/".join(parts)] = Path(word)
     return found

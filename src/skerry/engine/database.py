@@ -138,12 +138,21 @@ CREATE TABLE applies (
 );
 CREATE UNIQUE INDEX apply_ids ON applies (sandbox, id);
 """
+_CONTEXTS = """
+CREATE TABLE contexts (
+    sandbox TEXT NOT NULL,
+    name TEXT NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (sandbox, name)
+);
+"""
 STEPS = (
     _FIRST,
     _EVENTS,
     _NETWORK,
     _SNAPSHOTS,
     _REVIEWS,
+    _CONTEXTS,
 )  # an older database is brought up step by step; a step that was released never changes
 SCHEMA_VERSION = len(STEPS)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-STDOUT, STDERR, EXIT, STARTED, ERROR, MISSING, PAUSE = 1, 2, 3, 4, 5, 6, 7
+STDOUT, STDERR, EXIT, STARTED, ERROR, MISSING, PAUSE, RESULT = 1, 2, 3, 4, 5, 6, 7, 8
 FRAME_LIMIT = 1 << 20
 _HEADER = struct.Struct(">BI")
 _OUTPUT = {"stdout": STDOUT, "stderr": STDERR}
@@ -34,6 +34,9 @@ class Frames:
         if len(data) <= FRAME_LIMIT:
             return _frame(kind, data)
         return b"".join(_frame(kind, data[at : at + FRAME_LIMIT]) for at in range(0, len(data), FRAME_LIMIT))
+
+    def result(self, output: msgspec.Struct) -> bytes:
+        return _frame(RESULT, msgspec.json.encode(output))
 
     def exit(self, result: msgspec.Struct) -> bytes:
         return _frame(EXIT, msgspec.json.encode(result))
@@ -63,6 +66,9 @@ class Lines:
         whole = len(data) - _cut_tail(data)
         self._cut[stream] = data[whole:]
         return _output_line(stream, data[:whole]) if whole else b""
+
+    def result(self, output: msgspec.Struct) -> bytes:
+        return self._rest() + _line({"result": output})
 
     def exit(self, result: msgspec.Struct) -> bytes:
         return self._rest() + _line({"exit": result})
