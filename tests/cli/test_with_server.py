@@ -97,6 +97,12 @@ def test_files_that_the_command_names_come_along(server: Server, tmp_path: Path)
     assert left.returncode == 2
 
 
+def test_a_long_script_as_a_word_is_no_file_s_name(server: Server, tmp_path: Path) -> None:
+    script = "import sys; print(42) #" + "x" * 300
+    done = skerry("run", "--", "python3", "-c", script, server=server.address, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, b"42\n"), done.stderr
+
+
 def test_nothing_above_elsewhere_or_behind_a_link_comes_along(server: Server, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     here = tmp_path / "here"
