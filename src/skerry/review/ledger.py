@@ -260,7 +260,10 @@ class Ledger:
                 pack.finish()
             finally:
                 pack.close()
-            aside.index(pack.path, held=(lock,))
+            if old is None:
+                pack.write_index()
+            else:
+                aside.index(pack.path, held=(lock,))
             aside.keep()
             if ref == MAIN and old is None:
                 packs.replace(self.place / BASE, f"{new}\n")
