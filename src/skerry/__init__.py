@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         RegistryFailed,
         SandboxUnavailable,
         ServerUnreachable,
+        SetupFailed,
         SkerryError,
     )
     from skerry.types import (
@@ -176,6 +177,7 @@ __all__ = [
     "ServerUnreachable",
     "Session",
     "SessionInfo",
+    "SetupFailed",
     "SkerryError",
     "Snapshot",
     "SnapshotInfo",

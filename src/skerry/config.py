@@ -18,8 +18,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from skerry.errors import InvalidRequest
-from skerry.types import DEFAULT_LIMITS, Lifecycle, Limits, SecretForm, check_line, parse_size, parse_span
+from skerry.types import (
+    DEFAULT_LIMITS,
+    LanguageForm,
+    Lifecycle,
+    Limits,
+    SecretForm,
+    check_known_by,
+    check_line,
+    parse_size,
+    parse_span,
+)
 
 RUN_BASE = Path("/run/skerry")
 OPERATOR_FILE = Path("/etc/skerry/config.toml")
@@ -110,6 +122,21 @@ def _secrets(value: Any, name: str) -> dict[str, dict[str, Any]]:
     return forms
 
 
+def _languages(value: Any, name: str) -> dict[str, LanguageForm]:
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{name}: not a table of languages", hint='[languages.lua] run = ["lua", "{file}"]')
+    forms = {}
+    for key, form in value.items():
+        check_known_by(key, name)
+        try:
+            forms[key] = msgspec.convert(form, LanguageForm)
+        except msgspec.ValidationError as problem:
+            cause = problem.__cause__
+            what, hint = (cause.message, cause.hint) if isinstance(cause, InvalidRequest) else (str(problem), None)
+            raise InvalidRequest(f"{name}.{key}: {what}", hint=hint) from None
+    return forms
+
+
 @dataclass(frozen=True)
 class Setting:
     """One row. `project` rows may also stand in a project's skerry.toml."""
@@ -183,6 +210,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("review.ledger", "4G", _size, "most that the ledger of a sandbox may take on disk"),
     Setting("contexts.idle", "30m", _span, "how long a context of code may be idle before its memory is let go"),
     Setting("contexts.most", 128, _count, "contexts of code that one sandbox may have"),
+    Setting("languages", {}, _languages, "languages that code can be run in, beside and over those that are built in"),
     Setting("listen.hosts", (), _words, "further host names by which the TCP listener may be called"),
     Setting("listen.origins", (), _words, "web origins that may call the API"),
     Setting("server_idle_exit", "10m", _span, "a server started in the background leaves after this long idle"),

@@ -11,6 +11,7 @@
     ├── SandboxUnavailable                   the sandbox failed, stopped or does not answer
     ├── ServerUnreachable (ConnectionError)  no server at that address
     ├── RegistryFailed                       a registry can't be reached, or sends what it should not
+    ├── SetupFailed                          code can't be run: the sandbox has not what its language needs
     ├── HostUnsupported                      this host can't build the wall; the message names what is missing
     └── FileFailure (OSError)                a file operation inside; each is also the builtin that it is
         ├── FileMissing (FileNotFoundError)      ├── FileThere (FileExistsError)
@@ -47,6 +48,7 @@ __all__ = [
     "RegistryFailed",
     "SandboxUnavailable",
     "ServerUnreachable",
+    "SetupFailed",
     "SkerryError",
     "error_for_code",
     "file_failure",
@@ -131,6 +133,12 @@ class RegistryFailed(SkerryError):
     code = "registry_failed"
 
 
+class SetupFailed(SkerryError):
+    """What a language needs is not in the sandbox; the message names it, the hint what brings it."""
+
+    code = "setup_failed"
+
+
 class HostUnsupported(SkerryError):
     """This host lacks what the wall needs. `skerry doctor` explains."""
 
@@ -196,6 +204,7 @@ _CLASSES: tuple[type[SkerryError], ...] = (
     SandboxUnavailable,
     ServerUnreachable,
     RegistryFailed,
+    SetupFailed,
     HostUnsupported,
     FileFailure,
     *_FILE_CLASSES.values(),

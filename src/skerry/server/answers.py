@@ -23,6 +23,7 @@ STATUSES: Mapping[str, int] = {
     "denied": 403,
     "not_found": 404,
     "conflict": 409,
+    "setup_failed": 409,
     "quota_exceeded": 429,
     "sandbox_unavailable": 503,
     "registry_failed": 502,

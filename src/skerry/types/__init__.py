@@ -44,6 +44,15 @@ from skerry.types.files import (
     Transfer,
 )
 from skerry.types.host import Caller, Check, ImageInfo, Progress, Scope, TokenInfo
+from skerry.types.languages import (
+    ImageLanguage,
+    KernelName,
+    LanguageForm,
+    check_known_by,
+    find_language,
+    image_of,
+    is_version,
+)
 from skerry.types.network import (
     Attempt,
     Network,
@@ -238,9 +247,12 @@ __all__ = [
     "HunkKind",
     "HunkState",
     "ImageInfo",
+    "ImageLanguage",
     "ImportedImage",
     "ImportedSnapshot",
     "Isolation",
+    "KernelName",
+    "LanguageForm",
     "LanguageInfo",
     "LayerState",
     "LedgerEntry",
@@ -305,6 +317,7 @@ __all__ = [
     "Why",
     "check_env",
     "check_http_path",
+    "check_known_by",
     "check_labels",
     "check_language",
     "check_line",
@@ -313,8 +326,11 @@ __all__ = [
     "check_port",
     "check_text",
     "check_user",
+    "find_language",
     "format_size",
+    "image_of",
     "is_text",
+    "is_version",
     "parse_reference",
     "parse_size",
     "parse_span",

@@ -1,0 +1,212 @@
+"""The languages, as data: how the version of each is found, how its code is compiled and run. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from skerry.errors import InvalidRequest
+from skerry.types import ImageLanguage, KernelName, LanguageForm, LanguageInfo, find_language
+
+Table = Mapping[str, "Language"]
+VERSION_MOST = 40  # characters
+_PLACES = re.compile(r"\{(?:file|out|dir)\}")
+_VERSION = re.compile(r"[0-9]+(?:\.[0-9a-z]+)+|\b[0-9]+\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Language:
+    """One row. The words of an argv and the values of `env` may hold `{file}`, `{out}` and `{dir}`.
+
+    `file`: what the code's file is called. `version`: what prints its version. `context`: what starts a kernel, if it
+    has contexts. `error`: a pattern for the line of stderr that says how the code failed. `packages` and
+    `image`: what brings it. `note`: what people trip over. `images`: what is otherwise in an image of a name."""
+
+    name: str
+    run: tuple[str, ...]
+    file: str
+    version: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    compile: tuple[str, ...] = ()
+    context: tuple[str, ...] = ()
+    kernel: KernelName | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    error: str | None = None
+    packages: tuple[str, ...] = ()
+    image: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    note: str | None = None
+    images: Mapping[str, ImageLanguage] = field(default_factory=dict)
+
+    @property
+    def needs(self) -> str:
+        """What would bring it, in words."""
+        ways = []
+        if self.packages:
+            words = " ".join(self.packages)
+            ways.append(f"`apt-get install {words}` in the sandbox or in an image of your own")
+        if self.image:
+            ways.append(f"the image {self.image}")
+        return ", or ".join(ways) or f"an image that has {self.program}"
+
+    @property
+    def program(self) -> str:
+        """Without which nothing of it runs."""
+        return (self.context or self.compile or self.run)[0]
+
+    def inside(self, image: str) -> Language:
+        """It as it is in an image of that name."""
+        return replace(self, **_said(self.images[image])) if image in self.images else self
+
+    def filled(self, argv: tuple[str, ...], directory: str, near: bool = True) -> list[str]:
+        """With the real names of this run's files; `near`: as seen from their own directory."""
+        file = self.file if near else f"{directory}/{self.file}"
+        names = {"{file}": file, "{out}": f"{directory}/main", "{dir}": directory}
+        return [_PLACES.sub(lambda place: names[place[0]], word) for word in argv]
+
+    def info(self, version: str | None = None, looked: bool = False) -> LanguageInfo:
+        """As it is listed. `looked`: its version was looked for."""
+        steps = (self.compile, self.run) if self.compile else (self.run,)
+        return LanguageInfo(
+            name=self.name, aliases=self.aliases, version=version, contexts=bool(self.context),
+            how=" && ".join(" ".join(self.filled(step, ".")) for step in steps), compiled=bool(self.compile),
+            missing=self.needs if looked and version is None else None, versions=dict(self.versions),
+        )  # fmt: skip
+
+
+def _images(name: str, versions: str) -> dict[str, str]:
+    return {version: name.format(version) for version in versions.split()}
+
+
+BUILT_IN: tuple[Language, ...] = (
+    Language(
+        name="python", aliases=("py", "python3", "py3"), file="main.py", kernel="python",
+        version=("python3", "--version"), run=("python3", "{file}"), context=("python3",),
+        packages=("python3",), image="base", versions=_images("python:{}-slim", "3.9 3.10 3.11 3.12 3.13 3.14"),
+    ),
+    Language(
+        name="javascript", aliases=("js", "node", "nodejs"), file="main.mjs", kernel="javascript",
+        version=("node", "--version"), run=("node", "{file}"), context=("node",),
+        packages=("nodejs",), image="base", versions=_images("node:{}-slim", "20 22 24"),
+    ),
+    Language(
+        name="typescript", aliases=("ts",), file="main.mts", kernel="javascript",
+        version=("node", "-p", "require('node:module').stripTypeScriptTypes ? process.version : ''"),
+        run=("node", "--experimental-strip-types", "{file}"), context=("node",),
+        image="base", versions=_images("node:{}-slim", "22 24"),
+        note="its version is that of Node, which strips the types (22.13 or newer)",
+    ),
+    Language(
+        name="bash", aliases=("sh", "shell"), file="main.sh", kernel="shell",
+        version=("bash", "--version"), run=("bash", "{file}"), context=("bash",),
+        packages=("bash",), image="base",
+    ),
+    Language(
+        name="c", aliases=("gcc",), file="main.c",
+        version=("gcc", "-dumpfullversion", "-dumpversion"), compile=("gcc", "-o", "{out}", "{file}", "-lm"),
+        run=("{out}",), packages=("gcc", "libc6-dev"), image="gcc:14", versions=_images("gcc:{}", "12 13 14 15"),
+    ),
+    Language(
+        name="cpp", aliases=("c++", "cxx", "cc", "g++"), file="main.cpp",
+        version=("g++", "-dumpfullversion", "-dumpversion"), compile=("g++", "-o", "{out}", "{file}"),
+        run=("{out}",), packages=("g++",), image="gcc:14", versions=_images("gcc:{}", "12 13 14 15"),
+        error=r"^\s*what\(\):\s+(?P<message>.*)$|^terminate called after throwing an instance of '(?P<name>[^']+)'",
+    ),
+    Language(
+        name="go", aliases=("golang",), file="main.go", env={"GO111MODULE": "auto", "GOTOOLCHAIN": "local"},
+        version=("go", "version"), compile=("go", "build", "-o", "{out}", "{file}"), run=("{out}",),
+        packages=("golang-go",), image="golang:1.24", versions=_images("golang:{}", "1.22 1.23 1.24 1.25"),
+        error=r"^(?P<name>panic|fatal error): (?P<message>.*)$|^\s+main\.go:(?P<line>\d+) ",
+        note="the file is a whole one: package main, with func main",
+    ),
+    Language(
+        name="rust", aliases=("rs",), file="main.rs",
+        version=("rustc", "--version"), compile=("rustc", "--edition", "2021", "-o", "{out}", "{file}"), run=("{out}",),
+        packages=("rustc",), image="rust:1-slim", versions=_images("rust:{}-slim", "1.80 1.85 1.90"),
+        error=r"^thread '[^']*' (?:\(\d+\) )?(?P<name>panicked) at main\.rs:(?P<line>\d+):\d+:\n(?P<message>.*)$",
+    ),
+    Language(
+        name="java", file="Main.java",
+        version=("javac", "-version"), compile=("javac", "-encoding", "UTF-8", "-d", "{dir}", "{file}"),
+        run=("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", "{dir}", "Main"),
+        packages=("default-jdk-headless",), image="eclipse-temurin:21",
+        versions=_images("eclipse-temurin:{}", "8 11 17 21 25"),
+        error=r'^Exception in thread "[^"]*" (?P<name>[\w.$]+)(?:: (?P<message>.*))?$'
+        r"|^\s+at Main\.\S+\(Main\.java:(?P<line>\d+)\)",
+        note="the class with its main method is called Main",
+    ),
+    Language(
+        name="ruby", aliases=("rb",), file="main.rb",
+        version=("ruby", "--version"), run=("ruby", "{file}"),
+        packages=("ruby",), image="ruby:3.4-slim", versions=_images("ruby:{}-slim", "3.2 3.3 3.4"),
+        error=r"^main\.rb:(?P<line>\d+):(?:in [^:]+: )?(?P<message>.*) \((?P<name>[\w:]+)\)$",
+    ),
+    Language(
+        name="php", file="main.php", version=("php", "--version"),
+        run=("php", "-d", "display_errors=stderr", "-d", "log_errors=0", "-d", "html_errors=0", "{file}"),
+        packages=("php-cli",), image="php:8.4-cli", versions=_images("php:{}-cli", "8.2 8.3 8.4"),
+        error=r"^(?:PHP )?(?P<name>Fatal error|Parse error): +(?P<message>.*?)(?: in main\.php(?: on line |:)"
+        r"(?P<line>\d+))?$",
+        note="code begins with <?php; what stands before is printed as it is",
+    ),
+    Language(
+        name="r", aliases=("rscript",), file="main.R",
+        version=("Rscript", "--version"), run=("Rscript", "{file}"),
+        packages=("r-base-core",), image="r-base:4.5.0", versions=_images("rocker/r-ver:{}", "4.3 4.4 4.5"),
+        error=r"^(?P<name>Error)(?: in .*?)? ?: (?P<message>.*)$",
+    ),
+    Language(
+        name="perl", aliases=("pl",), file="main.pl",
+        version=("perl", "-e", "print $^V"), run=("perl", "{file}"),
+        packages=("perl",), image="base", versions=_images("perl:{}-slim", "5.38 5.40"),
+        error=r"^(?P<message>.*) at main\.pl line (?P<line>\d+)(?:, .*)?\.?$",
+    ),
+)  # fmt: skip
+
+
+def build(forms: Mapping[str, LanguageForm]) -> Table:
+    """The table that is built in, with the operator's rows beside and over it."""
+    table = {language.name: language for language in BUILT_IN}
+    for name, form in forms.items():
+        table[name] = replace(table[name], **_said(form)) if name in table else _new(name, form)
+    _check(table)
+    return table
+
+
+def find(table: Table, text: str) -> tuple[Language, str | None]:
+    """`python`, `py`, `Python@3.12`: the language, and the version that is asked for."""
+    return find_language(table.values(), text)
+
+
+def read_version(printed: bytes) -> str | None:
+    """The version in what was printed inside, which may be anything: a few harmless characters, or none."""
+    match = _VERSION.search(printed[:4096].decode("ascii", "replace"))
+    return match[0][:VERSION_MOST] if match is not None else None
+
+
+def _said(form: ImageLanguage) -> dict[str, Any]:
+    given = {name: getattr(form, name) for name in form.__struct_fields__}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _new(name: str, form: LanguageForm) -> Language:
+    said = _said(form)
+    if "run" not in said:
+        raise InvalidRequest(f"languages.{name}: it does not say how it is run", hint='run = ["lua", "{file}"]')
+    return Language(**{"name": name, "file": "main", **said})
+
+
+def _check(table: Table) -> None:
+    """A word means one language."""
+    meant: dict[str, str] = {}
+    for language in table.values():
+        for word in (language.name, *language.aliases):
+            if (other := meant.setdefault(word, language.name)) != language.name:
+                raise InvalidRequest(
+                    f"languages.{language.name}: {word!r} is {other} already", hint=f"aliases of languages.{other}"
+                )
+        contexts = language.context or any(image.context for image in language.images.values())
+        if contexts and language.kernel is None:
+            raise InvalidRequest(f"languages.{language.name}: contexts need a kernel", hint='kernel = "python"')
