@@ -16,6 +16,7 @@ from skerry._version import __version__
 
 if TYPE_CHECKING:
     from skerry.client._async.client import AsyncClient
+    from skerry.client._async.code import AsyncCodeFile, AsyncCodeResult, AsyncContext
     from skerry.client._async.forward import AsyncForward
     from skerry.client._async.image import AsyncImage
     from skerry.client._async.oneshot import run as async_run
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from skerry.client._async.snapshots import AsyncSnapshot
     from skerry.client._async.terminal import AsyncTerminal
     from skerry.client._sync.client import Client
+    from skerry.client._sync.code import CodeFile, CodeResult, Context
     from skerry.client._sync.forward import Forward
     from skerry.client._sync.image import Image
     from skerry.client._sync.oneshot import run
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from skerry.client._sync.snapshots import Snapshot
     from skerry.client._sync.terminal import Terminal
     from skerry.client.building.options import BuildStep
+    from skerry.client.code_outcome import CodeEvent, CodeValue
     from skerry.client.listing import FileList
     from skerry.client.outcome import Output
     from skerry.client.repository.source import Imported, Repo
@@ -61,7 +64,10 @@ if TYPE_CHECKING:
         Attempt,
         Change,
         Changes,
+        Chart,
+        CodeError,
         Comparison,
+        ContextInfo,
         Credentials,
         Decided,
         DecideRequest,
@@ -74,6 +80,7 @@ if TYPE_CHECKING:
         Hunk,
         ImageInfo,
         Isolation,
+        LanguageInfo,
         LedgerEntry,
         Lifecycle,
         Limits,
@@ -106,6 +113,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Applied",
     "AsyncClient",
+    "AsyncCodeFile",
+    "AsyncCodeResult",
+    "AsyncContext",
     "AsyncForward",
     "AsyncImage",
     "AsyncPreview",
@@ -118,11 +128,19 @@ __all__ = [
     "BuildStep",
     "Change",
     "Changes",
+    "Chart",
     "Client",
+    "CodeError",
+    "CodeEvent",
+    "CodeFile",
+    "CodeResult",
+    "CodeValue",
     "CommandFailed",
     "CommandTimeout",
     "Comparison",
     "Conflict",
+    "Context",
+    "ContextInfo",
     "Credentials",
     "DecideRequest",
     "Decided",
@@ -143,6 +161,7 @@ __all__ = [
     "Imported",
     "InvalidRequest",
     "Isolation",
+    "LanguageInfo",
     "LedgerEntry",
     "Lifecycle",
     "Limits",
@@ -193,6 +212,9 @@ __all__ = [
 
 _ELSEWHERE = {
     "AsyncClient": ("skerry.client._async.client", "AsyncClient"),
+    "AsyncCodeFile": ("skerry.client._async.code", "AsyncCodeFile"),
+    "AsyncCodeResult": ("skerry.client._async.code", "AsyncCodeResult"),
+    "AsyncContext": ("skerry.client._async.code", "AsyncContext"),
     "AsyncForward": ("skerry.client._async.forward", "AsyncForward"),
     "AsyncImage": ("skerry.client._async.image", "AsyncImage"),
     "AsyncPreview": ("skerry.client._async.previews", "AsyncPreview"),
@@ -203,6 +225,11 @@ _ELSEWHERE = {
     "AsyncTerminal": ("skerry.client._async.terminal", "AsyncTerminal"),
     "BuildStep": ("skerry.client.building.options", "BuildStep"),
     "Client": ("skerry.client._sync.client", "Client"),
+    "CodeEvent": ("skerry.client.code_outcome", "CodeEvent"),
+    "CodeFile": ("skerry.client._sync.code", "CodeFile"),
+    "CodeResult": ("skerry.client._sync.code", "CodeResult"),
+    "CodeValue": ("skerry.client.code_outcome", "CodeValue"),
+    "Context": ("skerry.client._sync.code", "Context"),
     "FileList": ("skerry.client.listing", "FileList"),
     "Forward": ("skerry.client._sync.forward", "Forward"),
     "Image": ("skerry.client._sync.image", "Image"),

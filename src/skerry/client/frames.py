@@ -9,7 +9,7 @@ from skerry.errors import SkerryError
 STDOUT, STDERR, EXIT, STARTED, ERROR, MISSING, PAUSE, RESULT = 1, 2, 3, 4, 5, 6, 7, 8
 OUTPUT = (STDOUT, STDERR)
 LARGEST = 1 << 20
-LARGEST_RESULT = 16 << 20  # of code: pictures are in it
+LARGEST_RESULT = 16 << 20  # of code: pictures are in it, and in its end the files that it made
 MEDIA_TYPE = "application/vnd.skerry.frames"
 _HEADER = 5
 _KINDS = frozenset((STDOUT, STDERR, EXIT, STARTED, ERROR, MISSING, PAUSE, RESULT))
@@ -43,7 +43,7 @@ class FrameDecoder:
         """What is held, if it is a whole frame; an output frame's head is only noted."""
         held = self._held
         kind, length = held[0], int.from_bytes(held[1:_HEADER])
-        if kind not in _KINDS or length > (LARGEST_RESULT if kind == RESULT else LARGEST):
+        if kind not in _KINDS or length > (LARGEST_RESULT if kind in (RESULT, EXIT) else LARGEST):
             raise SkerryError(
                 f"the server sent a frame of kind {kind} and {length} bytes, which is none",
                 hint="is the server of the same version? `skerry server status` shows it",

@@ -9,7 +9,9 @@ import msgspec
 from skerry.errors import SkerryError, error_for_code
 from skerry.types import (
     Answer,
+    ContextInfo,
     ImageInfo,
+    LanguageInfo,
     ProcessInfo,
     Progress,
     ReviewRefs,
@@ -39,6 +41,14 @@ class ProcessList(Value, frozen=True):
 
 class SessionList(Value, frozen=True):
     sessions: list[SessionInfo]
+
+
+class ContextList(Value, frozen=True):
+    contexts: list[ContextInfo]
+
+
+class LanguageList(Value, frozen=True):
+    languages: list[LanguageInfo]
 
 
 class Checksum(Answer, frozen=True):

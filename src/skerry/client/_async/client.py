@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import httpx
 
 from skerry.client import backend_async as backend
-from skerry.client import local, requests, review_requests
+from skerry.client import code_requests, local, requests, review_requests
 from skerry.client._async.events import listen
 from skerry.client._async.images import AsyncImages
 from skerry.client._async.pool import AsyncPool
@@ -18,10 +18,10 @@ from skerry.client._async.tokens import AsyncTokens
 from skerry.client.address import check_token, resolve
 from skerry.client.connection import NotConnected, http_request, speaking
 from skerry.client.requests import Request
-from skerry.client.responses import ReviewRefsList, decode, error_answer
+from skerry.client.responses import LanguageList, ReviewRefsList, decode, error_answer
 from skerry.config import load
 from skerry.errors import ServerUnreachable
-from skerry.types import Event, PackRequest, ReviewRefs
+from skerry.types import Event, LanguageInfo, PackRequest, ReviewRefs
 
 T = TypeVar("T")
 
@@ -56,6 +56,11 @@ class AsyncClient:
     async def info(self) -> dict[str, Any]:
         """The server itself: version, pid, address, uptime, runtime, storage."""
         return await self.value(requests.server(), dict[str, Any])
+
+    async def languages(self) -> list[LanguageInfo]:
+        """Those that code can be run in, with the versions that can be asked for and the images that have them;
+        `sandbox.code.languages()` tells what is there in a sandbox."""
+        return (await self.value(code_requests.languages(None), LanguageList)).languages
 
     async def doctor(self) -> dict[str, Any]:
         """What the server's host can isolate, and what it lacks."""

@@ -14,6 +14,7 @@ from msgspec import structs
 from skerry.client import backend_async as backend
 from skerry.client import preview_requests, requests, snapshot_requests
 from skerry.client._async.client import AsyncClient
+from skerry.client._async.code import AsyncCode
 from skerry.client._async.files import AsyncFiles
 from skerry.client._async.forward import AsyncForward
 from skerry.client._async.git import AsyncGit
@@ -117,6 +118,7 @@ class AsyncSandbox:
         self._info = info
         self._shares_client = isinstance(server, AsyncClient)
         self.client = server if isinstance(server, AsyncClient) else AsyncClient(server)
+        self.code = AsyncCode(self)
         self.files = AsyncFiles(self)
         self.git = AsyncGit(self)
         self.network = AsyncSandboxNetwork(self)

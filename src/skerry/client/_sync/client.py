@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import httpx
 
 from skerry.client import backend_sync as backend
-from skerry.client import local, requests, review_requests
+from skerry.client import code_requests, local, requests, review_requests
 from skerry.client._sync.events import listen
 from skerry.client._sync.images import Images
 from skerry.client._sync.pool import Pool
@@ -19,10 +19,10 @@ from skerry.client._sync.tokens import Tokens
 from skerry.client.address import check_token, resolve
 from skerry.client.connection import NotConnected, http_request, speaking
 from skerry.client.requests import Request
-from skerry.client.responses import ReviewRefsList, decode, error_answer
+from skerry.client.responses import LanguageList, ReviewRefsList, decode, error_answer
 from skerry.config import load
 from skerry.errors import ServerUnreachable
-from skerry.types import Event, PackRequest, ReviewRefs
+from skerry.types import Event, LanguageInfo, PackRequest, ReviewRefs
 
 T = TypeVar("T")
 
@@ -57,6 +57,11 @@ class Client:
     def info(self) -> dict[str, Any]:
         """The server itself: version, pid, address, uptime, runtime, storage."""
         return self.value(requests.server(), dict[str, Any])
+
+    def languages(self) -> list[LanguageInfo]:
+        """Those that code can be run in, with the versions that can be asked for and the images that have them;
+        `sandbox.code.languages()` tells what is there in a sandbox."""
+        return (self.value(code_requests.languages(None), LanguageList)).languages
 
     def doctor(self) -> dict[str, Any]:
         """What the server's host can isolate, and what it lacks."""

@@ -15,6 +15,7 @@ from msgspec import structs
 from skerry.client import backend_sync as backend
 from skerry.client import preview_requests, requests, snapshot_requests
 from skerry.client._sync.client import Client
+from skerry.client._sync.code import Code
 from skerry.client._sync.files import Files
 from skerry.client._sync.forward import Forward
 from skerry.client._sync.git import Git
@@ -118,6 +119,7 @@ class Sandbox:
         self._info = info
         self._shares_client = isinstance(server, Client)
         self.client = server if isinstance(server, Client) else Client(server)
+        self.code = Code(self)
         self.files = Files(self)
         self.git = Git(self)
         self.network = SandboxNetwork(self)
