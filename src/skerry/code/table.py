@@ -92,7 +92,7 @@ BUILT_IN: tuple[Language, ...] = (
         packages=("nodejs",), image="base", versions=_images("node:{}-slim", "20 22 24"),
     ),
     Language(
-        name="typescript", aliases=("ts",), file="main.mts", kernel="javascript",
+        name="typescript", aliases=("ts",), file="main.mts", kernel="typescript",
         version=("node", "-p", "require('node:module').stripTypeScriptTypes ? process.version : ''"),
         run=("node", "--experimental-strip-types", "{file}"), context=("node",),
         image="base", versions=_images("node:{}-slim", "22 24"),

@@ -9,7 +9,7 @@ from typing import Literal, Protocol, TypeVar
 from skerry.errors import InvalidRequest
 from skerry.types.values import Value, check_env, check_text
 
-KernelName = Literal["python", "javascript", "shell"]
+KernelName = Literal["python", "javascript", "typescript", "shell"]
 LANGUAGE = re.compile(r"[a-z0-9](?:[a-z0-9+#._-]{0,30}[a-z0-9+#])?")
 VERSION = re.compile(r"[0-9]+(?:\.[0-9a-z]+)*")
 _PLACES = re.compile(r"\{[a-z]+\}")
