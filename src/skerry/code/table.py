@@ -66,6 +66,10 @@ class Language:
         names = {"{file}": file, "{out}": f"{directory}/main", "{dir}": directory}
         return [_PLACES.sub(lambda place: names[place[0]], word) for word in argv]
 
+    def environment(self, directory: str) -> dict[str, str]:
+        names = list(self.env)
+        return dict(zip(names, self.filled(tuple(self.env.values()), directory), strict=True))
+
     def info(self, version: str | None = None, looked: bool = False) -> LanguageInfo:
         """As it is listed. `looked`: its version was looked for."""
         steps = (self.compile, self.run) if self.compile else (self.run,)

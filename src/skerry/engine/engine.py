@@ -26,6 +26,7 @@ from skerry.engine.events import Events
 from skerry.engine.files import Files
 from skerry.engine.forks import Forks
 from skerry.engine.images import Images
+from skerry.engine.languages import Languages
 from skerry.engine.live import IDLE, Live
 from skerry.engine.network import Doors
 from skerry.engine.policies import Policies
@@ -85,6 +86,7 @@ class Engine:
         self.processes = Processes(self._find, self._use, self._fail, self._spawn, self._before_command)
         self.sessions = Sessions(self._use, self.processes, self._spawn)
         self.terminals = Terminals(self.processes)
+        self.languages = Languages(settings["languages"], self._use)
         self.network = Policies(settings, self._find, self._held, self._uncut, lambda sandbox: self._lives.get(sandbox))
 
     # -- opening and closing ------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from skerry.server import (
     files,
     host,
     images,
+    languages,
     network,
     outputs,
     pool,
@@ -84,6 +85,9 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", f"{ONE}/previews", previews.list_, "use", "List previews, with their tokens", errors=(404, 409)),
     Route("DELETE", f"{ONE}/previews/{{port}}", previews.remove, "use", "Revoke a preview; who is in is put out", 204,
           (404,)),
+
+    Route("GET", f"{ONE}/languages", languages.there, "use", "List languages, with the versions that are there",
+          errors=WAKES),
 
     Route("GET", FILES, files.read, "use", "Read a file", errors=(*WAKES, 416), gives=(BYTES,), headers=("Range",)),
     Route("PUT", FILES, files.write, "use", "Write a file, whole or not at all; or add to one", errors=WAKES,
@@ -190,6 +194,8 @@ ROUTES: tuple[Route, ...] = (
           errors=(413, 415), gives=(NDJSON,)),
     Route("GET", "/v1/images/{name:path}", images.get, "use", "One image", errors=(404,)),
     Route("DELETE", "/v1/images/{name:path}", images.remove, "admin", "Delete an image", 204, (404, 409)),
+
+    Route("GET", "/v1/languages", languages.list_, "use", "List languages, and which image has which version"),
 
     Route("GET", "/v1/pool", pool.show, "admin", "The ready sandboxes"),
     Route("PUT", "/v1/pool", pool.set_, "admin", "Keep so many of an image ready", errors=(404, 413, 415)),
