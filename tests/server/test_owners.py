@@ -21,6 +21,8 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v1/sandboxes/{ref}/processes/{process}/stdin"): {"content": b"x"},
     ("GET", "/v1/sandboxes/{ref}/processes/{process}/terminal"): {"headers": HANDSHAKE},
     ("POST", "/v1/sandboxes/{ref}/sessions"): {"json": {"name": "stolen"}},
+    ("POST", "/v1/sandboxes/{ref}/code"): {"json": {"code": "stolen = 1"}},
+    ("POST", "/v1/sandboxes/{ref}/contexts"): {"json": {"name": "stolen"}},
     ("GET", "/v1/sandboxes/{ref}/files"): {"params": {"path": "/etc/hostname"}},
     ("PUT", "/v1/sandboxes/{ref}/files"): {"params": {"path": "/workspace/stolen"}, "content": b"x"},
     ("DELETE", "/v1/sandboxes/{ref}/files"): {"params": {"path": "/workspace", "recursive": "true"}},

@@ -20,7 +20,7 @@ KNOWN_MOST = 10_000
 @dataclass(frozen=True)
 class Actor:
     """`command` None: a call of the files API. `heard`: how many tries to get out were told before it began. `started`:
-    its keeper knows it."""
+    its keeper knows it. `kernel`: the process that runs it, if that outlives it."""
 
     id: str
     command: str | None = None
@@ -29,6 +29,11 @@ class Actor:
     ended: bool = False
     exit_code: int | None = None
     duration_s: float | None = None
+    kernel: str | None = None
+
+    @property
+    def process(self) -> str:
+        return self.kernel or self.id
 
     def after(self, process: Process) -> Actor:
         """As its end shows it."""
@@ -88,6 +93,11 @@ class Actors:
         self._known[name] = actor.after(process) if process is not None else replace(actor, ended=True)
         return True
 
+    def turned(self, name: str, exit_code: int | None, duration_s: float) -> None:
+        """What a kernel ran is over."""
+        if (actor := self._known.get(name)) is not None:
+            self._known[name] = replace(actor, ended=True, exit_code=exit_code, duration_s=duration_s)
+
     def started(self, name: str) -> None:
         if (actor := self._known.get(name)) is not None:
             self._known[name] = replace(actor, started=True)
@@ -103,8 +113,9 @@ class Actors:
 
     @property
     def running(self) -> list[str]:
-        """Commands that were started, and are not known to have ended."""
-        return [one.id for one in self._known.values() if one.command is not None and one.started and not one.ended]
+        """Commands that were started, and are not known to have ended; what a kernel runs, its run tells of."""
+        known = (one for one in self._known.values() if one.command is not None and one.kernel is None)
+        return [one.id for one in known if one.started and not one.ended]
 
     def look(self) -> Look:
         return Look(tuple(self._known.values()))

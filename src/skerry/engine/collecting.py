@@ -153,7 +153,7 @@ async def _compared(tools: Tools, manifest: Manifest, entries: list[Entry], full
 async def _facts(tools: Tools, tracked: Tracked, look: Look) -> Facts:
     if (why := tracked.state.rolled_back) is not None:
         return Facts(kind="rollback", at=time.time(), command=why)
-    names = tuple(actor.id for actor in look.commands[:NAMED_MOST])
+    names = tuple(dict.fromkeys(actor.process for actor in look.commands[:NAMED_MOST]))
     hosts: tuple[str, ...] = ()
     if names:
         hosts = await tools.hosts(tracked.sandbox, names, min(actor.heard for actor in look.commands))

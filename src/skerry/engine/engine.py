@@ -19,6 +19,7 @@ from skerry.config import Settings
 from skerry.engine import egress, furnishing, lifecycle, limits, place, plan, recovery
 from skerry.engine.archives import Archives
 from skerry.engine.attempts import Attempts
+from skerry.engine.code import Code
 from skerry.engine.creation import Creation
 from skerry.engine.database import Database
 from skerry.engine.decisions import Decisions
@@ -85,8 +86,9 @@ class Engine:
         self.forks, self.rollbacks = Forks(self.snapshots, self.reviews), Rollbacks(self.snapshots, self.reviews)
         self.processes = Processes(self._find, self._use, self._fail, self._spawn, self._before_command)
         self.sessions = Sessions(self._use, self.processes, self._spawn)
-        self.terminals = Terminals(self.processes)
         self.languages = Languages(settings["languages"], self._use)
+        self.code = Code(settings, self._find, self._use, self._spawn, self.languages, self.processes)
+        self.contexts, self.terminals = self.code.contexts, Terminals(self.processes)
         self.network = Policies(settings, self._find, self._held, self._uncut, lambda sandbox: self._lives.get(sandbox))
 
     # -- opening and closing ------------------------------------------------------------------------------------------
@@ -132,6 +134,7 @@ class Engine:
         self.previews.greet()
         self._creation.begin(self.host, self.snapshots, self.network.peers)
         self.pool.begin(self.host, self.images.get, self.snapshots.gone)
+        self.code.begin(self.database, self._lives)
         ends = Ends(self._end_life, self._end_idle, self._finish, self._fail)
         self._spawn(Reaper(self._lives, ends, self._spawn).watch())
 
@@ -352,6 +355,7 @@ class Engine:
             del self._lives[live.row.id]
             self.previews.gone(live.row.id)
             self.network.gone(live.row.id)
+            self.contexts.gone(live.row.id)
             await self.reviews.gone(live)
             await self.snapshots.gone(live.row)
             self.pool.look()

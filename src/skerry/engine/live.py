@@ -155,7 +155,7 @@ class Live:
         that somebody paused waits for somebody."""
         idle, row = self.row.spec.lifecycle.idle, self.row
         asleep = row.state == "paused" and row.reason == IDLE
-        if idle is None or self._calls or not (asleep or (row.state == "running" and not self.work.running)):
+        if idle is None or self._calls or not (asleep or (row.state == "running" and not self.work.busy)):
             return False
         return time.monotonic() - self._used_at > parse_span(idle)
 

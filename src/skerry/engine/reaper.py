@@ -84,7 +84,8 @@ class Reaper:
         except SandboxUnavailable as error:
             await self._ends.failed(live, keeper, error)
             return
-        if any(process.state == "running" or process.children for process in processes):
+        resting = live.work.is_resting
+        if any(one.children or (one.state == "running" and not resting(one.id)) for one in processes):
             live.touch()
         else:
             await self._ends.idle(live)

@@ -120,6 +120,14 @@ class Tracked:
         if self.actors.end(process.id, process):
             self._ended(self)
 
+    def turn(self, name: str, kernel: str, command: str) -> None:
+        """A kernel is about to run something."""
+        self.actors.begin(Actor(name, shown(command), self.live.tries.heard, kernel=kernel))
+
+    def turned(self, name: str, exit_code: int | None, duration_s: float) -> None:
+        self.actors.turned(name, exit_code, duration_s)
+        self._ended(self)
+
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[None]:
         """A call of the files API."""

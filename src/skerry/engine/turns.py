@@ -1,4 +1,4 @@
-"""Whose turn it is in a sandbox's sessions: one command of each at a time, those who wait in order."""
+"""Whose turn it is in a session, or a context of code: one command of each at a time, those who wait in order."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from skerry.keeper import Keeper
 MOST_WAITING: Final = 64
 
 
-class Shell:
-    """What the server holds of one session. `turn` is held by the command that runs; asyncio's lock is fair, and a
-    caller who gives up while waiting is out of the queue."""
+class Line:
+    """`turn` is held by the command that runs; asyncio's lock is fair, and a caller who gives up while waiting is out
+    of the queue."""
+
+    what = "session"
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
-        self.bash = ""
-        self.user = ""
-        self.keeper: Keeper | None = None  # for which its files were made ready
-        self.holders = 0
         self.waiting = 0
 
     @property
@@ -32,14 +30,25 @@ class Shell:
     async def take_turn(self) -> None:
         if self.waiting >= MOST_WAITING:
             raise QuotaExceeded(
-                f"{self.waiting} commands wait for their turn in this session already",
-                hint="commands of one session run one after another; another session runs beside it",
+                f"{self.waiting} commands wait for their turn in this {self.what} already",
+                hint=f"commands of one {self.what} run one after another; another {self.what} runs beside it",
             )
         self.waiting += 1
         try:
             await self.turn.acquire()
         finally:
             self.waiting -= 1
+
+
+class Shell(Line):
+    """What the server holds of one session."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bash = ""
+        self.user = ""
+        self.keeper: Keeper | None = None  # for which its files were made ready
+        self.holders = 0
 
 
 class Shells:

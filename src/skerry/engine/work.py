@@ -16,10 +16,15 @@ class Work:
     def __init__(self) -> None:
         self.running: set[str] = set()
         self.left_behind = False  # a command left processes behind since the start
+        self._resting: set[str] = set()  # kernels between two runs: they live, and are not at work
         self._at_work: dict[str, int | None] = {}  # with the sandbox's count of kills before it
         self._crowded: set[str] = set()
         self._verdicts: dict[str, bool | None] = {}
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+
+    @property
+    def busy(self) -> bool:
+        return not self.running <= self._resting
 
     # -- as the keeper tells ------------------------------------------------------------------------------------------
 
@@ -28,6 +33,7 @@ class Work:
 
     def ended(self, process: str) -> None:
         self.running.discard(process)
+        self._resting.discard(process)
         for future in self._waiting.pop(process, ()):
             if not future.done():
                 future.set_result(None)
@@ -38,13 +44,14 @@ class Work:
         for process in self.running - now:
             self.ended(process)
         self.running = now
-        for process in now - self._at_work.keys():
+        for process in now - self._at_work.keys() - self._resting:
             self._at_work[process] = 0
             self._crowded.add(process)
 
     def over(self) -> None:
         """The sandbox ended, and with it what ran; nobody is told of an end here, those who wait see that it failed."""
         self.running.clear()
+        self._resting.clear()
         waiting, self._waiting = self._waiting, {}
         for future in (one for many in waiting.values() for one in many):
             future.cancel()
@@ -67,8 +74,19 @@ class Work:
 
     # -- whose an out-of-memory kill was ------------------------------------------------------------------------------
 
+    def rest(self, process: str) -> None:
+        """A kernel that waits for its next run. One that a starting server finds was not at work for certain."""
+        self._resting.add(process)
+        self._at_work.pop(process, None)
+        self._crowded.discard(process)
+
+    def is_resting(self, process: str) -> bool:
+        return process in self._resting
+
     def begin(self, process: str, kills: int | None) -> None:
-        if self._at_work or self.left_behind:
+        """Kernels that rest can be killed too, if others need their memory."""
+        self._resting.discard(process)
+        if self._at_work or self._resting or self.left_behind:
             self._crowded.update(self._at_work, (process,))
         self._at_work[process] = kills
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from skerry.server import (
     archives,
+    code,
+    contexts,
     edits,
     entries,
     events,
@@ -34,6 +36,7 @@ from skerry.server import (
     watches,
 )
 from skerry.server.answers import BYTES, DIFF, FRAMES, JSON, NDJSON, PACK, TAR
+from skerry.server.code import CODE_LIMIT
 from skerry.server.control import Control
 from skerry.server.edits import REPLACE_LIMIT
 from skerry.server.endpoint import Application
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 
 ONE = "/v1/sandboxes/{ref}"
 PROCESS = f"{ONE}/processes/{{process}}"
+CONTEXTS = f"{ONE}/contexts"
 SESSIONS = f"{ONE}/sessions"
 FILES = f"{ONE}/files"
 NETWORK = f"{ONE}/network"
@@ -76,6 +80,17 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", SESSIONS, sessions.list_, "use", "List sessions", errors=WAKES),
     Route("GET", f"{SESSIONS}/{{session}}", sessions.get, "use", "One session", errors=WAKES),
     Route("DELETE", f"{SESSIONS}/{{session}}", sessions.remove, "use", "Forget a session's state", 204, WAKES),
+    Route("POST", f"{ONE}/code", code.run, "use", "Run code for its values", errors=(*WAKES, 406, 413, 415),
+          gives=(JSON, FRAMES, NDJSON), limit=CODE_LIMIT),
+    Route("POST", CONTEXTS, contexts.create, "use", "A new memory for a language", 201, (*WAKES, 413, 415)),
+    Route("GET", CONTEXTS, contexts.list_, "use", "List contexts", errors=(404,)),
+    Route("GET", f"{CONTEXTS}/{{context}}", contexts.get, "use", "One context", errors=(404,)),
+    Route("DELETE", f"{CONTEXTS}/{{context}}", contexts.remove, "use", "Delete a context with what runs in it", 204,
+          WAKES),
+    Route("POST", f"{CONTEXTS}/{{context}}/interrupt", contexts.interrupt, "use",
+          "Interrupt what runs in it; it remembers what it did", errors=WAKES),
+    Route("POST", f"{CONTEXTS}/{{context}}/restart", contexts.restart, "use", "End what runs in it; it begins anew",
+          errors=WAKES),
     Route("GET", f"{ONE}/ports/{{port}}/wait", ports.wait, "use", "Wait until something listens on a port",
           errors=WAKES),
     Route("GET", f"{ONE}/ports/{{port}}/connect", ports.connect, "use", "A TCP connection to a port (WebSocket)", 101,

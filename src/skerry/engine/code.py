@@ -1,0 +1,91 @@
+"""Running code for its values: which language, in whose memory, by what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from skerry.code.table import Language
+from skerry.config import Settings
+from skerry.engine.code_files import CodeFiles
+from skerry.engine.code_runs import CodeRun
+from skerry.engine.contexts import Asked, Contexts, Memory, Seat
+from skerry.engine.database import Database
+from skerry.engine.languages import Languages
+from skerry.engine.live import Live
+from skerry.engine.processes import Find, Processes, Use
+from skerry.errors import InvalidRequest, SetupFailed
+from skerry.types import Caller, CodeRequest
+
+
+class Code:
+    """`engine.code`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        find: Find,
+        use: Use,
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        languages: Languages,
+        processes: Processes,
+    ) -> None:
+        self._use = use
+        self._languages = languages
+        self.contexts = Contexts(settings, find, use, spawn, languages)
+        self._files = CodeFiles(processes, languages)
+
+    def begin(self, database: Database, lives: Mapping[str, Live]) -> None:
+        self.contexts.begin(database, lives)
+
+    async def run(self, caller: Caller, ref: str, request: CodeRequest) -> CodeRun:
+        """Code in its turn. Cancelled while it waits for that, it is out of the queue."""
+        async with self._use(caller, ref) as (live, keeper):
+            seat = self.contexts.seat(live, request.context) if request.context is not None else None
+            language, version = self._language(live, seat, request)
+            if version is not None:
+                version = await self._languages.check(live, keeper, language, version)
+            if seat is None and not request.fresh and language.context:
+                seat = self.contexts.default(live, language)
+            asked = Asked(caller, live, keeper, language, version, request, seat)
+            return await self._alone(asked) if seat is None else await self._in_turn(asked, seat)
+
+    async def _in_turn(self, asked: Asked, seat: Seat) -> CodeRun:
+        _check_own(seat, asked.request)
+        await seat.take_turn()
+        try:
+            if seat.gone:
+                self.contexts.seat(asked.live, seat.row.name)
+            return await self._memory(asked.language).run(asked)
+        except BaseException:
+            seat.turn.release()
+            raise
+
+    async def _alone(self, asked: Asked) -> CodeRun:
+        """Without a memory: a kernel of its own, or a file that is run."""
+        if asked.language.kernel in (None, "shell"):
+            return await self._files.run(asked)
+        return await self._memory(asked.language).run(asked)
+
+    def _memory(self, language: Language) -> Memory:
+        memory = self.contexts.memories.get(language.kernel or "")
+        if memory is None:
+            raise SetupFailed(f"{language.name} can't be run in a context here")
+        return memory
+
+    def _language(self, live: Live, seat: Seat | None, request: CodeRequest) -> tuple[Language, str | None]:
+        wish = request.language or (seat.row.language if seat is not None else "python")
+        language, version = self._languages.find(live, wish)
+        if seat is not None and language.name != seat.row.language:
+            raise InvalidRequest(
+                f"language: the context {seat.row.name!r} is one of {seat.row.language}", hint="leave language= out"
+            )
+        return language, version
+
+
+def _check_own(seat: Seat, request: CodeRequest) -> None:
+    if request.cwd is not None or request.env or request.user not in (None, seat.row.user):
+        raise InvalidRequest(
+            f"cwd, env, user: the context {seat.row.name!r} has its own",
+            hint="make a context with them, or run it with fresh=True",
+        )
