@@ -24,11 +24,13 @@ func frameIn(b []byte, left int64) (frame, error) {
 		return frame{}, errSpoiled
 	}
 	f := frame{b[0], int64(binary.BigEndian.Uint32(b[1:]))}
-	if f.kind != wire.Stdout && f.kind != wire.Stderr || f.size == 0 || f.size > min(left-wire.FrameHead, frameMost) {
+	if !kept(f.kind) || f.size == 0 || f.size > min(left-wire.FrameHead, frameMost) {
 		return frame{}, errSpoiled
 	}
 	return f, nil
 }
+
+func kept(kind byte) bool { return kind == wire.Stdout || kind == wire.Stderr || kind == wire.Channel }
 
 // fromFile reads frames of the segment that was entered, of which size bytes are written.
 func (r *Reader) fromFile(window []byte, most, size int64) (Piece, error) {

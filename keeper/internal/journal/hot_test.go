@@ -117,7 +117,7 @@ func TestAPacedReaderOfAHotJournalGetsEverything(t *testing.T) {
 	}()
 	var got []byte
 	for {
-		more, ended := r.Wait(nil)
+		more, ended := r.Wait(nil, nil)
 		if ended {
 			break
 		}

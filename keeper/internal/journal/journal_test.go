@@ -201,7 +201,7 @@ func TestAWriterWaitsForItsPacedReaderAndLosesNothing(t *testing.T) {
 	}
 	total := 0
 	for {
-		more, ended := r.Wait(nil)
+		more, ended := r.Wait(nil, nil)
 		if ended {
 			break
 		}

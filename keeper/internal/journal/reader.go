@@ -53,6 +53,14 @@ func (j *Journal) Pace() *Reader {
 	return r
 }
 
+// PaceNow is Pace from the present end on. What it reads may be written over once it is closed, so it is given copies.
+func (j *Journal) PaceNow() *Reader {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.pace = &Reader{j: j, offset: j.end}
+	return j.pace
+}
+
 // Offset is where the next byte stands.
 func (r *Reader) Offset() int64 { return r.offset }
 
@@ -81,8 +89,8 @@ func (r *Reader) leave() {
 }
 
 // Wait returns when there is more to read (true, false), when there is no more and nothing will follow (false, true), or
-// when it is told to stop.
-func (r *Reader) Wait(stop <-chan struct{}) (more, ended bool) {
+// when it is told to stop, one way or the other.
+func (r *Reader) Wait(stop, other <-chan struct{}) (more, ended bool) {
 	for {
 		r.j.mu.Lock()
 		more, ended = r.offset < r.j.end, r.j.closed
@@ -96,6 +104,8 @@ func (r *Reader) Wait(stop <-chan struct{}) (more, ended bool) {
 		select {
 		case <-changed:
 		case <-stop:
+			return false, false
+		case <-other:
 			return false, false
 		}
 	}

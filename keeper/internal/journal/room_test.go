@@ -26,7 +26,7 @@ func TestWithoutADiskAPacedReaderStillGetsEverything(t *testing.T) {
 	}()
 	total := 0
 	for {
-		more, ended := r.Wait(nil)
+		more, ended := r.Wait(nil, nil)
 		if ended {
 			break
 		}

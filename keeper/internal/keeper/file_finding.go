@@ -9,6 +9,7 @@ import (
 const (
 	maxMatches = 10_000
 	maxContext = 100
+	maxChanged = 10_000
 	manyLines  = 100_000 // to be passed over before the first one that is wanted
 )
 
@@ -50,6 +51,24 @@ func (f *fileCall) search() error {
 		matches, err := f.area.Search(f.path, o)
 		if err == nil {
 			f.answer(matches)
+		}
+		return err
+	})
+}
+
+func (f *fileCall) changed() error {
+	limit, err := f.number("limit", maxChanged, maxChanged)
+	if err != nil {
+		return err
+	}
+	since, err := f.number("since", 0, math.MaxInt)
+	if err != nil {
+		return err
+	}
+	return f.inTurn(true, func() error {
+		found, whole, err := f.area.Changed(f.path, int64(since), limit)
+		if err == nil {
+			f.answer(map[string]any{"entries": found, "more": whole.More, "skipped": whole.Skipped})
 		}
 		return err
 	})

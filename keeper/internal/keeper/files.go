@@ -31,6 +31,7 @@ var fileRoutes = map[string]func(*fileCall) error{
 	"GET /v1/files/stat":     (*fileCall).stat,
 	"GET /v1/files/list":     (*fileCall).list,
 	"GET /v1/files/checksum": (*fileCall).checksum,
+	"GET /v1/files/changed":  (*fileCall).changed,
 	"GET /v1/files/lines":    (*fileCall).lines,
 	"GET /v1/files/search":   (*fileCall).search,
 	"POST /v1/files/mkdir":   (*fileCall).mkdir,

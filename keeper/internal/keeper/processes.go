@@ -13,7 +13,10 @@ import (
 	"skerry/keeper/internal/wire"
 )
 
-const frames = "skerry-frames"
+const (
+	frames  = "skerry-frames"
+	maxTurn = 32 << 20 // bytes for a channel at once
+)
 
 // start begins a run, whose frames follow, or spawns what goes on by itself.
 func (k *keeper) start(c *wire.Conn, q *wire.Request, conf *config) {
@@ -54,6 +57,7 @@ type listed struct {
 	Session  *string  `json:"session"`
 	Detach   bool     `json:"detach"`
 	Pty      bool     `json:"pty"`
+	Channel  bool     `json:"channel"`
 	State    string   `json:"state"`
 	Started  float64  `json:"started_at"`
 	Ended    *float64 `json:"ended_at"`
@@ -72,8 +76,8 @@ type listed struct {
 func describe(p *process.Process) listed {
 	d := listed{
 		ID: p.Request.ID, Argv: p.Argv, Shell: p.Shell, PID: p.PID, User: p.User.Name, Session: p.Request.Session,
-		Detach: p.Request.Detach, Pty: p.Pty, State: "running", Started: float64(p.Began.UnixNano()) / 1e9, Children: p.Children(),
-		Cgroup: p.Cgroup(),
+		Detach: p.Request.Detach, Pty: p.Pty, Channel: p.Channel, State: "running", Started: float64(p.Began.UnixNano()) / 1e9,
+		Children: p.Children(), Cgroup: p.Cgroup(),
 	}
 	if s := p.Status(); s != nil {
 		ended := float64(p.EndedAt().UnixNano()) / 1e9
@@ -113,6 +117,8 @@ func (k *keeper) one(c *wire.Conn, q *wire.Request, rest string) {
 		c.JSON(200, struct{}{})
 	case "GET output":
 		output(c, q, p)
+	case "POST turn":
+		turn(c, q, p)
 	case "POST stdin":
 		stdin(c, q, p)
 	case "POST signal":
@@ -145,6 +151,26 @@ func output(c *wire.Conn, q *wire.Request, p *process.Process) {
 			_, end := p.Kept()
 			c.Fail(400, "bad_range", "the output has "+strconv.FormatInt(end, 10)+" bytes")
 		}
+	}
+}
+
+// turn has the body handed to the program's channel, and shows what comes of it.
+func turn(c *wire.Conn, q *wire.Request, p *process.Process) {
+	if q.Header["upgrade"] != frames {
+		c.Fail(400, "bad_request", "Upgrade: skerry-frames is missing")
+		return
+	}
+	if n := q.Length(); n < 0 || n > maxTurn {
+		c.Fail(400, "bad_request", "the body has a length, of 32 MiB at most")
+		return
+	}
+	switch err := p.Turn(c, q.Body); err {
+	case process.ErrChannel:
+		c.Fail(409, "no_channel", err.Error())
+	case process.ErrBusy:
+		c.Fail(409, "busy", err.Error())
+	case process.ErrEnded:
+		c.Fail(409, "not_running", err.Error())
 	}
 }
 

@@ -11,15 +11,19 @@ import (
 // fork starts the command. syscall.ForkExec and not os.StartProcess: no pidfd, no clone3, which the sandbox's seccomp
 // profile answers with ENOSYS.
 func fork(r *spawn.Request, fds []int) (int, syscall.Errno) {
-	if len(fds) != 3 || len(r.Argv) == 0 {
+	if len(fds) < 3 || len(fds) > 4 || len(r.Argv) == 0 {
 		return 0, syscall.EINVAL
 	}
 	limit(syscall.RLIMIT_NOFILE, uint64(r.OpenFiles))
 	limit(rlimitNproc, uint64(r.Processes))
+	files := make([]uintptr, len(fds))
+	for i, fd := range fds {
+		files[i] = uintptr(fd)
+	}
 	attr := &syscall.ProcAttr{
 		Dir:   r.Dir,
 		Env:   r.Env,
-		Files: []uintptr{uintptr(fds[0]), uintptr(fds[1]), uintptr(fds[2])},
+		Files: files,
 		Sys: &syscall.SysProcAttr{
 			Setsid:     true,
 			Setctty:    r.Terminal == 1, // Ctty is 0: stdin

@@ -87,6 +87,14 @@ func HungUp(fd int) bool {
 	return e == 0 && p.revents&(pollRdHup|pollHup|pollErr) != 0
 }
 
+// CoarseClock is the time by which the kernel stamps files, in nanoseconds: what is changed from now on is not older.
+func CoarseClock() int64 {
+	const clockRealtimeCoarse = 5
+	var now syscall.Timespec
+	_, _, _ = syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockRealtimeCoarse, uintptr(unsafe.Pointer(&now)), 0)
+	return now.Nano()
+}
+
 // RaiseOOMScore makes this process and what it starts better victims than the keeper.
 func RaiseOOMScore(by int) {
 	const path = "/proc/self/oom_score_adj"

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"skerry/keeper/internal/linux"
 )
@@ -144,6 +145,25 @@ func (g *Group) pids(limit int) []int {
 		}
 	}
 	return pids
+}
+
+// cpu reads how much processor time everything in the group has used. The kernel counts that in every v2 group, whatever
+// controllers there are.
+func (g *Group) cpu() (time.Duration, bool) {
+	defer inTurn()()
+	f, err := g.open("cpu.stat", syscall.O_RDONLY)
+	if err != nil {
+		return 0, false
+	}
+	defer f.Close()
+	var buffer [1024]byte
+	n, _ := f.Read(buffer[:])
+	fields := bytes.Fields(buffer[:n])
+	if len(fields) < 2 || string(fields[0]) != "usage_usec" {
+		return 0, false
+	}
+	used, err := strconv.ParseInt(string(fields[1]), 10, 53)
+	return time.Duration(used) * time.Microsecond, err == nil
 }
 
 // groupPath is where a process sits in the v2 hierarchy, or "".

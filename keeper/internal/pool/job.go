@@ -44,6 +44,14 @@ func (j *Job) Cgroup() uint64 {
 	return j.launcher.group.id
 }
 
+// CPU is what everything in the command's group has used of the processors; false: it has none.
+func (j *Job) CPU() (time.Duration, bool) {
+	if j.launcher.group == nil || !j.launcher.grouped {
+		return 0, false
+	}
+	return j.launcher.group.cpu()
+}
+
 // Exited is closed once the command has ended.
 func (j *Job) Exited() <-chan struct{} { return j.exited }
 

@@ -10,7 +10,7 @@ const maxAncestors = 4096
 
 // Join forks a further command into the tree that a process belongs to, so that they share its fate. ErrUnsent: it
 // belongs to none.
-func (p *Pool) Join(pid int, r *spawn.Request, stdio [3]int) (*Job, error) {
+func (p *Pool) Join(pid int, r *spawn.Request, stdio []int) (*Job, error) {
 	l, group := p.find(pid)
 	if l != nil {
 		job, err := l.start(r, stdio, true)
@@ -62,7 +62,7 @@ func (p *Pool) above(pid int) *Launcher {
 }
 
 // help starts a command in a group that has no launcher: a new one joins it, forks, and leaves again.
-func (p *Pool) help(group *Group, r *spawn.Request, stdio [3]int) (*Job, error) {
+func (p *Pool) help(group *Group, r *spawn.Request, stdio []int) (*Job, error) {
 	p.making <- struct{}{}
 	defer func() { <-p.making }()
 	l, err := p.launch(group)

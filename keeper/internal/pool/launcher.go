@@ -128,11 +128,11 @@ func (l *Launcher) settle(job uint32) {
 }
 
 // Start forks a command from a launcher that was taken, and waits until it runs or can't.
-func (l *Launcher) Start(r *spawn.Request, stdio [3]int) (*Job, error) {
-	return l.start(r, stdio, false)
+func (l *Launcher) Start(r *spawn.Request, fds []int) (*Job, error) {
+	return l.start(r, fds, false)
 }
 
-func (l *Launcher) start(r *spawn.Request, stdio [3]int, join bool) (*Job, error) {
+func (l *Launcher) start(r *spawn.Request, fds []int, join bool) (*Job, error) {
 	job := &Job{launcher: l, started: make(chan syscall.Errno, 1), exited: make(chan struct{})}
 	r.Kind, r.Job = spawn.Start, l.pool.nextJob()
 	job.id = r.Job
@@ -144,7 +144,7 @@ func (l *Launcher) start(r *spawn.Request, stdio [3]int, join bool) (*Job, error
 	l.jobs[job.id] = job
 	l.last, l.empty, job.turn = job.id, false, l.turn
 	l.pending++
-	err := l.send(r.Encode(), syscall.UnixRights(stdio[:]...))
+	err := l.send(r.Encode(), syscall.UnixRights(fds...))
 	l.mu.Unlock()
 	if err != nil {
 		l.kill()

@@ -26,6 +26,7 @@ type Process struct {
 	Shell   *string
 	PID     int
 	Pty     bool
+	Channel bool
 	Began   time.Time
 
 	table    *Table
@@ -34,7 +35,11 @@ type Process struct {
 	failure  syscall.Errno
 	stdin    *os.File // nil: none
 	feed     *feed
-	out, err *os.File // of a terminal, stdin and out are one, and there is no err
+	out, err *os.File      // of a terminal, stdin and out are one, and there is no err
+	channel  *os.File      // nil: none
+	shut     chan struct{} // closed once the program has closed its channel
+	pumps    []*pump
+	turns    turns
 	journal  *journal.Journal
 	own      *journal.Reader // of a run: it waits for this one
 	timer    *time.Timer
@@ -66,7 +71,7 @@ func (t *Table) Start(q *Request, d Defaults) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{table: t, Request: q, User: user, Pty: q.Pty != nil, Began: time.Now(), ended: make(chan struct{})}
+	p := &Process{table: t, Request: q, User: user, Pty: q.Pty != nil, Channel: q.Channel, Began: time.Now(), ended: make(chan struct{})}
 	if err := t.add(p); err != nil {
 		return nil, err
 	}
@@ -92,6 +97,7 @@ func (t *Table) Start(q *Request, d Defaults) (*Process, error) {
 	if q.Timeout != nil {
 		p.timer = time.AfterFunc(time.Duration(*q.Timeout*float64(time.Second)), p.expire)
 	}
+	p.prepare()
 	go p.attend()
 	return p, nil
 }

@@ -18,14 +18,25 @@ const (
 	terminalSize = 64 << 10 // more than a terminal does
 )
 
+// prepare makes the pumps: that of a channel is the first, because it needs those of the output.
+func (p *Process) prepare() {
+	if p.Channel {
+		p.shut = make(chan struct{})
+	}
+	for _, one := range []*pump{{kind: wire.Channel, pipe: p.channel}, {kind: wire.Stdout, pipe: p.out}, {kind: wire.Stderr, pipe: p.err}} {
+		if one.pipe != nil {
+			one.Process = p
+			p.pumps = append(p.pumps, one)
+		}
+	}
+}
+
 // attend moves a command's output to its journal, and waits for its end.
 func (p *Process) attend() {
 	var pumps sync.WaitGroup
-	for kind, pipe := range map[byte]*os.File{wire.Stdout: p.out, wire.Stderr: p.err} {
-		if pipe != nil {
-			pumps.Add(1)
-			go (&pump{Process: p, kind: kind, pipe: pipe}).run(&pumps)
-		}
+	for _, one := range p.pumps {
+		pumps.Add(1)
+		go one.run(&pumps)
 	}
 	<-p.job.Exited()
 	ended := time.Now()
@@ -53,9 +64,8 @@ func (p *Process) drain(pumps *sync.WaitGroup, ended time.Time) {
 	case <-drained:
 	case <-late.C:
 		p.late.Store(true)
-		_ = p.out.SetReadDeadline(ended)
-		if p.err != nil {
-			_ = p.err.SetReadDeadline(ended)
+		for _, one := range p.pumps {
+			_ = one.pipe.SetReadDeadline(ended)
 		}
 		<-drained
 	}
@@ -67,6 +77,7 @@ type pump struct {
 	kind byte
 	pipe *os.File
 	size sizes
+	mu   sync.Mutex // held from a read until its bytes are in the journal; a channel's is taken before the others
 }
 
 // run returns at the pipe's end. Whatever ends the work early, it goes on reading and throwing away: a child left behind must
@@ -81,14 +92,17 @@ func (p *pump) run(done *sync.WaitGroup) {
 		discard(p.pipe)
 	}
 	_ = p.pipe.Close()
+	if p.kind == wire.Channel {
+		p.tellShut()
+	}
 }
 
 func (p *pump) keep() error {
 	raw, err := p.pipe.SyscallConn()
 	for err == nil {
 		n := 0
-		n, err = p.move(raw.Read, p.size.most())
-		if n > 0 && !p.Pty && p.size.saw(n, raw) {
+		n, err = p.move(raw.Read, p.size.most(), p.size.large)
+		if n > 0 && !p.Pty && p.kind != wire.Channel && p.size.saw(n, raw) {
 			p.journal.Heat()
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -103,10 +117,38 @@ func (p *pump) keep() error {
 
 // rest takes what there is at this moment and no more.
 func (p *pump) rest(raw syscall.RawConn) error {
-	left := terminalSize // how much a terminal holds nobody says
-	if !p.Pty {
-		_ = raw.Control(func(fd uintptr) { left = linux.Pending(int(fd)) })
+	if p.Pty { // how much a terminal holds nobody says
+		return p.take(raw, terminalSize)
 	}
+	return p.take(raw, pending(raw))
+}
+
+func pending(raw syscall.RawConn) (n int) {
+	_ = raw.Control(func(fd uintptr) { n = linux.Pending(int(fd)) })
+	return n
+}
+
+// settle has everything in the journal that was in the pipe when it was called.
+func (p *pump) settle() {
+	raw, err := p.pipe.SyscallConn()
+	if err != nil {
+		return
+	}
+	p.mu.Lock() // what was read before is in the journal now
+	left := pending(raw)
+	p.mu.Unlock()
+	_ = p.take(raw, left)
+}
+
+// settle does so for all that a program writes to.
+func (p *Process) settle() {
+	for _, one := range p.pumps {
+		one.settle()
+	}
+}
+
+// take keeps so many bytes, or those that there are.
+func (p *pump) take(raw syscall.RawConn, left int) error {
 	now := func(f func(uintptr) bool) error {
 		some := true
 		if err := raw.Control(func(fd uintptr) { some = f(fd) }); err != nil {
@@ -118,7 +160,7 @@ func (p *pump) rest(raw syscall.RawConn) error {
 		return nil
 	}
 	for left > 0 {
-		n, err := p.move(now, left)
+		n, err := p.move(now, left, false)
 		if err != nil {
 			return err
 		}
@@ -128,22 +170,26 @@ func (p *pump) rest(raw syscall.RawConn) error {
 }
 
 // move takes bytes, as read gets at them, and keeps one frame of them. It takes a buffer only once there are some: a
-// command that is silent costs none.
-func (p *pump) move(read func(func(uintptr) bool) error, most int) (n int, err error) {
+// command that is silent costs none. Straight: into the journal's own files, if it can.
+func (p *pump) move(read func(func(uintptr) bool) error, most int, straight bool) (n int, err error) {
 	p.journal.Await()
 	most = min(most, p.journal.Most())
 	var buffer lent
 	var readErr error
 	err = read(func(fd uintptr) bool {
-		if p.size.large {
-			if n, readErr = p.journal.Pull(p.kind, int(fd), most); readErr != journal.ErrCold {
-				return readErr != syscall.EAGAIN
-			}
+		p.mu.Lock()
+		readErr = journal.ErrCold
+		if straight {
+			n, readErr = p.journal.Pull(p.kind, int(fd), most)
 		}
-		buffer = lend(most)
-		n, readErr = syscall.Read(int(fd), buffer.frame[wire.FrameHead:])
+		if readErr == journal.ErrCold {
+			buffer = lend(most)
+			n, readErr = syscall.Read(int(fd), buffer.frame[wire.FrameHead:])
+		}
 		if readErr == syscall.EAGAIN || readErr == syscall.EIO && p.unfinished() {
+			p.mu.Unlock()
 			buffer.back()
+			buffer = lent{}
 			return false
 		}
 		return true
@@ -151,11 +197,12 @@ func (p *pump) move(read func(func(uintptr) bool) error, most int) (n int, err e
 	if err != nil {
 		return 0, err
 	}
+	defer p.mu.Unlock()
 	defer buffer.back()
 	switch {
 	case readErr == syscall.EINTR:
 		return 0, nil
-	case readErr == syscall.EIO && p.Pty:
+	case readErr == syscall.EIO && p.Pty, readErr == syscall.ECONNRESET: // a channel closed with bytes unread
 		return 0, io.EOF
 	case readErr != nil:
 		return 0, readErr
@@ -163,9 +210,33 @@ func (p *pump) move(read func(func(uintptr) bool) error, most int) (n int, err e
 		return 0, io.EOF
 	}
 	if buffer.frame != nil { // else it is there already
+		p.before()
 		p.journal.Append(p.kind, buffer.frame[:wire.FrameHead+n])
 	}
 	return n, nil
+}
+
+// before has what was printed earlier than a message in the journal earlier.
+func (p *pump) before() {
+	if p.kind != wire.Channel {
+		return
+	}
+	for _, one := range p.pumps {
+		if one.kind != wire.Channel {
+			one.settle()
+		}
+	}
+}
+
+// tellShut says that the program has closed its channel, unless that was its end.
+func (p *Process) tellShut() {
+	late := time.NewTimer(drainTime)
+	defer late.Stop()
+	select {
+	case <-p.job.Exited():
+	case <-late.C:
+		close(p.shut)
+	}
 }
 
 // unfinished: nobody has a terminal open just now, but its owner lives and may open it again.

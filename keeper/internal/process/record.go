@@ -21,6 +21,7 @@ type record struct {
 	Session *string        `json:"session,omitempty"`
 	Detach  bool           `json:"detach,omitempty"`
 	Pty     bool           `json:"pty,omitempty"`
+	Channel bool           `json:"channel,omitempty"`
 	Began   int64          `json:"began,omitempty"` // nanoseconds
 	Ended   int64          `json:"ended,omitempty"`
 	Status  *Status        `json:"status,omitempty"` // nil: it ran
@@ -38,7 +39,7 @@ const (
 func (p *Process) record() *record {
 	r := &record{
 		ID: p.Request.ID, Argv: p.Argv, Shell: p.Shell, PID: p.PID, User: p.User.Name, Session: p.Request.Session,
-		Detach: p.Request.Detach, Pty: p.Pty, Began: p.Began.UnixNano(), Status: p.Status(),
+		Detach: p.Request.Detach, Pty: p.Pty, Channel: p.Channel, Began: p.Began.UnixNano(), Status: p.Status(),
 	}
 	if at := p.EndedAt(); at != nil {
 		r.Ended = at.UnixNano()
@@ -98,8 +99,8 @@ func (s *Status) valid() bool {
 func (r *record) restore(stopped time.Time) *Process {
 	p := &Process{
 		Request: &Request{ID: r.ID, Detach: r.Detach, Session: r.Session}, User: &accounts.User{Name: r.User}, Argv: r.Argv,
-		Shell: r.Shell, PID: r.PID, Pty: r.Pty, Began: time.Unix(0, r.Began), endedAt: time.Unix(0, r.Ended),
-		ended: make(chan struct{}), saved: true,
+		Shell: r.Shell, PID: r.PID, Pty: r.Pty, Channel: r.Channel, Began: time.Unix(0, r.Began),
+		endedAt: time.Unix(0, r.Ended), ended: make(chan struct{}), saved: true,
 	}
 	if r.Status != nil {
 		p.status = *r.Status

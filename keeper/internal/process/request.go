@@ -27,7 +27,8 @@ type Request struct {
 	Journal int64              `json:"journal"` // bytes of output kept; 0: as configured
 	Show    *string            `json:"show"`    // what lists show instead of the command
 	Session *string            `json:"session"`
-	Pty     *Size              `json:"pty"` // nil: no terminal
+	Pty     *Size              `json:"pty"`     // nil: no terminal
+	Channel bool               `json:"channel"` // fd 3 is one, for turns
 }
 
 // Size is a terminal's, in characters.
@@ -96,6 +97,9 @@ func (q *Request) check() error {
 	}
 	if q.Pty != nil && !q.Pty.Valid() {
 		return refuse("bad_request", "pty: 1 to 10000 columns and rows")
+	}
+	if q.Channel && (!q.Detach || q.Pty != nil || q.Stdin == "pipe") {
+		return refuse("bad_request", "channel: only with detach, and without stdin and pty")
 	}
 	if q.Session != nil && len(*q.Session) > maxSession {
 		return refuse("bad_request", "session: too long a name")

@@ -12,10 +12,11 @@ import (
 // ErrTerminal means that the process has no terminal to resize.
 var ErrTerminal = errors.New("the process has no terminal")
 
-// ends are a command's stdin, stdout and stderr: ours are in the poller, the inside's block as programs expect.
+// ends are a command's stdin, stdout and stderr, and its channel: ours are in the poller, the inside's block as programs
+// expect.
 type ends struct {
-	ours   [3]*os.File
-	inside [3]int
+	ours   [4]*os.File
+	inside []int
 }
 
 func (t *Table) try(p *Process, request *spawn.Request) error {
@@ -28,7 +29,7 @@ func (t *Table) try(p *Process, request *spawn.Request) error {
 		launcher.Release()
 		return err
 	}
-	p.stdin, p.out, p.err = made.ours[0], made.ours[1], made.ours[2]
+	p.stdin, p.out, p.err, p.channel = made.ours[0], made.ours[1], made.ours[2], made.ours[3]
 	p.job, err = launcher.Start(request, made.inside)
 	t.closeInside(made)
 	if err != nil {
@@ -41,17 +42,14 @@ func (t *Table) stdio(p *Process) (ends, error) {
 	if p.Request.Pty != nil {
 		return terminal(p)
 	}
-	made := ends{inside: [3]int{t.Null, t.Null, t.Null}}
+	made := ends{inside: []int{t.Null, t.Null, t.Null}}
 	for i := range 3 {
 		if i == 0 && p.Request.Stdin != "pipe" {
 			continue
 		}
 		var pipe [2]int
 		if err := syscall.Pipe2(pipe[:], syscall.O_CLOEXEC); err != nil {
-			for _, f := range made.ours {
-				_ = f.Close()
-			}
-			t.closeInside(made)
+			t.closeAll(made)
 			return ends{}, err
 		}
 		mine, theirs := pipe[0], pipe[1]
@@ -60,6 +58,15 @@ func (t *Table) stdio(p *Process) (ends, error) {
 		}
 		_ = syscall.SetNonblock(mine, true)
 		made.ours[i], made.inside[i] = os.NewFile(uintptr(mine), "pipe"), theirs
+	}
+	if p.Channel {
+		pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.closeAll(made)
+			return ends{}, err
+		}
+		_ = syscall.SetNonblock(pair[0], true)
+		made.ours[3], made.inside = os.NewFile(uintptr(pair[0]), "channel"), append(made.inside, pair[1])
 	}
 	return made, nil
 }
@@ -77,7 +84,14 @@ func terminal(p *Process) (ends, error) {
 		return ends{}, errors.New("no terminal: " + err.Error())
 	}
 	master := os.NewFile(uintptr(outer), "terminal")
-	return ends{[3]*os.File{master, master, nil}, [3]int{inner, inner, inner}}, nil
+	return ends{[4]*os.File{master, master}, []int{inner, inner, inner}}, nil
+}
+
+func (t *Table) closeAll(made ends) {
+	for _, f := range made.ours {
+		_ = f.Close() // of none it is an error
+	}
+	t.closeInside(made)
 }
 
 func (t *Table) closeInside(made ends) {
@@ -89,7 +103,7 @@ func (t *Table) closeInside(made ends) {
 }
 
 func (p *Process) closeFiles() {
-	for _, f := range []*os.File{p.stdin, p.out, p.err} {
+	for _, f := range []*os.File{p.stdin, p.out, p.err, p.channel} {
 		if f != nil {
 			_ = f.Close()
 		}

@@ -90,7 +90,7 @@ func (s *stream) send() (kind byte, last any) {
 	for {
 		more, ended := s.reader.More()
 		if !more && !ended && s.follow && s.left > 0 {
-			more, ended = s.reader.Wait(s.gone)
+			more, ended = s.reader.Wait(s.gone, nil)
 			if !more && !ended {
 				return 0, nil
 			}

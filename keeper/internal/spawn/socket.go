@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-const stdio = 3
+const mostFDs = 4 // stdin, stdout, stderr, and perhaps a channel
 
 // ReceiveFrom reads one request with its fds from a socket in the poller, within the deadline that the socket has. No
 // thread waits meanwhile: whoever connects must not cost the keeper one.
@@ -17,7 +17,7 @@ func ReceiveFrom(conn *os.File, limit uint32) (*Request, []int, error) {
 		return nil, nil, err
 	}
 	var head [4]byte
-	control := make([]byte, syscall.CmsgSpace(stdio*4))
+	control := make([]byte, syscall.CmsgSpace(mostFDs*4))
 	n, cn := 0, 0
 	var readErr error
 	err = raw.Read(func(fd uintptr) bool {
@@ -54,7 +54,7 @@ func finish(conn io.Reader, head [4]byte, got int, limit uint32) (*Request, erro
 // Receive reads one request with its fds from a blocking socket.
 func Receive(fd int, limit uint32) (*Request, []int, error) {
 	var head [4]byte
-	control := make([]byte, syscall.CmsgSpace(stdio*4))
+	control := make([]byte, syscall.CmsgSpace(mostFDs*4))
 	const flags = syscall.MSG_CMSG_CLOEXEC | syscall.MSG_WAITALL
 	n, cn, _, _, err := syscall.Recvmsg(fd, head[:], control, flags)
 	for err == syscall.EINTR {

@@ -13,7 +13,7 @@ const MaxRequest = 8 << 20
 
 // Kinds of requests (keeper to launcher).
 const (
-	Start  byte = 1 + iota // with stdin, stdout and stderr as ancillary fds
+	Start  byte = 1 + iota // with stdin, stdout and stderr as ancillary fds, and what is to be fd 3, if anything
 	Signal                 // to the job's process group
 	Retire                 // leave: what you started lives on without you
 )

@@ -81,7 +81,7 @@ func (d *Door) serve(fd int) {
 		return
 	}
 	_ = conn.SetReadDeadline(time.Time{})
-	job, refusal := d.start(fd, request, [3]int(fds))
+	job, refusal := d.start(fd, request, fds)
 	_ = conn.SetWriteDeadline(time.Now().Add(requestTime))
 	if job == nil {
 		_, _ = conn.Write(refusal.Encode())
@@ -109,7 +109,7 @@ func refused(why uint32) (*pool.Job, spawn.Event) {
 	return nil, spawn.Event{Kind: spawn.Refused, Value: why}
 }
 
-func (d *Door) start(fd int, r *spawn.Request, stdio [3]int) (*pool.Job, spawn.Event) {
+func (d *Door) start(fd int, r *spawn.Request, stdio []int) (*pool.Job, spawn.Event) {
 	d.mu.Lock()
 	rules := d.rules
 	d.mu.Unlock()

@@ -17,10 +17,14 @@ const (
 	Started  byte = 4
 	Missing  byte = 5
 	Pause    byte = 6
+	Channel  byte = 7 // what a program wrote to its channel
+	Turned   byte = 8
+	Shut     byte = 9 // the program has closed its channel
 	Stdin    byte = 10
 	StdinEOF byte = 11
 	Signal   byte = 12
 	Resize   byte = 13
+	Over     byte = 14 // of a turn
 )
 
 const (

@@ -99,6 +99,9 @@ func (q *Request) body(r *bufio.Reader) error {
 	return nil
 }
 
+// Length is how long the body is; -1: nobody knows yet.
+func (q *Request) Length() int64 { return q.length }
+
 // ReadAll returns a body that is meant to be JSON.
 func (q *Request) ReadAll() ([]byte, error) { return q.ReadUpTo(maxJSON) }
 

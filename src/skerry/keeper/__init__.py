@@ -4,6 +4,7 @@ keeper: our PID 1 in a sandbox, and the only hand inside (`docs/design/keeper.md
 every byte of it is bounded and checked here, and `KeeperLied` or `KeeperSilent` ends that sandbox and nothing else.
 process: a command in a sandbox. A run's `ProcessStream` gives output as it comes, then its `ExitStatus`; a spawned one
 goes on by itself, and an `OutputStream` reads its journal, from any byte on, with a `Gap` where bytes were dropped.
+channel: a program's fd 3. A `Turn` hands it bytes and gives what the program prints and says until the turn is over.
 frame: the unit of a process's stream.
 """
 
@@ -14,6 +15,7 @@ from skerry.keeper.failures import HostShort, KeeperLied, KeeperSilent
 from skerry.keeper.files import FileContent
 from skerry.keeper.output import OutputStream
 from skerry.keeper.process import ProcessStream
+from skerry.keeper.turns import Turn
 from skerry.keeper.values import (
     Account,
     EventsHello,
@@ -25,6 +27,7 @@ from skerry.keeper.values import (
     ProcessEvent,
     ProcessSpec,
     Size,
+    TurnUsage,
 )
 
 __all__ = [
@@ -46,6 +49,8 @@ __all__ = [
     "ProcessSpec",
     "ProcessStream",
     "Size",
+    "Turn",
+    "TurnUsage",
     "binary",
     "build_id",
 ]

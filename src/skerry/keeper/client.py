@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from skerry.errors import NotFound
+from skerry.errors import InvalidRequest, NotFound
 from skerry.keeper import messages
 from skerry.keeper.channel import JSON, MAX_JSON, Channel, Connect, encode, failure
 from skerry.keeper.connection import Connection
@@ -19,10 +19,11 @@ from skerry.keeper.output import OutputStream, View
 from skerry.keeper.ports import wait_for_port
 from skerry.keeper.process import KEPT, ProcessStream
 from skerry.keeper.tracking import Tracking
+from skerry.keeper.turns import BODY_MOST, Turn
 from skerry.keeper.values import PROTOCOL, Hello, PortState, Process, Processes, ProcessSpec
 
 TIME_LIMIT: Final = 10.0
-S = TypeVar("S", ProcessStream, OutputStream)
+S = TypeVar("S", ProcessStream, OutputStream, Turn)
 _PIECE: Final = 256 << 10
 _UPGRADE: Final = "Connection: Upgrade\r\nUpgrade: skerry-frames\r\n"
 
@@ -111,9 +112,24 @@ class Keeper:
 
         return await self._upgraded(request, stream)
 
-    async def _upgraded(self, request: bytes, make: Callable[[Connection], S]) -> S:
+    async def turn(self, process_id: str, data: bytes = b"") -> Turn:
+        """Hands bytes to a program's channel; what it prints and says from now on is the turn's. One at a time."""
+        if len(data) > BODY_MOST:
+            raise InvalidRequest(f"more than {BODY_MOST >> 20} MiB at once")
+        headers = f"{_UPGRADE}Content-Length: {len(data)}\r\n"
+        request = messages.request("POST", _path(process_id) + "/turn", headers=headers)
+
+        async def signal(name: str) -> None:
+            await self.signal(process_id, name)
+
+        def turn(connection: Connection) -> Turn:
+            return Turn(connection, self._channel.keep, signal, self._channel.time_limit, self._kept)
+
+        return await self._upgraded(request, turn, data)
+
+    async def _upgraded(self, request: bytes, make: Callable[[Connection], S], body: bytes = b"") -> S:
         async with self._channel.exchange() as connection:
-            await connection.send(request)
+            await connection.send(request, body)
             head = await connection.head()
             if head.status == 101:
                 stream = make(connection)

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from skerry.keeper.failures import KeeperLied
 from skerry.keeper.trees import Trees
 from skerry.keeper.values import File, Listing
 from skerry.types import Entries as Listed
@@ -15,6 +16,7 @@ from skerry.types import FileInfo, real_path, told_path
 MAX_LISTING: Final = 32 << 20
 DEEPEST: Final = 1 << 20
 MOST_ENTRIES: Final = 100_000
+MOST_CHANGED: Final = 10_000
 
 file = msgspec.json.Decoder(File)
 _listing = msgspec.json.Decoder(Listing)
@@ -41,6 +43,16 @@ class Entries(Trees):
 
     async def _listed(self, path: str, wish: dict[str, str]) -> Listed:
         found = await self._channel.ask(_listing, "GET", "/v1/files/list", wish, limit=MAX_LISTING)
+        entries = [info(entry, join(path, entry.below)) for entry in found.entries]
+        return Listed(entries=entries, more=found.more, skipped=found.skipped)
+
+    async def changed(self, path: str, since: int, user: str | None = None, limit: int = MOST_CHANGED) -> Listed:
+        """Regular files below a directory that were changed at `since` (ns) or later, by the clock of the turn that
+        began then. Directories that only tools write to are passed over; `more`: not all were looked at, or told."""
+        wish = query(path, user, since=since, limit=limit)
+        found = await self._channel.ask(_listing, "GET", "/v1/files/changed", wish, limit=MAX_LISTING)
+        if len(found.entries) > limit or any(entry.type != "file" for entry in found.entries):
+            raise KeeperLied("the keeper lists more than was asked for")
         entries = [info(entry, join(path, entry.below)) for entry in found.entries]
         return Listed(entries=entries, more=found.more, skipped=found.skipped)
 

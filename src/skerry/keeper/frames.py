@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from skerry.keeper.failures import KeeperLied
 
@@ -14,16 +14,36 @@ EXIT: Final = 3
 STARTED: Final = 4
 MISSING: Final = 5
 PAUSE: Final = 6
+CHANNEL: Final = 7
+TURNED: Final = 8
+SHUT: Final = 9
 STDIN: Final = 10
 STDIN_EOF: Final = 11
 SIGNAL: Final = 12
 RESIZE: Final = 13
+OVER: Final = 14
 
 AS_IS: Final = 0  # not on the wire: output frames
 HEAD: Final = 5
 MAX_PAYLOAD: Final = 1 << 20
 OUTPUT: Final = {STDOUT: "stdout", STDERR: "stderr"}
-_FROM_KEEPER: Final = frozenset((STDOUT, STDERR, EXIT, STARTED, MISSING, PAUSE))
+
+
+class Kinds(NamedTuple):
+    """What a keeper may send on a connection: output, which comes in parts; all; and what is the last."""
+
+    output: frozenset[int]
+    known: frozenset[int]
+    last: frozenset[int]
+
+
+RUN: Final = Kinds(
+    frozenset((STDOUT, STDERR)),
+    frozenset((STDOUT, STDERR, EXIT, STARTED, MISSING, PAUSE)),
+    frozenset((EXIT, PAUSE)),
+)
+JOURNAL: Final = Kinds(RUN.output | {CHANNEL}, RUN.known | {CHANNEL}, RUN.last)
+TURN: Final = Kinds(JOURNAL.output, JOURNAL.known - {PAUSE} | {TURNED, SHUT}, frozenset((EXIT, TURNED)))
 
 
 def encode(kind: int, payload: bytes = b"") -> bytes:
@@ -47,8 +67,9 @@ class Decoder:
     """The frames of a process: bytes in as they come, frames out. Output comes as it does, a frame perhaps in parts, so
     that nothing waits and little is copied; all else comes whole. After the last frame the rest is not looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: Kinds = RUN) -> None:
         self.rest = b""
+        self._kinds = kinds
         self.waiting: deque[tuple[int, bytes]] = deque()
         self._lie: KeeperLied | None = None
         self._head = bytearray()  # of the next frame, or all of one that is not output
@@ -113,7 +134,7 @@ class Decoder:
                 elif len(view) - at < HEAD:
                     break
                 else:
-                    kind, size = _check(data[at : at + HEAD])
+                    kind, size = _check(data[at : at + HEAD], self._kinds)
                     if at + HEAD + size <= len(view):
                         at += HEAD + size
                         continue
@@ -150,22 +171,22 @@ class Decoder:
             head += data[at : (at := at + HEAD - len(head))]
             if len(head) < HEAD:
                 return at
-        kind, size = _check(head)
-        if kind in OUTPUT:
+        kind, size = _check(head, self._kinds)
+        if kind in self._kinds.output:
             self._kind, self._left = kind, size
             head.clear()
             return at
         head += data[at : (at := at + HEAD + size - len(head))]
         if len(head) == HEAD + size:
             self.waiting.append((kind, bytes(head[HEAD:])))
-            self._over = kind in (EXIT, PAUSE)
+            self._over = kind in self._kinds.last
             head.clear()
         return at
 
 
-def _check(head: bytes | bytearray) -> tuple[int, int]:
+def _check(head: bytes | bytearray, kinds: Kinds = RUN) -> tuple[int, int]:
     kind, size = head[0], int.from_bytes(head[1:HEAD], "big")
-    if kind not in _FROM_KEEPER or size > MAX_PAYLOAD or size == 0:
+    if kind not in kinds.known or size > MAX_PAYLOAD or size == 0:
         raise KeeperLied(f"the keeper sent a bad frame (type {kind}, {size} bytes)")
     return kind, size
 

@@ -44,7 +44,7 @@ class OutputStream(Talk):
     nothing to the process."""
 
     def __init__(self, connection: Connection, keep: Callable[[Connection], None], view: View, grace_s: float) -> None:
-        super().__init__(connection, keep)
+        super().__init__(connection, keep, frames.JOURNAL)
         self.offset = max(view.since, 0)
         self.more = False
         self._view = view
@@ -75,8 +75,12 @@ class OutputStream(Talk):
             raise StopAsyncIteration
         try:
             kind, payload = await self._frame()
+            while kind == frames.CHANNEL:  # what a program said in its turns is between it and who took them
+                self._count(payload)
+                kind, payload = await self._frame()
             if kind in frames.OUTPUT:
-                return self._output(kind, payload)
+                self._count(payload)
+                return ("stdout" if kind == frames.STDOUT else "stderr"), payload
             if kind == frames.MISSING:
                 gap = decode(GAP, payload)
                 self._advance(gap.missing)
@@ -89,12 +93,11 @@ class OutputStream(Talk):
         self._end()
         raise StopAsyncIteration
 
-    def _output(self, kind: int, payload: bytes) -> Output:
+    def _count(self, payload: bytes) -> None:
         self._left -= len(payload)
         if self._left < 0:
             raise KeeperLied("the keeper sent more output than was asked for")
         self._advance(len(payload))
-        return ("stdout" if kind == frames.STDOUT else "stderr"), payload
 
     def _advance(self, size: int) -> None:
         self.offset += size

@@ -17,9 +17,9 @@ from skerry.keeper.values import ExitStatus, Gap, ProcessSpec, Started
 T = TypeVar("T")
 Output = tuple[Literal["stdout", "stderr"], bytes]
 
-_ON_ITS_WAY: Final = 8 << 20  # more than all pipes, sockets and buffers between a program and its reader hold
+ON_ITS_WAY: Final = 8 << 20  # more than all pipes, sockets and buffers between a program and its reader hold
 KEPT: Final = 64 << 20  # by a journal, unless something else was asked for
-_LEAST: Final = 1 << 10  # what a frame counts for, however small: many of them are as dear
+LEAST: Final = 1 << 10  # what a frame counts for, however small: many of them are as dear
 EXIT: Final = msgspec.json.Decoder(ExitStatus)
 GAP: Final = msgspec.json.Decoder(Gap)
 _started = msgspec.json.Decoder(Started)
@@ -28,13 +28,15 @@ _started = msgspec.json.Decoder(Started)
 class Talk:
     """What a host may say to a process on a connection that speaks frames, and how that connection ends."""
 
-    def __init__(self, connection: Connection, keep: Callable[[Connection], None]) -> None:
+    def __init__(
+        self, connection: Connection, keep: Callable[[Connection], None], kinds: frames.Kinds = frames.RUN
+    ) -> None:
         self.pid = 0
         self._connection = connection
         self._keep = keep
         self._spoke = False
         self._exit: ExitStatus | None = None
-        self._decoder = frames.Decoder()
+        self._decoder = frames.Decoder(kinds)
         connection.upgrade()
 
     @property
@@ -93,7 +95,7 @@ class ProcessStream(Talk):
         self._ends_at = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s + grace_s
         # After that, a reader may still be slow; the keeper has this much of waiting and of bytes left, and no more.
         self._overtime_s = grace_s
-        self._overtime_bytes = _ON_ITS_WAY + (spec.journal or kept)
+        self._overtime_bytes = ON_ITS_WAY + (spec.journal or kept)
 
     async def begin(self) -> None:
         """Reads the first frame."""
@@ -147,7 +149,7 @@ class ProcessStream(Talk):
         while (frame := self._decoder.next()) is None:
             self._decoder.feed(await self._more())
         if self._ends_at is not None and asyncio.get_running_loop().time() > self._ends_at:
-            self._overtime_bytes -= max(len(frame[1]), _LEAST)
+            self._overtime_bytes -= max(len(frame[1]), LEAST)
             if self._overtime_bytes < 0:
                 raise KeeperLied("the keeper did not end a command whose time was out")
         return frame

@@ -100,6 +100,7 @@ class Process(_Said, frozen=True, kw_only=True):
     session: Text | None
     detach: bool
     pty: bool
+    channel: bool = False
     state: Literal["running", "exited"]
     started_at: Seconds
     ended_at: Seconds | None
@@ -118,6 +119,27 @@ class Process(_Said, frozen=True, kw_only=True):
         ended = (self.ended_at is not None, (self.exit_code is None) != (self.signal is None))
         if ended != (self.state == "exited",) * 2 or self.kept_from > self.offset:
             raise ValueError("a process that runs and has ended, or whose output begins after its end")
+
+
+class TurnBegun(_Said, frozen=True, kw_only=True):
+    """A turn's first frame: where its output begins, and the time (ns) that what it changes is not older than."""
+
+    pid: Pid
+    cgroup: Cgroup
+    offset: Offset
+    clock: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class TurnUsage(_Said, frozen=True, kw_only=True):
+    """What a turn took: the processor time of all that the process started, the most memory that itself had."""
+
+    cpu_s: Seconds
+    max_rss: Bytes
+    duration_s: Seconds
+
+
+class Nothing(_Said, frozen=True, kw_only=True):
+    pass
 
 
 class Processes(_Said, frozen=True, kw_only=True):
@@ -175,8 +197,8 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 
 class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A command to start: `argv` or a `shell` line. In `env`, None unsets. `journal`: bytes of output to keep, 0 as
-    configured. `show`: what lists show instead of the command. `pty`: stdin, stdout and stderr are a terminal. `detach`
-    is for the keeper's client to say."""
+    configured. `show`: what lists show instead of the command. `pty`: stdin, stdout and stderr are a terminal.
+    `channel`: fd 3 is one, for turns; of what is spawned alone. `detach` is for the keeper's client to say."""
 
     id: str
     argv: list[str] | None = None
@@ -191,6 +213,7 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     show: str | None = None
     session: str | None = None
     pty: Size | None = None
+    channel: bool = False
 
 
 def check_below(path: str) -> None:
