@@ -1,0 +1,471 @@
+"""The Python kernel: runs what it is sent in the module `__main__` and says what came of it (`skerry/code/wire.py`).
+
+It shares its process with that code. It is parsed at every start of a context, so it imports only what the interpreter
+has built in; `rich`, `charts` and `magics` are compiled when a run first needs them.
+
+Whether an interrupt is the code's or comes at a bad time is read off the stack: below `within` it is the code's, below
+`say` it waits."""
+
+from __future__ import annotations
+
+import _ast
+import _signal  # type: ignore[import-not-found]
+import _thread
+import builtins
+import posix
+import sys
+from posix import _exit, fstat, getpid, read, write
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, BinaryIO
+
+CHANNEL, STDIN, STDOUT, STDERR = 100, 103, 101, 102  # where this kernel keeps its own copies
+OURS = "<skerry>"
+AWAITABLE = 0x80  # CO_COROUTINE
+SOURCES_MOST = 32 << 20
+
+
+class Kernel:
+    """What lasts from run to run."""
+
+    def __init__(self, parts: dict[str, str], bounds: tuple[int, ...]) -> None:
+        self.text_most, self.picture_most, self.results_most, self.bytes_most = bounds
+        self.parts = parts
+        self.loaded: dict[str, dict[str, Any]] = {}
+        self.main = sys.modules["__main__"]
+        self.names = self.main.__dict__
+        self.flags = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        self.pid = getpid()
+        self.lock = _thread.RLock()
+        self.identity = [_identity(fd) for fd in (0, 1, 2, CHANNEL)]
+        self.run = b""  # the secret of the run that is under way
+        self.cell = ""
+        self.cells = 0
+        self.count = self.size = 0  # of the results of this run
+        self.sources: dict[str, str] = {}
+        self.loop: Any = None
+        self.pending = False
+        self.has_stdin = False
+        self.held = b""
+        self.stdin: Any = sys.stdin
+        self.stdout: Any = sys.stdout
+        self.stderr: Any = sys.stderr
+
+    # -- talking --
+
+    def take(self, count: int) -> bytes:
+        """That many bytes from the server. The channel's end is the kernel's."""
+        pieces = [self.held]
+        size = len(self.held)
+        while size < count:
+            piece = read(CHANNEL, max(65536, count - size))
+            if not piece:
+                sys.exit()
+            pieces.append(piece)
+            size += len(piece)
+        data = b"".join(pieces)
+        self.held = data[count:]
+        return data[:count]
+
+    def receive(self) -> dict[str, bytes]:
+        body = self.take(int.from_bytes(self.take(5)[1:], "big"))
+        fields = {}
+        at = 0
+        while at < len(body):
+            name_end = at + 1 + body[at]
+            value_end = name_end + 4 + int.from_bytes(body[name_end : name_end + 4], "big")
+            fields[body[at + 1 : name_end].decode()] = body[name_end + 4 : value_end]
+            at = value_end
+        return fields
+
+    def deliver(self, data: bytes) -> None:
+        """Whole, whatever signals come: half a message would be the end of the context. Descriptor 100 may have become
+        something else by the code's doing, which gets nothing."""
+        if getpid() != self.pid or _identity(CHANNEL) != self.identity[3]:
+            _exit(70)
+        view = memoryview(data)
+        while view:
+            view = view[write(CHANNEL, view) :]
+
+    def say(self, *messages: bytes) -> None:
+        with self.lock:
+            self.deliver(b"".join(messages))
+
+    def heed(self) -> None:
+        """The interrupt that came at a bad time."""
+        if self.pending:
+            self.pending = False
+            raise KeyboardInterrupt
+
+    def part(self, name: str) -> Any:
+        if name not in self.loaded:
+            space: dict[str, Any] = {"__name__": OURS, "__builtins__": builtins}
+            exec(compile(self.parts[name], OURS, "exec", dont_inherit=True), space)
+            self.loaded[name] = space
+        return self.loaded[name]
+
+    # -- results --
+
+    def show(self, value: object, main: bool = False) -> None:
+        """A value in all its forms, as a result of the run that is under way; without one it is printed."""
+        self.publish(*forms(self, value), main=main)
+
+    def publish(self, found: dict[str, Any], cut: set[str], main: bool = False) -> None:
+        fields = {}
+        for name, form in found.items():
+            most = self.picture_most if name in ("image/png", "image/jpeg") else self.text_most
+            data = form if isinstance(form, bytes) else form.encode("utf-8", "backslashreplace")
+            if len(data) > most:
+                cut.add(name)
+                if name not in ("text/plain", "text/markdown", "text/latex"):
+                    continue  # half of it is of no use
+                data = data[: most - 4].decode("utf-8", "ignore").encode() + "…".encode()
+            fields[name] = data
+        if self.run and getpid() == self.pid:
+            self.result(fields, cut, main)
+        elif "text/plain" in fields:
+            print(fields["text/plain"].decode())
+
+    def result(self, fields: dict[str, bytes], cut: set[str], main: bool) -> None:
+        self.flush()
+        head = {"run": self.run, "main": b"1" if main else b"0"}
+        if cut:
+            head["cut"] = " ".join(sorted(cut)).encode()
+        sent = message(b"O", {**head, **fields})
+        room = 0 if main else 1  # the last value has its place kept
+        self.count += 1
+        self.size += len(sent)
+        if self.count + room <= self.results_most and self.size + (room << 22) <= self.bytes_most:
+            self.say(sent)
+            self.heed()
+        else:
+            self.count -= 1
+            self.size -= len(sent)
+            print("skerry: too many or too large results in one run; this one is left out", file=sys.stderr)
+
+    # -- the code's streams --
+
+    def flush(self) -> None:
+        for stream in (sys.stdout, sys.stderr, self.stdout, self.stderr):
+            _usable(stream)
+        if "ctypes" in sys.modules:
+            try:
+                sys.modules["ctypes"].CDLL(None).fflush(None)
+            except Exception:
+                pass  # a module of the code's own by that name
+
+    def give_stdin(self, data: bytes | None) -> None:
+        self.has_stdin = data is not None
+        if data is not None:
+            fd = _file_of(data)
+            posix.dup2(fd, 0)
+            posix.close(fd)
+            sys.stdin = _stream(0, "r", "surrogateescape")
+
+    def put_back(self) -> None:
+        """Streams and descriptors as they were before the run."""
+        theirs = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr = self.stdout, self.stderr
+        for stream in theirs:
+            _usable(stream)
+        self.flush()
+        for fd, kept in ((0, STDIN), (1, STDOUT), (2, STDERR)):
+            if _identity(fd) != self.identity[fd]:
+                posix.dup2(kept, fd)
+        if not _usable(self.stdout):
+            sys.stdout = self.stdout = _stream(1, "w", "backslashreplace")
+        if not _usable(self.stderr):
+            sys.stderr = self.stderr = _stream(2, "w", "backslashreplace")
+        if sys.stdin is not self.stdin or not _usable(self.stdin):
+            sys.stdin = self.stdin = _stream(0, "r", "surrogateescape")
+
+    # -- running --
+
+    def turn(self) -> None:
+        fields = self.wait()
+        self.cells += 1
+        self.cell = f"<cell {self.cells}>"
+        self.count = self.size = 0
+        self.run = fields["run"]
+        self.say(message(b"B", {"run": self.run}))
+        self.give_stdin(fields.get("stdin"))
+        failure = self.attempt(self.execute, fields["code"].decode("utf-8", "surrogatepass"))
+        if getpid() != self.pid:
+            self.part("errors")["leave"](self, failure)
+        failure = self.draw(failure)
+        last = self.report(failure) if failure is not None else b""
+        status = b"ok" if not last else b"interrupted" if is_interrupt(failure) else b"error"
+        failure = None
+        self.attempt(self.put_back)
+        if _signal.getsignal(2) is not on_interrupt:
+            _signal.signal(2, on_interrupt)
+        with self.lock:
+            run, self.run = self.run, b""
+            self.deliver(last + message(b"D", {"run": run, "status": status}))
+        self.pending = False
+
+    def attempt(self, task: Callable[..., object], *args: object) -> BaseException | None:
+        try:
+            within(task, *args)
+        except BaseException as failure:
+            return failure
+        return None
+
+    def execute(self, code: str) -> None:
+        self.heed()
+        self.names.pop("__warningregistry__", None)
+        code = code.replace("\r\n", "\n").replace("\r", "\n")
+        self.remember(code)
+        body, last, hidden = self.compile(code)
+        if body is not None:
+            self.evaluate(body)
+        if last is not None:
+            value = self.evaluate(last)
+            if value is not None:
+                builtins._ = value  # type: ignore[attr-defined]
+                if not hidden:
+                    self.show(value, main=True)
+
+    def compile(self, code: str) -> tuple[Any, Any, bool]:
+        """What comes before the last expression, that expression, and whether a `;` after it hides its value."""
+        try:
+            tree: Any = compile(code, self.cell, "exec", self.flags | _ast.PyCF_ONLY_AST, dont_inherit=True)
+        except SyntaxError:
+            if not has_magic(code):
+                raise
+            code = self.part("magics")["plain_python"](self, code)
+            tree = compile(code, self.cell, "exec", self.flags | _ast.PyCF_ONLY_AST, dont_inherit=True)
+        last: Any = tree.body.pop() if tree.body and type(tree.body[-1]) is _ast.Expr else None
+        body: Any = compile(tree, self.cell, "exec", self.flags, dont_inherit=True) if tree.body else None
+        if body is not None and "__future__" in code:
+            import __future__
+
+            for name in __future__.all_feature_names:
+                self.flags |= body.co_flags & getattr(__future__, name).compiler_flag
+        if last is None:
+            return body, None, False
+        hidden = hides(code, last)
+        return body, compile(_ast.Expression(last.value), self.cell, "eval", self.flags, dont_inherit=True), hidden
+
+    def evaluate(self, code: Any) -> Any:
+        value = eval(code, self.names)
+        return self.part("tasks")["wait_for"](self, value) if code.co_flags & AWAITABLE else value
+
+    def wait(self) -> dict[str, bytes]:
+        """The next run. Tasks that the code left go on meanwhile."""
+        if self.loop is not None and not self.held:
+            self.part("tasks")["go_on_until_called"](self, CHANNEL)
+        if getpid() != self.pid:
+            _exit(0)
+        return self.receive()
+
+    def draw(self, failure: BaseException | None) -> BaseException | None:
+        """The figures that the run left open."""
+        if "matplotlib.pyplot" in sys.modules:
+            drawing = self.attempt(self.part("rich")["draw_open_figures"], self, not is_interrupt(failure))
+            failure = failure or drawing
+        return failure
+
+    def report(self, failure: BaseException) -> bytes:
+        """The message that tells it; none for an exit that is no failure."""
+        if isinstance(failure, SystemExit) and failure.code in (None, 0):
+            return b""
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(limit + 500)  # the code may have left little
+        told = {"run": self.run, "name": type(failure).__name__.encode(), "message": b"", "traceback": b""}
+        self.attempt(lambda: told.update(self.part("errors")["describe"](self, failure)))
+        sys.setrecursionlimit(limit)
+        return message(b"E", told)
+
+    def remember(self, code: str) -> None:
+        """For tracebacks, warnings and `inspect`, whenever they are first asked for."""
+        self.sources[self.cell] = code
+        if "linecache" in sys.modules:
+            self.put_in_linecache(sys.modules["linecache"])
+
+    def put_in_linecache(self, linecache: Any) -> None:
+        while len(self.sources) > 1 and sum(map(len, self.sources.values())) > SOURCES_MOST:
+            linecache.cache.pop(next(iter(self.sources)), None)
+            del self.sources[next(iter(self.sources))]
+        for name, code in self.sources.items():
+            if name not in linecache.cache:
+                linecache.cache[name] = (len(code), None, [line + "\n" for line in code.split("\n")], name)
+
+
+class After:
+    """Calls what waits for a module when that has been imported."""
+
+    def __init__(self, waiting: dict[str, Callable[[Any], None]]) -> None:
+        self.waiting = waiting
+        for name in [name for name in waiting if name in sys.modules]:
+            waiting.pop(name)(sys.modules[name])
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        then = self.waiting.pop(name, None)
+        if then is None:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None and spec.loader is not None:
+                self.follow(spec.loader, then)
+                return spec
+        self.waiting[name] = then
+        return None
+
+    def follow(self, loader: Any, then: Callable[[Any], None]) -> None:
+        execute = loader.exec_module
+
+        def execute_and_tell(module: Any) -> None:
+            execute(module)
+            then(module)
+
+        loader.exec_module = execute_and_tell
+
+
+def within(task: Callable[..., object], *args: object) -> object:
+    return task(*args)
+
+
+def on_interrupt(_number: int, frame: Any) -> None:
+    while frame is not None:
+        if frame.f_code is Kernel.say.__code__:
+            kernel.pending = True
+            return
+        if frame.f_code is within.__code__:
+            raise KeyboardInterrupt
+        frame = frame.f_back
+
+
+def is_interrupt(failure: BaseException | None) -> bool:
+    seen = 0
+    while failure is not None and seen < 100:
+        if isinstance(failure, KeyboardInterrupt):
+            return True
+        failure, seen = failure.__cause__ or failure.__context__, seen + 1
+    return False
+
+
+def message(kind: bytes, fields: dict[str, bytes]) -> bytes:
+    parts = [b""]
+    for name, value in fields.items():
+        parts += [bytes((len(name),)), name.encode(), len(value).to_bytes(4, "big"), value]
+    parts[0] = kind + sum(map(len, parts)).to_bytes(4, "big")
+    return b"".join(parts)
+
+
+def forms(kernel: Kernel, value: object) -> tuple[dict[str, Any], set[str]]:
+    """A value by MIME type, and what of it was left out already."""
+    kind = type(value)
+    if kind in (bool, int, float) or (kind is str and len(value) < 10000):  # type: ignore[arg-type]
+        try:
+            return {"text/plain": repr(value)}, set()
+        except ValueError:
+            pass  # an integer of too many digits
+    found: tuple[dict[str, Any], set[str]] = kernel.part("rich")["forms"](kernel, value)
+    return found
+
+
+def hides(code: str, last: Any) -> bool:
+    """Is there a `;` after the last expression? Beside it only brackets and comments can follow."""
+    lines = code.split("\n")[last.end_lineno - 1 :]
+    lines[0] = lines[0].encode("utf-8", "surrogatepass")[last.end_col_offset :].decode("utf-8", "replace")
+    return any(";" in line.partition("#")[0] for line in lines)
+
+
+def has_magic(code: str) -> bool:
+    return any(
+        line[:1] in ("%", "!", "?") or line.endswith("?") or "= !" in line or "= %" in line or "=!" in line
+        for line in map(str.strip, code.split("\n"))
+    )
+
+
+def display(*values: object, raw: bool = False, **_more: object) -> None:
+    """Shows values as results of the run."""
+    for value in values:
+        if raw and isinstance(value, dict):
+            kernel.publish(*kernel.part("rich")["from_bundle"](value))
+        else:
+            kernel.show(value)
+
+
+def ask(prompt: object = "") -> str:
+    try:
+        return builtin_input(prompt)
+    except EOFError:
+        told = "its stdin is at its end" if kernel.has_stdin else "it was given no stdin"
+        raise EOFError(f"input() has nothing to read: the run is not interactive, and {told}") from None
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    try:
+        found = fstat(fd)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _usable(stream: Any) -> bool:
+    try:
+        stream.flush()
+        return not stream.closed
+    except Exception:
+        return False
+
+
+def _stream(fd: int, mode: str, errors: str) -> Any:
+    return open(fd, mode, 1 if mode == "w" else -1, encoding="utf-8", errors=errors, closefd=False)
+
+
+def _file_of(data: bytes) -> int:
+    try:
+        fd = posix.memfd_create("stdin")
+    except (AttributeError, OSError):
+        import tempfile
+
+        fd, path = tempfile.mkstemp()
+        posix.unlink(path)
+    view = memoryview(data)
+    while view:
+        view = view[write(fd, view) :]
+    posix.lseek(fd, 0, 0)
+    return fd
+
+
+def prepare() -> None:
+    for fd, kept in ((0, STDIN), (1, STDOUT), (2, STDERR)):
+        posix.dup2(fd, kept, False)
+    for stream, errors in ((sys.stdout, "backslashreplace"), (sys.stderr, "backslashreplace")):
+        stream.reconfigure(encoding="utf-8", errors=errors, line_buffering=True)  # type: ignore[union-attr]
+    sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]
+    sys.argv[:] = [""]
+    for name in [name for name in kernel.names if not name.startswith("__")]:
+        del kernel.names[name]
+    builtins.display = display  # type: ignore[attr-defined]
+    ask.__name__ = ask.__qualname__ = "input"
+    builtins.input = ask
+    _signal.signal(2, on_interrupt)
+    posix.register_at_fork(after_in_child=lambda: posix.close(CHANNEL))
+    sys.meta_path.insert(0, After({
+        "linecache": kernel.put_in_linecache,
+        "threading": lambda threading: kernel.part("errors")["watch_threads"](kernel, threading),
+        "matplotlib.pyplot": lambda pyplot: kernel.part("rich")["take_figures"](kernel, pyplot),
+        "IPython.core.display_functions": lambda module: setattr(module, "display", display),
+    }))  # fmt: skip
+
+
+def start(channel: BinaryIO, parts: dict[str, str], bounds: tuple[int, ...]) -> None:
+    global kernel
+    kernel = Kernel(parts, bounds)
+    prepare()
+    version = ".".join(map(str, sys.version_info[:3]))
+    kernel.say(message(b"H", {"version": version.encode()}))
+    kernel.held = channel.read1(65536)  # type: ignore[attr-defined]
+    channel.close()
+    while True:
+        kernel.turn()
+
+
+kernel: Kernel
+builtin_input = builtins.input

@@ -1,0 +1,1 @@
+"""What was drawn, as data."""

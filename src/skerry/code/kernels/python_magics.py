@@ -1,0 +1,1 @@
+"""IPython's syntax."""
