@@ -21,6 +21,7 @@ from skerry.cli import (
     events,
     files,
     images,
+    mcp,
     network,
     pool,
     previews,
@@ -84,7 +85,7 @@ for command in (
     apply.apply, apply.unapply, compare.compare,
     previews.expose, previews.previews, previews.forward,
     files.cp, processes.ps, processes.logs, processes.wait, processes.kill, network.network, events.events,
-    images.image, pool.pool, tokens.token, server.server, server.serve,
+    images.image, pool.pool, tokens.token, server.server, server.serve, mcp.mcp,
     doctor.doctor, setup.setup, settings.config, completion.completion,
 ):  # fmt: skip
     skerry.add_command(command)

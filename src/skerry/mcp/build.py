@@ -1,0 +1,45 @@
+"""One server of the protocol for both transports."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mcp.server.mcpserver import MCPServer
+
+from skerry._version import __version__
+from skerry.mcp import commands, files, network, processes, prompts, resources, review, sandboxes
+from skerry.mcp.tool import Connect
+
+TOOLS = (
+    *commands.TOOLS, *processes.TOOLS, *files.TOOLS, *sandboxes.TOOLS, *review.TOOLS, *network.TOOLS,
+)  # fmt: skip
+
+
+def make(connect: Connect) -> MCPServer:
+    """The server. `connect` says of each request whose it is."""
+    with _log_left_alone():
+        server = MCPServer(
+            "skerry",
+            title="Skerry",
+            description="Isolated Linux machines for AI agents.",
+            instructions=prompts.INSTRUCTIONS,
+            version=__version__,
+            tools=[tool.made(connect) for tool in TOOLS],
+            subscriptions=False,
+        )
+    resources.add(server, connect)
+    prompts.add(server)
+    return server
+
+
+@contextmanager
+def _log_left_alone() -> Iterator[None]:
+    """The library would set up the root logger of the whole program, which is not its to do."""
+    root, nothing = logging.getLogger(), logging.NullHandler()
+    root.addHandler(nothing)
+    try:
+        yield
+    finally:
+        root.removeHandler(nothing)

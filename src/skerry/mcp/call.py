@@ -1,0 +1,80 @@
+"""One use of a tool: who calls, and how they hear that it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import anyio
+from mcp.server.mcpserver import Context
+from mcp.shared.exceptions import MCPError
+
+from skerry.client._async.sandbox import AsyncSandbox
+from skerry.client.outcome import Output
+from skerry.mcp.callers import Caller
+from skerry.mcp.text import in_one_line
+
+T = TypeVar("T")
+EVERY = 1.0  # seconds between two notices that a call goes on
+CLEARING = 10.0  # seconds that a call which was broken off has to clear up
+_TAIL = 2000
+
+
+class Call:
+    """What a tool gets beside its arguments."""
+
+    def __init__(self, caller: Caller, context: Context[Any, Any]) -> None:
+        self.caller = caller
+        self._context = context
+
+    async def sandbox(self, ref: str | None) -> AsyncSandbox:
+        return await self.caller.sandbox(ref)
+
+    @asynccontextmanager
+    async def going_on(self, within: float | None = None) -> AsyncIterator[Progress]:
+        """While it is entered, the client hears each second that the call goes on, with the last line of output."""
+        progress = Progress(self._context, within)
+        task = asyncio.ensure_future(progress.tell())
+        try:
+            yield progress
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+class Progress:
+    def __init__(self, context: Context[Any, Any], within: float | None) -> None:
+        self._context = context
+        self._within = within
+        self._tail = b""
+
+    def output(self, piece: Output) -> None:
+        self._tail = (self._tail + piece.data)[-_TAIL:]
+
+    async def tell(self) -> None:
+        began = time.monotonic()
+        while True:
+            await asyncio.sleep(EVERY)
+            lines = self._tail.decode("utf-8", "replace").strip().splitlines()
+            seconds = round(time.monotonic() - began, 1)
+            try:
+                await self._context.report_progress(seconds, self._within, in_one_line(lines[-1]) if lines else None)
+            except (MCPError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                return  # nobody listens any more
+
+
+async def apart(work: Coroutine[Any, Any, T]) -> T:
+    """Run it as a task of its own. The protocol's library breaks a call off by cancelling again and again, whatever is
+    being awaited; the client ends what it began inside when it is cancelled, and needs to be cancelled once for that.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([task], timeout=CLEARING)
+        raise

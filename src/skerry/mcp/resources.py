@@ -1,0 +1,82 @@
+"""Resources: a sandbox's files, what changed in it, what a process of it printed."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
+from mcp.server.mcpserver.resources import ResourceSecurity
+
+from skerry.errors import FileMissing, InvalidRequest, NotFound, SkerryError
+from skerry.mcp.call import apart
+from skerry.mcp.failures import in_words
+from skerry.mcp.text import bounded, shown
+from skerry.mcp.tool import Connect
+
+T = TypeVar("T")
+FILE_MOST = 8 << 20
+_INSIDE = ResourceSecurity(exempt_params={"path"})  # of the sandbox's own tree: there is nothing to escape from
+TEXT_MOST = 1 << 20
+
+
+def add(server: MCPServer, connect: Connect) -> None:
+    async def read_file(ctx: Context[Any, Any], sandbox: str, path: str) -> str | bytes:
+        place = await (await connect(ctx)).sandbox(sandbox)
+        data = await place.files.read_bytes(path, length=FILE_MOST + 1)
+        if len(data) > FILE_MOST:
+            raise InvalidRequest("the file is over 8 MiB", hint="read_file gives parts of it")
+        try:
+            return shown(data.decode())
+        except UnicodeDecodeError:
+            return data
+
+    @server.resource(
+        "skerry://sandboxes/{sandbox}/files/{+path}",
+        name="file", title="A file of a sandbox", mime_type="application/octet-stream", security=_INSIDE,
+        description="A file by its absolute path inside the sandbox, up to 8 MiB.",
+    )  # fmt: skip
+    async def file(sandbox: str, path: str, ctx: Context[Any, Any]) -> str | bytes:
+        return await _told(read_file(ctx, sandbox, f"/{path}"))
+
+    @server.resource(
+        "skerry://sandboxes/{sandbox}/workspace/{+path}",
+        name="workspace_file", title="A file of the workspace", mime_type="application/octet-stream", security=_INSIDE,
+        description="A file by its path from the sandbox's working directory (/workspace) on, up to 8 MiB.",
+    )  # fmt: skip
+    async def workspace_file(sandbox: str, path: str, ctx: Context[Any, Any]) -> str | bytes:
+        return await _told(read_file(ctx, sandbox, path))
+
+    @server.resource(
+        "skerry://sandboxes/{sandbox}/diff",
+        name="diff", title="What changed in a sandbox", mime_type="text/x-diff",
+        description="The unified diff of the workspace against what the person has. Up to a million characters.",
+    )  # fmt: skip
+    async def diff(sandbox: str, ctx: Context[Any, Any]) -> str:
+        async def read() -> str:
+            return await (await (await connect(ctx)).sandbox(sandbox)).review.diff()
+
+        return bounded(await _told(read()), TEXT_MOST)[0]
+
+    @server.resource(
+        "skerry://sandboxes/{sandbox}/processes/{process}/output",
+        name="output", title="What a process printed",
+        description="The last MiB of what a process printed, both streams as they came.",
+    )  # fmt: skip
+    async def output(sandbox: str, process: str, ctx: Context[Any, Any]) -> str:
+        async def read() -> str:
+            place = await (await connect(ctx)).sandbox(sandbox)
+            one = await place.processes.get(process)
+            return (await one.output(max(0, one.known.offset - TEXT_MOST), limit=TEXT_MOST)).text
+
+        return shown(await _told(read()))
+
+
+async def _told(work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await apart(work)
+    except (NotFound, FileMissing) as error:
+        raise ResourceNotFoundError(in_words(error)) from error
+    except SkerryError as error:
+        raise ResourceError(in_words(error)) from error

@@ -1,0 +1,105 @@
+"""One client on stdin and stdout: `skerry mcp`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.server.mcpserver import Context
+from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp.types import jsonrpc_message_adapter
+
+from skerry.mcp.build import make
+from skerry.mcp.callers import Caller
+
+LINE_MOST = 64 << 20  # bytes of one message
+_PIECE = 1 << 20
+
+Inbound = MemoryObjectReceiveStream[SessionMessage | Exception]
+Outbound = MemoryObjectSendStream[SessionMessage]
+
+
+async def serve(caller: Caller) -> None:
+    """Answer until stdin ends; what goes with the connection is gone when this returns."""
+
+    async def connect(_: Context[Any, Any]) -> Caller:
+        return caller
+
+    server = make(connect)._lowlevel_server
+    try:
+        async with _streams() as (inbound, outbound):
+            await server.run(inbound, outbound, server.create_initialization_options())
+    finally:
+        with anyio.CancelScope(shield=True):
+            await caller.aclose()
+
+
+def _streams() -> Any:
+    """The library's own streams read in a thread, which nothing can wake when a signal ends the program: they are for
+    what the loop can't wait on."""
+    modes = [os.fstat(descriptor).st_mode for descriptor in (0, 1)]
+    return stdio_server() if any(map(stat.S_ISREG, modes)) else _piped()
+
+
+@contextlib.asynccontextmanager
+async def _piped() -> AsyncIterator[tuple[Inbound, Outbound]]:
+    loop = asyncio.get_running_loop()
+    lines = asyncio.StreamReader(limit=LINE_MOST, loop=loop)
+    # What a library prints must not get between the messages: their stdout is another from here on.
+    out = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    reading, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(lines, loop=loop), os.fdopen(os.dup(0), "rb", buffering=0)
+    )
+    writing, protocol = await loop.connect_write_pipe(lambda: asyncio.streams.FlowControlMixin(loop=loop), out)
+    writer = asyncio.StreamWriter(writing, protocol, None, loop)
+    put, inbound = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outbound, take = anyio.create_memory_object_stream[SessionMessage](0)
+    async with anyio.create_task_group() as group:
+        group.start_soon(_read, lines, put)
+        group.start_soon(_write, writer, take)
+        try:
+            yield inbound, outbound
+        finally:
+            reading.close()
+            group.cancel_scope.cancel()
+    writing.close()
+
+
+async def _read(lines: asyncio.StreamReader, put: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+    async with put:
+        while line := await _line(lines):
+            try:
+                message: SessionMessage | Exception = SessionMessage(
+                    jsonrpc_message_adapter.validate_json(line, by_name=False)
+                )
+            except ValueError as error:
+                message = error
+            await put.send(message)
+
+
+async def _line(lines: asyncio.StreamReader) -> bytes:
+    """The next message; nothing at the end, or where one is too long to be one."""
+    try:
+        return await lines.readline()
+    except (ValueError, OSError) as error:
+        print(f"skerry mcp: {error}", file=sys.stderr)  # noqa: T201
+        return b""
+
+
+async def _write(writer: asyncio.StreamWriter, take: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    async with take:
+        async for message in take:
+            writer.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+            try:
+                await writer.drain()
+            except ConnectionError:  # whoever asked is gone, and stdin tells it too
+                return

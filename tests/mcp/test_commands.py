@@ -1,0 +1,71 @@
+"""run: a command to its end, by a model."""
+
+from __future__ import annotations
+
+import pytest
+from talking import Talk
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_a_command_runs_in_the_default_sandbox_without_any_id(talk: Talk) -> None:
+    first = await talk.call("run", command="echo out; echo err >&2; exit 3")
+    assert (first["stdout"], first["stderr"], first["exit_code"], first["ok"]) == ("out\n", "err\n", 3, False)
+    again = await talk.call("run", command=["printf", "%s", "a b"], sandbox=first["sandbox"])
+    assert (again["stdout"], again["ok"]) == ("a b", True)
+    assert (await talk.call("run", command="true"))["sandbox"] == first["sandbox"]
+
+
+async def test_stdin_that_looks_like_json_arrives_as_it_is(talk: Talk) -> None:
+    assert (await talk.call("run", command="cat", stdin='{"a": [1]}'))["stdout"] == '{"a": [1]}'
+    assert (await talk.call("run", command="cat", stdin="null"))["stdout"] == "null"
+
+
+async def test_directory_variables_and_user_are_the_commands(talk: Talk) -> None:
+    ran = await talk.call("run", command='pwd; echo "$A"; id -un', cwd="/tmp", env={"A": "ä"}, user="root")
+    assert ran["stdout"] == "/tmp\nä\nroot\n"
+
+
+async def test_a_session_keeps_its_directory_and_variables(talk: Talk) -> None:
+    assert (await talk.call("run", command="cd /usr && X=7", session="s"))["cwd"] == "/usr"
+    assert (await talk.call("run", command="echo $PWD $X", session="s"))["stdout"] == "/usr 7\n"
+
+
+async def test_a_run_has_a_bounded_time_and_points_to_spawn(talk: Talk) -> None:
+    ran = await talk.call("run", command="echo begun; sleep 60", timeout=0.3)
+    assert (ran["timed_out"], ran["ok"], ran["stdout"]) == (True, False, "begun\n")
+    assert "spawn" in ran["hint"]
+    assert "less than or equal to 600" in await talk.fails("run", command="true", timeout=601)
+
+
+async def test_a_run_that_is_to_be_kept_goes_on_when_its_time_is_over(talk: Talk) -> None:
+    ran = await talk.call("run", command="sleep 60", timeout=0.2, keep=True)
+    assert (ran["running"], ran["ok"]) == (True, False)
+    assert (await talk.call("kill", process=ran["process"]))["state"] == "exited"
+    assert (await talk.call("run", command="echo done", keep=True))["stdout"] == "done\n"
+
+
+async def test_too_much_output_is_shortened_and_the_rest_can_be_read(talk: Talk) -> None:
+    ran = await talk.call("run", command="seq 1 30000", max_output=1000)
+    assert len(ran["stdout"]) < 1100
+    assert ran["stdout"].startswith("1\n2\n")
+    assert ran["stdout"].endswith("29999\n30000\n")
+    assert ran["truncated"]
+    assert f'read_output(process="{ran["process"]}")' in ran["hint"]
+    text, offset, more = "", 0, True
+    while more:
+        page = await talk.call("read_output", process=ran["process"], offset=offset, max_output=100_000)
+        text, offset, more = text + page["output"], page["offset"], page["more"]
+    assert text == "".join(f"{number}\n" for number in range(1, 30001))
+
+
+async def test_the_client_hears_that_a_run_goes_on(talk: Talk) -> None:
+    heard: list[tuple[float, float | None, str | None]] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append((progress, total, message))
+
+    arguments = {"command": "echo first; printf 'now\\033[31m here\\n'; sleep 1.3", "timeout": 20}
+    await talk.raw("run", arguments, progress_callback=hear)
+    assert heard
+    assert heard[0][1:] == (20, "now\\x1b[31m here")

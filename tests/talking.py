@@ -1,0 +1,83 @@
+"""Real clients of the Model Context Protocol, over each transport and in both of its modes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.types import CallToolResult, TextContent
+from serving import Server
+
+T = TypeVar("T")
+MODES = ("2026-07-28", "legacy")
+PATIENCE = 60.0
+
+
+@dataclass
+class Talk:
+    """One connection. `call` is for calls that work, `fails` for those that must not."""
+
+    client: Client
+
+    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        result = await self.raw(tool, arguments)
+        assert not result.is_error, text_of(result)
+        assert isinstance(result.structured_content, dict)
+        assert json.loads(text_of(result)) == result.structured_content
+        return result.structured_content
+
+    async def fails(self, tool: str, **arguments: Any) -> str:
+        result = await self.raw(tool, arguments)
+        assert result.is_error, result.structured_content
+        return text_of(result)
+
+    async def raw(self, tool: str, arguments: Mapping[str, Any], **options: Any) -> CallToolResult:
+        return await self.client.call_tool(tool, dict(arguments), **options)
+
+
+def text_of(result: CallToolResult) -> str:
+    first = result.content[0]
+    assert isinstance(first, TextContent)
+    return first.text
+
+
+@asynccontextmanager
+async def on_stdio(server: Server, mode: str, *options: str) -> AsyncIterator[Talk]:
+    """`skerry mcp` as a client starts it."""
+    words = ["-m", "skerry", "--server", server.address, "mcp", *options]
+    transport = stdio_client(StdioServerParameters(command=sys.executable, args=words))
+    async with Client(transport, mode=mode, read_timeout_seconds=PATIENCE) as client:
+        yield Talk(client)
+
+
+TRANSPORTS: dict[str, Callable[[Server, str], AbstractAsyncContextManager[Talk]]] = {"stdio": on_stdio}
+WAYS = [(transport, mode) for transport in TRANSPORTS for mode in MODES]
+
+
+@asynccontextmanager
+async def held(context: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
+    """The same in a task of its own: a fixture is entered in one task and left in another."""
+    entered: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    leave = asyncio.Event()
+
+    async def hold() -> None:
+        try:
+            async with context as value:
+                entered.set_result(value)
+                await leave.wait()
+        except Exception as error:
+            if entered.done():
+                raise
+            entered.set_exception(error)
+
+    task = asyncio.ensure_future(hold())
+    yield await entered
+    leave.set()
+    await task
