@@ -17,6 +17,7 @@ from skerry._version import __version__
 if TYPE_CHECKING:
     from skerry.client._async.client import AsyncClient
     from skerry.client._async.code import AsyncCodeFile, AsyncCodeResult, AsyncContext
+    from skerry.client._async.executing import execute_code as async_execute_code
     from skerry.client._async.forward import AsyncForward
     from skerry.client._async.image import AsyncImage
     from skerry.client._async.oneshot import run as async_run
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from skerry.client._async.terminal import AsyncTerminal
     from skerry.client._sync.client import Client
     from skerry.client._sync.code import CodeFile, CodeResult, Context
+    from skerry.client._sync.executing import execute_code
     from skerry.client._sync.forward import Forward
     from skerry.client._sync.image import Image
     from skerry.client._sync.oneshot import run
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from skerry.client._sync.terminal import Terminal
     from skerry.client.building.options import BuildStep
     from skerry.client.code_outcome import CodeEvent, CodeValue
+    from skerry.client.execute_outcome import ExecutedFile, ExecuteResult, LimitsApplied, ResourceUsage
     from skerry.client.listing import FileList
     from skerry.client.outcome import Output
     from skerry.client.repository.source import Imported, Repo
@@ -147,6 +150,8 @@ __all__ = [
     "Denied",
     "DiffStat",
     "Event",
+    "ExecuteResult",
+    "ExecutedFile",
     "FileChange",
     "FileEvent",
     "FileFailure",
@@ -165,6 +170,7 @@ __all__ = [
     "LedgerEntry",
     "Lifecycle",
     "Limits",
+    "LimitsApplied",
     "Lines",
     "Match",
     "Matches",
@@ -186,6 +192,7 @@ __all__ = [
     "Replaced",
     "Reply",
     "Repo",
+    "ResourceUsage",
     "Result",
     "Review",
     "ReviewEvent",
@@ -206,7 +213,9 @@ __all__ = [
     "Verified",
     "Why",
     "__version__",
+    "async_execute_code",
     "async_run",
+    "execute_code",
     "run",
 ]
 
@@ -230,20 +239,26 @@ _ELSEWHERE = {
     "CodeResult": ("skerry.client._sync.code", "CodeResult"),
     "CodeValue": ("skerry.client.code_outcome", "CodeValue"),
     "Context": ("skerry.client._sync.code", "Context"),
+    "ExecuteResult": ("skerry.client.execute_outcome", "ExecuteResult"),
+    "ExecutedFile": ("skerry.client.execute_outcome", "ExecutedFile"),
     "FileList": ("skerry.client.listing", "FileList"),
     "Forward": ("skerry.client._sync.forward", "Forward"),
     "Image": ("skerry.client._sync.image", "Image"),
     "Imported": ("skerry.client.repository.source", "Imported"),
+    "LimitsApplied": ("skerry.client.execute_outcome", "LimitsApplied"),
     "Output": ("skerry.client.outcome", "Output"),
     "Preview": ("skerry.client._sync.previews", "Preview"),
     "Process": ("skerry.client._sync.process", "Process"),
     "Repo": ("skerry.client.repository.source", "Repo"),
+    "ResourceUsage": ("skerry.client.execute_outcome", "ResourceUsage"),
     "Sandbox": ("skerry.client._sync.sandbox", "Sandbox"),
     "Secret": ("skerry.client.secrets", "Secret"),
     "Session": ("skerry.client._sync.sessions", "Session"),
     "Snapshot": ("skerry.client._sync.snapshots", "Snapshot"),
     "Terminal": ("skerry.client._sync.terminal", "Terminal"),
+    "async_execute_code": ("skerry.client._async.executing", "execute_code"),
     "async_run": ("skerry.client._async.oneshot", "run"),
+    "execute_code": ("skerry.client._sync.executing", "execute_code"),
     "run": ("skerry.client._sync.oneshot", "run"),
 }
 

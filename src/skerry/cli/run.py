@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skerry.cli import asking, denials, here, talk
+from skerry.cli import asking, code, denials, here, talk
 from skerry.cli.creation import creation, creation_options, pairs
 from skerry.cli.project import prepared
 from skerry.cli.repositories import repo_of, repo_options
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
 NAME_MOST = 255  # bytes of one part of a path: what is longer names no file
 _COMMAND = {"allow_interspersed_args": False}
-_command = click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+_command = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 
 
 @click.command(context_settings=_COMMAND)
+@code.code_options
 @repo_options
 @creation_options
 @click.option("--file", "files", multiple=True, metavar="PATH[:DEST]", help="A file to bring in, to /workspace/DEST.")
@@ -49,11 +50,15 @@ def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: A
 
     Output comes as it is made, stdin is passed on, and the exit code is the command's own. Files below this directory
     that COMMAND names, as in `python3 analyse.py`, are brought along to /workspace; with --repo, the whole repository.
+
+    With -l it is code, in place of COMMAND: `skerry run -l python script.py`. Its last value is printed too, and --out
+    also has the pictures that it drew.
     """
     from skerry.client._sync.oneshot import run as run_once
 
-    files = _files(given.pop("files"))
-    if not given.pop("no_bring") and given["repo"] is None:
+    wanted = code.wanted(given, command)
+    files, named = _files(given.pop("files")), given["image"]
+    if not given.pop("no_bring") and given["repo"] is None and wanted is None:
         brought = {place: path for place, path in _named(command).items() if place not in files}
         if brought and not session.quiet:
             talk.say(f"brought in: {', '.join(brought)}")
@@ -62,6 +67,8 @@ def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: A
     wish = prepared(session, _with_questions(creation(given)), skip=skip)
     with repo_of(session, given, bar=False) as repo:
         wish |= {"repo": repo}
+    if wanted is not None:
+        return code.run_once(session, wanted, code.without_default_image(wish, wanted, named), files, as_json, given)
     result = run_once(
         list(command) or None,
         files=files,
@@ -109,14 +116,22 @@ def _answering(target: Sandbox) -> AbstractContextManager[object]:
 @click.option("-i", "--interactive", is_flag=True, help="With -d: keep its stdin open, to write to later.")
 @click.option("-t", "--tty", is_flag=True, help="With a terminal, as `skerry shell`.")
 @click.option("--journal", metavar="SIZE", help="With -d: how much of its output is kept, like 64M.")
+@code.code_options
+@code.context_options
 @json_option
 @sandbox_argument
 @_command
 @pass_session
 def exec_(session: Session, /, sandbox: str, command: tuple[str, ...], as_json: bool, **given: Any) -> int:
-    """Run COMMAND in SANDBOX. One that is stopped starts again."""
-    if command[0] == "--" and len(command) > 1:  # behind an argument, click leaves it standing
+    """Run COMMAND in SANDBOX. One that is stopped starts again.
+
+    With -l it is code, in place of COMMAND, in a context that remembers: `skerry exec -l python dev script.py`.
+    """
+    if command[:1] == ("--",) and len(command) > 1:  # behind an argument, click leaves it standing
         command = command[1:]
+    wanted = code.wanted(given, command)
+    if wanted is None and not command:
+        raise click.UsageError("Missing argument '[--] COMMAND...'.")
     options = {
         "env": pairs(given["env"], "-e", inherit=True),
         "cwd": given["cwd"],
@@ -128,6 +143,9 @@ def exec_(session: Session, /, sandbox: str, command: tuple[str, ...], as_json: 
             raise click.UsageError("-t does not go with --json or --session")
         here.require_terminal(f"skerry exec {sandbox} -- COMMAND")
     target = session.sandbox(sandbox)
+    if wanted is not None:
+        with _answering(target):
+            return code.run_there(session, target, wanted, as_json, given, options)
     run: Callable[..., Result] = target.run
     if given["shell"]:
         run = _in_session(target, given, options.pop("user"))

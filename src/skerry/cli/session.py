@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from skerry.types import NAME
+from skerry.types import LANGUAGE, NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -114,6 +114,11 @@ def known_images(session: Session, kinds: tuple[str, ...]) -> list[str]:
     if "sandbox" in kinds:
         names += known_names(session)
     return sorted(name for name in names if _IMAGE.fullmatch(name))
+
+
+def known_languages(session: Session) -> list[str]:
+    found = _known(session, lambda client: client.languages())
+    return sorted(name for one in found if LANGUAGE.fullmatch(name := one.name))
 
 
 def _known(session: Session, ask: Callable[[Client], Sequence[T]]) -> Sequence[T]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -28,6 +29,7 @@ from skerry.types import (
 )
 
 CHART = "application/vnd.skerry.chart+json"
+_SUFFIXES = {"image/png": "png", "image/jpeg": "jpg", "image/svg+xml": "svg"}
 _QUOTED = 2000
 _SLACK = 2  # what crosses is JSON: pictures are in it as base64, and texts with escapes
 
@@ -60,11 +62,11 @@ class CodeValue(CodeOutput, frozen=True, kw_only=True):
 
     @property
     def png(self) -> bytes | None:
-        return self._picture("image/png")
+        return self.picture("image/png")
 
     @property
     def jpeg(self) -> bytes | None:
-        return self._picture("image/jpeg")
+        return self.picture("image/jpeg")
 
     @property
     def json(self) -> Any:
@@ -82,7 +84,8 @@ class CodeValue(CodeOutput, frozen=True, kw_only=True):
         except (msgspec.ValidationError, RecursionError) as error:
             raise SkerryError(f"a result's chart can't be read: {error}") from error
 
-    def _picture(self, form: str) -> bytes | None:
+    def picture(self, form: str) -> bytes | None:
+        """By its MIME type."""
         told = self.data.get(form)
         if told is None:
             return None
@@ -197,6 +200,21 @@ class GatheredCode:
             "results": tuple(self._values),
             "files_cut": end.files_cut,
         }
+
+
+def pictures(result: CodeOutcome) -> Iterator[tuple[str, bytes]]:
+    """Each with a name to save it under: by the number of the result that it is a form of."""
+    for number, value in enumerate(result.results, 1):
+        for form, suffix in _SUFFIXES.items():
+            if form in value.data:
+                picture = value.data[form].encode() if form == "image/svg+xml" else value.picture(form)
+                yield f"result-{number}.{suffix}", picture or b""
+
+
+def place_of(path: str, cwd: str) -> str:
+    """Where a file from inside belongs below a directory of this host: as it lies below its own, else by all of it."""
+    below = path.removeprefix(cwd.rstrip("/") + "/")
+    return below.lstrip("/")
 
 
 def fields_of(file: MadeFile) -> dict[str, Any]:

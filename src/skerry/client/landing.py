@@ -73,8 +73,8 @@ class Landing:
         self.close()
 
     @contextmanager
-    def file(self, relative: str, info: FileInfo) -> Iterator[LandingFile]:
-        """A new file at that place. It is removed again if the block fails."""
+    def file(self, relative: str, info: FileInfo | None = None) -> Iterator[LandingFile]:
+        """A new file at that place, executable if it is so inside. It is removed again if the block fails."""
         *above, name = relative.split("/")
         if len(above) > DEEPEST:
             raise Refused(f"it lies deeper than {DEEPEST} directories")
@@ -84,7 +84,7 @@ class Landing:
             raise Refused(f"there are more than {MOST_FILES} files")
         directory = self._descend(above)
         try:
-            descriptor = _made(name, directory, executable=bool(info.mode & stat.S_IXUSR))
+            descriptor = _made(name, directory, executable=info is not None and bool(info.mode & stat.S_IXUSR))
             try:
                 yield LandingFile(self, descriptor)
             except BaseException:

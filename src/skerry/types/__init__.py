@@ -45,6 +45,7 @@ from skerry.types.files import (
 )
 from skerry.types.host import Caller, Check, ImageInfo, Progress, Scope, TokenInfo
 from skerry.types.languages import (
+    LANGUAGE,
     ImageLanguage,
     KernelName,
     LanguageForm,
@@ -186,6 +187,7 @@ __all__ = [
     "HUNKS_MOST",
     "HUNK_ID",
     "KNOWN_MOST",
+    "LANGUAGE",
     "MADE_MOST",
     "NAME",
     "OBJECT_ID",

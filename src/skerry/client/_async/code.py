@@ -44,6 +44,10 @@ class AsyncCodeFile(MadeFile, frozen=True, kw_only=True, dict=True):
     async def read_text(self, *, encoding: str = "utf-8", errors: str = "strict") -> str:
         return await self._files.read_text(self.path, encoding=encoding, errors=errors)
 
+    def stream(self) -> AsyncIterator[bytes]:
+        """Its bytes piece by piece: for what does not fit into memory."""
+        return self._files.stream(self.path)
+
     async def download(self, to: str | os.PathLike[str]) -> None:
         """Bring it to a path of this host; what is there is replaced."""
         await self._files.download(self.path, to)

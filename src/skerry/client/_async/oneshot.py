@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Unpack
 
 from skerry.client import backend_async as backend
@@ -48,30 +49,44 @@ async def run(
     """
     # What is wrong is said before a sandbox is made.
     words = run_request(cmd, {}, cwd, user, timeout).cmd
-    check_contents(files.values())
-    if "name" in creation:
-        raise InvalidRequest("name: a sandbox for one command has none", hint="use Sandbox(name=…)")
-    if (repo := repo_of(creation.get("repo"))) is not None:
-        creation["repo"] = dataclasses.replace(repo, review=False)  # nobody will be there to look at it
+    check_once(files, creation)
     landing = Landing(out) if out is not None else None
     try:
-        async with AsyncSandbox(**creation) as sandbox:
-            await _bring_in(sandbox.files, files)
-            for line in setup:
-                await sandbox.run(line, timeout=None, check=True)
+        async with once(files, setup, tell, creation) as sandbox:
             before = await _survey(sandbox.files, lambda _: None) if landing is not None else {}
             result = await sandbox.run(words, cwd=cwd, user=user, stdin=stdin, timeout=timeout, on_output=on_output)
             if landing is not None:
                 result = with_files(result, await _bring_back(sandbox.files, before, landing, tell))
-            if sandbox.known.network.on_unknown == "learn":
-                tell(learned_in_words(await sandbox.network.learn()))
     finally:
         if landing is not None:
             landing.close()
     return checked(result, words) if check else result
 
 
-async def _bring_in(files: AsyncFiles, wanted: Mapping[str, Content]) -> None:
+def check_once(files: Mapping[str, Content], creation: Creation) -> None:
+    """What is there to make a sandbox of that is gone afterwards."""
+    check_contents(files.values())
+    if "name" in creation:
+        raise InvalidRequest("name: a sandbox for one command has none", hint="use Sandbox(name=…)")
+    if (repo := repo_of(creation.get("repo"))) is not None:
+        creation["repo"] = dataclasses.replace(repo, review=False)  # nobody will be there to look at it
+
+
+@asynccontextmanager
+async def once(
+    files: Mapping[str, Content], setup: Sequence[str], tell: Callable[[str], None], creation: Creation
+) -> AsyncIterator[AsyncSandbox]:
+    """A sandbox with these files in it, set up; after the block, what its network learned is told, and it is gone."""
+    async with AsyncSandbox(**creation) as sandbox:
+        await bring_in(sandbox.files, files)
+        for line in setup:
+            await sandbox.run(line, timeout=None, check=True)
+        yield sandbox
+        if sandbox.known.network.on_unknown == "learn":
+            tell(learned_in_words(await sandbox.network.learn()))
+
+
+async def bring_in(files: AsyncFiles, wanted: Mapping[str, Content]) -> None:
     for place, content in wanted.items():
         target = place if place.startswith("/") else f"{WORKSPACE}/{place}"
         if not isinstance(content, os.PathLike):

@@ -45,6 +45,10 @@ class CodeFile(MadeFile, frozen=True, kw_only=True, dict=True):
     def read_text(self, *, encoding: str = "utf-8", errors: str = "strict") -> str:
         return self._files.read_text(self.path, encoding=encoding, errors=errors)
 
+    def stream(self) -> Iterator[bytes]:
+        """Its bytes piece by piece: for what does not fit into memory."""
+        return self._files.stream(self.path)
+
     def download(self, to: str | os.PathLike[str]) -> None:
         """Bring it to a path of this host; what is there is replaced."""
         self._files.download(self.path, to)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Callable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Unpack
 
 from skerry.client import backend_sync as backend
@@ -49,30 +50,44 @@ def run(
     """
     # What is wrong is said before a sandbox is made.
     words = run_request(cmd, {}, cwd, user, timeout).cmd
-    check_contents(files.values())
-    if "name" in creation:
-        raise InvalidRequest("name: a sandbox for one command has none", hint="use Sandbox(name=…)")
-    if (repo := repo_of(creation.get("repo"))) is not None:
-        creation["repo"] = dataclasses.replace(repo, review=False)  # nobody will be there to look at it
+    check_once(files, creation)
     landing = Landing(out) if out is not None else None
     try:
-        with Sandbox(**creation) as sandbox:
-            _bring_in(sandbox.files, files)
-            for line in setup:
-                sandbox.run(line, timeout=None, check=True)
+        with once(files, setup, tell, creation) as sandbox:
             before = _survey(sandbox.files, lambda _: None) if landing is not None else {}
             result = sandbox.run(words, cwd=cwd, user=user, stdin=stdin, timeout=timeout, on_output=on_output)
             if landing is not None:
                 result = with_files(result, _bring_back(sandbox.files, before, landing, tell))
-            if sandbox.known.network.on_unknown == "learn":
-                tell(learned_in_words(sandbox.network.learn()))
     finally:
         if landing is not None:
             landing.close()
     return checked(result, words) if check else result
 
 
-def _bring_in(files: Files, wanted: Mapping[str, Content]) -> None:
+def check_once(files: Mapping[str, Content], creation: Creation) -> None:
+    """What is there to make a sandbox of that is gone afterwards."""
+    check_contents(files.values())
+    if "name" in creation:
+        raise InvalidRequest("name: a sandbox for one command has none", hint="use Sandbox(name=…)")
+    if (repo := repo_of(creation.get("repo"))) is not None:
+        creation["repo"] = dataclasses.replace(repo, review=False)  # nobody will be there to look at it
+
+
+@contextmanager
+def once(
+    files: Mapping[str, Content], setup: Sequence[str], tell: Callable[[str], None], creation: Creation
+) -> Iterator[Sandbox]:
+    """A sandbox with these files in it, set up; after the block, what its network learned is told, and it is gone."""
+    with Sandbox(**creation) as sandbox:
+        bring_in(sandbox.files, files)
+        for line in setup:
+            sandbox.run(line, timeout=None, check=True)
+        yield sandbox
+        if sandbox.known.network.on_unknown == "learn":
+            tell(learned_in_words(sandbox.network.learn()))
+
+
+def bring_in(files: Files, wanted: Mapping[str, Content]) -> None:
     for place, content in wanted.items():
         target = place if place.startswith("/") else f"{WORKSPACE}/{place}"
         if not isinstance(content, os.PathLike):

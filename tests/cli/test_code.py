@@ -1,0 +1,158 @@
+"""`skerry run -l` and `exec -l` as processes. The server says what the test needs."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.calling import skerry
+from client.lying import SANDBOX, Asked, Said, lying, refused, said
+from client.test_code import BEGIN, end, value
+from client.test_execute_code import MADE, serving
+
+from skerry.client.frames import STDERR, STDOUT, encode
+
+PICTURE = base64.b64encode(b"\x89PNG").decode()
+NAMED = {**SANDBOX, "name": "dev"}
+
+
+def sent(asked: list[Asked]) -> dict[str, Any]:
+    return next(json.loads(one.body) for one in asked if one.path.endswith("/code"))
+
+
+def test_what_is_printed_and_given_goes_to_stdout_and_errors_to_stderr(tmp_path: Path) -> None:
+    error = {"name": "ValueError", "message": "no", "traceback": "Traceback …\nValueError: no", "line": 1}
+    wire = (
+        BEGIN
+        + encode(STDOUT, b"printed")
+        + value(text="42")
+        + encode(STDERR, b"told\n")
+        + end(exit_code=1, error=error)
+    )
+    (tmp_path / "a.py").write_text("print(input())")
+    with lying(tmp_path, serving(wire)) as server:
+        done = skerry("run", "-l", "python", "a.py", server=server.address, stdin=b"in", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, b"printed\n42\n")
+    assert done.stderr == "told\nTraceback …\nValueError: no\n".encode()
+    assert sent(server.asked) == {"code": "print(input())", "language": "python", "stdin_base64": "aW4="}
+
+
+def test_code_comes_from_stdin_or_the_command_line(tmp_path: Path) -> None:
+    with lying(tmp_path, serving()) as server:
+        assert skerry("run", "-l", "js", "-", server=server.address, stdin=b"6*7").returncode == 0
+        assert sent(server.asked) == {"code": "6*7", "language": "js"}
+        server.asked.clear()
+        assert skerry("run", "--code", "6*7", server=server.address).returncode == 0
+        assert sent(server.asked) == {"code": "6*7", "language": "python"}
+
+
+def test_what_was_made_and_drawn_is_brought_back_and_nothing_outside(tmp_path: Path) -> None:
+    evil = {**MADE, "path": "/workspace/../../evil"}
+    wire = BEGIN + value(False, text="<Figure>", png=PICTURE) + end(files=[MADE, evil])
+    with lying(tmp_path, serving(wire)) as server:
+        done = skerry("run", "--code", "x", "--out", "out", server=server.address, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert done.stderr.decode().splitlines() == [
+        "saved: out/a",
+        "'../../evil' is not brought back: its name leads elsewhere",
+        "saved: out/result-1.png",
+    ]
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == {
+        "a": b"ab",
+        "result-1.png": b"\x89PNG",
+    }
+
+
+def test_a_picture_that_nobody_saves_is_told_of(tmp_path: Path) -> None:
+    with lying(tmp_path, serving(BEGIN + value(False, png=PICTURE) + end())) as server:
+        done = skerry("run", "--code", "x", server=server.address)
+        quiet = skerry("-q", "run", "--code", "x", server=server.address)
+    assert b"1 picture drawn; --out DIR" in done.stderr
+    assert quiet.stderr == b""
+
+
+def test_json_has_all_of_it(tmp_path: Path) -> None:
+    with lying(tmp_path, serving(BEGIN + encode(STDOUT, b"out") + value(text="42") + end(files=[MADE]))) as server:
+        done = skerry("run", "--json", "--code", "x", server=server.address)
+    data = json.loads(done.stdout)
+    assert (data["ok"], data["stdout"], data["text"], data["files"][0]["media_type"]) == (True, "out", "42", "text/csv")
+    assert data["results"] == [{"data": {"text/plain": "42"}, "main": True, "cut": []}]
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "hint"),
+    [
+        ({"exit_code": None, "signal": "SEGV"}, 139, b""),
+        ({"exit_code": None, "timed_out": True, "hint": "it was interrupted"}, 124, b"hint: it was interrupted"),
+    ],
+)
+def test_how_it_ended_is_the_exit_code(tmp_path: Path, how: dict[str, Any], code: int, hint: bytes) -> None:
+    with lying(tmp_path, serving(BEGIN + end(**how))) as server:
+        done = skerry("run", "--code", "x", server=server.address)
+    assert (done.returncode, done.stderr.strip()) == (code, hint)
+
+
+def test_a_version_chooses_the_image(tmp_path: Path) -> None:
+    with lying(tmp_path, serving()) as server:
+        for words in (("run", "-l", "python@3.12"), ("run", "--image", "base", "-l", "python@3.12")):
+            assert skerry(*words, "--code", "x", server=server.address).returncode == 0
+    made = [json.loads(asked.body).get("image", "base") for asked in server.asked if asked.path == "/v1/sandboxes"]
+    assert made == ["python:3.12", "base"]
+
+
+def test_in_a_sandbox_that_exists_it_runs_in_a_context(tmp_path: Path) -> None:
+    with lying(tmp_path, serving(BEGIN + value(text="1") + end(lost="it was stopped"), name="dev")) as server:
+        done = skerry("exec", "--context", "c", "--code", "x", "dev", server=server.address)
+        assert (done.returncode, done.stdout) == (0, b"1\n")
+        assert b"began anew: it was stopped" in done.stderr
+        assert sent(server.asked) == {"code": "x", "context": "c"}
+        (tmp_path / "a.js").write_text("1")
+        server.asked.clear()
+        done = skerry("exec", "--fresh", "-l", "js", "dev", "a.js", server=server.address, cwd=tmp_path)
+        assert sent(server.asked) == {"code": "1", "language": "js", "fresh": True}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "-l", "python"), ("run", "-l", "python", "a", "b"), ("run", "--code", "x", "a"),
+        ("run", "-l", "python", "no-such-file"), ("run", "-l", "python", "/"), ("exec", "dev"),
+        ("exec", "-d", "--code", "x", "dev"), ("exec", "--context", "c", "dev", "true"),
+        ("exec", "--out", "x", "dev", "true"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with lying(tmp_path, lambda _: said(NAMED)) as server:
+        done = skerry(*words, server=server.address, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert not any(asked.path.endswith("/code") for asked in server.asked)
+
+
+def test_code_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_bytes(b"\xff")
+    done = skerry("run", "-l", "python", "a.py", server="unix:///nobody", cwd=tmp_path)
+    assert (done.returncode, b"not UTF-8" in done.stderr) == (2, True)
+
+
+def test_a_missing_toolchain_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    ordinary = serving()
+
+    def answer(asked: Asked) -> Said:
+        missing = refused(409, "setup_failed", "rustc is not there", hint="apt-get install rustc")
+        return missing if asked.path.endswith("/code") else ordinary(asked)
+
+    with lying(tmp_path, answer) as server:
+        done = skerry("run", "-l", "rust", "--code", "x", server=server.address)
+    assert done.returncode == 2
+    assert done.stderr == b"error: rustc is not there\nhint: apt-get install rustc\n"
+
+
+def test_the_shell_completes_languages(tmp_path: Path) -> None:
+    with lying(tmp_path, serving()) as server:
+        done = skerry(
+            server=server.address, _SKERRY_COMPLETE="bash_complete", COMP_WORDS="skerry run -l p", COMP_CWORD="3"
+        )
+    assert done.stdout == b"plain,python\n"
