@@ -33,7 +33,8 @@ def test_a_row_is_of_one_piece(language: Language) -> None:
     assert language.version
     assert language.program == (language.context or language.compile or language.run)[0]
     assert language.packages or language.image
-    assert re.compile(language.error or "", re.MULTILINE).groupindex.keys() <= {"name", "message", "line"}
+    groups = [re.compile(pattern, re.MULTILINE).groupindex.keys() for pattern in language.errors]
+    assert all(found <= {"name", "message", "line"} for found in groups)
 
 
 @every_language
@@ -100,6 +101,7 @@ def test_versions_are_compared_part_by_part() -> None:
         (b"GNU bash, version 5.2.37(1)-release (x86_64-pc-linux-gnu)\n", "5.2.37"), (b"3.15.0rc1\n", "3.15.0rc1"),
         (b"go version go1.24.4 linux/amd64\n", "1.24.4"), (b"Rscript (R) version 4.5.0 (2025-04-11)\n", "4.5.0"),
         (b"rustc 1.85.0 (4d91de4e4 2025-02-17)\n", "1.85.0"), (b"PHP 8.4.5 (cli)\n", "8.4.5"), (b"", None),
+        (b"ruby 3.1.2p20 (2022-04-12)\n", "3.1.2"),
         (b"\x1b]owned\x07\xff\xfe no number here\n", None), (b"9." * 4000, "9." * 20),
     ],
 )  # fmt: skip
@@ -150,8 +152,8 @@ def test_an_operator_adds_a_language_and_changes_another(tmp_path: Path) -> None
         ('[languages.lua]\nrun = ["lua", "{script}"]', "languages.lua: run: {script} stands for nothing"),
         ('[languages.lua]\nrun = ["lua", "a\\u0000b"]', "languages.lua: run: a NUL byte"),
         ('[languages.lua]\nrun = ["lua"]\nfile = "../x"', "languages.lua: file: '../x' is not the plain name"),
-        ('[languages.lua]\nrun = ["lua"]\nerror = "("', "languages.lua: error: missing )"),
-        ('[languages.lua]\nrun = ["lua"]\nerror = "(?P<why>x)"', "languages.lua: error: the group 'why'"),
+        ('[languages.lua]\nrun = ["lua"]\nerrors = ["("]', "languages.lua: errors: missing )"),
+        ('[languages.lua]\nrun = ["lua"]\nerrors = ["(?P<why>x)"]', "languages.lua: errors: the group 'why'"),
         ('[languages.lua]\nrun = ["lua"]\ncontext = ["lua"]', "languages.lua: contexts need a kernel"),
         ('[languages.lua]\nrun = ["lua"]\nkernel = "lua"', "languages.lua: Invalid enum value 'lua'"),
         ('[languages.lua]\nrun = ["lua"]\naliases = ["py"]', "languages.lua: 'py' is python already"),

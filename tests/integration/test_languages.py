@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 import stat
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from cli.calling import skerry
 from serving import Server
 
 from skerry import Sandbox
@@ -102,3 +105,16 @@ def test_an_operator_has_a_language_of_their_own_and_others_per_image(server: Se
     rows = listed(server, sandbox)
     assert (rows["awk"]["how"], bool(rows["awk"]["version"])) == ("awk -f main", True)
     assert (rows["go"]["version"], listed(server)["go"]["version"]) == ("9.9.9", None)
+
+
+def test_the_command_line_lists_them(server: Server, sandbox: Sandbox) -> None:
+    table = skerry("languages", server=server.address).stdout.decode()
+    assert re.search(r"^python +py python3 py3 +yes +3\.9 .* +python3 main\.py$", table, re.MULTILINE)
+    inside = skerry("languages", sandbox.id, server=server.address).stdout.decode()
+    assert re.search(r"^rust +- +- +`apt-get install rustc` in the sandbox", inside, re.MULTILINE)
+    rows = json.loads(skerry("languages", "--json", sandbox.id, server=server.address).stdout)
+    assert {row["name"]: row for row in rows} == listed(server, sandbox)
+    nobody = skerry("languages", "nobody", server=server.address)
+    assert (nobody.returncode, b"there is no sandbox" in nobody.stderr) == (2, True)
+    words = {"_SKERRY_COMPLETE": "bash_complete", "COMP_WORDS": "skerry languages sb-", "COMP_CWORD": "2"}
+    assert sandbox.id.encode() in skerry(server=server.address, **words).stdout

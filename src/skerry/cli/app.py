@@ -21,6 +21,7 @@ from skerry.cli import (
     events,
     files,
     images,
+    languages,
     mcp,
     network,
     pool,
@@ -85,7 +86,7 @@ for command in (
     apply.apply, apply.unapply, compare.compare,
     previews.expose, previews.previews, previews.forward,
     files.cp, processes.ps, processes.logs, processes.wait, processes.kill, network.network, events.events,
-    images.image, pool.pool, tokens.token, server.server, server.serve, mcp.mcp,
+    languages.languages, images.image, pool.pool, tokens.token, server.server, server.serve, mcp.mcp,
     doctor.doctor, setup.setup, settings.config, completion.completion,
 ):  # fmt: skip
     skerry.add_command(command)

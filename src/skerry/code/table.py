@@ -13,7 +13,7 @@ from skerry.types import ImageLanguage, KernelName, LanguageForm, LanguageInfo, 
 Table = Mapping[str, "Language"]
 VERSION_MOST = 40  # characters
 _PLACES = re.compile(r"\{(?:file|out|dir)\}")
-_VERSION = re.compile(r"[0-9]+(?:\.[0-9a-z]+)+|\b[0-9]+\b")
+_VERSION = re.compile(r"[0-9]+(?:\.[0-9]+)+(?:(?:a|b|rc)[0-9]+)?|\b[0-9]+\b")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class Language:
     """One row. The words of an argv and the values of `env` may hold `{file}`, `{out}` and `{dir}`.
 
     `file`: what the code's file is called. `version`: what prints its version. `context`: what starts a kernel, if it
-    has contexts. `error`: a pattern for the line of stderr that says how the code failed. `packages` and
+    has contexts. `errors`: patterns for the lines of stderr that say how the code failed. `packages` and
     `image`: what brings it. `note`: what people trip over. `images`: what is otherwise in an image of a name."""
 
     name: str
@@ -33,7 +33,7 @@ class Language:
     context: tuple[str, ...] = ()
     kernel: KernelName | None = None
     env: Mapping[str, str] = field(default_factory=dict)
-    error: str | None = None
+    errors: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     image: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -116,20 +116,26 @@ BUILT_IN: tuple[Language, ...] = (
         name="cpp", aliases=("c++", "cxx", "cc", "g++"), file="main.cpp",
         version=("g++", "-dumpfullversion", "-dumpversion"), compile=("g++", "-o", "{out}", "{file}"),
         run=("{out}",), packages=("g++",), image="gcc:14", versions=_images("gcc:{}", "12 13 14 15"),
-        error=r"^\s*what\(\):\s+(?P<message>.*)$|^terminate called after throwing an instance of '(?P<name>[^']+)'",
+        errors=(
+            r"^terminate called after throwing an instance of '(?P<name>.*)'$",
+            r"^  what\(\):  (?P<message>.*)$",
+        ),
     ),
     Language(
         name="go", aliases=("golang",), file="main.go", env={"GO111MODULE": "auto", "GOTOOLCHAIN": "local"},
         version=("go", "version"), compile=("go", "build", "-o", "{out}", "{file}"), run=("{out}",),
         packages=("golang-go",), image="golang:1.24", versions=_images("golang:{}", "1.22 1.23 1.24 1.25"),
-        error=r"^(?P<name>panic|fatal error): (?P<message>.*)$|^\s+main\.go:(?P<line>\d+) ",
+        errors=(r"^(?P<name>panic|fatal error): (?P<message>.*)$", r"^\t(?:\./)?main\.go:(?P<line>[0-9]+)"),
         note="the file is a whole one: package main, with func main",
     ),
     Language(
         name="rust", aliases=("rs",), file="main.rs",
         version=("rustc", "--version"), compile=("rustc", "--edition", "2021", "-o", "{out}", "{file}"), run=("{out}",),
         packages=("rustc",), image="rust:1-slim", versions=_images("rust:{}-slim", "1.80 1.85 1.90"),
-        error=r"^thread '[^']*' (?:\(\d+\) )?(?P<name>panicked) at main\.rs:(?P<line>\d+):\d+:\n(?P<message>.*)$",
+        errors=(
+            r"^thread .* (?P<name>panicked) at main\.rs:(?P<line>[0-9]+):[0-9]+:\n(?P<message>.*)$",
+            r"^thread .* (?P<name>panicked) at '(?P<message>.*)', main\.rs:(?P<line>[0-9]+):",  # before 1.73
+        ),
     ),
     Language(
         name="java", file="Main.java",
@@ -137,35 +143,42 @@ BUILT_IN: tuple[Language, ...] = (
         run=("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", "{dir}", "Main"),
         packages=("default-jdk-headless",), image="eclipse-temurin:21",
         versions=_images("eclipse-temurin:{}", "8 11 17 21 25"),
-        error=r'^Exception in thread "[^"]*" (?P<name>[\w.$]+)(?:: (?P<message>.*))?$'
-        r"|^\s+at Main\.\S+\(Main\.java:(?P<line>\d+)\)",
+        errors=(
+            r'^Exception in thread "[^"\n]*" (?P<name>[\w.$]+)(?:: (?P<message>.*))?$',
+            r"^\tat (?:\S+/)?Main[.$]\S+\(Main\.java:(?P<line>[0-9]+)\)$",
+        ),
         note="the class with its main method is called Main",
     ),
     Language(
         name="ruby", aliases=("rb",), file="main.rb",
         version=("ruby", "--version"), run=("ruby", "{file}"),
         packages=("ruby",), image="ruby:3.4-slim", versions=_images("ruby:{}-slim", "3.2 3.3 3.4"),
-        error=r"^main\.rb:(?P<line>\d+):(?:in [^:]+: )?(?P<message>.*) \((?P<name>[\w:]+)\)$",
+        errors=(
+            r"^main\.rb:(?P<line>[0-9]+):(?:in [^:\n]+: )?(?P<message>.*) \((?P<name>[\w:]+)\)$",
+            r"^main\.rb:(?P<line>[0-9]+): (?P<name>syntax error), (?P<message>.*)$",
+        ),
     ),
     Language(
         name="php", file="main.php", version=("php", "--version"),
         run=("php", "-d", "display_errors=stderr", "-d", "log_errors=0", "-d", "html_errors=0", "{file}"),
         packages=("php-cli",), image="php:8.4-cli", versions=_images("php:{}-cli", "8.2 8.3 8.4"),
-        error=r"^(?:PHP )?(?P<name>Fatal error|Parse error): +(?P<message>.*?)(?: in main\.php(?: on line |:)"
-        r"(?P<line>\d+))?$",
+        errors=(
+            r"^(?P<name>Fatal error|Parse error): +(?P<message>.*) in main\.php(?: on line |:)(?P<line>[0-9]+)$",
+            r"^(?P<name>Fatal error|Parse error): +(?P<message>.*)$",
+        ),
         note="code begins with <?php; what stands before is printed as it is",
     ),
     Language(
         name="r", aliases=("rscript",), file="main.R",
         version=("Rscript", "--version"), run=("Rscript", "{file}"),
         packages=("r-base-core",), image="r-base:4.5.0", versions=_images("rocker/r-ver:{}", "4.3 4.4 4.5"),
-        error=r"^(?P<name>Error)(?: in .*?)? ?: (?P<message>.*)$",
+        errors=(r"^(?P<name>Error)(?: in [^:\n]*)?: *(?P<message>.*)$",),
     ),
     Language(
         name="perl", aliases=("pl",), file="main.pl",
         version=("perl", "-e", "print $^V"), run=("perl", "{file}"),
         packages=("perl",), image="base", versions=_images("perl:{}-slim", "5.38 5.40"),
-        error=r"^(?P<message>.*) at main\.pl line (?P<line>\d+)(?:, .*)?\.?$",
+        errors=(r"^(?P<message>.*) at main\.pl line (?P<line>[0-9]+)[.,]",),
     ),
 )  # fmt: skip
 

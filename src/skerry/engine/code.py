@@ -33,7 +33,7 @@ class Code:
         self._use = use
         self._languages = languages
         self.contexts = Contexts(settings, find, use, spawn, languages)
-        self._files = CodeFiles(processes, languages)
+        self._files = CodeFiles(processes, languages, spawn)
 
     def begin(self, database: Database, lives: Mapping[str, Live]) -> None:
         self.contexts.begin(database, lives)

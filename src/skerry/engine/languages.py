@@ -103,7 +103,7 @@ def known(language: Language) -> str:
 async def _look(live: Live, keeper: Keeper, language: Language, user: str | None) -> str | None:
     if not language.version:
         return None
-    process, printed = plan.new_id("p-"), bytearray()
+    process, printed = plan.new_id("p-"), {"stdout": b"", "stderr": b""}
     env: dict[str, str | None] = {**language.environment("/tmp")}  # noqa: S108 -- of the sandbox
     spec = ProcessSpec(
         id=process, argv=language.filled(language.version, "."), env=env, cwd="/", user=user, timeout_s=WITHIN_S
@@ -112,13 +112,15 @@ async def _look(live: Live, keeper: Keeper, language: Language, user: str | None
     try:
         stream = await keeper.start(spec)
         async with contextlib.aclosing(stream):
-            async for _, data in stream:
-                printed += data
-                if len(printed) > PRINTED_MOST:
+            async for name, data in stream:
+                printed[name] += data
+                if len(printed[name]) > PRINTED_MOST:
                     return None
             ended_well = stream.exit.exit_code == 0
         with contextlib.suppress(SkerryError):
             await keeper.remove(process)
-        return table.read_version(bytes(printed)) if ended_well else None
+        if not ended_well:
+            return None
+        return table.read_version(printed["stdout"]) or table.read_version(printed["stderr"])
     finally:
         live.work.end(process, live.count_oom_kills)

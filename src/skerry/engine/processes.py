@@ -47,11 +47,14 @@ class Processes:
 
     # -- starting -----------------------------------------------------------------------------------------------------
 
-    async def run(self, caller: Caller, ref: str, request: RunRequest, show: str | None = None) -> Run:
+    async def run(
+        self, caller: Caller, ref: str, request: RunRequest, show: str | None = None, again: bool = False
+    ) -> Run:
         """A command with a reader: it is slowed to the reader's speed, and ends when the reader leaves. `show`: what
-        lists show in its place."""
+        lists show in its place. `again`: it goes on with what another one began."""
         async with self._use(caller, ref) as (live, keeper):
-            await self._before(live)
+            if not again:
+                await self._before(live)
             process, stdin = plan.new_id("p-"), _input(request)
             began, before = time.time(), live.tries.heard
             command = _command(live, request)

@@ -20,8 +20,8 @@ class ImageLanguage(Value, frozen=True, kw_only=True):
     """What of a language is otherwise, in general or in one image. None: as it was; an empty list: it has none.
 
     Words of an argv, and values of `env`, may hold `{file}` (the code), `{out}` (what is made of it) and `{dir}` (where
-    both are: a directory of this run's own). `error`: a pattern that finds in what is printed to stderr how the
-    code failed, with the groups `name`, `message` and `line`."""
+    both are: a directory of this run's own). `errors`: patterns that find in what is printed to stderr how
+    the code failed, with the groups `name`, `message` and `line`."""
 
     file: str | None = None
     version: tuple[str, ...] | None = None
@@ -29,7 +29,7 @@ class ImageLanguage(Value, frozen=True, kw_only=True):
     run: tuple[str, ...] | None = None
     context: tuple[str, ...] | None = None
     env: dict[str, str] | None = None
-    error: str | None = None
+    errors: tuple[str, ...] | None = None
     note: str | None = None
 
     def __post_init__(self) -> None:
@@ -44,7 +44,8 @@ class ImageLanguage(Value, frozen=True, kw_only=True):
         if self.run == ():
             raise InvalidRequest("run: it is empty", hint='run = ["ruby", "{file}"]')
         check_text("note", self.note or "")
-        _check_pattern(self.error)
+        for pattern in self.errors or ():
+            _check_pattern(pattern)
 
 
 class LanguageForm(ImageLanguage, frozen=True, kw_only=True):
@@ -130,10 +131,10 @@ def _check_word(what: str, word: str) -> None:
             raise InvalidRequest(f"{what}: {place} stands for nothing", hint="{file}, {out} or {dir}")
 
 
-def _check_pattern(pattern: str | None) -> None:
+def _check_pattern(pattern: str) -> None:
     try:
-        groups = re.compile(pattern or "").groupindex
+        groups = re.compile(pattern).groupindex
     except re.error as problem:
-        raise InvalidRequest(f"error: {problem}") from None
+        raise InvalidRequest(f"errors: {problem}") from None
     if stray := groups.keys() - {"name", "message", "line"}:
-        raise InvalidRequest(f"error: the group {sorted(stray)[0]!r} means nothing", hint="name, message, line")
+        raise InvalidRequest(f"errors: the group {sorted(stray)[0]!r} means nothing", hint="name, message, line")
