@@ -28,6 +28,7 @@ MESSAGE_MOST = 2 * PICTURE_MOST + (len(TEXTS) + 1) * TEXT_MOST
 _HEAD = struct.Struct(">cI")
 _SIZE = struct.Struct(">I")
 _SAID = frozenset((HELLO, BEGUN, OUTPUT, ERROR, DONE))
+_FIELDS_MOST = 32  # a message of many megabytes could have millions
 
 
 class Violation(Exception):
@@ -68,8 +69,8 @@ def _fields(body: bytes) -> dict[str, bytes]:
     while at < len(body):
         name_end = at + 1 + body[at]
         value_at = name_end + _SIZE.size
-        if value_at > len(body):
-            raise Violation("a field that is cut short")
+        if value_at > len(body) or len(fields) == _FIELDS_MOST:
+            raise Violation("a field that is cut short, or one too many")
         try:
             name = body[at + 1 : name_end].decode("ascii")
         except UnicodeDecodeError:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
+from skerry.code.kernels import KERNELS
 from skerry.code.table import Language
 from skerry.config import Settings
 from skerry.engine.code_files import CodeFiles
 from skerry.engine.code_runs import CodeRun
 from skerry.engine.contexts import Asked, Contexts, Memory, Seat
 from skerry.engine.database import Database
+from skerry.engine.kernels import Kernels
 from skerry.engine.languages import Languages
 from skerry.engine.live import Live
-from skerry.engine.processes import Find, Processes, Use
+from skerry.engine.processes import Fail, Find, Processes, Use
 from skerry.errors import InvalidRequest, SetupFailed
 from skerry.types import Caller, CodeRequest
 
@@ -26,13 +28,17 @@ class Code:
         settings: Settings,
         find: Find,
         use: Use,
+        fail: Fail,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
+        before: Callable[[Live], Awaitable[None]],
         languages: Languages,
         processes: Processes,
     ) -> None:
         self._use = use
         self._languages = languages
         self.contexts = Contexts(settings, find, use, spawn, languages)
+        kernels = Kernels(self.contexts, fail, spawn, before)
+        self.contexts.memories |= dict.fromkeys(KERNELS, kernels)
         self._files = CodeFiles(processes, languages, spawn)
 
     def begin(self, database: Database, lives: Mapping[str, Live]) -> None:

@@ -108,7 +108,7 @@ async def _attached(tools: Tools, tracked: Tracked, keeper: Keeper) -> Manifest:
     if tracked.keeper is not keeper:
         looked_at = await tools.in_thread(tracked.looked_at)
         for process in await keeper.processes():
-            if process.state == "running" or (process.ended_at or 0.0) >= looked_at:
+            if not process.channel and (process.state == "running" or (process.ended_at or 0.0) >= looked_at):
                 tracked.actors.begin(Actor(process.id, _command(process)))
                 if process.state == "exited":
                     tracked.actors.end(process.id, process)

@@ -42,6 +42,8 @@ class Seat(Line):
         super().__init__()
         self.row = row
         self.running: str | None = None
+        self.pid: int | None = None  # its kernel's, as far as this server has seen it
+        self.told: dict[str, tuple[int, float]] = {}  # files that its last run made
         self.ending: str | None = None
         self.gone = False
         self.adopted = row.process is not None  # a server before this one may have left a run in it
@@ -95,6 +97,7 @@ class Contexts:
         self._find, self._use, self._spawn, self._languages = find, use, spawn, languages
         self._seats: dict[str, dict[str, Seat]] = {}
         self.memories: dict[str, Memory] = {}
+        self.started: set[str] = set()  # kernels that this server started, and that may live
 
     def begin(self, database: Database, lives: Mapping[str, Live]) -> None:
         """Take up what there is; what belongs to no sandbox goes."""
@@ -104,8 +107,9 @@ class Contexts:
                 self._table.remove(sandbox)
                 continue
             self._seats.setdefault(sandbox, {})[row.name] = Seat(row)
-            if row.process in live.work.running:
+            if row.process is not None and row.process in live.work.running:
                 live.work.rest(row.process)
+        self._unswept = {sandbox for sandbox, live in lives.items() if live.row.state in ("running", "paused")}
         self._spawn(self._watch())
 
     def gone(self, sandbox: str) -> None:
@@ -223,12 +227,12 @@ class Contexts:
         language = self._languages.table.get(seat.row.language)
         return self.memories.get(language.kernel or "") if language is not None else None
 
-    def _lives(self, live: Live, seat: Seat) -> bool:
+    def _is_there(self, live: Live, seat: Seat) -> bool:
         memory = self._memory(live, seat)
         return memory is not None and live.row.state in ("running", "paused") and memory.lives(live, seat)
 
     def _info(self, live: Live, seat: Seat) -> ContextInfo:
-        row, alive = seat.row, self._lives(live, seat)
+        row, alive = seat.row, self._is_there(live, seat)
         lost = row.lost
         if not alive and row.process is not None and seat.running is None:
             lost = lost or lost_with(live)
@@ -236,12 +240,12 @@ class Contexts:
             name=row.name, language=row.language, user=row.user, cwd=row.cwd, created_at=row.created_at,
             used_at=row.used_at, default=row.default, version=row.version, runs=row.runs, waiting=seat.waiting,
             state="busy" if seat.turn.locked() else "idle" if alive else "new",
-            process=seat.running or (row.process if alive else None), lost=lost,
+            process=seat.running or (row.process if alive else None), pid=seat.pid if alive else None, lost=lost,
         )  # fmt: skip
 
     async def _forget(self, caller: Caller, live: Live, seat: Seat, why: str) -> None:
         memory = self._memory(live, seat)
-        if memory is not None and (seat.running is not None or self._lives(live, seat)):
+        if memory is not None and (seat.running is not None or self._is_there(live, seat)):
             seat.ending = why
             try:
                 async with self._use(caller, live.row.id) as (live, keeper):
@@ -252,22 +256,42 @@ class Contexts:
         self.note(live, seat, process=None, lost=why if seat.row.runs else None)
 
     async def _watch(self) -> None:
-        """Idle ones go."""
+        """Idle ones go, and what servers before this one left behind."""
         idle_s = parse_span(self._idle)
         while True:
+            awake = [live for live in self._all.values() if live.row.state == "running" and live.moving.is_set()]
+            for live in awake:
+                if live.row.id in self._unswept:
+                    self._unswept.discard(live.row.id)
+                    self._spawn(self._sweep(live))
+                self._look(live, idle_s)
             await asyncio.sleep(TICK_S)
-            now = time.monotonic()
-            for sandbox, mine in self._seats.items():
-                live = self._lives_of(sandbox)
-                for seat in mine.values() if live is not None else ():
-                    if live is not None and now - seat.used > idle_s and not seat.busy and self._lives(live, seat):
-                        seat.used = now  # one that can't be ended now is tried again after as long
-                        self._spawn(self._end_idle(live, seat))
 
-    def _lives_of(self, sandbox: str) -> Live | None:
-        """One that runs, and does not stand still."""
-        live = self._all.get(sandbox)
-        return live if live is not None and live.row.state == "running" and live.moving.is_set() else None
+    def _look(self, live: Live, idle_s: float) -> None:
+        now = time.monotonic()
+        for seat in self._seats.get(live.row.id, {}).values():
+            if now - seat.used > idle_s and not seat.busy and self._is_there(live, seat):
+                seat.used = now  # one that can't be ended now is tried again after as long
+                self._spawn(self._end_idle(live, seat))
+
+    async def _sweep(self, live: Live) -> None:
+        """Kernels that no context has: their runs' callers left with the server that ran them. In those that one has, a
+        run may still be under way for nobody."""
+        seats, keeper = self._seats.get(live.row.id, {}), live.keeper
+        if keeper is None:
+            return
+        try:
+            mine = self.started | {seat.row.process for seat in seats.values()}
+            for process in await keeper.processes():
+                if process.channel and process.state == "running" and process.id not in mine:
+                    await keeper.signal(process.id, "KILL")
+            for seat in [seat for seat in seats.values() if seat.adopted and seat.row.process and not seat.busy]:
+                async with seat.turn:
+                    if seat.adopted and self._is_there(live, seat):
+                        seat.adopted = False
+                        await keeper.signal(seat.row.process or "", "INT")
+        except SkerryError as error:
+            log.warning("not swept", extra={"sandbox": live.row.id, "error": error.message})
 
     async def _end_idle(self, live: Live, seat: Seat) -> None:
         memory, keeper = self._memory(live, seat), live.keeper

@@ -4,15 +4,17 @@ what could not be reached."""
 from __future__ import annotations
 
 import json
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from skerry.types import Attempt, RunResult
 
 SHOWN = 3
+R = TypeVar("R", bound=RunResult)
 
 
-def add(result: RunResult, in_vain: tuple[Attempt, ...]) -> RunResult:
+def add(result: R, in_vain: tuple[Attempt, ...]) -> R:
     denied = tuple(attempt for attempt in in_vain if attempt.decision == "denied")
     if denied:
         return replace(result, denied=denied, hint=result.hint or _hint(denied))

@@ -87,7 +87,8 @@ class Engine:
         self.processes = Processes(self._find, self._use, self._fail, self._spawn, self._before_command)
         self.sessions = Sessions(self._use, self.processes, self._spawn)
         self.languages = Languages(settings["languages"], self._use)
-        self.code = Code(settings, self._find, self._use, self._spawn, self.languages, self.processes)
+        inside = (self._find, self._use, self._fail, self._spawn, self._before_command)
+        self.code = Code(settings, *inside, self.languages, self.processes)
         self.contexts, self.terminals = self.code.contexts, Terminals(self.processes)
         self.network = Policies(settings, self._find, self._held, self._uncut, lambda sandbox: self._lives.get(sandbox))
 

@@ -6,6 +6,7 @@ A field that is None was not asked for: the operator's default applies, and what
 from skerry.types.code import (
     CODE_MOST,
     MADE_MOST,
+    OUTPUT_MOST,
     PICTURE_MOST,
     PICTURES,
     RESULTS_BYTES_MOST,
@@ -192,6 +193,7 @@ __all__ = [
     "NAME",
     "OBJECT_ID",
     "OUTPUT_KEPT",
+    "OUTPUT_MOST",
     "PATH_MOST",
     "PICTURES",
     "PICTURE_MOST",

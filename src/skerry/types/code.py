@@ -18,6 +18,7 @@ TEXT_MOST = 1 << 20  # bytes of a result that is text: plain, HTML, JSON …
 PICTURE_MOST = 8 << 20
 RESULTS_MOST = 64  # of one run
 RESULTS_BYTES_MOST = 32 << 20
+OUTPUT_MOST = 16 << 20  # bytes of one result as JSON
 MADE_MOST = 1000  # files that one result lists
 TEXTS = (
     "text/plain", "text/html", "text/markdown", "text/latex", "image/svg+xml", "application/json",
