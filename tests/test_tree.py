@@ -21,7 +21,7 @@ MAY_IMPORT = {
     **{part: BELOW | KERNEL | {"config"} for part in PARTS},
     "images": BELOW | KERNEL | {"config", "storage"},
     "engine": BELOW | KERNEL | {"config"} | PARTS,
-    "server": BELOW | {"config", "engine"} | PARTS,
+    "server": BELOW | {"config", "engine", "mcp"} | PARTS,  # mcp: one module, when the first client of /mcp comes
     "client": BELOW | {"config"},
     "cli": BELOW | {"config", "client", "server", "engine", "network", "mcp"},  # of network: a policy as a patch
     "mcp": BELOW | {"client"},

@@ -23,6 +23,7 @@ from skerry.cli import (
     images,
     languages,
     mcp,
+    mcp_install,
     network,
     pool,
     previews,
@@ -91,6 +92,7 @@ for command in (
 ):  # fmt: skip
     skerry.add_command(command)
 archives.add(snapshots.snapshot, images.image)
+mcp.mcp.add_command(mcp_install.install)
 
 
 def run_and_exit() -> NoReturn:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import msgspec
+from starlette.types import Receive, Scope, Send
 
 from skerry.errors import Denied, InvalidRequest, NotFound, SkerryError
 
@@ -17,6 +18,7 @@ BYTES = "application/octet-stream"
 DIFF = "text/x-diff"
 TAR = "application/x-tar"
 PACK = "application/x-git-pack"
+EVENTS = "text/event-stream"
 
 STATUSES: Mapping[str, int] = {
     "invalid_request": 400,
@@ -152,4 +154,12 @@ class Stream:
     length: int | None = None
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
+    endless: bool = False
+
+
+@dataclass(frozen=True)
+class Passed:
+    """An answer that another ASGI application gives, to a caller who was let in as all are. `endless`: as above."""
+
+    app: Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
     endless: bool = False

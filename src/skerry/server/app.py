@@ -18,6 +18,7 @@ from skerry.server import (
     host,
     images,
     languages,
+    mcp,
     network,
     outputs,
     pool,
@@ -35,7 +36,7 @@ from skerry.server import (
     trees,
     watches,
 )
-from skerry.server.answers import BYTES, DIFF, FRAMES, JSON, NDJSON, PACK, TAR
+from skerry.server.answers import BYTES, DIFF, EVENTS, FRAMES, JSON, NDJSON, PACK, TAR
 from skerry.server.code import CODE_LIMIT
 from skerry.server.control import Control
 from skerry.server.edits import REPLACE_LIMIT
@@ -222,6 +223,12 @@ ROUTES: tuple[Route, ...] = (
 
     Route("GET", "/v1/events", events.list_, "use", "What happened, as lines; followed if asked to",
           errors=(406,), gives=(NDJSON,)),
+
+    Route("POST", "/mcp", mcp.post, "use", "Speak MCP: one message of a client's, and its answer",
+          errors=(404, 406, 413), takes=JSON, gives=(JSON, EVENTS), also={202: None}),
+    Route("GET", "/mcp", mcp.listen, "use", "What an MCP session has to say by itself", errors=(404, 406, 409),
+          gives=(EVENTS,)),
+    Route("DELETE", "/mcp", mcp.end, "use", "End an MCP session", errors=(404,)),
 
     Route("GET", "/v1/server", host.info, "use", "The server"),
     Route("POST", "/v1/server/stop", host.stop, "admin", "Stop the server; sandboxes live on", 202),

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from skerry.errors import QuotaExceeded
+from skerry.server.mcp import Room
 from skerry.types import Caller
 
 CALLS_MOST: Final = 512
@@ -22,6 +23,7 @@ class Control:
         self.started_at = time.time()
         self.addresses: list[str] = []
         self.document: dict[str, Any] = {}
+        self.mcp = Room()
         self.stopping = asyncio.Event()
         self._active = 0
         self._open: Counter[str] = Counter()

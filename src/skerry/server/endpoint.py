@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.routing import Route as StarletteRoute
 from starlette.routing import Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from skerry.errors import InvalidRequest, SandboxUnavailable, SkerryError
 from skerry.server.answers import (
@@ -22,6 +22,7 @@ from skerry.server.answers import (
     Gone,
     MethodNotAllowed,
     NoSuchPath,
+    Passed,
     Stream,
     Unauthenticated,
     error_body,
@@ -97,6 +98,30 @@ class Reply:
             if stream.close is not None:
                 await stream.close()
 
+    async def passed(self, call: Call[Any, Any], scope: Scope, answer: Passed) -> None:
+        complete = False
+
+        async def send(message: Message) -> None:
+            nonlocal complete
+            complete = message["type"] == "http.response.body" and not message.get("more_body")
+            await self._send(self._marked(message))
+
+        bare = {name: value for name, value in scope.items() if name != "skerry"}
+        work = answer.app(bare, call.receive, send)
+        await (call.unless_stopping(work) if answer.endless else work)
+        if self.status is None:
+            raise Gone
+        if not complete:
+            await self.chunk(b"", more=False)
+
+    def _marked(self, message: Message) -> Message:
+        if message["type"] != "http.response.start":
+            return message
+        self.status = message["status"]
+        theirs = {name.lower() for name, _ in message["headers"]}
+        ours = [pair for pair in self._headers({}) if pair[0] not in theirs]
+        return {**message, "headers": [*ours, *message["headers"]]}
+
     async def _pump(self, stream: Stream) -> None:
         sent = 0
         async with contextlib.aclosing(stream.chunks) as chunks:
@@ -154,6 +179,8 @@ class Endpoint:
             await reply.stream(call, answer)
         elif isinstance(answer, Upgrade):
             await reply.upgrade(scope, accepted, answer)
+        elif isinstance(answer, Passed):
+            await reply.passed(call, scope, answer)
         elif isinstance(answer, Answered):
             await reply.whole(answer.status, _encoded(answer.value))
         else:

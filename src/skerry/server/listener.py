@@ -98,7 +98,9 @@ async def listen_for(
 ) -> None:
     """Answer calls for an open engine until the control says stop."""
     app = make_app(engine, control)
-    with _listeners(engine, places, app) as listeners:
+    async with contextlib.AsyncExitStack() as stack:
+        listeners = stack.enter_context(_listeners(engine, places, app))
+        stack.push_async_callback(control.mcp.aclose)
         control.addresses = [url_of(listener.socket) for listener in listeners]
         with _signals(control, listeners):
             async with _idle_watch(engine, control, idle_exit):

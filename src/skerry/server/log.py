@@ -78,7 +78,7 @@ def configure(file: Path | None, level: int = logging.INFO) -> None:
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.raiseExceptions = False
     handler = Lines(file)
-    for name, lowest in (("skerry", level), ("uvicorn.error", logging.ERROR)):
+    for name, lowest in (("skerry", level), ("uvicorn.error", logging.ERROR), ("mcp", logging.ERROR)):
         logger = logging.getLogger(name)
         for old in list(logger.handlers):
             logger.removeHandler(old)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from skerry.server.answers import JSON, Answered, Stream
+from skerry.server.answers import JSON, Answered, Passed, Stream
 from skerry.server.call import JSON_LIMIT, Call, Nothing
 from skerry.server.upgrade import Upgrade
 from skerry.types import Scope
@@ -69,5 +69,5 @@ class Route:
         """The JSON answer's type; None where there is none (204, or a stream only)."""
         returned = self._hints["return"]
         kinds = typing.get_args(returned) if isinstance(returned, types.UnionType) else (returned,)
-        values = [kind for kind in kinds if kind not in (Stream, Answered, Upgrade, types.NoneType)]
+        values = [kind for kind in kinds if kind not in (Stream, Answered, Passed, Upgrade, types.NoneType)]
         return values[0] if values else None

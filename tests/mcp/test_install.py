@@ -1,0 +1,239 @@
+"""`skerry mcp install`: each client's own file, with one entry more and all else as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+from cli.calling import skerry
+
+from skerry.errors import Conflict
+from skerry.mcp import config_files, jsonc
+from skerry.mcp.clients import CLIENTS, Client
+from skerry.mcp.install import Wish, change_of, entry_of, file_of
+
+TOKEN = "skt_" + "a" * 40
+REMOTE = "https://skerry.example.com"
+ALL = sorted(CLIENTS)
+IN_PROJECTS = [name for name in ALL if CLIENTS[name].project]
+REFERRING = [name for name in ALL if CLIENTS[name].http and CLIENTS[name].reference]
+
+
+class Person:
+    """A home and a project."""
+
+    def __init__(self, root: Path) -> None:
+        self.home, self.project = root / "home", root / "project"
+        self.home.mkdir()
+        self.project.mkdir()
+
+    def install(self, client: str, *words: str, **env: str) -> CompletedProcess[bytes]:
+        return skerry("mcp", "install", client, *words, cwd=self.project, HOME=str(self.home), **env)
+
+    def file(self, client: str, scope: Any = "user") -> Path:
+        places = {"home": self.home, "here": self.project, "platform": "linux", "env": {}}
+        return file_of(CLIENTS[client], scope, **places)  # type: ignore[arg-type]
+
+    def begin(self, client: str, text: str, scope: Any = "user") -> Path:
+        path = self.file(client, scope)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    return Person(tmp_path)
+
+
+def servers(client: str, path: Path) -> Any:
+    text = path.read_text()
+    value = tomllib.loads(text) if CLIENTS[client].format == "toml" else jsonc.read(text)
+    for key in CLIENTS[client].keys:
+        value = value[key]
+    return value
+
+
+def with_another(client: Client) -> str:
+    """A file that has comments and another server."""
+    if client.format == "toml":
+        return f'# mine\nmodel = "x"\n\n[{".".join(client.keys)}.other] # theirs\ncommand = "y"\n'
+    others = '{\n    "other": {"command": "y"} // theirs\n  }'
+    return f'{{\n  // mine\n  "theme": "dark",\n  "{client.keys[0]}": {others}\n}}\n'
+
+
+@pytest.mark.parametrize("client", ALL)
+def test_each_client_is_set_up_and_unset_again(person: Person, client: str) -> None:
+    text = with_another(CLIENTS[client])
+    path = person.begin(client, text)
+    done = person.install(client, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert b"+" in done.stdout
+    found = servers(client, path)
+    assert found["other"] == {"command": "y"}
+    assert found["skerry"]["args"] == ["mcp"]
+    assert os.access(found["skerry"]["command"], os.X_OK)
+    assert path.with_name(path.name + config_files.BACKUP).read_text() == text
+    assert b"already" in person.install(client, "--yes").stderr
+    assert person.install(client, "--remove", "--yes").returncode == 0
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("client", ALL)
+def test_a_client_without_a_file_gets_one_that_only_its_user_can_read(person: Person, client: str) -> None:
+    assert person.install(client, "--yes").returncode == 0
+    path = person.file(client)
+    assert list(servers(client, path)) == ["skerry"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [one.name for one in path.parent.iterdir() if one.is_file()] == [path.name]
+
+
+@pytest.mark.parametrize("client", IN_PROJECTS)
+def test_a_projects_file_names_no_place_of_this_machine(person: Person, client: str) -> None:
+    assert person.install(client, "--scope", "project", "--yes").returncode == 0
+    path = person.file(client, "project")
+    assert path.is_relative_to(person.project)
+    assert servers(client, path)["skerry"]["command"] == "skerry"
+    assert list(person.home.iterdir()) == []
+
+
+@pytest.mark.parametrize("client", REFERRING)
+def test_a_server_elsewhere_is_called_by_its_address_and_the_token_stays_in_the_environment(
+    person: Person, client: str
+) -> None:
+    done = person.install(client, "--server", REMOTE, "--token-env", "MY_TOKEN", "--yes", MY_TOKEN=TOKEN)
+    assert done.returncode == 0, done.stderr
+    text = person.file(client).read_text()
+    assert f"{REMOTE}/mcp" in text
+    assert "MY_TOKEN" in text
+    assert TOKEN not in text
+
+
+@pytest.mark.parametrize("client", ALL)
+def test_a_token_stands_in_a_file_only_if_somebody_asks_for_it(person: Person, client: str) -> None:
+    if client not in REFERRING:
+        refused = person.install(client, "--server", REMOTE, "--yes", SKERRY_TOKEN=TOKEN)
+        assert (refused.returncode, b"--write-token" in refused.stderr) == (2, True)
+        assert not person.file(client).exists()
+    done = person.install(client, "--server", REMOTE, "--write-token", "--yes", SKERRY_TOKEN=TOKEN)
+    assert done.returncode == 0, done.stderr
+    assert TOKEN in person.file(client).read_text()
+    assert TOKEN.encode() not in done.stdout + done.stderr
+
+
+def test_a_projects_file_never_has_a_token(person: Person) -> None:
+    words = ("--scope", "project", "--server", REMOTE, "--write-token", "--yes")
+    assert person.install("cursor", *words, SKERRY_TOKEN=TOKEN).returncode == 2
+    assert list(person.project.iterdir()) == []
+
+
+def test_a_unix_socket_is_reached_by_the_program(person: Person) -> None:
+    assert person.install("cursor", "--server", "unix:///run/x.sock", "--yes").returncode == 0
+    assert servers("cursor", person.file("cursor"))["skerry"]["args"] == ["--server", "unix:///run/x.sock", "mcp"]
+
+
+@pytest.mark.parametrize("client", ALL)
+def test_printing_changes_nothing(person: Person, client: str) -> None:
+    path = person.begin(client, with_another(CLIENTS[client]))
+    done = person.install(client, "--print")
+    assert done.returncode == 0
+    printed = done.stdout.decode()
+    value = tomllib.loads(printed) if CLIENTS[client].format == "toml" else json.loads(printed)
+    assert "skerry" in value[CLIENTS[client].keys[0]]
+    assert str(path).encode() in done.stderr
+    assert path.read_text() == with_another(CLIENTS[client])
+
+
+def test_nothing_happens_where_nobody_can_be_asked(person: Person) -> None:
+    done = person.install("cursor")
+    assert (done.returncode, b"--yes" in done.stderr) == (2, True)
+    assert b'+    "skerry"' in done.stdout
+    assert list(person.home.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("client", "text"),
+    [("cursor", "[1, 2]"), ("cursor", '{"mcpServers": 1}'), ("zed", "{ nonsense"), ("cursor", "{" * 100_000),
+     ("codex", "mcp_servers = { other = {} }\n"), ("codex", "a = [\n"), ("codex", 'mcp_servers.skerry.url = "x"\n')],
+)  # fmt: skip
+def test_a_file_that_cant_be_changed_safely_is_left_alone(person: Person, client: str, text: str) -> None:
+    path = person.begin(client, text)
+    done = person.install(client, "--yes")
+    assert (done.returncode, b"--print" in done.stderr) == (2, True), done.stderr[-300:]
+    assert path.read_text() == text
+
+
+def test_a_projects_file_that_leads_elsewhere_is_not_followed(person: Person) -> None:
+    victim = person.home / "victim.json"
+    victim.write_text("{}")
+    (person.project / ".mcp.json").symlink_to(victim)
+    (person.project / ".cursor").symlink_to(person.home)
+    for client in ("claude-code", "cursor"):
+        done = person.install(client, "--scope", "project", "--yes")
+        assert (done.returncode, b"out of the project" in done.stderr) == (2, True)
+    assert victim.read_text() == "{}"
+    assert [one.name for one in person.home.iterdir()] == ["victim.json"]
+
+
+def test_a_persons_own_link_stays_one(person: Person) -> None:
+    kept = person.project / "dotfiles.json"
+    kept.write_text("{}")
+    (person.home / ".claude.json").symlink_to(kept)
+    assert person.install("claude-code", "--yes").returncode == 0
+    assert (person.home / ".claude.json").is_symlink()
+    assert "skerry" in kept.read_text()
+
+
+def test_another_users_file_is_refused(person: Person) -> None:
+    path = person.begin("claude-code", "{}")
+    os.chown(path, 12345, 12345)
+    assert b"another user's" in person.install("claude-code", "--yes").stderr
+    assert path.read_text() == "{}"
+
+
+def test_a_pipe_in_place_of_the_file_is_refused_at_once(person: Person) -> None:
+    os.mkfifo(person.home / ".claude.json")
+    assert b"not a file of settings" in person.install("claude-code", "--yes").stderr
+
+
+def test_modes_stay_as_they_were(person: Person) -> None:
+    path = person.begin("claude-code", "{}")
+    path.chmod(0o640)
+    assert person.install("claude-code", "--yes").returncode == 0
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_what_somebody_else_wrote_meanwhile_is_not_lost(person: Person) -> None:
+    path = person.begin("claude-code", "{}")
+    client = CLIENTS["claude-code"]
+    change = change_of(client, path, config_files.read(path), "skerry", entry_of(Wish(client)))
+    path.write_text('{"new": 1}')
+    with pytest.raises(Conflict):
+        config_files.write(change, private=True)
+    assert path.read_text() == '{"new": 1}'
+
+
+def test_the_clients_own_variable_moves_its_file(person: Person) -> None:
+    elsewhere = person.home / "elsewhere"
+    assert person.install("codex", "--yes", CODEX_HOME=str(elsewhere)).returncode == 0
+    assert (elsewhere / "config.toml").exists()
+    assert person.install("claude-code", "--yes", CLAUDE_CONFIG_DIR=str(elsewhere)).returncode == 0
+    assert (elsewhere / ".claude.json").exists()
+
+
+def test_a_name_that_would_break_out_of_its_place_is_refused(person: Person) -> None:
+    for name in ("a.b", 'a"]', "a b", "", "../x"):
+        assert person.install("codex", "--name", name, "--yes").returncode == 2
+    assert list(person.home.iterdir()) == []
+
+
+def test_the_guide_shows_each_client() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "mcp.md").read_text()
+    for client in CLIENTS.values():
+        assert f"skerry mcp install {client.name}" in page
+        assert client.user["linux"] in page
