@@ -10,8 +10,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, TextContent
 from serving import Server
 
@@ -57,7 +59,25 @@ async def on_stdio(server: Server, mode: str, *options: str) -> AsyncIterator[Ta
         yield Talk(client)
 
 
-TRANSPORTS: dict[str, Callable[[Server, str], AbstractAsyncContextManager[Talk]]] = {"stdio": on_stdio}
+def new_token(server: Server, scope: str = "use", owner: str | None = None) -> str:
+    with server.http() as http:
+        made = http.post("/v1/tokens", json={"scope": scope, "owner": owner})
+    secret: str = made.raise_for_status().json()["secret"]
+    return secret
+
+
+@asynccontextmanager
+async def on_http(server: Server, mode: str, token: str | None = None) -> AsyncIterator[Talk]:
+    """`/mcp`, for a token of its own."""
+    transport = httpx2.AsyncHTTPTransport(uds=server.address.removeprefix("unix://"))
+    headers = {"Authorization": f"Bearer {token or new_token(server)}"}
+    async with httpx2.AsyncClient(transport=transport, headers=headers, timeout=PATIENCE) as http:
+        there = streamable_http_client("http://localhost/mcp", http_client=http)
+        async with Client(there, mode=mode, read_timeout_seconds=PATIENCE) as client:
+            yield Talk(client)
+
+
+TRANSPORTS: dict[str, Callable[[Server, str], AbstractAsyncContextManager[Talk]]] = {"stdio": on_stdio, "http": on_http}
 WAYS = [(transport, mode) for transport in TRANSPORTS for mode in MODES]
 
 
