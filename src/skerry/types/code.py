@@ -121,12 +121,14 @@ class CodeRequest(Value, frozen=True, kw_only=True):
 
 
 class Series(Value, frozen=True, kw_only=True):
-    """What was drawn as one: its name, its points. `cut`: so many more were drawn."""
+    """What was drawn as one: its name, its points. Of a histogram, x has the edges: one more than there are bars. `z`
+    has a third coordinate, or a heat map's rows. `cut`: so many more points were drawn."""
 
     label: str | None = None
     kind: str = "line"
     x: list[Any] = []
     y: list[Any] = []
+    z: list[Any] = []
     cut: int = 0
 
 

@@ -28,7 +28,7 @@ PYTHON_BOOT = (
     "import posix;posix.dup2(3,100,False);posix.close(3);f=open(100,'rb',closefd=False);n=int.from_bytes;"
     "b=f.read(n(f.read(5)[1:],'big'));exec(compile(b[11:11+n(b[7:11],'big')],'<skerry>','exec'),{'channel':f})"
 )
-PYTHON_PARTS = ("errors", "tasks", "rich", "charts", "magics")
+PYTHON_PARTS = ("errors", "tasks", "rich", "figures", "charts", "magics")
 
 
 def _source(name: str) -> str:

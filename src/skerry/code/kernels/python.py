@@ -9,7 +9,7 @@ Whether an interrupt is the code's or comes at a bad time is read off the stack:
 from __future__ import annotations
 
 import _ast
-import _signal  # type: ignore[import-not-found]
+import _signal
 import _thread
 import builtins
 import posix
@@ -169,8 +169,8 @@ class Kernel:
         theirs = sys.stdout, sys.stderr
         sys.stdout, sys.stderr = self.stdout, self.stderr
         for stream in theirs:
-            _usable(stream)
-        self.flush()
+            self.attempt(_usable, stream)
+        self.attempt(self.flush)
         for fd, kept in ((0, STDIN), (1, STDOUT), (2, STDERR)):
             if _identity(fd) != self.identity[fd]:
                 posix.dup2(kept, fd)
@@ -198,7 +198,7 @@ class Kernel:
         last = self.report(failure) if failure is not None else b""
         status = b"ok" if not last else b"interrupted" if is_interrupt(failure) else b"error"
         failure = None
-        self.attempt(self.put_back)
+        self.put_back()
         if _signal.getsignal(2) is not on_interrupt:
             _signal.signal(2, on_interrupt)
         with self.lock:
@@ -264,7 +264,7 @@ class Kernel:
     def draw(self, failure: BaseException | None) -> BaseException | None:
         """The figures that the run left open."""
         if "matplotlib.pyplot" in sys.modules:
-            drawing = self.attempt(self.part("rich")["draw_open_figures"], self, not is_interrupt(failure))
+            drawing = self.attempt(self.part("figures")["draw_open_figures"], self, not is_interrupt(failure))
             failure = failure or drawing
         return failure
 
@@ -307,19 +307,21 @@ class After:
         if then is None:
             return None
         for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(name, path, target)
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None else None
             if spec is not None and spec.loader is not None:
-                self.follow(spec.loader, then)
+                self.follow(name, spec.loader, then)
                 return spec
         self.waiting[name] = then
         return None
 
-    def follow(self, loader: Any, then: Callable[[Any], None]) -> None:
+    def follow(self, name: str, loader: Any, then: Callable[[Any], None]) -> None:
         execute = loader.exec_module
 
         def execute_and_tell(module: Any) -> None:
             execute(module)
-            then(module)
+            if module.__name__ == name:  # a loader may have other modules too
+                then(module)
 
         loader.exec_module = execute_and_tell
 
@@ -385,7 +387,8 @@ def display(*values: object, raw: bool = False, **_more: object) -> None:
     """Shows values as results of the run."""
     for value in values:
         if raw and isinstance(value, dict):
-            kernel.publish(*kernel.part("rich")["from_bundle"](value))
+            cut: set[str] = set()
+            kernel.publish(kernel.part("rich")["from_bundle"](kernel, value, cut), cut)
         else:
             kernel.show(value)
 
@@ -396,6 +399,14 @@ def ask(prompt: object = "") -> str:
     except EOFError:
         told = "its stdin is at its end" if kernel.has_stdin else "it was given no stdin"
         raise EOFError(f"input() has nothing to read: the run is not interactive, and {told}") from None
+
+
+def fork_by_default(context: Any) -> None:
+    """With Python 3.14's default a child looks in vain for the file that defines the code's functions."""
+    try:
+        context._default_context._default_context = context._concrete_contexts["fork"]
+    except (AttributeError, KeyError):
+        pass
 
 
 def _identity(fd: int) -> tuple[int, int] | None:
@@ -442,7 +453,7 @@ def prepare() -> None:
     sys.argv[:] = [""]
     for name in [name for name in kernel.names if not name.startswith("__")]:
         del kernel.names[name]
-    builtins.display = display  # type: ignore[attr-defined]
+    kernel.display = builtins.display = display  # type: ignore[attr-defined]
     ask.__name__ = ask.__qualname__ = "input"
     builtins.input = ask
     _signal.signal(2, on_interrupt)
@@ -450,7 +461,8 @@ def prepare() -> None:
     sys.meta_path.insert(0, After({
         "linecache": kernel.put_in_linecache,
         "threading": lambda threading: kernel.part("errors")["watch_threads"](kernel, threading),
-        "matplotlib.pyplot": lambda pyplot: kernel.part("rich")["take_figures"](kernel, pyplot),
+        "multiprocessing.context": fork_by_default,
+        "matplotlib.pyplot": lambda pyplot: kernel.part("figures")["take_figures"](kernel, pyplot),
         "IPython.core.display_functions": lambda module: setattr(module, "display", display),
     }))  # fmt: skip
 

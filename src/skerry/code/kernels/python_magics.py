@@ -1,1 +1,88 @@
-"""IPython's syntax."""
+"""IPython's own syntax (`%timeit`, `!ls`, `%%bash`, `name?`): the part of the Python kernel that is compiled when code
+that is no Python has it. Where the image has IPython, that runs it."""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+INSTALL = "is IPython's, which is not installed here: `pip install ipython`, or write it in Python"
+
+
+def plain_python(kernel: Any, code: str) -> str:
+    try:
+        from IPython.core.inputtransformer2 import TransformerManager
+    except ImportError:
+        return without_ipython(kernel, code)
+    shell_of(kernel)
+    return str(TransformerManager().transform_cell(code))
+
+
+def without_ipython(kernel: Any, code: str) -> str:
+    """`%matplotlib inline` asks for what is done anyway."""
+    lines = code.split("\n")
+    kept = ["" if line.strip().startswith("%matplotlib") else line for line in lines]
+    number, line = next(((n, line) for n, line in enumerate(kept, 1) if looks_magic(line)), (0, ""))
+    if not number:
+        return "\n".join(kept)
+    word = line.strip().split()[0]
+    raise SyntaxError(f"{word} {INSTALL}", (kernel.cell, number, 1, line + "\n"))
+
+
+def looks_magic(line: str) -> bool:
+    line = line.strip()
+    return line[:1] in ("%", "!", "?") or line.endswith("?") or "= !" in line or "= %" in line or "=!" in line
+
+
+def shell_of(kernel: Any) -> Any:
+    """A shell that keeps no history and no files, reads no profile, and has the code's names as its own."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    if InteractiveShell.initialized():
+        return InteractiveShell.instance()
+    import os
+    import tempfile
+
+    from traitlets.config import Config
+
+    settings = Config()
+    settings.HistoryManager.enabled = False
+    settings.InteractiveShell.colors = "nocolor"
+    settings.InteractiveShell.display_page = True
+    settings.InteractiveShell.warn_venv = False
+    hooks = sys.excepthook, sys.displayhook
+    with tempfile.TemporaryDirectory() as folder:
+        before = os.environ.get("IPYTHONDIR")
+        os.environ["IPYTHONDIR"] = folder
+        try:
+            shell = InteractiveShell.instance(config=settings, user_module=kernel.main, user_ns=kernel.names)
+        finally:
+            os.environ.pop("IPYTHONDIR")
+            if before is not None:
+                os.environ["IPYTHONDIR"] = before
+    sys.excepthook, sys.displayhook = hooks
+    settle(kernel, shell)
+    return shell
+
+
+def settle(kernel: Any, shell: Any) -> None:
+    import builtins
+
+    run_command = shell.system_raw
+
+    def system(command: str) -> None:
+        kernel.flush()
+        run_command(command)
+
+    def publish(data: dict[str, Any], *_given: Any, **_options: Any) -> None:
+        cut: set[str] = set()
+        kernel.publish(kernel.part("rich")["from_bundle"](kernel, data, cut), cut)
+
+    shell.system = system
+    shell.display_pub.publish = publish
+    shell.register_magic_function(lambda line: None, "line", "matplotlib")  # figures come back as they are
+    builtins.get_ipython = lambda: shell  # type: ignore[attr-defined]
+    builtins.display = kernel.display  # type: ignore[attr-defined]

@@ -17,12 +17,27 @@ def wait_for(kernel: Any, coroutine: Any) -> Any:
     task = kernel.loop.create_task(coroutine)
     try:
         return kernel.loop.run_until_complete(task)
+    except KeyboardInterrupt as interrupt:
+        if not task.done():
+            raise interrupt.with_traceback(cancel(kernel.loop, task)) from None
+        raise
     finally:
-        if not task.done():  # interrupted while it waited
-            task.cancel()
-            kernel.loop.run_until_complete(asyncio.wait([task]))
-        elif not task.cancelled():
+        if task.done() and not task.cancelled():
             task.exception()  # or it would be told a second time
+
+
+def cancel(loop: Any, task: Any) -> Any:
+    """An interrupt while the code waits finds only the loop at work: the traceback of where the code waited."""
+    task.cancel()
+    loop.run_until_complete(asyncio.wait([task]))
+    failure: Any = None
+    try:
+        task.result()
+    except BaseException as found:
+        failure = found
+    while isinstance(getattr(failure, "__context__", None), asyncio.CancelledError):
+        failure = failure.__context__  # before Python 3.11 the first one has it
+    return failure.__traceback__ if failure is not None else None
 
 
 def go_on_until_called(kernel: Any, channel: int) -> None:
