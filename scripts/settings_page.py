@@ -33,6 +33,34 @@ sandboxes = 200
 A maximum can't be exceeded from below: a request for more is refused, and the refusal names the setting.
 The server reads the operator's file and its own environment, never a project's file.
 
+## Languages
+
+`skerry languages` lists the languages that code can be run in. An operator adds others, and changes what is built in,
+key by key:
+
+```toml
+[languages.lua]
+aliases = ["luajit"]
+file = "main.lua"                                # what the code's file is called
+version = ["lua", "-v"]                          # what prints its version
+run = ["lua", "{file}"]                          # {file}, {out}, {dir}: the code, what is compiled, where both are
+packages = ["lua5.4"]                            # of the base image's distribution, for who has not got it
+errors = ['^lua: main\\.lua:(?P<line>[0-9]+): (?P<message>.*)$']     # how it failed, in what it prints to stderr
+
+[languages.c]
+compile = ["gcc", "-O2", "-o", "{out}", "{file}", "-lm"]
+versions = { "14" = "our/toolchains:14" }        # c@14 runs in a sandbox of this image
+
+[languages.python.images."our/science:2"]        # only in sandboxes of this image
+context = ["/opt/conda/bin/python3"]
+```
+
+Also `context` and `kernel` (`python`, `javascript`, `typescript` or `shell`: it has contexts, and this runs them),
+`env`, `image` (one that has it) and `note` (a hint for who fails). How it is run can be otherwise in an image:
+`file`, `version`, `compile`, `run`, `context`, `env`, `errors`, `note`. An empty list takes something away.
+
+## All of them
+
 | setting | default | environment | | what it is |
 |---|---|---|---|---|
 """

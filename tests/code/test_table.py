@@ -170,6 +170,16 @@ def test_a_row_that_makes_no_sense_is_refused_by_name(tmp_path: Path, text: str,
     assert says in caught.value.message
 
 
+def test_the_example_of_the_settings_page_is_a_table(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "settings.md").read_text()
+    table = operators(
+        tmp_path, next(text for text in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "lua" in text)
+    )
+    assert find(table, "luajit")[0].errors
+    assert image_of(table["c"], "14") == "our/toolchains:14"
+    assert table["python"].inside("our/science:2").context == ("/opt/conda/bin/python3",)
+
+
 def test_a_project_can_not_say_how_languages_are_run(tmp_path: Path) -> None:
     (tmp_path / "skerry.toml").write_text('[languages.python]\nrun = ["evil", "{file}"]')
     with pytest.raises(InvalidRequest, match="can't be set here"):

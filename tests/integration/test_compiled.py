@@ -127,6 +127,19 @@ def test_its_file_is_its_users_alone_and_goes_with_the_run(sandbox: Sandbox) -> 
     assert sandbox.run("test -e /etc/passwd && test -d /workspace").ok
 
 
+def test_files_that_it_made_are_told_and_can_be_read(sandbox: Sandbox) -> None:
+    makes = 'open F, ">", "made.csv"; print F "a,b\\n"; close F; mkdir "d"; system "cp made.csv d/e.png"'
+    result = sandbox.code.run(makes, "perl")
+    told = {file.path: (file.size, file.media_type) for file in result.files}
+    assert told == {"/workspace/made.csv": (4, "text/csv"), "/workspace/d/e.png": (4, "image/png")}
+    assert result.files[0].read_text() == "a,b\n"
+    assert sandbox.code.run("print 1", "perl").files == ()
+    at_tmp = sandbox.code.run("open F, '>', 'x'", "perl", cwd="/tmp")
+    assert [file.path for file in at_tmp.files] == ["/tmp/x"]
+    broken = sandbox.code.run("open('left', 'w').write('x')\nraise SystemExit(3)", "pyc")
+    assert ([file.name for file in broken.files], broken.exit_code) == (["left"], 3)
+
+
 def test_output_that_is_no_text_and_much_of_it_is_kept_within_bounds(sandbox: Sandbox) -> None:
     result = sandbox.code.run(r'print "\xff\xfe\0"; print STDERR "x" x 3_000_000, "\nlast\n"; exit 1', "perl")
     assert result.stdout_bytes == b"\xff\xfe\0"

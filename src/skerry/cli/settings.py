@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from skerry.cli import talk
 from skerry.cli.session import json_option
@@ -31,7 +32,7 @@ def show(as_json: bool) -> None:
 
 def _row(settings: Settings, name: str) -> dict[str, Any]:
     resolved = settings.resolved(name)
-    value = "(set)" if name == "token" and resolved.value else resolved.value
+    value = "(set)" if name == "token" and resolved.value else msgspec.to_builtins(resolved.value)
     source = f"{resolved.source} ({resolved.where})" if resolved.where else resolved.source
     return {"name": name, "value": value, "source": source}
 

@@ -23,11 +23,12 @@ from skerry.engine.code_runs import code_end
 from skerry.engine.contexts import Asked
 from skerry.engine.languages import Languages, missing
 from skerry.engine.live import Live
+from skerry.engine.made import made
 from skerry.engine.processes import Processes
 from skerry.engine.runs import Kept, Run, Stream
 from skerry.errors import SandboxUnavailable, SetupFailed, SkerryError
 from skerry.keeper import Keeper
-from skerry.types import CodeEnd, CodeError, RunRequest, RunResult
+from skerry.types import CodeEnd, CodeError, MadeFile, RunRequest, RunResult
 
 ROOT: Final = "/tmp"  # noqa: S108 -- of the sandbox
 _PLACE: Final = re.compile(r"skerry-code-[0-9a-f]{16}")
@@ -90,7 +91,7 @@ class FileRun:
 
     def __init__(self, asked: Asked, version: str | None, place: str, since: int, files: CodeFiles) -> None:
         """`since`: nanoseconds of the sandbox's clock, before anything of it ran."""
-        self.since = since
+        self._since = since
         self.id, self.pid, self.offset = "", 0, 0
         self._asked, self._language, self._request = asked, asked.language, asked.request
         self._version, self._place, self._files = version, place, files
@@ -187,8 +188,18 @@ class FileRun:
         puzzling = error is not None and not result.timed_out and (error.name == COMPILE_ERROR or error.line is None)
         note = self._language.note if puzzling else None
         hint = "; ".join(text for text in (result.hint, note) if text)
-        result = replace(result, hint=hint or None)
-        self._end = code_end(result, language=self._language.name, version=self._version, error=error)
+        files, more = await self._made()
+        self._end = code_end(
+            replace(result, hint=hint or None), language=self._language.name, version=self._version, error=error,
+            files=files, files_cut=more,
+        )  # fmt: skip
+
+    async def _made(self) -> tuple[tuple[MadeFile, ...], bool]:
+        request = self._request
+        if not request.files:
+            return (), False
+        spec = self._asked.live.row.spec
+        return await made(self._asked.keeper, request.cwd or spec.cwd, self._since, request.user or spec.user)
 
 
 def first_line(code: str) -> str:
