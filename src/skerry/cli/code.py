@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import select
 import stat
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from skerry.cli import talk
+from skerry.cli import denials, talk
 from skerry.cli.session import Session, known_languages
 from skerry.errors import InvalidRequest
 from skerry.types import CODE_MOST, STDIN_MOST, WORKSPACE
@@ -219,7 +218,7 @@ def run_there(
     finally:
         if landing is not None:
             landing.close()
-    return _finish(session, result, shown, as_json, out)
+    return _finish(session, result, shown, as_json, out, sandbox.name or sandbox.id)
 
 
 def _told(session: Session, out: str | None) -> Callable[[str], None]:
@@ -230,15 +229,23 @@ def _told(session: Session, out: str | None) -> Callable[[str], None]:
     return saved
 
 
-def _finish(session: Session, result: CodeResult, shown: Shown, as_json: bool, out: str | None) -> int:
+def _finish(
+    session: Session, result: CodeResult, shown: Shown, as_json: bool, out: str | None, sandbox: str | None = None
+) -> int:
     if as_json:
         talk.give_json({**talk.result_as_data(result), "text": result.text})
-    elif not session.quiet:
-        sys.stderr.flush()
-        if shown.pictures and out is None:
-            talk.say(f"note: {shown.pictures} picture{'s' * (shown.pictures > 1)} drawn; --out DIR saves what is drawn")
-        if result.lost:
-            talk.say(f"note: the context began anew: {result.lost}")
-    if result.hint and not session.quiet:
-        talk.say(f"hint: {result.hint}")
+    if not session.quiet:
+        for line in _notes(result, shown, out, sandbox):
+            talk.say(line)
     return talk.code_of_result(result)
+
+
+def _notes(result: CodeResult, shown: Shown, out: str | None, sandbox: str | None) -> Iterator[str]:
+    if shown.pictures and out is None:
+        yield f"note: {shown.pictures} picture{'s' * (shown.pictures > 1)} drawn; --out DIR saves what is drawn"
+    if result.lost:
+        yield f"note: the context began anew: {result.lost}"
+    told = denials.hints(result.denied, sandbox)
+    if result.hint is not None and (not told or result.timed_out or result.oom_killed):
+        told = [*told, result.hint]
+    yield from (f"hint: {line}" for line in told)

@@ -9,7 +9,7 @@ from skerry.errors import SkerryError
 STDOUT, STDERR, EXIT, STARTED, ERROR, MISSING, PAUSE, RESULT = 1, 2, 3, 4, 5, 6, 7, 8
 OUTPUT = (STDOUT, STDERR)
 LARGEST = 1 << 20
-LARGEST_RESULT = 16 << 20  # of code: pictures are in it, and in its end the files that it made
+LARGEST_RESULT = 64 << 20  # of code: pictures are in it, and in its end the files that it made
 MEDIA_TYPE = "application/vnd.skerry.frames"
 _HEADER = 5
 _KINDS = frozenset((STDOUT, STDERR, EXIT, STARTED, ERROR, MISSING, PAUSE, RESULT))

@@ -108,11 +108,10 @@ class KernelRun:
         kind, data = said
         if kind == "channel":
             return await self._results(data)
-        if self.course.listener.begun:
-            return [(kind, data)]
-        if kind == "stderr" and self.begun.new:
+        # Also before it has said that it begins: the keeper may have read what it printed first.
+        if kind == "stderr" and self.begun.new and not self.course.listener.begun:
             self._early += data[: EARLY_MOST - len(self._early)]
-        return []
+        return [(kind, data)]
 
     async def _results(self, data: bytes) -> list[Piece]:
         """All that was said is taken in before anything is waited for: one that is cut off there knows its end."""

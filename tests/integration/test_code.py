@@ -1,0 +1,249 @@
+"""Code in real sandboxes through the SDK: values, output without loss, files, contexts, and `execute_code`'s word."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serving import Server, wait_until
+
+from skerry import AsyncSandbox, Limits, Sandbox, async_execute_code, execute_code
+from skerry.errors import CommandFailed, Conflict, InvalidRequest, NotFound
+
+HEADROOM = "1G"
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def box(server: Server) -> Iterator[Sandbox]:
+    with Sandbox(server=server.address) as sandbox:
+        yield sandbox
+
+
+def test_the_last_value_is_the_result_and_what_is_printed_is_output(box: Sandbox) -> None:
+    result = box.code.run("print('hello'); {'a': [1, 2]}")
+    assert (result.ok, result.stdout, result.text) == (True, "hello\n", "{'a': [1, 2]}")
+    assert (result.language, result.context, result.after) == ("python", "python", "kept")
+    assert [value.main for value in result.results] == [True]
+
+
+def test_an_error_has_its_name_and_the_codes_own_lines(box: Sandbox) -> None:
+    result = box.code.run("def f():\n    return 1 / 0\n\nf()")
+    assert result.error is not None
+    assert (result.exit_code, result.error.name) == (1, "ZeroDivisionError")
+    assert "return 1 / 0" in result.error.traceback
+    assert "skerry" not in result.error.traceback
+    with pytest.raises(CommandFailed, match="ZeroDivisionError"):
+        box.code.run("1 / 0", check=True)
+
+
+def test_ten_mebibytes_are_streamed_without_loss_and_the_result_marks_what_it_left_out(box: Sandbox) -> None:
+    code = f"for i in range({10 * MIB // 1024}): print(f'{{i:01023}}')"
+    data, end = bytearray(), None
+    for event in box.code.stream(code):
+        data += event.data
+        end = event.end
+    assert bytes(data) == b"".join(b"%01023d\n" % i for i in range(10 * MIB // 1024))
+    assert end is not None
+    assert end.truncated
+    assert len(end.stdout_bytes) < 2 * MIB
+    assert b"left out here" in end.stdout_bytes
+
+
+def test_what_is_no_text_is_kept_byte_for_byte(box: Sandbox) -> None:
+    result = box.code.run(r"import os; _ = os.write(1, b'\xff\x00\xfe')")
+    assert result.stdout_bytes == b"\xff\x00\xfe"
+
+
+def test_files_that_were_made_are_listed_and_read_from_the_result(box: Sandbox, tmp_path: Path) -> None:
+    box.files.write("/workspace/old.txt", "old")
+    code = (
+        "import os; os.makedirs('out', exist_ok=True); open('out/a.csv', 'w').write('1,2'); open('b.txt', 'w').close()"
+    )
+    made = {file.path: file for file in box.code.run(code).files}
+    assert {"/workspace/out/a.csv", "/workspace/b.txt"} <= made.keys()
+    file = made["/workspace/out/a.csv"]
+    assert (file.name, file.size, file.media_type, file.read_text()) == ("a.csv", 3, "text/csv", "1,2")
+    file.download(tmp_path / "here.csv")
+    assert (tmp_path / "here.csv").read_bytes() == file.read_bytes() == b"1,2"
+    assert "/workspace/out/a.csv" not in [one.path for one in box.code.run("1").files]
+
+
+def test_stdin_is_read_and_without_it_reading_fails_at_once(box: Sandbox) -> None:
+    assert box.code.run("input() + input()", stdin="a\nb\n").text == "'ab'"
+    assert box.code.run("import sys; sys.stdin.buffer.read()", stdin=b"\xff").text == r"b'\xff'"
+    result = box.code.run("input()", timeout=20)
+    assert result.error is not None
+    assert "stdin" in result.error.message
+
+
+def test_state_lasts_in_the_default_context_and_in_no_fresh_one(box: Sandbox) -> None:
+    box.code.run("import math\ndef area(r): return math.pi * r * r\nx = 5")
+    assert box.code.run("round(area(x))").text == "79"
+    assert box.code.run("x", fresh=True).error is not None
+    assert box.code.run("x").text == "5"
+
+
+def test_contexts_are_apart_and_can_be_listed_restarted_and_deleted(box: Sandbox) -> None:
+    one, two = box.code.context("python", "one"), box.code.context("py", cwd="/tmp", env={"A": "1"})
+    one.run("x = 1")
+    two.run("x = 2")
+    assert (one.run("x").text, two.run("x").text) == ("1", "2")
+    assert two.run("import os; os.getcwd(), os.environ['A']").text == "('/tmp', '1')"
+    assert {"one", two.name} <= {context.name for context in box.code.contexts()}
+    with pytest.raises(Conflict):
+        box.code.context("python", "one")
+    one.restart()
+    after = one.run("x")
+    assert after.error is not None
+    assert after.error.name == "NameError"
+    assert box.code.get("one").info().runs >= 1
+    one.delete()
+    with pytest.raises(NotFound):
+        one.run("1")
+    two.delete()
+
+
+def test_a_run_is_interrupted_from_another_thread_and_the_memory_is_kept(box: Sandbox) -> None:
+    context, began = box.code.context(), threading.Event()
+    context.run("x = 7")
+    ended = []
+
+    def work() -> None:
+        code = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+        for event in context.stream(code):
+            if event.type == "stdout":
+                began.set()
+            if event.end is not None:
+                ended.append(event.end)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert began.wait(30)
+    context.interrupt()
+    thread.join(30)
+    assert ended[0].error is not None
+    assert (ended[0].error.name, ended[0].after) == ("KeyboardInterrupt", "kept")
+    assert context.run("x").text == "7"
+    context.delete()
+
+
+def test_leaving_a_stream_early_interrupts_the_code_and_keeps_the_memory(box: Sandbox) -> None:
+    context = box.code.context()
+    context.run("x = 8")
+    for event in context.stream("import time\nprint('begun', flush=True)\ntime.sleep(600)"):
+        assert event.text == "begun\n"
+        break
+    assert context.run("x").text == "8"
+    context.delete()
+
+
+def test_a_time_out_says_what_became_of_the_memory(box: Sandbox) -> None:
+    context = box.code.context()
+    context.run("x = 9")
+    result = context.run("while True: pass", timeout=0.3)
+    assert (result.timed_out, result.after) == (True, "kept")
+    assert context.run("x").text == "9"
+    stubborn = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+    assert context.run(stubborn, timeout=0.3).after == "replaced"
+    after = context.run("x")
+    assert after.lost
+    assert after.error is not None
+    context.delete()
+
+
+def test_a_context_that_dies_says_so_and_the_next_run_begins_anew(box: Sandbox) -> None:
+    context = box.code.context()
+    result = context.run("import os; os.kill(os.getpid(), 11)")
+    assert (result.ok, result.signal, result.after) == (False, "SEGV", "replaced")
+    after = context.run("1 + 1")
+    assert after.text == "2"
+    assert after.lost
+    context.delete()
+
+
+async def test_the_async_twin_does_the_same(server: Server) -> None:
+    async with AsyncSandbox(server=server.address) as sandbox:
+        result = await sandbox.code.run("import asyncio\nawait asyncio.sleep(0, 6 * 7)")
+        assert result.text == "42"
+        result = await sandbox.code.run("open('a', 'w').write('b')")
+        assert await result.files[0].read_text() == "b"
+        assert [event.type async for event in sandbox.code.stream("print(1); 2")] == ["stdout", "result", "end"]
+
+
+def test_an_unknown_language_lists_the_known_ones(box: Sandbox) -> None:
+    with pytest.raises(InvalidRequest, match="python, javascript"):
+        box.code.run("x", "cobol")
+
+
+def test_execute_code_measures_the_code_that_ran_and_tells_the_limits_that_held(server: Server) -> None:
+    code = "import time\nblock = b'x' * (96 << 20)\nwhile time.process_time() < 0.8: pass"
+    limits = Limits(memory="256M", cpus=0.8)
+    result = execute_code("python", code, timeout=50, limits=limits, server=server.address)
+    assert (result.status, result.exit_code, result.error_message) == ("success", 0, None)
+    used, held = result.resource_usage, result.limits_applied
+    assert used.execution_time_seconds == result.execution_time >= 0.5
+    assert used.memory_peak_mb is not None
+    assert 96 <= used.memory_peak_mb < 256
+    assert 0.5 <= used.cpu_seconds < 5
+    assert (held.time_limit_seconds, held.memory_limit_mb, held.cpu_limit_cores) == (50, 256, 0.8)
+    tiny = execute_code("python", "pass", limits=limits, server=server.address).resource_usage
+    assert tiny.memory_peak_mb is not None
+    assert tiny.memory_peak_mb < 64
+    assert tiny.cpu_seconds < 0.5
+
+
+def test_execute_code_applies_the_limits_that_it_tells(server: Server) -> None:
+    late = execute_code("python", "while True: pass", timeout=0.5, server=server.address)
+    assert (late.status, late.limits_applied.time_limit_seconds) == ("timeout", 0.5)
+    code = "block = bytearray(400 << 20)\nblock[::4096] = b'x' * (len(block) // 4096)"
+    fat = execute_code("python", code, limits=Limits(memory="128M"), server=server.address)
+    assert (fat.status, fat.exit_code) == ("execution_error", None)
+    assert "memory" in (fat.error_message or "")
+    loud = execute_code("python", "print('x' * 5000)", max_output_chars=1000, server=server.address)
+    assert (loud.status, len(loud.stdout), loud.truncated) == ("success", 1000, True)
+
+
+def test_execute_code_tells_a_failure_of_the_code_from_one_of_the_setup(server: Server) -> None:
+    failed = execute_code("python", "raise ValueError('no')", server=server.address)
+    assert (failed.status, failed.error_message, failed.exit_code) == ("execution_error", "ValueError: no", 1)
+    wrong = execute_code("python", "def (", server=server.address)
+    assert wrong.status == "execution_error"
+    assert (wrong.error_message or "").startswith("SyntaxError")
+    missing = execute_code("rust", "fn main() {}", server=server.address)
+    assert (missing.status, missing.exit_code) == ("setup_error", None)
+    assert "rustc" in f"{missing.error_message} {missing.notice}"
+    unknown = execute_code("cobol", "x", server=server.address)
+    assert unknown.status == "setup_error"
+    assert "python, javascript" in f"{unknown.error_message} {unknown.notice}"
+
+
+async def test_execute_code_takes_stdin_and_files_and_gives_those_that_were_made(server: Server) -> None:
+    code = "text = open('in.txt').read() + input()\nopen('out.json', 'w').write(text)\ntext"
+    result = await async_execute_code("python", code, stdin="!", files={"in.txt": "hi"}, server=server.address)
+    assert (result.status, result.text) == ("success", "'hi!'")
+    assert [(file.path, file.size, file.media_type, file.content) for file in result.files] == [
+        ("/workspace/out.json", 3, "application/json", b"hi!")
+    ]
+
+
+def test_a_session_of_execute_code_keeps_its_memory_and_its_files(server: Server) -> None:
+    def run(code: str) -> str | None:
+        result = execute_code("python", code, session_id="kept", server=server.address)
+        assert result.status == "success", result.error_message
+        return result.text
+
+    try:
+        run("x = 41\nopen('a.txt', 'w').write('kept')")
+        assert run("x + 1") == "42"
+        assert run("open('a.txt').read()") == "'kept'"
+        assert Sandbox.get("kept", server=server.address).name == "kept"
+    finally:
+        Sandbox.get("kept", server=server.address).delete()
+
+
+def test_nothing_is_left_of_code_that_was_executed_without_a_session(server: Server) -> None:
+    execute_code("python", "1", labels={"test": "gone"}, server=server.address)
+    wait_until(lambda: not Sandbox.list(labels={"test": "gone"}, server=server.address), "it to be gone")
