@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
+from pathlib import Path
 
-from keeper.room import Room, spec
+import pytest
+from keeper.room import Room, eventually, spec
 
+from skerry.errors import Conflict, InvalidRequest
 from skerry.keeper import Turn
 
 MIB = 1 << 20
-ECHO = """
-import os, sys, socket
+OBEYS = """
+import os, signal, socket, subprocess, sys, threading, time
 c = socket.socket(fileno=3)
 c.set_inheritable(False)
-def take():
-    head = b""
-    while len(head) < 4:
-        piece = c.recv(4 - len(head))
-        if not piece: sys.exit(0)
-        head += piece
+def take(size):
     body = bytearray()
-    while len(body) < int.from_bytes(head, "big"):
-        body += c.recv(1 << 20)
+    while len(body) < size:
+        piece = c.recv(min(size - len(body), 1 << 20))
+        if not piece: sys.exit(0)
+        body += piece
     return bytes(body)
-def say(data):
-    c.sendall(len(data).to_bytes(4, "big") + data)
+def out(text):
+    sys.stdout.write(text)
+    sys.stdout.flush()
 while True:
-    exec(take())
+    exec(take(int.from_bytes(take(4), "big")))
 """
 
 
@@ -34,33 +37,245 @@ def message(code: str) -> bytes:
     return len(code.encode()).to_bytes(4, "big") + code.encode()
 
 
-async def program(room: Room, source: str = ECHO, **more: object) -> str:
+async def program(room: Room, source: str = OBEYS, **more: object) -> str:
     command = spec("/usr/bin/python3", "-c", source, channel=True, **more)
-    process = await room.keeper.spawn(command)
-    assert process.channel
+    assert (await room.keeper.spawn(command)).channel
     return command.id
 
 
-async def said(turn: Turn, until: bytes) -> dict[str, bytes]:
-    """What came until the channel had `until`."""
-    got: dict[str, bytes] = {"stdout": b"", "stderr": b"", "channel": b""}
-    async with asyncio.timeout(30):
+async def said(turn: Turn, until: bytes = b"done") -> dict[str, bytes]:
+    """What came until the channel had `until`, or the loop ended."""
+    got = {"stdout": bytearray(), "stderr": bytearray(), "channel": bytearray()}
+    async with asyncio.timeout(60):
         async for kind, data in turn:
             got[kind] += data
-            if until in got["channel"]:
+            if until in got["channel"][-len(data) - len(until) :]:
                 break
+    return {kind: bytes(data) for kind, data in got.items()}
+
+
+async def run(room: Room, process: str, code: str) -> dict[str, bytes]:
+    """One whole turn."""
+    turn = await room.keeper.turn(process, message(code + "\nc.sendall(b'done')"))
+    got = await said(turn)
+    await turn.over()
     return got
 
 
-async def test_a_program_is_handed_bytes_and_answers(room: Room) -> None:
+async def test_a_program_is_handed_bytes_and_answers_and_remembers(room: Room) -> None:
     process = await program(room)
-    turn = await room.keeper.turn(process, message("print(6 * 7, flush=True); say(b'done')"))
-    got = await said(turn, b"done")
-    assert got["stdout"] == b"42\n"
+    turn = await room.keeper.turn(process, message("x = 6; print(x * 7, flush=True); c.sendall(b'done')"))
+    got = await said(turn)
+    assert (got["stdout"], got["channel"]) == (b"42\n", b"done")
     usage = await turn.over()
     assert usage.duration_s > 0
     assert usage.max_rss > MIB
-    again = await room.keeper.turn(process, message("say(b'done')"))
-    assert again.offset == turn.offset
-    await said(again, b"done")
+    assert turn.offset == len(b"42\ndone")
+    again = await room.keeper.turn(process, message("print(x, file=sys.stderr); c.sendall(b'done')"))
+    assert (again.offset, again.pid, again.cgroup) == (7, turn.pid, turn.cgroup)
+    assert (await said(again))["stderr"] == b"6\n"
     await again.over()
+    assert (await room.keeper.process(process)).pid == turn.pid
+
+
+async def test_what_was_printed_before_a_message_comes_before_it(room: Room) -> None:
+    process = await program(room)
+    for size in (1, 5_000, 70_000, 300_000):
+        code = f"out('x' * {size}); subprocess.run(['head', '-c', '{size}', '/dev/zero'], stdout=2)"
+        turn = await room.keeper.turn(process, message(f"for i in range(5): {code}; c.sendall(b'done'); take(1)"))
+        for i in range(1, 6):
+            got = await said(turn)
+            assert (len(got["stdout"]), len(got["stderr"])) == (size, size), f"in round {i} of {size}"
+            await turn.send(b"!")
+        await turn.over()
+
+
+async def test_more_can_be_said_in_a_turn_and_much_of_it(room: Room) -> None:
+    process = await program(room)
+    data = os.urandom(5 * MIB)
+    turn = await room.keeper.turn(process, message(f"import hashlib; d = take({len(data)})"))
+    await turn.send(data)
+    await turn.send(message("c.sendall(hashlib.sha256(d).hexdigest().encode() + b'done')"))
+    assert (await said(turn))["channel"] == hashlib.sha256(data).hexdigest().encode() + b"done"
+    await turn.over()
+
+
+async def test_a_large_picture_passes_whole_to_a_slow_reader(room: Room) -> None:
+    process = await program(room, journal=MIB)
+    size = 16 * MIB
+    code = f"d = take({size}); out('begun'); c.sendall(d); out('ended'); c.sendall(b'done')"
+    data = os.urandom(size)
+    turn = await room.keeper.turn(process, message(code) + data)
+    got: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray(), "channel": bytearray()}
+    async for kind, piece in turn:
+        got[kind] += piece
+        await asyncio.sleep(0)
+        if got["channel"][-4:] == b"done" and len(got["channel"]) >= size + 4:
+            break
+    assert got["channel"] == data + b"done"
+    assert got["stdout"] == b"begunended"
+    await turn.over()
+    assert turn.missing == 0
+
+
+async def test_what_is_said_and_printed_between_turns_is_not_the_next_turns(room: Room) -> None:
+    process = await program(room)
+    later = (
+        "def later():\n    time.sleep(0.05)\n    c.sendall(b'stale' * 9999); out('stale'); open('/tmp/said', 'w')\n"
+        "threading.Thread(target=later).start()"
+    )
+    await run(room, process, later)
+    await eventually(lambda: Path(f"/proc/{room.pid}/root/tmp/said").exists())
+    got = await run(room, process, "out('fresh')")
+    assert got == {"stdout": b"fresh", "stderr": b"", "channel": b"done"}
+
+
+async def test_an_output_never_shows_what_was_said(room: Room) -> None:
+    process = await program(room)
+    await run(room, process, "out('a')")
+    await run(room, process, "out('b')")
+    stream = await room.keeper.output(process)
+    pieces = [piece async for piece in stream]
+    assert b"".join(piece[1] for piece in pieces if isinstance(piece, tuple)) == b"ab"
+    assert stream.offset == len(b"adonebdone")
+    stream = await room.keeper.output(process, limit=3)
+    assert [piece async for piece in stream] == [("stdout", b"a")]
+    assert stream.more
+
+
+async def test_each_turn_has_its_own_peak_and_processor_time(either: Room) -> None:
+    process = await program(either)
+    begin = await either.keeper.turn(process, message("c.sendall(b'done')"))
+    await said(begin)
+    small = await begin.over()
+    burn = "t = time.process_time()\nwhile time.process_time() < t + 0.3: pass\n"
+    burner = f"subprocess.run([sys.executable, '-c', {'import time;' + burn!r}])\n"
+    code = f"{burn}{burner}b = bytearray(b'x' * (100 << 20)); del b\nc.sendall(b'done')"
+    turn = await either.keeper.turn(process, message(code))
+    await said(turn)
+    large = await turn.over()
+    assert large.cpu_s >= 0.55
+    assert large.max_rss > small.max_rss + 90 * MIB
+    turn = await either.keeper.turn(process, message("c.sendall(b'done')"))
+    await said(turn)
+    after = await turn.over()
+    assert after.cpu_s < 0.3
+    assert after.max_rss < small.max_rss + 50 * MIB
+    assert large.duration_s > after.duration_s
+
+
+async def test_a_turn_ends_although_a_thread_prints_without_end(room: Room) -> None:
+    process = await program(room, journal=MIB)
+    flood = "def flood():\n    while True: out('x' * 100000)\nthreading.Thread(target=flood, daemon=True).start()"
+    await run(room, process, flood)
+    for _ in range(5):
+        assert (await run(room, process, "pass"))["channel"] == b"done"
+    await room.keeper.signal(process, "KILL")
+
+
+async def test_a_kernel_killed_in_mid_turn_says_how_it_ended(room: Room) -> None:
+    process = await program(room)
+    turn = await room.keeper.turn(process, message("out('alive'); time.sleep(1000)"))
+    assert await anext(turn) == ("stdout", b"alive")
+    await turn.signal("KILL")
+    await said(turn)
+    assert turn.exit is not None
+    assert turn.exit.signal == "KILL"
+    assert not turn.shut
+    assert (await turn.over()).duration_s == turn.exit.duration_s
+    await turn.signal("INT")
+    await turn.send(b"nothing")
+    with pytest.raises(Conflict, match="ended"):
+        await room.keeper.turn(process)
+
+
+async def test_an_interrupt_reaches_the_group_and_the_turn_goes_on(room: Room) -> None:
+    process = await program(room)
+    code = "try:\n    out('wait'); time.sleep(1000)\nexcept KeyboardInterrupt: c.sendall(b'done')"
+    turn = await room.keeper.turn(process, message(code))
+    assert await anext(turn) == ("stdout", b"wait")
+    await turn.signal("INT")
+    assert (await said(turn))["channel"] == b"done"
+    await turn.over()
+
+
+async def test_two_turns_at_once_are_refused_and_the_first_is_unharmed(room: Room) -> None:
+    process = await program(room)
+    first = await room.keeper.turn(process, message("take(1); c.sendall(b'done')"))
+    for data in (b"", bytes(4 * MIB)):
+        with pytest.raises(Conflict, match="under way"):
+            await room.keeper.turn(process, data)
+    await first.send(b"!")
+    assert (await said(first))["channel"] == b"done"
+    await first.over()
+    await run(room, process, "pass")
+
+
+async def test_a_host_that_hangs_up_in_mid_turn_may_come_again_at_once(room: Room) -> None:
+    process = await program(room, journal=MIB)
+    for _ in range(10):
+        turn = await room.keeper.turn(process, message("out('begun'); out('x' * (3 << 20))"))
+        assert (await anext(turn))[0] == "stdout"
+        await turn.aclose()
+        assert [piece async for piece in turn] == []
+        assert (await run(room, process, "pass"))["channel"].endswith(b"done")
+    turn = await room.keeper.turn(process, message("take(32 << 20)") + bytes(8 * MIB))
+    await turn.aclose()
+    turn = await room.keeper.turn(process)
+    await turn.signal("KILL")
+    await said(turn)
+    assert turn.exit is not None
+
+
+async def test_only_a_program_with_a_channel_has_turns(room: Room) -> None:
+    command = spec("sleep 1000")
+    assert not (await room.keeper.spawn(command)).channel
+    with pytest.raises(Conflict, match="no channel"):
+        await room.keeper.turn(command.id)
+    for bad in (spec("true", channel=True, stdin="pipe"),):
+        with pytest.raises(InvalidRequest):
+            await room.keeper.spawn(bad)
+    with pytest.raises(InvalidRequest):
+        await room.keeper.start(spec("true", channel=True))
+    with pytest.raises(InvalidRequest):
+        await room.keeper.turn(command.id, bytes(32 * MIB + 1))
+
+
+async def test_a_program_that_can_not_be_executed_has_no_turns(room: Room) -> None:
+    process = await room.keeper.spawn(spec("/nowhere", "x", channel=True))
+    assert process.exit_code == 127
+    with pytest.raises(Conflict, match="ended"):
+        await room.keeper.turn(process.id)
+
+
+async def test_after_a_stop_it_is_listed_as_ended_with_its_output(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for part in ("1", "2"):
+        (tmp_path / part).mkdir()
+    async with Room(tmp_path / "1", kept=kept) as room:
+        process = await program(room)
+        await run(room, process, "out('a' * 9000); c.sendall(b'said' * 9000); out('b' * 9000)")
+        await room.keeper.shutdown(0)
+        await eventually(lambda: room.unshare.poll() is not None)
+    async with Room(tmp_path / "2", kept=kept) as room:
+        listed = await room.keeper.process(process)
+        assert (listed.state, listed.channel, listed.offset) == ("exited", True, 9000 * 6 + 4)
+        pieces = [piece async for piece in await room.keeper.output(process)]
+        assert b"".join(piece[1] for piece in pieces if isinstance(piece, tuple)) == b"a" * 9000 + b"b" * 9000
+        with pytest.raises(Conflict, match="ended"):
+            await room.keeper.turn(process)
+
+
+async def test_seventy_programs_with_channels_cost_the_keeper_no_threads(room: Room) -> None:
+    threads = Path(f"/proc/{room.pid}/task")
+    line = "while read -r x <&3; do echo $x >&3; done"
+    await room.keeper.spawn(spec("/bin/sh", "-c", line, channel=True))
+    before = len(list(threads.iterdir()))
+    ids = [(await room.keeper.spawn(spec("/bin/sh", "-c", line, channel=True))).id for _ in range(70)]
+    for _ in range(2):
+        turns = await asyncio.gather(*(room.keeper.turn(one, b"done\n") for one in ids))
+        for got in await asyncio.gather(*(said(turn) for turn in turns)):
+            assert got["channel"] == b"done\n"
+        await asyncio.gather(*(turn.over() for turn in turns))
+    assert len(list(threads.iterdir())) <= before + 8

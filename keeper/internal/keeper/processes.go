@@ -160,11 +160,12 @@ func turn(c *wire.Conn, q *wire.Request, p *process.Process) {
 		c.Fail(400, "bad_request", "Upgrade: skerry-frames is missing")
 		return
 	}
-	if n := q.Length(); n < 0 || n > maxTurn {
+	length := q.Length()
+	if length < 0 || length > maxTurn {
 		c.Fail(400, "bad_request", "the body has a length, of 32 MiB at most")
 		return
 	}
-	switch err := p.Turn(c, q.Body); err {
+	switch err := p.Turn(c, q.Body, length); err {
 	case process.ErrChannel:
 		c.Fail(409, "no_channel", err.Error())
 	case process.ErrBusy:

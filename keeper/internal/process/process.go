@@ -83,6 +83,9 @@ func (t *Table) Start(q *Request, d Defaults) (*Process, error) {
 	if !q.Detach {
 		p.own = p.journal.Pace()
 	}
+	if p.job != nil {
+		p.prepare()
+	}
 	p.shorten()
 	p.listed.Store(true)
 	t.Events.add(p, false)
@@ -97,7 +100,6 @@ func (t *Table) Start(q *Request, d Defaults) (*Process, error) {
 	if q.Timeout != nil {
 		p.timer = time.AfterFunc(time.Duration(*q.Timeout*float64(time.Second)), p.expire)
 	}
-	p.prepare()
 	go p.attend()
 	return p, nil
 }

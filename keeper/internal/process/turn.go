@@ -79,8 +79,8 @@ func (ts *turns) leave() {
 	ts.now = nil
 }
 
-// Turn serves an upgraded connection with a turn, whose first bytes for the program are the request's body.
-func (p *Process) Turn(c *wire.Conn, body io.Reader) error {
+// Turn serves an upgraded connection with a turn, whose first bytes for the program are the request's body, of that length.
+func (p *Process) Turn(c *wire.Conn, body io.Reader, length int64) error {
 	switch {
 	case !p.Channel:
 		return ErrChannel
@@ -94,7 +94,7 @@ func (p *Process) Turn(c *wire.Conn, body io.Reader) error {
 	p.settle()
 	t.reader = p.journal.PaceNow()
 	t.meter = p.measure()
-	t.serve(body)
+	t.serve(body, length)
 	return nil
 }
 
@@ -105,7 +105,7 @@ type begun struct {
 	Clock  int64  `json:"clock"`
 }
 
-func (t *turn) serve(body io.Reader) {
+func (t *turn) serve(body io.Reader, length int64) {
 	t.table.showing.Add(1)
 	shown := sync.OnceFunc(func() { t.table.showing.Add(-1) })
 	defer shown()
@@ -115,7 +115,7 @@ func (t *turn) serve(body io.Reader) {
 	err := t.conn.Upgrade(wire.Started, begun{t.PID, t.Cgroup(), t.reader.Offset(), linux.CoarseClock()})
 	if err == nil {
 		go func() {
-			t.listen(body)
+			t.listen(body, length)
 			close(listening)
 		}()
 		kind, last = t.send()
@@ -180,8 +180,8 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 // listen hands the body and the host's frames on until the connection ends, or speaks HTTP again.
-func (t *turn) listen(body io.Reader) {
-	err := t.pour(body)
+func (t *turn) listen(body io.Reader, length int64) {
+	err := t.pour(body, length)
 	for err == nil {
 		var kind byte
 		var data []byte
@@ -195,8 +195,11 @@ func (t *turn) listen(body io.Reader) {
 	}
 }
 
-func (t *turn) pour(body io.Reader) error {
-	buffer := make([]byte, pourPiece)
+func (t *turn) pour(body io.Reader, length int64) error {
+	if length == 0 {
+		return nil
+	}
+	buffer := make([]byte, min(length, pourPiece))
 	for {
 		n, err := body.Read(buffer)
 		if n > 0 {

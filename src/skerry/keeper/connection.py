@@ -137,6 +137,11 @@ class Connection(asyncio.Protocol):
             finally:
                 self._writer = None
 
+    def post(self, data: bytes) -> None:
+        """Writes a little, and does not wait."""
+        if self._transport is not None:
+            self._transport.write(data)
+
     async def head(self) -> messages.Head:
         while (head := messages.decode_head(self.buffer)) is None:
             await self.more()

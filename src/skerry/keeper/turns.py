@@ -142,9 +142,11 @@ class Turn:
             self._wait_s -= clock() - began
 
     async def send(self, data: bytes) -> None:
-        """More bytes for the channel. Waits while the program does not read."""
+        """More bytes for the channel. Waits while the program does not read; after the turn they go nowhere."""
         for frame in frames.encode_stdin(data):
-            await self._send(frame)
+            if self._stopping or self.ended or self._connection.lost:
+                break
+            await self._connection.send(frame, patient=True)
 
     async def signal(self, name: str) -> None:
         """To the process group; KILL takes the whole tree. Not on this connection: there it would wait behind what the
@@ -152,26 +154,23 @@ class Turn:
         with contextlib.suppress(Conflict):  # it has ended: its exit is on its way
             await self._signal(name)
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Says that the turn is over. What the program has written until now still comes, and then the last frame."""
         if not self._stopping:
             self._stopping = True
-            await self._in_time(self._send(frames.encode(frames.OVER)))
+            if not self.ended and not self._connection.lost:
+                self._connection.post(frames.encode(frames.OVER))
 
     async def over(self) -> TurnUsage:
         """Ends the turn, passing over what still comes. `Conflict`: the program has not taken what it was sent, so that
         the keeper could not be told; its channel is of no use any more."""
-        await self.stop()
+        self.stop()
         while self.usage is None:
             if self._closed:
                 raise Conflict("the turn was closed")
             async for _ in self:
                 pass
         return self.usage
-
-    async def _send(self, frame: bytes) -> None:
-        if not self.ended and not self._closed and not self._connection.lost:
-            await self._connection.send(frame, patient=True)
 
     async def aclose(self) -> None:
         """The process goes on, and waits for nobody."""

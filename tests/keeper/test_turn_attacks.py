@@ -1,0 +1,193 @@
+"""Programs that do with their channel what they should not, and root inside that helps them: the keeper goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from keeper.room import Room, eventually, spec
+from keeper.test_turns import MIB, message, program, run, said
+
+from skerry.errors import Conflict
+from skerry.keeper import Keeper, build_id
+
+NEVER_READS = "import os, time; os.read(3, 1); print('here', flush=True); time.sleep(1000)"
+DIR = "/var/lib/skerry/processes"
+
+
+@pytest.fixture
+async def hasty(room: Room) -> AsyncIterator[Keeper]:
+    """A host that does not wait long."""
+    keeper = Keeper(room.connect, build_id(), time_limit=0.5)
+    yield keeper
+    await keeper.close()
+
+
+def memory(room: Room) -> int:
+    """Of the keeper, in bytes."""
+    return int(Path(f"/proc/{room.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def test_a_program_that_never_reads_hangs_nobody_but_its_own_turn(room: Room, hasty: Keeper) -> None:
+    process = await program(room, NEVER_READS)
+    before = memory(room)
+    turn = await hasty.turn(process, bytes(32 * MIB))
+    assert await anext(turn) == ("stdout", b"here\n")
+    assert (await room.run("echo alive"))[1] == b"alive\n"
+    with pytest.raises(Conflict, match="under way"):
+        await room.keeper.turn(process)
+    with pytest.raises(Conflict, match="does not take"):
+        await turn.over()
+    assert memory(room) - before < 8 * MIB
+    again = await hasty.turn(process, bytes(32 * MIB))
+    await again.signal("KILL")
+    await said(again)
+    assert again.exit is not None
+    assert again.exit.signal == "KILL"
+
+
+async def test_a_program_that_floods_its_channel_waits_for_its_reader(room: Room) -> None:
+    process = await program(room, journal=MIB)
+    turn = await room.keeper.turn(process, message("while True: c.sendall(b'x' * 100000)"))
+    before = memory(room)
+    assert (await anext(turn))[0] == "channel"
+    last = -1
+    while (now := (await room.keeper.process(process)).offset) != last:
+        last = now
+        await asyncio.sleep(0.1)
+    assert last < 8 * MIB
+    while turn.offset < 50 * MIB:
+        kind, data = await anext(turn)
+        assert kind == "channel"
+        assert data.count(b"x") == len(data)
+    assert memory(room) - before < 16 * MIB
+    usage = asyncio.create_task(turn.over())
+    assert (await usage).cpu_s > 0
+    await room.keeper.signal(process, "KILL")
+
+
+async def test_a_program_that_closes_its_channel_is_told_of(room: Room) -> None:
+    process = await program(room)
+    turn = await room.keeper.turn(process, message("out('a'); c.close(); signal.pause()"))
+    assert (await said(turn))["stdout"] == b"a"
+    assert turn.shut
+    assert not turn.ended
+    await turn.send(bytes(3 * MIB))  # goes nowhere
+    assert (await turn.over()).duration_s > 0
+    again = await room.keeper.turn(process, bytes(3 * MIB))
+    await said(again)
+    assert again.shut
+    await again.signal("TERM")
+    await said(again)
+    assert again.exit is not None
+    assert again.exit.signal == "TERM"
+
+
+async def test_a_channel_closed_with_bytes_unread_loses_nothing_that_was_said(room: Room) -> None:
+    process = await program(room)
+    turn = await room.keeper.turn(process, message("c.sendall(b'last words'); c.close(); signal.pause()") + bytes(MIB))
+    assert (await said(turn))["channel"] == b"last words"
+    assert turn.shut
+    await turn.aclose()
+
+
+async def test_a_program_that_only_ends_is_not_said_to_have_closed_its_channel(room: Room) -> None:
+    process = await program(room)
+    turn = await room.keeper.turn(process, message("c.close(); sys.exit(3)"))
+    await said(turn)
+    assert turn.exit is not None
+    assert (turn.exit.exit_code, turn.shut) == (3, False)
+
+
+async def test_children_that_hold_the_channel_keep_neither_the_end_nor_the_next_turn(room: Room) -> None:
+    process = await program(room)
+    holds = "c.set_inheritable(True); subprocess.Popen(['sleep', '1000'], close_fds=False)"
+    await run(room, process, holds)
+    await run(room, process, holds)
+    turn = await room.keeper.turn(process, message("c.sendall(b'bye'); os._exit(4)"))
+    assert (await said(turn))["channel"] == b"bye"
+    assert turn.exit is not None
+    assert turn.exit.exit_code == 4
+    assert len(turn.exit.left) == 2
+
+
+async def test_descriptors_sent_over_the_channel_reach_nobody(room: Room) -> None:
+    process = await program(room)
+    await run(room, process, "pass")
+    descriptors = Path(f"/proc/{room.pid}/fd")
+    before = len(list(descriptors.iterdir()))
+    await run(room, process, "for _ in range(100): socket.send_fds(c, [b'x'], [0, 1, 2])")
+    assert len(list(descriptors.iterdir())) <= before + 1
+
+
+async def test_bytes_out_of_band_do_no_harm(room: Room) -> None:
+    process = await program(room)
+    code = "for _ in range(100): c.send(b'ab', socket.MSG_OOB)\nc.sendall(b'done')"
+    turn = await room.keeper.turn(process, message(code))
+    await said(turn)
+    await turn.aclose()
+    assert (await room.run("echo alive"))[1] == b"alive\n"
+
+
+async def test_journals_deleted_in_mid_turn_cost_the_turn_nothing(room: Room) -> None:
+    process = await program(room, journal=8 * MIB)
+    turn = await room.keeper.turn(process, message("c.sendall(b'x' * (4 << 20)); take(1); c.sendall(b'done')"))
+    while turn.offset < MIB:
+        await anext(turn)
+    await room.run(f"rm -rf {DIR}")
+    await turn.send(b"!")
+    start, got = turn.offset, await said(turn)
+    assert (turn.missing, len(got["channel"]), got["channel"].count(b"x")) == (
+        0,
+        (4 << 20) - start + 4,
+        (4 << 20) - start,
+    )
+    await turn.over()
+    assert (await run(room, process, "c.sendall(b'y' * 99999)"))["channel"] == b"y" * 99999 + b"done"
+
+
+async def test_journals_cut_short_in_mid_turn_are_told_as_missing(room: Room) -> None:
+    process = await program(room, journal=8 * MIB)
+    turn = await room.keeper.turn(process, message("c.sendall(b'x' * (4 << 20)); out('filled'); c.sendall(b'done')"))
+    async with asyncio.timeout(30):
+        while (await room.keeper.process(process)).offset < (4 << 20) + 6 + 4:
+            await asyncio.sleep(0.01)
+    await room.run(f"truncate -s 0 {DIR}/{process}.*")
+    await turn.over()
+    assert 0 < turn.missing < (4 << 20) + 10
+    assert turn.offset == (4 << 20) + 10
+    assert (await run(room, process, "pass"))["channel"] == b"done"
+
+
+async def test_what_a_dead_program_left_in_the_channel_is_still_read(room: Room) -> None:
+    process = await program(room, journal=MIB)
+    turn = await room.keeper.turn(process, message("c.sendall(b'x' * 150000); os._exit(0)"))
+    got = await said(turn)
+    assert len(got["channel"]) == 150_000
+    assert turn.exit is not None
+
+
+async def test_a_turn_of_a_program_that_ends_before_it_reads_is_its_exit(room: Room) -> None:
+    command = spec("/bin/sh", "-c", "exit 5", channel=True)
+    await room.keeper.spawn(command)
+    try:
+        turn = await room.keeper.turn(command.id, bytes(32 * MIB))
+    except Conflict:
+        return
+    await said(turn)
+    assert turn.exit is not None
+    assert turn.exit.exit_code == 5
+
+
+async def test_hosts_that_hang_up_leave_nothing_behind(room: Room) -> None:
+    process = await program(room, NEVER_READS)
+    await (await room.keeper.turn(process)).aclose()
+    descriptors = Path(f"/proc/{room.pid}/fd")
+    before = len(list(descriptors.iterdir()))
+    for size in (0, 10, MIB, 8 * MIB) * 4:
+        turn = await room.keeper.turn(process, bytes(size))
+        await turn.aclose()
+    await eventually(lambda: len(list(descriptors.iterdir())) <= before + 4)
