@@ -17,6 +17,7 @@ from bench.density import density
 from bench.files import large_files
 from bench.imports import imports
 from bench.inside import first_bytes, inside
+from bench.mcp import mcp
 from bench.measure import Figure, Part, Row
 from bench.network import network
 from bench.previews import previews
@@ -27,7 +28,7 @@ from bench.trees import trees
 
 PARTS: dict[str, Callable[[int], Part]] = {
     "crowd": crowd, "stream": stream, "files": large_files, "network": network, "cold": cold, "claim": claim,
-    "inside": inside, "bytes": first_bytes, "trees": trees, "import": imports, "review": review,
+    "inside": inside, "bytes": first_bytes, "trees": trees, "import": imports, "review": review, "mcp": mcp,
     "previews": previews, "snapshots": snapshots, "sleep": sleep, "at_once": at_once, "density": density,
 }  # fmt: skip
 
