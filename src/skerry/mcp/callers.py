@@ -11,6 +11,7 @@ from skerry.client._async.client import AsyncClient
 from skerry.client._async.sandbox import AsyncSandbox
 from skerry.errors import NotFound, SkerryError
 
+KNOWN_MOST = 256
 Terms = Callable[[], Mapping[str, Any]]
 
 
@@ -34,10 +35,18 @@ class Caller:
         self._default: AsyncSandbox | None = None
         self._making = asyncio.Lock()
         self._made: set[str] = set()
+        self._known: dict[str, AsyncSandbox] = {}
 
     async def sandbox(self, ref: str | None) -> AsyncSandbox:
-        """The one that is named, else the default one."""
-        return await self.default() if ref is None else await AsyncSandbox.get(ref, server=self.client)
+        """The one that is named, else the default one. An id stays whose it is, so it is looked up once."""
+        if ref is None:
+            return await self.default()
+        found = self._known.get(ref) or await AsyncSandbox.get(ref, server=self.client)
+        if found.id == ref:
+            self._known[ref] = found
+            if len(self._known) > KNOWN_MOST:
+                del self._known[next(iter(self._known))]
+        return found
 
     async def default(self) -> AsyncSandbox:
         async with self._making:
@@ -74,6 +83,7 @@ class Caller:
     def forget(self, sandbox: str) -> None:
         """It is gone."""
         self._made.discard(sandbox)
+        self._known.pop(sandbox, None)
         if self.known_default == sandbox:
             self._default = None
 
