@@ -44,8 +44,7 @@ PRINTED = {  # by Debian's own toolchains, and by newer ones where they print so
         'Exception in thread "main" java.lang.IllegalStateException: boom\n\tat java.base/x.Y.z(Y.java:9)\n'
         "\tat Main.main(Main.java:2)\n", "java.lang.IllegalStateException", "boom", 2,
     ),
-    "bash": (f"{AT}/main.sh: line 3: nonsense: command not found\n", "Error",
-             "main.sh: line 3: nonsense: command not found", None),
+    "bash": (f"{AT}/main.sh: line 3: nonsense: command not found\n", "Error", "nonsense: command not found", 3),
     "c": ("", "Error", "exit code 1", None),
 }  # fmt: skip
 

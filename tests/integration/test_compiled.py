@@ -165,6 +165,25 @@ def test_several_at_once_do_not_meet(sandbox: Sandbox) -> None:
         run.close()  # type: ignore[attr-defined]
 
 
+def test_what_it_changes_is_told_as_its_own(server: Server) -> None:
+    with Sandbox(server=server.address) as sandbox:
+        sandbox.review.begin()
+        sandbox.code.run("\nopen F, '>', 'made'; print F 'x'", "perl")
+        result = sandbox.code.run("open('compiled', 'w').write('x')", "pyc")
+        names = [(entry.kind, entry.command) for entry in sandbox.review.history().entries[1:]]
+        assert names == [
+            ("command", "perl: open F, '>', 'made'; print F 'x'"),
+            ("command", "pyc: open('compiled', 'w').write('x')"),
+        ]
+        assert sandbox.review.history().entries[-1].processes == (result.id,)
+
+
+def test_bash_without_a_memory_is_such_a_file_too(sandbox: Sandbox) -> None:
+    result = sandbox.code.run("read x\necho got $x\nnonsense", "bash", fresh=True, stdin="in\n")
+    assert (result.stdout, result.exit_code, result.context) == ("got in\n", 127, None)
+    assert told(result) == ("Error", "nonsense: command not found", 3)
+
+
 # -- one that is compiled ---------------------------------------------------------------------------------------------
 
 

@@ -105,7 +105,7 @@ BUILT_IN: tuple[Language, ...] = (
     Language(
         name="bash", aliases=("sh", "shell"), file="main.sh", kernel="shell",
         version=("bash", "--version"), run=("bash", "{file}"), context=("bash",),
-        packages=("bash",), image="base",
+        packages=("bash",), image="base", errors=(r"^main\.sh: line (?P<line>[0-9]+): (?P<message>.*)$",),
     ),
     Language(
         name="c", aliases=("gcc",), file="main.c",
@@ -142,7 +142,7 @@ BUILT_IN: tuple[Language, ...] = (
         version=("javac", "-version"), compile=("javac", "-encoding", "UTF-8", "-d", "{dir}", "{file}"),
         run=("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", "{dir}", "Main"),
         packages=("default-jdk-headless",), image="eclipse-temurin:21",
-        versions=_images("eclipse-temurin:{}", "8 11 17 21 25"),
+        versions=_images("eclipse-temurin:{}", "11 17 21 25"),
         errors=(
             r'^Exception in thread "[^"\n]*" (?P<name>[\w.$]+)(?:: (?P<message>.*))?$',
             r"^\tat (?:\S+/)?Main[.$]\S+\(Main\.java:(?P<line>[0-9]+)\)$",

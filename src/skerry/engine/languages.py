@@ -18,7 +18,7 @@ from skerry.keeper import Keeper, ProcessSpec
 from skerry.types import Caller, LanguageForm, LanguageInfo, is_version
 
 AT_ONCE: Final = 4  # of a sandbox's, that are asked for their versions
-WITHIN_S: Final = 30.0
+WITHIN_S: Final = 10.0
 PRINTED_MOST: Final = 4 << 10
 
 Found = dict[tuple[str, str | None], str]
