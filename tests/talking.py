@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import httpx2
+from forking import bin_directory
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CallToolResult, TextContent
 from serving import Server
+
+from skerry import AsyncClient
 
 T = TypeVar("T")
 MODES = ("2026-07-28", "legacy")
@@ -24,9 +27,16 @@ PATIENCE = 60.0
 
 @dataclass
 class Talk:
-    """One connection. `call` is for calls that work, `fails` for those that must not."""
+    """One connection. `call` is for calls that work, `fails` for those that must not. `again` is another connection of
+    the same caller; `sdk` the SDK's client of theirs."""
 
     client: Client
+    server: Server
+    again: Callable[[], AbstractAsyncContextManager[Talk]]
+    token: str | None = None
+
+    def sdk(self) -> AsyncClient:
+        return AsyncClient(self.server.address, token=self.token)
 
     async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
         result = await self.raw(tool, arguments)
@@ -50,13 +60,18 @@ def text_of(result: CallToolResult) -> str:
     return first.text
 
 
+def skerry() -> str:
+    """The program; one that need not load itself first, as in other tests."""
+    return str(bin_directory() / "skerry")
+
+
 @asynccontextmanager
 async def on_stdio(server: Server, mode: str, *options: str) -> AsyncIterator[Talk]:
     """`skerry mcp` as a client starts it."""
-    words = ["-m", "skerry", "--server", server.address, "mcp", *options]
-    transport = stdio_client(StdioServerParameters(command=sys.executable, args=words))
+    words = ["--server", server.address, "mcp", *options]
+    transport = stdio_client(StdioServerParameters(command=skerry(), args=words))
     async with Client(transport, mode=mode, read_timeout_seconds=PATIENCE) as client:
-        yield Talk(client)
+        yield Talk(client, server, partial(on_stdio, server, mode, *options))
 
 
 def new_token(server: Server, scope: str = "use", owner: str | None = None) -> str:
@@ -70,11 +85,12 @@ def new_token(server: Server, scope: str = "use", owner: str | None = None) -> s
 async def on_http(server: Server, mode: str, token: str | None = None) -> AsyncIterator[Talk]:
     """`/mcp`, for a token of its own."""
     transport = httpx2.AsyncHTTPTransport(uds=server.address.removeprefix("unix://"))
-    headers = {"Authorization": f"Bearer {token or new_token(server)}"}
+    token = token or new_token(server)
+    headers = {"Authorization": f"Bearer {token}"}
     async with httpx2.AsyncClient(transport=transport, headers=headers, timeout=PATIENCE) as http:
         there = streamable_http_client("http://localhost/mcp", http_client=http)
         async with Client(there, mode=mode, read_timeout_seconds=PATIENCE) as client:
-            yield Talk(client)
+            yield Talk(client, server, partial(on_http, server, mode, token), token)
 
 
 TRANSPORTS: dict[str, Callable[[Server, str], AbstractAsyncContextManager[Talk]]] = {"stdio": on_stdio, "http": on_http}

@@ -1,4 +1,4 @@
-"""run: a command to its end, by a model."""
+"""run, and processes that go on: by a model."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_too_much_output_is_shortened_and_the_rest_can_be_read(talk: Talk)
     assert f'read_output(process="{ran["process"]}")' in ran["hint"]
     text, offset, more = "", 0, True
     while more:
-        page = await talk.call("read_output", process=ran["process"], offset=offset, max_output=100_000)
+        page = await talk.call("read_output", process=ran["process"], offset=offset, max_output=40_000)
         text, offset, more = text + page["output"], page["offset"], page["more"]
     assert text == "".join(f"{number}\n" for number in range(1, 30001))
 
@@ -69,3 +69,42 @@ async def test_the_client_hears_that_a_run_goes_on(talk: Talk) -> None:
     await talk.raw("run", arguments, progress_callback=hear)
     assert heard
     assert heard[0][1:] == (20, "now\\x1b[31m here")
+
+
+async def test_long_work_is_spawned_and_waited_for_with_a_cursor(talk: Talk) -> None:
+    process = (await talk.call("spawn", command="echo one; read line; echo $line; read line; exit 4"))["process"]
+    seen = await talk.call("wait", process=process, until="one")
+    assert (seen["output"], seen["state"], seen["found"]) == ("one\n", "running", True)
+    assert (await talk.call("write_input", process=process, text="two\n"))["state"] == "running"
+    then = await talk.call("wait", process=process, until="two", offset=seen["offset"])
+    assert then["output"] == "two\n"
+    still = await talk.call("wait", process=process, seconds=0.1, offset=then["offset"])
+    assert (still["state"], still["output"]) == ("running", "")
+    assert f"offset={still['offset']}" in still["hint"]
+    await talk.call("write_input", process=process, close=True)
+    end = await talk.call("wait", process=process, offset=then["offset"])
+    assert (end["state"], end["exit_code"], end["more"]) == ("exited", 4, False)
+    listed = (await talk.call("list_processes"))["processes"]
+    assert [one["exit_code"] for one in listed if one["process"] == process] == [4]
+
+
+async def test_a_text_that_never_comes_is_said_not_to_have_come(talk: Talk) -> None:
+    process = (await talk.call("spawn", command="echo aaaaaaaaaaaa"))["process"]
+    await talk.call("wait", process=process)
+    assert (await talk.call("wait", process=process, until="never", seconds=5))["found"] is False
+
+
+async def test_a_process_is_killed_with_what_it_started(talk: Talk) -> None:
+    process = (await talk.call("spawn", command="sleep 600 & sleep 600"))["process"]
+    ended = await talk.call("kill", process=process)
+    assert (ended["state"], ended["signal"], ended["children"]) == ("exited", "KILL", [])
+    assert (await talk.call("kill", process=process, signal="TERM"))["state"] == "exited"
+    assert "list_processes" in await talk.fails("kill", process="p-aaaaaaaaaa")
+
+
+async def test_output_is_cut_between_characters(talk: Talk) -> None:
+    process = (await talk.call("run", command="printf 'a'; printf 'ä%.0s' $(seq 100)"))["process"]
+    first = await talk.call("read_output", process=process, max_output=100)
+    assert first["output"] == "a" + "ä" * 49
+    rest = await talk.call("read_output", process=process, offset=first["offset"], max_output=1000)
+    assert (rest["output"], rest["more"]) == ("ä" * 51, False)

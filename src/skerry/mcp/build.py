@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from mcp.server.mcpserver import MCPServer
 
 from skerry._version import __version__
-from skerry.mcp import commands, files, network, processes, prompts, resources, review, sandboxes
+from skerry.mcp import code, commands, executing, files, network, processes, prompts, resources, review, sandboxes
 from skerry.mcp.tool import Connect
 
 TOOLS = (
-    *commands.TOOLS, *processes.TOOLS, *files.TOOLS, *sandboxes.TOOLS, *review.TOOLS, *network.TOOLS,
+    *commands.TOOLS, *processes.TOOLS, *code.TOOLS, *executing.TOOLS, *files.TOOLS,
+    *sandboxes.TOOLS, *review.TOOLS, *network.TOOLS,
 )  # fmt: skip
 
 

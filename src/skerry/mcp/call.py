@@ -19,6 +19,8 @@ from skerry.mcp.text import in_one_line
 
 T = TypeVar("T")
 EVERY = 1.0  # seconds between two notices that a call goes on
+ROOM = 6 << 20
+HTTP_ROOM = 1_000_000
 CLEARING = 10.0  # seconds that a call which was broken off has to clear up
 _TAIL = 2000
 
@@ -29,6 +31,11 @@ class Call:
     def __init__(self, caller: Caller, context: Context[Any, Any]) -> None:
         self.caller = caller
         self._context = context
+
+    @property
+    def room(self) -> int:
+        """How many bytes an answer may have: clients that read events of HTTP take a MiB of one."""
+        return ROOM if self._context.headers is None else HTTP_ROOM
 
     async def sandbox(self, ref: str | None) -> AsyncSandbox:
         return await self.caller.sandbox(ref)

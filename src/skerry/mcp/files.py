@@ -27,10 +27,11 @@ from skerry.mcp.tool import changes, reads, rendered
 from skerry.types import FileInfo, FileType
 
 ENTRIES = 500
-EMBEDDED = 1 << 20  # bytes of a file that come with the answer; of a larger one there is a link
+EMBEDDED = 512 << 10  # bytes of a file that come with the answer; of a larger one there is a link
 PICTURE = 4 << 20
+LINE = 500  # characters
 
-Limit = Annotated[int, Field(ge=1, le=5000, description="At most so many.")]
+Limit = Annotated[int, Field(ge=1, le=2000, description="At most so many.")]
 
 
 class FileText(BaseModel):
@@ -239,9 +240,9 @@ async def search_files(
     literal: Annotated[bool, Field(description="The pattern is a plain text.")] = False,
     ignore_case: bool = False,
     hidden: Annotated[bool, Field(description="Also files whose names begin with a dot.")] = False,
-    context: Annotated[int, Field(ge=0, le=20, description="So many lines around each match too.")] = 0,
+    context: Annotated[int, Field(ge=0, le=10, description="So many lines around each match too.")] = 0,
     user: User = None,
-    limit: Annotated[int, Field(ge=1, le=1000, description="At most so many matches.")] = 100,
+    limit: Annotated[int, Field(ge=1, le=500, description="At most so many matches.")] = 100,
 ) -> FoundList:
     """Find lines in the sandbox's files that match a regular expression, or have a text in them."""
     place = await at.sandbox(sandbox)
@@ -268,7 +269,7 @@ async def get_file(
     user: User = None,
 ) -> Annotated[CallToolResult, GivenFile]:
     """Bring a file of the sandbox back whole: a picture as an image, any other as a resource, text or binary. Of one
-    that is too large for that, over 1 MiB, there is only a link to the resource."""
+    that is too large for that, over half a MiB, there is only a link to the resource."""
     place = await at.sandbox(sandbox)
     info = await place.files.stat(path, follow=True, user=user)
     if info.type != "file":
@@ -292,10 +293,19 @@ async def get_file(
 
 
 def contents(uri: str, kind: str, data: bytes) -> TextResourceContents | BlobResourceContents:
+    given = text_or_bytes(data)
+    if isinstance(given, str):
+        return TextResourceContents(uri=uri, mime_type=kind, text=given)
+    return BlobResourceContents(uri=uri, mime_type=kind, blob=base64.b64encode(given).decode())
+
+
+def text_or_bytes(data: bytes) -> str | bytes:
+    """A file as it is: as text only where nothing in it would have to be shown otherwise."""
     try:
-        return TextResourceContents(uri=uri, mime_type=kind, text=shown(data.decode()))
+        text = data.decode()
     except UnicodeDecodeError:
-        return BlobResourceContents(uri=uri, mime_type=kind, blob=base64.b64encode(data).decode())
+        return data
+    return text if shown(text) == text else data
 
 
 def uri_of(place: AsyncSandbox, info: FileInfo) -> str:
@@ -310,7 +320,7 @@ def media_type(path: str) -> str:
 
 
 def _line(text: str) -> str:
-    return shown(text)[:1000]
+    return shown(text)[:LINE]
 
 
 def _entries(found: list[FileInfo]) -> list[Entry]:

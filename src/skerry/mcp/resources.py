@@ -12,6 +12,7 @@ from mcp.server.mcpserver.resources import ResourceSecurity
 from skerry.errors import FileMissing, InvalidRequest, NotFound, SkerryError
 from skerry.mcp.call import apart
 from skerry.mcp.failures import in_words
+from skerry.mcp.files import text_or_bytes
 from skerry.mcp.text import bounded, shown
 from skerry.mcp.tool import Connect
 
@@ -27,10 +28,7 @@ def add(server: MCPServer, connect: Connect) -> None:
         data = await place.files.read_bytes(path, length=FILE_MOST + 1)
         if len(data) > FILE_MOST:
             raise InvalidRequest("the file is over 8 MiB", hint="read_file gives parts of it")
-        try:
-            return shown(data.decode())
-        except UnicodeDecodeError:
-            return data
+        return text_or_bytes(data)
 
     @server.resource(
         "skerry://sandboxes/{sandbox}/files/{+path}",

@@ -74,7 +74,7 @@ async def create_sandbox(
 
 
 async def list_sandboxes(at: Call) -> SandboxList:
-    """List your sandboxes, with their states."""
+    """List your sandboxes with their ids, names and states, and which of them is the default one."""
     found = [one.known for one in await AsyncSandbox.list(server=at.caller.client)]
     listed = [_state(at, info) for info in found[-LISTED:]]
     return SandboxList(sandboxes=listed, left_out=len(found) - len(listed))

@@ -7,7 +7,7 @@ import contextlib
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
 import anyio
@@ -38,8 +38,16 @@ async def serve(caller: Caller) -> None:
         async with _streams() as (inbound, outbound):
             await server.run(inbound, outbound, server.create_initialization_options())
     finally:
-        with anyio.CancelScope(shield=True):
-            await caller.aclose()
+        await _to_the_end(caller.aclose())
+
+
+async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Clients that have closed our stdin send a signal soon after: what goes with them is to be gone by then."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([task])
+    task.result()
 
 
 def _streams() -> Any:

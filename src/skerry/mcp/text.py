@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
 SHOWN = 16_000  # characters of a text that a result has, unless told otherwise
-SHOWN_MOST = 200_000
+SHOWN_MOST = 40_000
+DEEPEST = 64
 
 # Controls (but for tab and line breaks), what turns the direction of text or hides in it, and halves of characters.
 # What joins letters and emoji, and spaces of every width, stay.
@@ -48,12 +50,14 @@ def whole_characters(data: bytes) -> bytes:
     return data
 
 
-def shown_all(value: Any) -> Any:
-    """The same of every text in a value of lists and dictionaries."""
+def shown_all(value: Any, depth: int = 0) -> Any:
+    """The same of every text in a value of lists and dictionaries; one that is nested too deep is a RecursionError."""
+    if depth > DEEPEST:
+        raise RecursionError
     if isinstance(value, str):
         return shown(value)
     if isinstance(value, dict):
-        return {shown_all(key): shown_all(one) for key, one in value.items()}
+        return {shown(str(key)): shown_all(one, depth + 1) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [shown_all(one) for one in value]
-    return value
+        return [shown_all(one, depth + 1) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -11,10 +11,19 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase, func_metadata
-from mcp.types import CallToolResult, ContentBlock, TextContent, ToolAnnotations
+from mcp.types import (
+    BlobResourceContents,
+    CallToolResult,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    TextContent,
+    ToolAnnotations,
+)
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_json
 
-from skerry.errors import NotFound, SkerryError
+from skerry.errors import InvalidRequest, NotFound, SkerryError
 from skerry.mcp.call import Call, apart
 from skerry.mcp.callers import Caller, still_there
 from skerry.mcp.failures import in_words, refused
@@ -36,7 +45,8 @@ class SkerryTool(Tool):
         given = self._taken(arguments)
         caller = await self.connect(context)
         try:
-            return rendered(await apart(self.fn(Call(caller, context), **given)))
+            call = Call(caller, context)
+            return fitted(rendered(await apart(self.fn(call, **given))), call.room)
         except SkerryError as error:
             raise ToolError(await _told(caller, given, error)) from error
         except Exception as error:
@@ -102,6 +112,32 @@ def rendered(result: BaseModel | CallToolResult, *more: ContentBlock) -> CallToo
     structured = result.model_dump(mode="json", by_alias=True, exclude_none=True)
     text = TextContent(type="text", text=json.dumps(structured, ensure_ascii=False))
     return CallToolResult(content=[text, *more], structured_content=structured)
+
+
+def fitted(result: CallToolResult, room: int) -> CallToolResult:
+    """No larger than the client takes: without its pictures, if need be."""
+    if _size(result) <= room:
+        return result
+    plain = [block for block in result.content if not isinstance(block, ImageContent)]
+    if len(plain) < len(result.content):
+        note = "A picture is left out: it is too large. Save a smaller one to a file; get_file brings it back."
+        content = [*plain, TextContent(type="text", text=note)]
+        return fitted(result.model_copy(update={"content": content}), room)
+    raise InvalidRequest("the answer is too large", hint="ask for less: a lower limit or max_output, or one path")
+
+
+def _size(result: CallToolResult) -> int:
+    """In bytes, at most, without making it into text once more: a text's own escapes are escaped again."""
+    size = 0
+    for block in result.content:
+        if isinstance(block, ImageContent):
+            size += len(block.data)
+        elif isinstance(block, EmbeddedResource) and isinstance(block.resource, BlobResourceContents):
+            size += len(block.resource.blob)
+        else:
+            size += len(to_json(block))
+    first = result.content[0] if result.content else None
+    return size + (len(first.text.encode()) if isinstance(first, TextContent) else 0)
 
 
 def _strict(model: type[ArgModelBase]) -> type[ArgModelBase]:

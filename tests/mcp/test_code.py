@@ -1,0 +1,111 @@
+"""Code, run by a model for its values."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from mcp.types import ImageContent
+from talking import Talk
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+DRAW = """
+import base64, struct, zlib
+def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+class Picture:
+    def __init__(self, data): self.data = data
+    def __repr__(self): return "a picture"
+    def _repr_png_(self): return self.data
+good = (b"\\x89PNG\\r\\n\\x1a\\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 2, 8, 2, 0, 0, 0))
+    + chunk(b"IDAT", zlib.compress((b"\\0" + b"\\xff\\0\\0" * 2) * 2)) + chunk(b"IEND", b""))
+"""
+
+
+async def test_code_gives_its_value_and_keeps_its_memory(talk: Talk) -> None:
+    first = await talk.call("run_code", code="x = 6\nprint('hi')\nx * 7")
+    assert (first["text"], first["stdout"], first["ok"], first["language"]) == ("42", "hi\n", True, "python")
+    assert (await talk.call("run_code", code="x"))["text"] == "6"
+    assert (await talk.call("run_code", code="x", fresh=True))["error"]["name"] == "NameError"
+
+
+async def test_an_error_of_the_code_is_a_result_with_its_line(talk: Talk) -> None:
+    ran = await talk.call("run_code", code="a = 1\nraise ValueError('no\\x1b[31m')")
+    assert (ran["ok"], ran["error"]["name"], ran["error"]["line"]) == (False, "ValueError", 2)
+    assert ran["error"]["message"] == "no\\x1b[31m"
+    assert "ValueError" in ran["error"]["traceback"]
+
+
+async def test_a_picture_comes_back_as_an_image(talk: Talk) -> None:
+    result = await talk.raw("run_code", {"code": DRAW + "Picture(good)"})
+    assert not result.is_error
+    assert result.structured_content is not None
+    (value,) = result.structured_content["results"]
+    assert (value["picture"], value["main"], value["text"]) == (1, True, "a picture")
+    image = result.content[1]
+    assert isinstance(image, ImageContent)
+    assert image.mime_type == "image/png"
+    assert base64.b64decode(image.data).endswith(b"IEND\xaeB`\x82")
+
+
+async def test_what_only_says_that_it_is_a_picture_is_left_out_and_that_is_said(talk: Talk) -> None:
+    for false in ("b'<script>alert(1)</script>'", "good[:-5]"):
+        result = await talk.raw("run_code", {"code": f"{DRAW}Picture({false})"})
+        assert [block.type for block in result.content] == ["text"]
+        assert result.structured_content is not None
+    assert "pictures were left out" in result.structured_content["hint"]
+
+
+async def test_data_comes_as_data(talk: Talk) -> None:
+    code = "class D:\n    def _repr_json_(self): return {'a': [1, 'x\\x1b'], 'b': float('nan')}\nD()"
+    (value,) = (await talk.call("run_code", code=code))["results"]
+    assert value["json"]["a"] == [1, "x\\x1b"]
+
+
+async def test_a_named_context_is_made_and_kept_apart(talk: Talk) -> None:
+    await talk.call("run_code", code="y = 1", context="apart")
+    assert (await talk.call("run_code", code="y", context="apart"))["text"] == "1"
+    assert not (await talk.call("run_code", code="y"))["ok"]
+    assert "of python" in await talk.fails("run_code", code="1", context="apart", language="javascript")
+
+
+async def test_code_that_does_not_end_is_interrupted_and_it_is_said_what_became_of_its_memory(talk: Talk) -> None:
+    ran = await talk.call("run_code", code="while True: pass", timeout=0.5)
+    assert (ran["timed_out"], ran["ok"], ran["after"]) == (True, False, "kept")
+
+
+async def test_unknown_languages_are_refused_with_those_that_there_are(talk: Talk) -> None:
+    assert "javascript" in await talk.fails("run_code", code="1", language="klingon")
+    languages = {one["name"]: one for one in (await talk.call("list_languages"))["languages"]}
+    assert languages["python"]["keeps_memory"]
+    assert languages["python"]["version"]
+
+
+async def test_too_many_results_and_too_long_ones_are_bounded(talk: Talk) -> None:
+    ran = await talk.call("run_code", code="print('x' * 50_000)\n'y' * 50_000", max_output=1000)
+    assert len(ran["stdout"]) < 1100
+    assert len(ran["text"]) < 1100
+    assert ran["truncated"]
+    assert "text/plain" in ran["results"][0]["shortened"]
+
+
+async def test_a_program_is_run_once_with_every_field_of_the_contract(talk: Talk) -> None:
+    done = await talk.call("execute_code", language="python", code="print(input()); open('made.txt', 'w').write('x')",
+                           stdin="given\n", files={"data.txt": "y"})  # fmt: skip
+    assert (done["status"], done["stdout"], done["exit_code"]) == ("success", "given\n", 0)
+    assert "made.txt" in {file["path"].rpartition("/")[2] for file in done["files"]}
+    assert done["resource_usage"].keys() >= {"execution_time_seconds", "cpu_seconds"}
+    assert done["limits_applied"]["time_limit_seconds"] == 30
+    failed = await talk.call("execute_code", language="python", code="1/0")
+    assert (failed["status"], failed["exit_code"]) == ("execution_error", 1)
+    assert "ZeroDivisionError" in failed["error_message"]
+    unknown = await talk.call("execute_code", language="klingon", code="x")
+    assert unknown["status"] == "setup_error"
+
+
+async def test_a_session_of_programs_is_kept_by_its_name(talk: Talk) -> None:
+    name = f"session-{len(talk.token or '')}"
+    await talk.call("execute_code", language="python", code="x = 5", session_id=name)
+    again = await talk.call("execute_code", language="python", code="x", session_id=name, timeout=5)
+    assert again["text"] == "5"
+    await talk.call("remove_sandbox", sandbox=name)

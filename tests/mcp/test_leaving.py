@@ -1,0 +1,164 @@
+"""`skerry mcp` when its client goes: nothing is left behind that nobody asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from serving import WAIT_S, Server, wait_until
+from talking import MODES, on_stdio, skerry
+
+VERSION = "2025-11-25"
+
+
+def sandboxes(server: Server) -> list[str]:
+    with server.http() as http:
+        return [one["id"] for one in http.get("/v1/sandboxes").json()["sandboxes"]]
+
+
+def running(server: Server, sandbox: str) -> list[str]:
+    with server.http() as http:
+        listed = http.get(f"/v1/sandboxes/{sandbox}/processes").json()["processes"]
+    return [one["id"] for one in listed if one["state"] == "running"]
+
+
+@contextmanager
+def bare(server: Server, *options: str) -> Iterator[Bare]:
+    """A client that can vanish as a killed one does."""
+    words = [skerry(), "--server", server.address, "mcp", *options]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            yield Bare(process)
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+class Bare:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        info = {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": {"name": "bare", "version": "1"}}
+        self.send(id=0, method="initialize", params=info)
+        assert self.answer()["id"] == 0
+        self.send(method="notifications/initialized")
+
+    def send(self, **message: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def call(self, tool: str, **arguments: Any) -> None:
+        self.send(id=1, method="tools/call", params={"name": tool, "arguments": arguments})
+
+    def answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        answer = json.loads(self.process.stdout.readline())
+        assert isinstance(answer, dict)
+        return answer
+
+    def vanish(self) -> int:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.process.stdin.close()
+        return self.process.wait(WAIT_S)
+
+
+def begun(server: Server, known: list[str] | None = None) -> str:
+    """The sandbox in which a command runs now."""
+    found: list[str] = []
+
+    def look() -> bool:
+        found[:] = [one for one in sandboxes(server) if one not in (known or []) and running(server, one)]
+        return bool(found)
+
+    wait_until(look, "a command to run")
+    return found[0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_default_sandbox_goes_with_its_connection_and_a_named_one_stays(server: Server, mode: str) -> None:
+    async with on_stdio(server, mode) as talk:
+        own = (await talk.call("run", command="true"))["sandbox"]
+        more = (await talk.call("create_sandbox"))["sandbox"]
+        (fork,) = (await talk.call("fork_sandbox"))["sandboxes"]
+        named = (await talk.call("create_sandbox", name=f"stays-{mode}"))["sandbox"]
+        assert set(sandboxes(server)) >= {own, more, fork["sandbox"], named}
+    assert set(sandboxes(server)) & {own, more, fork["sandbox"], named} == {named}
+
+
+async def test_a_default_sandbox_with_a_name_is_the_same_next_time(server: Server) -> None:
+    async with on_stdio(server, MODES[0], "--name", "mine") as talk:
+        first = (await talk.call("write_file", path="mark", content="x"))["sandbox"]
+    async with on_stdio(server, MODES[0], "--name", "mine") as talk:
+        assert (await talk.call("read_file", path="mark"))["sandbox"] == first
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_call_that_is_cancelled_ends_its_command_and_nothing_else(server: Server, mode: str) -> None:
+    async with on_stdio(server, mode) as talk:
+        own = (await talk.call("run", command="true"))["sandbox"]
+        other = (await talk.call("spawn", command="sleep 600"))["process"]
+        call = asyncio.ensure_future(talk.call("run", command="sleep 600"))
+        await asyncio.to_thread(wait_until, lambda: len(running(server, own)) == 2, "the command to run")
+        call.cancel()
+        await asyncio.to_thread(wait_until, lambda: running(server, own) == [other], "the command to end")
+        assert (await talk.call("run", command="echo on"))["stdout"] == "on\n"
+
+
+def test_a_client_that_vanishes_in_mid_call_takes_its_command_and_sandbox_with_it(server: Server) -> None:
+    with bare(server) as client:
+        client.call("run", command="sleep 600")
+        sandbox = begun(server)
+        assert client.vanish() == 0
+    assert sandbox not in sandboxes(server)
+
+
+def test_a_command_that_is_to_be_kept_outlives_its_client_and_any_other_does_not(server: Server) -> None:
+    with bare(server, "--name", "kept") as client:
+        client.call("run", command="sleep 600", keep=True)
+        sandbox = begun(server)
+        (process,) = running(server, sandbox)
+        client.vanish()
+    assert running(server, sandbox) == [process]
+    with bare(server, "--name", "kept") as client:
+        client.call("run", command="sleep 600")
+        wait_until(lambda: len(running(server, sandbox)) == 2, "the second command to run")
+        client.vanish()
+    wait_until(lambda: running(server, sandbox) == [process], "the second command to end")
+
+
+def test_a_client_that_vanishes_while_its_sandbox_is_made_leaves_none(server: Server) -> None:
+    before = sandboxes(server)
+    with bare(server) as client:
+        client.call("run", command="sleep 600")
+        client.vanish()
+    assert sandboxes(server) == before
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly_while_the_client_still_listens(server: Server, how: signal.Signals) -> None:
+    before = sandboxes(server)
+    with bare(server) as client:
+        client.call("run", command="sleep 600")
+        sandbox = begun(server, before)
+        client.process.send_signal(how)
+        assert client.process.wait(WAIT_S) in (130, 143)
+    assert sandbox not in sandboxes(server)
+
+
+def test_nonsense_on_stdin_is_survived(server: Server) -> None:
+    with bare(server) as client:
+        assert client.process.stdin is not None
+        client.process.stdin.write(b"nonsense\n{}\n[1]\n\xff\xfe\n" + b"[" * 100_000 + b"\n")
+        client.send(id=7, method="tools/list")
+        answer = client.answer()
+        while answer.get("id") != 7:
+            answer = client.answer()
+        assert answer["result"]["tools"]

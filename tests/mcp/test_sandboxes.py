@@ -1,0 +1,167 @@
+"""Sandboxes, reviews and the network, by a model; and what a client is told of all tools."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from client.applies import git
+from mcp.types import TextContent, TextResourceContents
+from talking import Talk
+
+from skerry import AsyncClient, AsyncSandbox
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+READS = {
+    "wait", "read_output", "list_processes", "read_file", "list_files", "search_files", "glob_files", "get_file",
+    "list_sandboxes", "review_diff", "review_rejections", "network_refused", "list_languages",
+}  # fmt: skip
+DESTROYS = {
+    "run", "spawn", "kill", "run_code", "write_file", "replace_in_file", "patch_files", "remove_sandbox",
+    "rollback_sandbox",
+}  # fmt: skip
+REST = {"write_input", "create_sandbox", "fork_sandbox", "snapshot_sandbox", "expose_port", "execute_code"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def reviewed(talk: Talk, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AsyncSandbox]:
+    """A sandbox of the caller's with a copy of a repository, and something changed in it."""
+    home: Path = tmp_path_factory.mktemp("repo")
+    git(home, "init", "-q")
+    (home / "a.txt").write_text("one\n")
+    git(home, "add", ".")
+    git(home, "-c", "user.name=n", "-c", "user.email=e@example.org", "commit", "-qm", "first")
+    async with talk.sdk() as client, AsyncSandbox(repo=home, server=client) as sandbox:
+        await sandbox.run("printf 'one\\ntwo\\033[31m\\n' > a.txt; echo new > b.txt")
+        yield sandbox
+
+
+async def test_every_tool_says_what_it_does_takes_and_gives(talk: Talk) -> None:
+    tools = (await talk.client.list_tools()).tools
+    assert {tool.name for tool in tools} == READS | DESTROYS | REST
+    for tool in tools:
+        hints = tool.annotations
+        assert hints is not None
+        assert bool(hints.read_only_hint) == (tool.name in READS)
+        assert bool(hints.destructive_hint) == (tool.name in DESTROYS)
+        assert len(tool.description or "") > 40
+        assert tool.title
+        assert tool.input_schema["additionalProperties"] is False
+        assert tool.output_schema is not None
+        assert tool.output_schema["properties"]
+        assert all(field.get("description") or name == "ignore_case" for name, field in _fields(tool.input_schema))
+
+
+def _fields(schema: dict[str, object]) -> list[tuple[str, dict[str, object]]]:
+    properties = schema["properties"]
+    assert isinstance(properties, dict)
+    return list(properties.items())
+
+
+async def test_no_tool_decides_about_changes_or_the_network(talk: Talk) -> None:
+    words = [f"{tool.name} {tool.input_schema['properties'].keys()}" for tool in (await talk.client.list_tools()).tools]
+    assert not [one for one in words if any(verb in one for verb in ("accept", "approve", "apply", "allow", "secret"))]
+
+
+async def test_sandboxes_are_made_listed_and_removed(talk: Talk) -> None:
+    made = await talk.call("create_sandbox", memory="256M", env={"WHO": "me"})
+    assert (made["memory"], made["state"], made["default"]) == ("256M", "running", False)
+    assert (await talk.call("run", command="echo $WHO", sandbox=made["sandbox"]))["stdout"] == "me\n"
+    own = (await talk.call("run", command="true"))["sandbox"]
+    listed = {one["sandbox"]: one["default"] for one in (await talk.call("list_sandboxes"))["sandboxes"]}
+    assert listed.items() >= {made["sandbox"]: False, own: True}.items()
+    assert (await talk.call("remove_sandbox", sandbox=made["sandbox"]))["removed"]
+    assert "list_sandboxes" in await talk.fails("run", command="true", sandbox=made["sandbox"])
+
+
+async def test_files_are_kept_forked_and_put_back(talk: Talk) -> None:
+    await talk.call("write_file", path="s.txt", content="first")
+    kept = (await talk.call("snapshot_sandbox"))["snapshot"]
+    await talk.call("write_file", path="s.txt", content="second")
+    (fork,) = (await talk.call("fork_sandbox"))["sandboxes"]
+    assert (await talk.call("read_file", path="s.txt", sandbox=fork["sandbox"]))["text"] == "second\n"
+    await talk.call("rollback_sandbox", snapshot=kept)
+    assert (await talk.call("read_file", path="s.txt"))["text"] == "first\n"
+    started = await talk.call("create_sandbox", image=kept)
+    assert (await talk.call("read_file", path="s.txt", sandbox=started["sandbox"]))["text"] == "first\n"
+    for one in (fork, started):
+        await talk.call("remove_sandbox", sandbox=one["sandbox"])
+
+
+async def test_a_default_sandbox_that_is_gone_is_said_to_be_and_the_next_call_makes_another(talk: Talk) -> None:
+    first = await talk.call("run", command="touch /workspace/mark")
+    async with talk.sdk() as client:
+        await (await AsyncSandbox.get(first["sandbox"], server=client)).delete()
+    told = await talk.fails("run", command="ls")
+    assert "is gone" in told
+    assert "call again" in told
+    again = await talk.call("run", command="ls")
+    assert again["sandbox"] != first["sandbox"]
+    assert again["stdout"] == ""
+
+
+async def test_what_changed_is_shown_in_parts(talk: Talk, reviewed: AsyncSandbox) -> None:
+    diff = await talk.call("review_diff", sandbox=reviewed.id)
+    assert {file["path"] for file in diff["files"]} == {"a.txt", "b.txt"}
+    assert "+two\\x1b[31m\n" in diff["patch"]
+    assert not diff["more"]
+    text, offset, more = "", 0, True
+    while more:
+        part = await talk.call("review_diff", sandbox=reviewed.id, offset=offset, max_output=100)
+        text, offset, more = text + part["patch"], part["offset"], part["more"]
+    assert text == diff["patch"]
+    only = await talk.call("review_diff", sandbox=reviewed.id, paths=["b.txt"])
+    assert [file["path"] for file in only["files"]] == ["b.txt"]
+    read = (await talk.client.read_resource(f"skerry://sandboxes/{reviewed.id}/diff")).contents[0]
+    assert isinstance(read, TextResourceContents)
+    assert read.text == diff["patch"]
+
+
+async def test_what_a_person_refused_is_shown_with_the_reason(talk: Talk, reviewed: AsyncSandbox) -> None:
+    hunk = next(hunk for hunk in (await reviewed.review.changes()).hunks if hunk.path == "a.txt")
+    async with AsyncClient(talk.server.address) as person:
+        theirs = await AsyncSandbox.get(reviewed.id, server=person)
+        await theirs.review.reject(hunk, reason="no colours, please")
+    told = await talk.call("review_rejections", sandbox=reviewed.id)
+    (one,) = told["rejected"]
+    assert (one["path"], one["reason"], one["hunk"]) == ("a.txt", "no colours, please", hunk.id)
+    assert "+two\\x1b[31m" in one["text"]
+    assert (told["open"], told["accepted"]) == (1, 0)
+
+
+async def test_a_sandbox_without_a_repository_says_so_when_asked_what_changed(talk: Talk) -> None:
+    assert "error:" in await talk.fails("review_diff")
+
+
+async def test_what_the_network_refused_is_told_with_how_to_ask(talk: Talk) -> None:
+    script = "import socket; socket.create_connection(('example.org', 443), 5)"
+    ran = await talk.call("run", command=["python3", "-c", script])
+    assert not ran["ok"]
+    told = await talk.call("network_refused")
+    assert told["allowed"] == []
+    assert "example.org" in {one["host"] for one in told["refused"]}
+    assert f"skerry network allow {ran['sandbox']} example.org" in told["how_to_ask"]
+    last = max(one["seq"] for one in told["refused"])
+    assert (await talk.call("network_refused", since=last))["refused"] == []
+
+
+async def test_a_port_is_shown_by_a_link(talk: Talk) -> None:
+    shown = await talk.call("expose_port", port=8000, expires="1h")
+    assert shown["url"].startswith("http")
+    assert shown["link"].startswith(shown["url"].rstrip("/"))
+    assert not shown["public"]
+    assert (await talk.call("expose_port", port=8000))["url"] == shown["url"]
+    assert "65535" in await talk.fails("expose_port", port=70000)
+
+
+async def test_prompts_tell_how_to_work(talk: Talk) -> None:
+    prompts = {one.name for one in (await talk.client.list_prompts()).prompts}
+    assert prompts == {"work_in_sandbox", "mend_rejections"}
+    given = await talk.client.get_prompt("work_in_sandbox", {"task": "Count the {braces}."})
+    content = given.messages[0].content
+    assert isinstance(content, TextContent)
+    assert content.text.startswith("Count the {braces}.")
+    assert "data" in (talk.client.instructions or "data")
