@@ -49,7 +49,16 @@ def settings(server: Server) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "guide",
-    ["processes.md", "sessions.md", "previews.md", "lifecycle.md", "snapshots.md", "repositories.md", "applying.md"],
+    [
+        "processes.md",
+        "sessions.md",
+        "previews.md",
+        "lifecycle.md",
+        "snapshots.md",
+        "repositories.md",
+        "applying.md",
+        "run-code.md",
+    ],
 )
 def test_a_guides_commands_print_what_it_says(server: Server, guide: str) -> None:
     listed = list(commands(guide))
@@ -64,7 +73,8 @@ def test_a_guides_commands_print_what_it_says(server: Server, guide: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "guide", ["processes.md", "sessions.md", "terminals.md", "previews.md", "lifecycle.md", "snapshots.md"]
+    "guide",
+    ["processes.md", "sessions.md", "terminals.md", "previews.md", "lifecycle.md", "snapshots.md", "run-code.md"],
 )
 def test_a_guides_programs_run(server: Server, guide: str) -> None:
     programs = blocks(guide, "python")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from skerry.client.outcome import Gathered, StreamName, how_it_ended
+from skerry.client.outcome import Gathered, StreamName, hint_for, how_it_ended
 from skerry.errors import CommandFailed, CommandTimeout, SkerryError
 from skerry.types import (
     RESULTS_BYTES_MOST,
@@ -209,6 +209,11 @@ def pictures(result: CodeOutcome) -> Iterator[tuple[str, bytes]]:
             if form in value.data:
                 picture = value.data[form].encode() if form == "image/svg+xml" else value.picture(form)
                 yield f"result-{number}.{suffix}", picture or b""
+
+
+def hint_alone(result: CodeOutcome) -> str | None:
+    """The hint where nobody comes back to the context: what became of its memory is of no use."""
+    return result.hint if result.after is None else hint_for(result)
 
 
 def place_of(path: str, cwd: str) -> str:

@@ -96,9 +96,11 @@ def shortened(text: str, most: int) -> str:
     return text[: room - room // 2] + _MARK + text[len(text) - room // 2 :]
 
 
-def executed(result: CodeOutcome, limits: LimitsApplied, files: tuple[ExecutedFile, ...]) -> ExecuteResult:
+def executed(
+    result: CodeOutcome, limits: LimitsApplied, files: tuple[ExecutedFile, ...], hint: str | None
+) -> ExecuteResult:
     most, peak = limits.max_output_chars, result.usage.memory_peak
-    notices = [told for told in (result.lost, None if result.ok else result.hint) if told]
+    notices = [told for told in (result.lost, None if result.ok else hint) if told]
     return ExecuteResult(
         status="success" if result.ok else "timeout" if result.timed_out else "execution_error",
         stdout=shortened(result.stdout, most),

@@ -112,7 +112,7 @@ def joined(pieces: list[Output], offset: int) -> Output:
     return Output(stream="both", data=data, offset=offset, missing=sum(piece.missing for piece in pieces))
 
 
-def hint_for(end: RunResult) -> str | None:
+def hint_for(end: RunResult | Result) -> str | None:
     if end.timed_out:
         return "it ran out of time: give it more with timeout= (--timeout)"
     if end.oom_killed:

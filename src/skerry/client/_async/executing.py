@@ -9,6 +9,7 @@ from skerry.client._async.client import AsyncClient
 from skerry.client._async.code import AsyncCodeFile
 from skerry.client._async.oneshot import Content, bring_in, check_once
 from skerry.client._async.sandbox import AsyncSandbox
+from skerry.client.code_outcome import hint_alone
 from skerry.client.code_requests import Input, code_request
 from skerry.client.content import check_contents
 from skerry.client.description import Creation
@@ -79,7 +80,8 @@ async def execute_code(
             limits = limits_of(sandbox.known, limits)
             await bring_in(sandbox.files, files)
             result = await sandbox.code.run(code, language, stdin=stdin, timeout=timeout)
-            return executed(result, limits, await _contents(result.files))
+            notice = hint_alone(result) if session_id is None else result.hint
+            return executed(result, limits, await _contents(result.files), notice)
     except _SETUP as error:
         return not_set_up(error, limits)
     finally:

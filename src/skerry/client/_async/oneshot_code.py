@@ -7,12 +7,14 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Unpack
 
+from msgspec import structs
+
 from skerry.client import backend_async as backend
 from skerry.client._async.client import AsyncClient
 from skerry.client._async.code import AsyncCodeResult, events
 from skerry.client._async.executing import choose_image
 from skerry.client._async.oneshot import WORKSPACE, Content, check_once, once
-from skerry.client.code_outcome import CodeEvent, CodeOutcome, pictures, place_of
+from skerry.client.code_outcome import CodeEvent, CodeOutcome, hint_alone, pictures, place_of
 from skerry.client.code_requests import Input, code_request
 from skerry.client.description import Creation
 from skerry.client.landing import Landing, Refused
@@ -56,7 +58,7 @@ async def run_code(
             result = await followed(events(sandbox, wish), on_event)
             if landing is not None:
                 await keep(result, landing, cwd or WORKSPACE, tell, saved)
-            return result
+            return structs.replace(result, hint=hint_alone(result))
     finally:
         if landing is not None:
             landing.close()

@@ -10,6 +10,7 @@ from skerry.client._sync.client import Client
 from skerry.client._sync.code import CodeFile
 from skerry.client._sync.oneshot import Content, bring_in, check_once
 from skerry.client._sync.sandbox import Sandbox
+from skerry.client.code_outcome import hint_alone
 from skerry.client.code_requests import Input, code_request
 from skerry.client.content import check_contents
 from skerry.client.description import Creation
@@ -80,7 +81,8 @@ def execute_code(
             limits = limits_of(sandbox.known, limits)
             bring_in(sandbox.files, files)
             result = sandbox.code.run(code, language, stdin=stdin, timeout=timeout)
-            return executed(result, limits, _contents(result.files))
+            notice = hint_alone(result) if session_id is None else result.hint
+            return executed(result, limits, _contents(result.files), notice)
     except _SETUP as error:
         return not_set_up(error, limits)
     finally:

@@ -8,12 +8,14 @@ import warnings
 from collections.abc import Iterator, Callable, Mapping, Sequence
 from typing import Unpack
 
+from msgspec import structs
+
 from skerry.client import backend_sync as backend
 from skerry.client._sync.client import Client
 from skerry.client._sync.code import CodeResult, events
 from skerry.client._sync.executing import choose_image
 from skerry.client._sync.oneshot import WORKSPACE, Content, check_once, once
-from skerry.client.code_outcome import CodeEvent, CodeOutcome, pictures, place_of
+from skerry.client.code_outcome import CodeEvent, CodeOutcome, hint_alone, pictures, place_of
 from skerry.client.code_requests import Input, code_request
 from skerry.client.description import Creation
 from skerry.client.landing import Landing, Refused
@@ -57,7 +59,7 @@ def run_code(
             result = followed(events(sandbox, wish), on_event)
             if landing is not None:
                 keep(result, landing, cwd or WORKSPACE, tell, saved)
-            return result
+            return structs.replace(result, hint=hint_alone(result))
     finally:
         if landing is not None:
             landing.close()
