@@ -91,7 +91,7 @@ def wanted(given: dict[str, Any], command: tuple[str, ...]) -> Wanted | None:
             raise click.UsageError("--code goes without a FILE")
         return Wanted(language, code, _stdin())
     if len(words) != 1:
-        raise click.UsageError("-l takes one FILE of code, - for stdin, or --code TEXT")
+        raise click.UsageError("-l takes one FILE of code after all options, - for stdin, or --code TEXT")
     if words[0] == "-":
         return Wanted(language, _decoded(b"".join(_pieces("-", CODE_MOST)), "-"), None)
     return Wanted(language, _read(words[0]), _stdin())
