@@ -8,7 +8,7 @@ import pytest
 
 LONGEST = """
     keeper/test_watches engine/test_faults integration/test_life engine/test_endings cli/test_guides attacks/test_liar
-    keeper/test_tracking engine/test_reviews cli/test_apply cli/test_review_story
+    integration/test_rich_results keeper/test_tracking engine/test_reviews cli/test_apply cli/test_review_story
     integration/test_processes integration/test_presets cli/test_terminal engine/test_state_faults
     integration/test_network_door integration/test_terminals integration/test_events cli/test_with_server
     engine/test_sleep keeper/test_entries integration/test_previews network/test_clients server/test_websockets

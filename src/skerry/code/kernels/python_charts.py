@@ -97,7 +97,7 @@ def bars(axes: Any, container: Any, points: int) -> dict[str, Any]:
         edges = [along(axis, at) for at in (*start, start[-1] + width[-1])]
         return {"label": label_of(container), "kind": "histogram", "x": edges, "y": plain(value), "cut": 0}
     middle = [at + w / 2 for at, w in zip(start, width)]
-    where = [named.get(round(at, 6)) or along(axis, at) for at in middle]
+    where = [nearest(named, at) or along(axis, at) for at in middle]
     x, y = (value, where) if flat else (where, value)
     return series(label_of(container), "barh" if flat else "bar", x, y, points)
 
@@ -229,7 +229,14 @@ def names_on(axis: Any) -> dict[float, str]:
     if type(axis.get_major_formatter()).__name__ not in ("FixedFormatter", "StrCategoryFormatter", "FuncFormatter"):
         return {}
     labels = [label.get_text() for label in axis.get_ticklabels()]
-    return {round(float(at), 6): text for at, text in zip(axis.get_ticklocs(), labels) if text}
+    return {float(at): text for at, text in zip(axis.get_ticklocs(), labels) if text}
+
+
+def nearest(named: dict[float, str], at: float) -> str | None:
+    """Bars of a group stand beside its name."""
+    places = sorted(named)
+    room = min((b - a for a, b in zip(places, places[1:])), default=2.0) / 2
+    return next((named[place] for place in places if abs(place - at) < room), None)
 
 
 def ticks(axis: Any) -> list[str]:

@@ -81,6 +81,8 @@ def picture_of(kernel: Any, figure: Any, cut: set[str]) -> bytes:
 def extent(figure: Any) -> tuple[Any, float, float]:
     """All that was drawn, with a little room around it, unless something lies far outside; in inches."""
     width, height = figure.get_size_inches()
+    if width * height * figure.dpi**2 > PIXELS_MOST:
+        return None, width, height
     try:
         figure.draw_without_rendering()
         box = figure.get_tightbbox().padded(0.1)
