@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator
 
+import httpx
 import pytest
-from serving import Server
+from serving import Server, wait_until
 
-from skerry import Sandbox
+from skerry import AsyncSandbox, Lifecycle, Limits, Sandbox
+from skerry.client._sync.code import Context
+from skerry.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded, SetupFailed, SkerryError
+
+LOOP = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.01)"
+STUBBORN = (
+    "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('begun', flush=True)\ntime.sleep(60)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -16,10 +27,445 @@ def box(server: Server) -> Iterator[Sandbox]:
         yield sandbox
 
 
+class Under:
+    """A run that has begun, in a thread of its own."""
+
+    def __init__(self, context: Context, code: str) -> None:
+        self.begun, self.outcome = threading.Event(), ""
+
+        def run() -> None:
+            try:
+                result = context.run(code, on_output=lambda _: self.begun.set())
+                self.outcome = result.error.name if result.error else "done"
+            except SkerryError as error:
+                self.outcome = error.code
+
+        self.thread = threading.Thread(target=run)
+        self.thread.start()
+        assert self.begun.wait(30)
+
+    def over(self) -> str:
+        self.thread.join(30)
+        return self.outcome
+
+
 def test_a_context_remembers_and_the_last_value_is_a_result(box: Sandbox) -> None:
     context = box.code.context("python")
     assert context.run("x = 6\nprint('set')").stdout == "set\n"
     result = context.run("x * 7")
     assert (result.text, result.exit_code, result.error, result.lost) == ("42", 0, None, None)
-    assert result.context == context.name
-    assert result.version is not None
+    assert (result.context, result.after) == (context.name, "kept")
+    assert result.version == context.info().version is not None
+    assert (context.info().state, context.info().runs) == ("idle", 2)
+
+
+def test_contexts_do_not_see_each_other_and_there_is_a_default_one(box: Sandbox) -> None:
+    one, two = box.code.context("py", "one"), box.code.context("python", "two")
+    one.run("x = 1")
+    assert two.run("'x' in globals()").text == "False"
+    box.code.run("x = 3")
+    assert box.code.run("x").text == "3"
+    assert (box.code.get("python").info().default, one.info().default) == (True, False)
+    assert {"one", "two", "python"} <= {context.name for context in box.code.contexts()}
+    with pytest.raises(Conflict, match="already"):
+        box.code.context("python", "one")
+    with pytest.raises(InvalidRequest, match="default"):
+        box.code.context("python", "javascript")
+    with pytest.raises(InvalidRequest, match="one of python"):
+        box.code.run("1", "javascript", context="one")
+    with pytest.raises(InvalidRequest, match="has its own"):
+        box.code.run("1", cwd="/tmp")
+
+
+def test_a_context_has_a_user_a_directory_and_variables_of_its_own(box: Sandbox) -> None:
+    context = box.code.context("python", cwd="/usr", env={"MODE": "own"}, user="root")
+    told = context.run("import os; (os.getuid(), os.getcwd(), os.environ['MODE'])").text
+    assert told == "(0, '/usr', 'own')"
+    assert (context.info().user, context.info().cwd) == ("root", "/usr")
+    for wrong in ({"cwd": "/nowhere"}, {"user": "nobody-there"}):
+        with pytest.raises(InvalidRequest):
+            box.code.context("python", **wrong).run("1")
+
+
+def test_what_is_run_fresh_leaves_no_memory_and_no_process(box: Sandbox) -> None:
+    box.code.run("x = 1")
+    result = box.code.run("import subprocess\nsubprocess.Popen(['sleep', '4811'])\n'x' in globals()", fresh=True)
+    assert (result.text, result.context, result.after) == ("False", None, None)
+    wait_until(lambda: not box.run(["pgrep", "-f", "sleep 4811"]).ok, "what it started to be gone")
+    assert box.processes.get(result.id).wait(30).signal == "KILL"
+    died = box.code.run("import os; os._exit(3)", fresh=True)
+    assert (died.exit_code, died.after) == (3, None)
+
+
+def test_input_is_what_was_given(box: Sandbox) -> None:
+    assert box.code.run("input() + input()", stdin="a\nb\n").text == "'ab'"
+    refused = box.code.run("input()", timeout=20)
+    assert refused.error is not None
+    assert not refused.timed_out
+
+
+def test_a_missing_toolchain_is_named(box: Sandbox) -> None:
+    with pytest.raises(SetupFailed, match="python3"):
+        box.code.run("1", fresh=True, env={"PATH": "/nowhere"})
+    context = box.code.context("python", env={"PATH": "/nowhere"})
+    with pytest.raises(SetupFailed, match="python3"):
+        context.run("1")
+    assert context.info().state == "new"
+
+
+def test_files_that_a_run_made_are_listed_with_what_they_are_and_once(box: Sandbox) -> None:
+    box.run("mkdir -p /workspace/made/deep && echo old > /workspace/made/old.txt", check=True)
+    context = box.code.context("python", cwd="/workspace/made")
+    result = context.run("for name in ('a.csv', 'deep/b.png', 'c', 'd.tar.gz'): open(name, 'w').write(name)")
+    assert {(file.path, file.size, file.media_type) for file in result.files} == {
+        ("/workspace/made/a.csv", 5, "text/csv"),
+        ("/workspace/made/deep/b.png", 10, "image/png"),
+        ("/workspace/made/c", 1, "application/octet-stream"),
+        ("/workspace/made/d.tar.gz", 8, "application/gzip"),
+    }
+    assert context.run("1").files == ()
+    assert [file.path for file in context.run("open('old.txt', 'a').write('more')").files] == [
+        "/workspace/made/old.txt"
+    ]
+
+
+def test_what_it_used_is_measured(box: Sandbox) -> None:
+    context = box.code.context("python")
+    busy = context.run("x = bytearray(100 << 20)\nfor _ in range(2_000_000): pass")
+    assert busy.usage.cpu_s > 0.01
+    assert (busy.usage.memory_peak or 0) > 100 << 20
+    calm = context.run("del x")
+    assert calm.usage.cpu_s < busy.usage.cpu_s
+    calm = context.run("1")
+    assert (calm.usage.memory_peak or 0) < 100 << 20, "of this run alone"
+
+
+# -- ends -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_run_leaves_its_context_what_it_remembers(box: Sandbox) -> None:
+    context = box.code.context("python")
+    context.run("x = 1")
+    running = Under(context, LOOP)
+    assert context.info().state == "busy"
+    context.interrupt()
+    assert running.over() in ("KeyboardInterrupt", "Interrupted")
+    assert context.run("x").text == "1"
+    context.interrupt()
+    assert context.run("x").text == "1", "an interrupt of nothing does nothing"
+
+
+def test_a_time_out_interrupts_and_says_that_the_context_was_kept(box: Sandbox) -> None:
+    context = box.code.context("python")
+    result = context.run(f"x = 1\n{LOOP}", timeout=1)
+    assert (result.timed_out, result.after, result.exit_code) == (True, "kept", 1)
+    assert result.stdout == "begun\n"
+    assert result.hint is not None
+    assert "remembers" in result.hint
+    again = context.run("x")
+    assert (again.text, again.lost) == ("1", None)
+
+
+def test_what_does_not_stop_at_its_time_out_is_replaced_and_the_next_run_says_so(box: Sandbox) -> None:
+    context = box.code.context("python")
+    result = context.run(f"import subprocess\nsubprocess.Popen(['sleep', '4812'])\nx = 1\n{STUBBORN}", timeout=1)
+    assert (result.timed_out, result.after, result.exit_code, result.signal) == (True, "replaced", None, "KILL")
+    assert result.hint is not None
+    assert "replaced" in result.hint
+    assert result.error is not None
+    assert result.error.name == "Interrupted"
+    assert not box.run(["pgrep", "-f", "sleep 4812"]).ok, "with all that it started"
+    assert (context.info().state, context.info().lost) == ("new", "its last run did not stop when its time was out")
+    again = context.run("'x' in globals()")
+    assert (again.text, again.lost) == ("False", "its last run did not stop when its time was out")
+    assert context.run("1").lost is None
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        ("import os; os._exit(3)", (3, None)),
+        ("import os; os.kill(os.getpid(), 9)", (None, "KILL")),
+        ("import ctypes; ctypes.string_at(0)", (None, "SEGV")),
+    ],
+)
+def test_a_context_that_dies_says_so_and_the_next_run_begins_anew_and_says_that(
+    box: Sandbox, code: str, how: tuple[int | None, str | None]
+) -> None:
+    context = box.code.context("python")
+    died = context.run(f"x = 1\nprint('last words', flush=True)\n{code}")
+    assert (died.exit_code, died.signal, died.after) == (*how, "replaced")
+    assert died.stdout == "last words\n"
+    assert died.error is not None
+    assert died.error.name == "ContextDied"
+    assert died.oom_killed is False
+    again = context.run("'x' in globals()")
+    assert again.text == "False"
+    assert again.lost is not None
+    assert str(how[0] if how[1] is None else how[1]) in again.lost
+
+
+def test_a_context_that_dies_between_two_runs_says_so_with_the_next(box: Sandbox) -> None:
+    context = box.code.context("python")
+    context.run("x = 1")
+    box.processes.signal(context.info().process or "", "KILL")
+    wait_until(lambda: context.info().state == "new", "its end to be seen")
+    assert context.info().lost == "its process is gone"
+    again = context.run("'x' in globals()")
+    assert (again.text, again.lost) == ("False", "its process was ended by KILL")
+
+
+def test_a_context_without_memory_left_is_killed_and_says_why(server: Server) -> None:
+    with Sandbox(limits=Limits(memory="128M"), server=server.address) as box:
+        context = box.code.context("python")
+        box.code.context("python", "other").run("x = 1")
+        result = context.run("x = bytearray(1 << 30)")
+        assert (result.oom_killed, result.after) == (True, "replaced")
+        assert result.hint is not None
+        assert "--memory" in result.hint
+        assert context.run("1").lost == "it was killed for want of memory"
+        assert box.code.get("other").run("x").text == "1"
+
+
+def test_a_restarted_context_begins_anew_also_in_the_middle_of_a_run(box: Sandbox) -> None:
+    context = box.code.context("python")
+    context.run("x = 1")
+    context.restart()
+    assert (context.info().state, context.info().lost) == ("new", "it was restarted")
+    assert context.run("'x' in globals()").text == "False"
+    running = Under(context, STUBBORN)
+    context.restart()
+    assert running.over() == "Interrupted"
+    assert context.run("1").lost == "it was restarted"
+
+
+def test_a_deleted_context_is_gone_with_what_ran_in_it_and_what_waited(box: Sandbox) -> None:
+    context = box.code.context("python", "short")
+    running = Under(context, STUBBORN)
+    late = threading.Thread(target=lambda: outcome.append(_code_of(lambda: context.run("1"))))
+    outcome: list[str] = []
+    late.start()
+    wait_until(lambda: context.info().waiting == 1, "it to stand in the queue")
+    process = context.info().process
+    context.delete()
+    assert running.over() == "Interrupted"
+    late.join(30)
+    assert outcome == ["not_found"]
+    for call in (lambda: context.run("1"), context.info, context.delete, context.restart, context.interrupt):
+        with pytest.raises(NotFound, match="no context"):
+            call()
+    assert box.processes.get(process or "").wait(30).signal == "KILL"
+    box.code.context("python", "short").delete()
+
+
+def _code_of(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except SkerryError as error:
+        return error.code
+    return "done"
+
+
+# -- turns ------------------------------------------------------------------------------------------------------------
+
+
+def test_runs_of_one_context_take_turns_in_order(box: Sandbox) -> None:
+    context, other = box.code.context("python"), box.code.context("python")
+    box.run(["mkfifo", "/tmp/code-gate"], check=True)
+    first = Under(context, "log = [0]\nprint(flush=True)\nopen('/tmp/code-gate').read()")
+    threads = []
+    for number in range(1, 5):
+        threads.append(threading.Thread(target=context.run, args=(f"log.append({number})",)))
+        threads[-1].start()
+        wait_until(lambda count=number: context.info().waiting == count, "it to stand in the queue")
+    assert other.run("'free'").text == "'free'"
+    box.run("echo > /tmp/code-gate", check=True)
+    assert first.over() == "done"
+    for thread in threads:
+        thread.join(30)
+    assert context.run("log").text == "[0, 1, 2, 3, 4]"
+
+
+async def test_the_queue_of_a_context_has_an_end(server: Server) -> None:
+    async with AsyncSandbox(server=server.address) as sandbox:
+        context = await sandbox.code.context("python")
+        begun = asyncio.Event()
+        calls = [asyncio.ensure_future(context.run(f"n = 0\n{LOOP}", on_output=lambda _: begun.set()))]
+        async with asyncio.timeout(60):
+            await begun.wait()
+            calls += [asyncio.ensure_future(context.run("n += 1")) for _ in range(64)]
+            while (await context.info()).waiting < 64:
+                await asyncio.sleep(0.01)
+        with pytest.raises(QuotaExceeded, match="wait for their turn"):
+            await context.run("n += 1")
+        await context.interrupt()
+        await asyncio.gather(*calls)
+        assert (await context.run("n")).text == "64"
+
+
+def test_a_caller_who_leaves_interrupts_the_run_and_the_context_goes_on(server: Server, box: Sandbox) -> None:
+    context = box.code.context("python", "left")
+    context.run("x = 1")
+    body = {"code": LOOP, "context": "left"}
+    with server.http() as http, pytest.raises(httpx.ReadTimeout):
+        http.post(f"/v1/sandboxes/{box.id}/code", timeout=0.5, json=body)
+    again = context.run("x", timeout=30)
+    assert (again.text, again.lost) == ("1", None)
+    with server.http() as http, pytest.raises(httpx.ReadTimeout):
+        http.post(f"/v1/sandboxes/{box.id}/code", timeout=0.5, json={"code": STUBBORN, "context": "left"})
+    assert context.run("1", timeout=30).lost == "its last run did not stop when it was interrupted"
+
+
+def test_a_caller_who_leaves_the_queue_leaves_it_cleanly(server: Server, box: Sandbox) -> None:
+    context = box.code.context("python", "queue")
+    running = Under(context, f"log = ['first']\n{LOOP}")
+    body = {"code": "log.append('gone')", "context": "queue"}
+    with server.http() as http, pytest.raises(httpx.ReadTimeout):
+        http.post(f"/v1/sandboxes/{box.id}/code", timeout=0.5, json=body)
+    wait_until(lambda: context.info().waiting == 0, "the queue to be empty")
+    context.interrupt()
+    running.over()
+    assert context.run("log").text == "['first']"
+
+
+def test_a_sandbox_has_so_many_contexts_and_no_more(own_server: Server) -> None:
+    own_server.start(SKERRY_CONTEXTS_MOST="2")
+    with Sandbox(server=own_server.address) as box:
+        first = box.code.context("python")
+        first.run("import os\ntry: os._exit(3)\nfinally: pass")
+        box.code.context("python", "kept")
+        box.code.run("'the default one'")
+        with pytest.raises(NotFound):
+            first.info()
+        with pytest.raises(QuotaExceeded, match="2 contexts"):
+            box.code.context("python")
+    own_server.end()
+
+
+# -- the sandbox's life, and the server's -----------------------------------------------------------------------------
+
+
+def test_a_stop_takes_the_memory_and_the_next_run_says_so(server: Server) -> None:
+    with Sandbox(server=server.address) as box:
+        context = box.code.context("python", "work", cwd="/usr")
+        context.run("x = 1")
+        box.stop()
+        assert (context.info().state, context.info().lost) == ("new", "the sandbox was stopped: asked for")
+        assert box.info().state == "stopped", "a question wakes nobody"
+        again = context.run("import os; ('x' in globals(), os.getcwd())")
+        assert (again.text, again.lost) == ("(False, '/usr')", "the sandbox was stopped: asked for")
+        context.run("x = 2")
+        box.pause()
+        assert context.info().state == "idle"
+        assert context.run("x").text == "2", "a pause takes nothing"
+        snapshot = box.snapshot("before")
+        context.run("x = 3")
+        box.rollback("before")
+        assert context.run("'x' in globals()").lost == "the sandbox was stopped: rolled back to before"
+        fork = box.fork()[0]
+        assert fork.code.contexts() == []
+        assert fork.code.run("'x' in globals()").text == "False"
+        fork.delete()
+        snapshot.delete()
+
+
+def test_contexts_go_with_their_sandbox(server: Server) -> None:
+    with Sandbox(server=server.address) as box:
+        box.code.run("1")
+        ours = server.sql("SELECT name FROM contexts WHERE sandbox = ?", box.id)
+        assert ours == [("python",)]
+    assert server.sql("SELECT name FROM contexts WHERE sandbox = ?", box.id) == []
+
+
+def test_an_idle_context_keeps_no_sandbox_awake_but_what_it_started_does(server: Server) -> None:
+    brief = Lifecycle(idle="1s", on_idle="pause")
+    with (
+        Sandbox(lifecycle=brief, server=server.address) as at_work,
+        Sandbox(lifecycle=brief, server=server.address) as idle,
+    ):
+        at_work.code.run("import subprocess\nchild = subprocess.Popen(['sleep', '1000'])")
+        idle.code.run("x = 1")
+        wait_until(lambda: idle.info().state == "paused", "it to be idle")
+        assert at_work.info().state == "running"
+        assert idle.code.run("x").text == "1"
+        at_work.code.run("child.kill(); child.wait()")
+        wait_until(lambda: at_work.info().state == "paused", "it to be idle too")
+
+
+def test_idle_contexts_go_and_say_why(own_server: Server) -> None:
+    own_server.start(SKERRY_CONTEXTS_IDLE="500ms")
+    with Sandbox(server=own_server.address) as box:
+        context = box.code.context("python")
+        context.run("x = 1")
+        process = context.info().process or ""
+        wait_until(lambda: context.info().state == "new", "it to be let go")
+        assert context.info().lost == "it was idle for 500ms"
+        assert box.processes.get(process).wait(30).signal == "KILL"
+        assert context.run("'x' in globals()").lost == "it was idle for 500ms"
+    own_server.end()
+
+
+def test_a_server_killed_in_the_middle_of_a_run_leaves_the_context_what_it_remembers(own_server: Server) -> None:
+    own_server.start()
+    box = Sandbox.create(name="lasting", server=own_server.address)
+    context, calm = box.code.context("python", "work"), box.code.context("python", "calm")
+    context.run("x = 1")
+    calm.run("y = 2")
+    running = Under(context, f"x = 2\n{LOOP}")
+    alone = threading.Thread(target=lambda: _code_of(lambda: box.code.run(LOOP, fresh=True)))
+    alone.start()
+    wait_until(lambda: len([one for one in box.processes.list() if one.state == "running"]) == 3, "all to run")
+    own_server.end(signal.SIGKILL)
+    running.over()
+    alone.join(30)
+    own_server.start()
+    again = Sandbox.get("lasting", server=own_server.address)
+    assert {one.name: one.info().state for one in again.code.contexts()} == {"work": "idle", "calm": "idle"}
+    result = again.code.run("x", context="work", timeout=30)
+    assert (result.text, result.lost, result.stdout) == ("2", None, "")
+    assert again.code.run("y", context="calm").text == "2"
+    wait_until(lambda: len([p for p in again.processes.list() if p.state == "running"]) == 2, "the orphan to be gone")
+    own_server.end()
+    own_server.start()
+    assert Sandbox.get("lasting", server=own_server.address).code.run("x", context="work").text == "2"
+    again.delete()
+    own_server.end()
+
+
+# -- what else is told ------------------------------------------------------------------------------------------------
+
+
+def test_what_a_run_tried_to_reach_in_vain_is_told_of_that_run_alone(server: Server) -> None:
+    with Sandbox(server=server.address) as box:
+        ask = "import socket\ntry: socket.create_connection(('{}', 80), 5)\nexcept OSError: pass"
+        first = box.code.run(ask.format("one.example.test"))
+        assert {attempt.host for attempt in first.denied} == {"one.example.test"}
+        assert first.hint is not None
+        assert "one.example.test" in first.hint
+        second = box.code.run(ask.format("two.example.test"))
+        assert {attempt.host for attempt in second.denied} == {"two.example.test"}
+        assert box.code.run("1").denied == ()
+
+
+def test_a_review_names_the_code_that_changed_a_file(server: Server) -> None:
+    with Sandbox(server=server.address) as box:
+        with server.http() as http:
+            http.post(f"/v1/sandboxes/{box.id}/review", json={}).raise_for_status()
+        box.code.run("y = 1")
+        box.code.run("# make it\nopen('a.txt', 'w').write('a')")
+        (made,) = box.review.history(limit=1)
+        assert (made.kind, made.command, made.exit_code) == ("command", "python: # make it", 0)
+        box.run("echo b > b.txt")
+        (made,) = box.review.history(limit=1)
+        assert (made.kind, made.command) == ("command", "echo b > b.txt")
+        box.code.run("open('a.txt', 'a').write('c'); 1/0")
+        (made,) = box.review.history(limit=1)
+        assert (made.command, made.exit_code) == ("python: open('a.txt', 'a').write('c'); 1/0", 1)
+
+
+def test_a_kernel_is_listed_as_what_it_is(box: Sandbox) -> None:
+    context = box.code.context("python", "listed")
+    context.run("1")
+    process = box.processes.get(context.info().process or "")
+    assert process.info().cmd == "python (context listed)"
+    assert process.output().data == b""

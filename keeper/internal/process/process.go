@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"os"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -180,12 +181,17 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return p.job.Signal(s)
 }
 
-// Children lists what a finished command left behind and still lives.
+// Children lists what a finished command left behind and still lives; of one with a channel also what it started, while it runs.
 func (p *Process) Children() []int {
-	if p.job == nil || p.Running() {
+	switch {
+	case p.job == nil:
 		return nil
+	case !p.Running():
+		return p.job.Left()
+	case p.Channel:
+		return slices.DeleteFunc(p.job.Left(), func(pid int) bool { return pid == p.PID })
 	}
-	return p.job.Left()
+	return nil
 }
 
 // Cgroup is the number by which the host knows whose a socket is; 0: it can't.

@@ -18,11 +18,12 @@ def ended(exit_code: int | None, signal: str | None) -> str:
 
 @dataclass
 class Course:
-    """How a run went. `exit`: its process has ended. `broken`: what came was no message of a kernel's. `killed`: it did
-    not stop when its time was out, or nobody wanted it any more. `ending`: somebody took its context's memory away.
-    `early`: what was printed to stderr before it began."""
+    """How a run went. `new`: it was its kernel's first. `exit`: its process has ended. `broken`: what came was no
+    message of a kernel's. `killed`: it did not stop when its time was out, or nobody wanted it any more. `ending`:
+    somebody took its context's memory away. `early`: what was printed to stderr before it began."""
 
     listener: Listener
+    new: bool = False
     exit: ExitStatus | None = None
     usage: TurnUsage | None = None
     oom: bool | None = False
@@ -39,13 +40,15 @@ class Course:
 
     @property
     def exit_code(self) -> int | None:
-        if self.exit is not None:
-            return self.exit.exit_code
-        return None if self.broken else int(self.listener.status != "ok")
+        if self.broken:
+            return None
+        return self.exit.exit_code if self.exit is not None else int(self.listener.status != "ok")
 
     @property
     def signal(self) -> str | None:
-        return self.exit.signal if self.exit is not None else "KILL" if self.broken else None
+        if self.broken:
+            return "KILL"
+        return self.exit.signal if self.exit is not None else None
 
     @property
     def why_died(self) -> str:
@@ -94,7 +97,7 @@ def _error(where: Where, course: Course) -> CodeError | None:
         if listener.error is None and listener.status != "ok":
             return CodeError(name="Interrupted" if listener.status == "interrupted" else "Error")
         return listener.error
-    if not listener.begun and not (course.killed or course.ending or course.broken):
+    if course.new and not listener.begun and not (course.killed or course.ending or course.broken):
         return CodeError(name="ContextDied", message=f"{where.language} did not start", traceback=course.early)
     replaced = "; the context was replaced" if where.context is not None else ""
     name = "Interrupted" if course.killed or course.ending else "ContextDied"

@@ -34,7 +34,8 @@ TICK_S: Final = 1.0
 
 class Seat(Line):
     """What the server holds of one context. `running`: the process of the run whose turn it is. `ending`: why its
-    memory is being taken from it in the middle of a run. `gone`: it was deleted, also for those who still wait."""
+    memory is being taken from it in the middle of a run, of which `ended` is told then. `gone`: it was deleted, also
+    for those who still wait."""
 
     what = "context"
 
@@ -45,6 +46,7 @@ class Seat(Line):
         self.pid: int | None = None  # its kernel's, as far as this server has seen it
         self.told: dict[str, tuple[int, float]] = {}  # files that its last run made
         self.ending: str | None = None
+        self.ended: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.gone = False
         self.adopted = row.process is not None  # a server before this one may have left a run in it
         self.used = time.monotonic() - max(0.0, time.time() - row.used_at)
@@ -109,7 +111,7 @@ class Contexts:
             self._seats.setdefault(sandbox, {})[row.name] = Seat(row)
             if row.process is not None and row.process in live.work.running:
                 live.work.rest(row.process)
-        self._unswept = {sandbox for sandbox, live in lives.items() if live.row.state in ("running", "paused")}
+        self._unswept = {sandbox for sandbox, live in lives.items() if _is_up(live)}
         self._spawn(self._watch())
 
     def gone(self, sandbox: str) -> None:
@@ -229,17 +231,17 @@ class Contexts:
 
     def _is_there(self, live: Live, seat: Seat) -> bool:
         memory = self._memory(live, seat)
-        return memory is not None and live.row.state in ("running", "paused") and memory.lives(live, seat)
+        return memory is not None and _is_up(live) and memory.lives(live, seat)
 
     def _info(self, live: Live, seat: Seat) -> ContextInfo:
         row, alive = seat.row, self._is_there(live, seat)
         lost = row.lost
         if not alive and row.process is not None and seat.running is None:
-            lost = lost or lost_with(live)
+            lost = lost_with(live) if live.row.started_at != row.since or not _is_up(live) else "its process is gone"
         return ContextInfo(
             name=row.name, language=row.language, user=row.user, cwd=row.cwd, created_at=row.created_at,
             used_at=row.used_at, default=row.default, version=row.version, runs=row.runs, waiting=seat.waiting,
-            state="busy" if seat.turn.locked() else "idle" if alive else "new",
+            state="busy" if seat.running is not None or seat.waiting else "idle" if alive else "new",
             process=seat.running or (row.process if alive else None), pid=seat.pid if alive else None, lost=lost,
         )  # fmt: skip
 
@@ -304,6 +306,10 @@ class Contexts:
                     self.note(live, seat, process=None, lost=f"it was idle for {self._idle}")
             except SkerryError as error:
                 log.warning("not ended", extra={"sandbox": live.row.id, "context": seat.row.name, "error": str(error)})
+
+
+def _is_up(live: Live) -> bool:
+    return live.row.state in ("running", "paused")
 
 
 def lost_with(live: Live) -> str:

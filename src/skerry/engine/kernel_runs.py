@@ -22,7 +22,8 @@ from skerry.types import CodeEnd, MadeFile
 
 log = logging.getLogger("skerry.engine")
 GRACE_S: Final = 2.0  # to stop in, once interrupted
-SLOW_MOST: Final = 5  # so many graces for what waits for a slow reader
+SLOW_MOST: Final = 2  # so many graces for what waits for a slow reader
+READ_WITHIN_S: Final = 0.5
 GONE_S: Final = 10.0
 EARLY_MOST: Final = 4 << 10
 
@@ -56,9 +57,10 @@ class KernelRun:
     def __init__(self, asked: Asked, begun: Begun, hands: Hands) -> None:
         self.id, self.pid, self.offset = begun.process, begun.turn.pid, begun.turn.offset
         self.asked, self.begun = asked, begun
-        self.course = Course(Listener(begun.run))
+        self.course = Course(Listener(begun.run), begun.new)
         self._turn, self._hands = begun.turn, hands
         self._reading = False
+        self._one = asyncio.Lock()  # reads at a time
         self._over = asyncio.Event()
         self._early = bytearray()
         self._ending: asyncio.Future[CodeEnd] | None = None
@@ -95,23 +97,26 @@ class KernelRun:
     # -- while it runs ------------------------------------------------------------------------------------------------
 
     async def _advance(self) -> list[Piece]:
-        """What the next frame brings."""
-        self._reading = True
-        try:
-            said = await anext(self._turn, None)
-        finally:
-            self._reading = False
-        if said is None:
-            self.course.broken = self._turn.exit is None
-            self._over.set()
-            return []
-        kind, data = said
-        if kind == "channel":
-            return await self._results(data)
-        # Also before it has said that it begins: the keeper may have read what it printed first.
-        if kind == "stderr" and self.begun.new and not self.course.listener.begun:
-            self._early += data[: EARLY_MOST - len(self._early)]
-        return [(kind, data)]
+        """What the next frame brings. Output can overtake the word that the run has begun, which is the last before it:
+        what is printed in the turn is the run's."""
+        async with self._one:
+            if self._over.is_set():
+                return []
+            self._reading = True
+            try:
+                said = await anext(self._turn, None)
+            finally:
+                self._reading = False
+            if said is None:
+                self.course.broken = self._turn.exit is None
+                self._over.set()
+                return []
+            kind, data = said
+            if kind == "channel":
+                return await self._results(data)
+            if kind == "stderr" and not self.course.listener.begun:
+                self._early += data[: EARLY_MOST - len(self._early)]
+            return [(kind, data)]
 
     async def _results(self, data: bytes) -> list[Piece]:
         """All that was said is taken in before anything is waited for: one that is cut off there knows its end."""
@@ -144,13 +149,24 @@ class KernelRun:
             if not self._over.is_set():
                 self.course.killed = True
                 await self._turn.signal("KILL")
+                await self.ended()
         except SkerryError as error:  # its sandbox ended, or does not answer: who reads is told
             log.info("not interrupted", extra={"process_id": self.id, "error": error.message})
+
+    async def ended(self) -> None:
+        """It was killed. The next one does not wait for a reader who does not read: what is left, they lose."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(READ_WITHIN_S):
+                await self._over.wait()
+        while not self._over.is_set():
+            self.course.missing += len(await self._advance())
+        with contextlib.suppress(SandboxUnavailable):  # who reads is told
+            await self._finished()
 
     async def _abandon(self) -> None:
         """Nobody reads it any more."""
         try:
-            if not self._over.is_set():
+            if not self._over.is_set() and not self.course.timed_out:
                 self._hands.spawn(self._wind_down())
             while not self._over.is_set():
                 await self._advance()
@@ -178,7 +194,8 @@ class KernelRun:
         spec, request = asked.live.row.spec, asked.request
         place = (row.cwd, row.user) if row is not None else (request.cwd or spec.cwd, request.user or spec.user)
         _, (files, more) = await asyncio.gather(self._stop(), self._made(*place))
-        course.exit, course.usage, course.missing = turn.exit, turn.usage, turn.missing
+        course.exit, course.usage = turn.exit, turn.usage
+        course.missing += turn.missing
         course.ending = asked.seat.ending if asked.seat is not None else None
         course.early = bytes(self._early).decode("utf-8", "replace").strip()
         course.oom = self._oom()

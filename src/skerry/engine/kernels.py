@@ -17,6 +17,7 @@ from skerry.code.kernels import KERNELS
 from skerry.engine import plan
 from skerry.engine.code_ends import ended
 from skerry.engine.code_files import first_line
+from skerry.engine.code_results import Listener
 from skerry.engine.contexts import Asked, Contexts, Seat, lost_with
 from skerry.engine.kernel_runs import Begun, Hands, KernelRun
 from skerry.engine.languages import missing
@@ -28,6 +29,7 @@ from skerry.types import CodeEnd
 
 log = logging.getLogger("skerry.engine")
 FREE_WITHIN_S: Final = 2.0
+SETTLED_WITHIN_S: Final = 5.0
 NOT_THERE: Final = (126, 127)  # how what can't be executed ends
 
 
@@ -65,6 +67,8 @@ class Kernels:
         if (process := seat.running or seat.row.process) is not None:
             with contextlib.suppress(NotFound, Conflict):
                 await keeper.signal(process, "KILL")
+            if seat.ended is not None:
+                self._spawn(seat.ended())
 
     async def is_at_work(self, keeper: Keeper, seat: Seat) -> bool:
         with contextlib.suppress(NotFound):
@@ -82,7 +86,7 @@ class Kernels:
             return None, lost_with(asked.live)
         try:
             if seat.adopted:
-                await keeper.signal(process, "INT")  # of a run whose caller left with the server: none waits for it
+                await _settled(keeper, process)
                 seat.adopted = False
             return await self._turn(asked, process, run, said, new=False), None
         except (NotFound, Conflict):
@@ -125,11 +129,12 @@ class Kernels:
             if tracked is not None:
                 tracked.actors.never(f"{process}/{run}")
             raise
-        if asked.seat is not None:
-            asked.seat.running, asked.seat.pid = process, turn.pid
         begun = Begun(process=process, run=run, turn=turn, new=new, lost=lost, at=at, heard=heard)
         failed = partial(self._fail, live, asked.keeper)
-        return KernelRun(asked, begun, Hands(failed, self._spawn, self._over))
+        made = KernelRun(asked, begun, Hands(failed, self._spawn, self._over))
+        if asked.seat is not None:
+            asked.seat.running, asked.seat.pid, asked.seat.ended = process, turn.pid, made.ended
+        return made
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
@@ -147,7 +152,7 @@ class Kernels:
             live.work.rest(process)
         self._note(live, seat, run, end)
         seat.used = time.monotonic()
-        seat.running = seat.ending = None
+        seat.running = seat.ending = seat.ended = None
         seat.turn.release()
 
     def _note(self, live: Live, seat: Seat, run: KernelRun, end: CodeEnd | None) -> None:
@@ -183,6 +188,25 @@ async def _taken(keeper: Keeper, process: str, body: bytes) -> Turn:
             if time.monotonic() > until or (await keeper.process(process)).state == "exited":
                 raise
         await asyncio.sleep(0.02)
+
+
+async def _settled(keeper: Keeper, process: str) -> None:
+    """A server before this one may have left a run in it that nobody waits for. Once a run of nothing has come and
+    gone, that one is over, with all that it printed."""
+    await keeper.signal(process, "INT")
+    run = secrets.token_hex(8)
+    listener = Listener(run)
+    turn = await _taken(keeper, process, wire.encode(wire.RUN, {"run": run.encode(), "code": b""}))
+    try:
+        async with asyncio.timeout(SETTLED_WITHIN_S), contextlib.aclosing(turn):
+            async for kind, data in turn:
+                list(listener.feed(data) if kind == "channel" else ())
+                if listener.status is not None:
+                    await turn.over()
+                    return
+    except (TimeoutError, wire.Violation):
+        pass
+    raise Conflict("what ran in the context before did not stop")
 
 
 async def _how_it_ended(keeper: Keeper, process: str) -> str:
