@@ -1,13 +1,14 @@
 """The programs that keep a context's memory: scripts that travel to a sandbox as text and need only its language there.
 
 `python.py` and what it brings in when a run first needs it (`python_errors.py`, `python_rich.py`, …)
-are not imported here: they run on Python 3.8 and newer, in a process of the sandbox's."""
+are not imported here: they run on Python 3.8 and newer, in a process of the sandbox's. `javascript.js` and its parts
+are one script for Node 20 and newer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 
 from skerry.types import PICTURE_MOST, RESULTS_BYTES_MOST, RESULTS_MOST, TEXT_MOST
@@ -29,6 +30,14 @@ PYTHON_BOOT = (
     "b=f.read(n(f.read(5)[1:],'big'));exec(compile(b[11:11+n(b[7:11],'big')],'<skerry>','exec'),{'channel':f})"
 )
 PYTHON_PARTS = ("errors", "tasks", "rich", "figures", "charts", "magics")
+# `load` imports as the code would that stands in the cwd.
+JAVASCRIPT_BOOT = (
+    '{const f=require("fs"),r=n=>{const b=Buffer.alloc(n);for(let a=0,k;a<n;a+=k)if(!(k=f.readSync(3,b,a,n-a)))'
+    'process.reallyExit(0);return b},s=r(r(5).readUInt32BE(1)).toString("utf8",11);'
+    'require("vm").compileFunction(s,["require","load"],{filename:"<skerry>"})(require,(m,o)=>import(m,o))}'
+)
+JAVASCRIPT_ARGV = ("--v8-pool-size=1", "-e", JAVASCRIPT_BOOT)
+JAVASCRIPT_PARTS = ("javascript_values.js", "javascript_source.js", "javascript.js")
 
 
 def _source(name: str) -> str:
@@ -43,4 +52,15 @@ def _python() -> bytes:
     return f"{_source('python.py')}\nstart(channel, {parts!r}, {bounds!r})\n".encode()
 
 
-KERNELS = {"python": Kernel("python", ("-c", PYTHON_BOOT), _python)}
+@cache
+def _javascript(language: str) -> bytes:
+    bounds = f"TEXT_MOST = {TEXT_MOST}, PICTURE_MOST = {PICTURE_MOST}, BYTES_MOST = {RESULTS_BYTES_MOST - TEXT_MOST}"
+    head = f'"use strict"; const LANGUAGE = "{language}", {bounds}, RESULTS_MOST = {RESULTS_MOST};\n'
+    return (head + "".join(_source(part) for part in JAVASCRIPT_PARTS)).encode()
+
+
+KERNELS = {
+    "python": Kernel("python", ("-c", PYTHON_BOOT), _python),
+    "javascript": Kernel("javascript", JAVASCRIPT_ARGV, partial(_javascript, "javascript")),
+    "typescript": Kernel("typescript", JAVASCRIPT_ARGV, partial(_javascript, "typescript")),
+}
