@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cli.calling import SKERRY, environment
 from serving import Server, wait_until
 
 from skerry import AsyncSandbox, Limits, Sandbox, async_execute_code, execute_code
@@ -140,6 +143,18 @@ def test_leaving_a_stream_early_interrupts_the_code_and_keeps_the_memory(box: Sa
     context.delete()
 
 
+def test_an_interrupted_command_line_interrupts_the_code_and_keeps_the_memory(server: Server, box: Sandbox) -> None:
+    box.code.run("kept = 'yes'")
+    code = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+    words, env = [*SKERRY, "exec", "--code", code, box.id], environment(SKERRY_SERVER=server.address)
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    assert box.code.run("kept").text == "'yes'"
+
+
 def test_a_time_out_says_what_became_of_the_memory(box: Sandbox) -> None:
     context = box.code.context()
     context.run("x = 9")
@@ -239,6 +254,12 @@ def test_a_session_of_execute_code_keeps_its_memory_and_its_files(server: Server
         run("x = 41\nopen('a.txt', 'w').write('kept')")
         assert run("x + 1") == "42"
         assert run("open('a.txt').read()") == "'kept'"
+        for turn in range(10):
+            files = {"in.txt": f"{turn}"}
+            result = execute_code("python", "1", session_id="kept", files=files, server=server.address)
+            assert result.files == (), "what was brought in just before is not what the code made"
+        other = execute_code("python@3.999", "1", session_id="kept", server=server.address, image="base")
+        assert (other.status, "3.999" in (other.error_message or "")) == ("setup_error", True)
         assert Sandbox.get("kept", server=server.address).name == "kept"
     finally:
         Sandbox.get("kept", server=server.address).delete()

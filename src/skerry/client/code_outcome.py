@@ -23,6 +23,7 @@ from skerry.types import (
     CodeEnd,
     CodeError,
     CodeOutput,
+    FileInfo,
     MadeFile,
     Result,
     Value,
@@ -32,6 +33,11 @@ CHART = "application/vnd.skerry.chart+json"
 _SUFFIXES = {"image/png": "png", "image/jpeg": "jpg", "image/svg+xml": "svg"}
 _QUOTED = 2000
 _SLACK = 2  # what crosses is JSON: pictures are in it as base64, and texts with escapes
+
+Mark = tuple[str, int, float]
+Brought = frozenset[Mark]
+"""Files as they were when they were brought in. The clock of files goes in steps of milliseconds: what was written just
+before code began looks as if the code had made it."""
 
 
 class CodeValue(CodeOutput, frozen=True, kw_only=True):
@@ -209,6 +215,10 @@ def pictures(result: CodeOutcome) -> Iterator[tuple[str, bytes]]:
             if form in value.data:
                 picture = value.data[form].encode() if form == "image/svg+xml" else value.picture(form)
                 yield f"result-{number}.{suffix}", picture or b""
+
+
+def mark_of(file: FileInfo) -> Mark:
+    return file.path, file.size, file.mtime
 
 
 def hint_alone(result: CodeOutcome) -> str | None:

@@ -9,7 +9,7 @@ from skerry.client._async.client import AsyncClient
 from skerry.client._async.code import AsyncCodeFile
 from skerry.client._async.oneshot import Content, bring_in, check_once
 from skerry.client._async.sandbox import AsyncSandbox
-from skerry.client.code_outcome import hint_alone
+from skerry.client.code_outcome import Brought, hint_alone, mark_of
 from skerry.client.code_requests import Input, code_request
 from skerry.client.content import check_contents
 from skerry.client.description import Creation
@@ -78,10 +78,10 @@ async def execute_code(
         await choose_image(client, language, creation)
         async with await _sandbox(session_id, creation) as sandbox:
             limits = limits_of(sandbox.known, limits)
-            await bring_in(sandbox.files, files)
+            brought = await bring_in(sandbox.files, files)
             result = await sandbox.code.run(code, language, stdin=stdin, timeout=timeout)
             notice = hint_alone(result) if session_id is None else result.hint
-            return executed(result, limits, await _contents(result.files), notice)
+            return executed(result, limits, await _contents(made_of(result.files, brought)), notice)
     except _SETUP as error:
         return not_set_up(error, limits)
     finally:
@@ -101,6 +101,10 @@ async def _sandbox(session: str | None, creation: Creation) -> AsyncSandbox:
     if session is not None:
         return await AsyncSandbox.get_or_create(session, **creation)
     return await AsyncSandbox(**creation).create()
+
+
+def made_of(files: tuple[AsyncCodeFile, ...], brought: Brought) -> tuple[AsyncCodeFile, ...]:
+    return tuple(file for file in files if mark_of(file) not in brought)
 
 
 async def _contents(files: tuple[AsyncCodeFile, ...]) -> tuple[ExecutedFile, ...]:

@@ -12,6 +12,7 @@ from typing import Unpack
 from skerry.client import backend_async as backend
 from skerry.client._async.files import AsyncFiles
 from skerry.client._async.sandbox import AsyncSandbox
+from skerry.client.code_outcome import Brought, mark_of
 from skerry.client.content import check_contents, open_host_file
 from skerry.client.description import Creation, Words, run_request
 from skerry.client.egress import learned_in_words
@@ -52,7 +53,7 @@ async def run(
     check_once(files, creation)
     landing = Landing(out) if out is not None else None
     try:
-        async with once(files, setup, tell, creation) as sandbox:
+        async with once(files, setup, tell, creation) as (sandbox, _):
             before = await _survey(sandbox.files, lambda _: None) if landing is not None else {}
             result = await sandbox.run(words, cwd=cwd, user=user, stdin=stdin, timeout=timeout, on_output=on_output)
             if landing is not None:
@@ -75,26 +76,28 @@ def check_once(files: Mapping[str, Content], creation: Creation) -> None:
 @asynccontextmanager
 async def once(
     files: Mapping[str, Content], setup: Sequence[str], tell: Callable[[str], None], creation: Creation
-) -> AsyncIterator[AsyncSandbox]:
+) -> AsyncIterator[tuple[AsyncSandbox, Brought]]:
     """A sandbox with these files in it, set up; after the block, what its network learned is told, and it is gone."""
     async with AsyncSandbox(**creation) as sandbox:
-        await bring_in(sandbox.files, files)
+        brought = await bring_in(sandbox.files, files)
         for line in setup:
             await sandbox.run(line, timeout=None, check=True)
-        yield sandbox
+        yield sandbox, brought
         if sandbox.known.network.on_unknown == "learn":
             tell(learned_in_words(await sandbox.network.learn()))
 
 
-async def bring_in(files: AsyncFiles, wanted: Mapping[str, Content]) -> None:
+async def bring_in(files: AsyncFiles, wanted: Mapping[str, Content]) -> Brought:
+    brought = []
     for place, content in wanted.items():
         target = place if place.startswith("/") else f"{WORKSPACE}/{place}"
         if not isinstance(content, os.PathLike):
-            await files.write(target, content)
+            brought.append(await files.write(target, content))
             continue
         source, mode = open_host_file(content)
         with source:
-            await files.write(target, source, mode=mode)
+            brought.append(await files.write(target, source, mode=mode))
+    return frozenset(map(mark_of, brought))
 
 
 async def _survey(files: AsyncFiles, tell: Callable[[str], None]) -> dict[str, FileInfo]:

@@ -12,7 +12,7 @@ from msgspec import structs
 from skerry.client import backend_async as backend
 from skerry.client._async.client import AsyncClient
 from skerry.client._async.code import AsyncCodeResult, events
-from skerry.client._async.executing import choose_image
+from skerry.client._async.executing import choose_image, made_of
 from skerry.client._async.oneshot import WORKSPACE, Content, check_once, once
 from skerry.client.code_outcome import CodeEvent, CodeOutcome, hint_alone, pictures, place_of
 from skerry.client.code_requests import Input, code_request
@@ -54,11 +54,12 @@ async def run_code(
     landing = Landing(out) if out is not None else None
     try:
         await choose_image(client, language, creation)
-        async with once(files, setup, tell, creation) as sandbox:
+        async with once(files, setup, tell, creation) as (sandbox, brought):
             result = await followed(events(sandbox, wish), on_event)
+            result = structs.replace(result, files=made_of(result.files, brought), hint=hint_alone(result))
             if landing is not None:
                 await keep(result, landing, cwd or WORKSPACE, tell, saved)
-            return structs.replace(result, hint=hint_alone(result))
+            return result
     finally:
         if landing is not None:
             landing.close()

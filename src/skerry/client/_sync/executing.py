@@ -10,7 +10,7 @@ from skerry.client._sync.client import Client
 from skerry.client._sync.code import CodeFile
 from skerry.client._sync.oneshot import Content, bring_in, check_once
 from skerry.client._sync.sandbox import Sandbox
-from skerry.client.code_outcome import hint_alone
+from skerry.client.code_outcome import Brought, hint_alone, mark_of
 from skerry.client.code_requests import Input, code_request
 from skerry.client.content import check_contents
 from skerry.client.description import Creation
@@ -79,10 +79,10 @@ def execute_code(
         choose_image(client, language, creation)
         with _sandbox(session_id, creation) as sandbox:
             limits = limits_of(sandbox.known, limits)
-            bring_in(sandbox.files, files)
+            brought = bring_in(sandbox.files, files)
             result = sandbox.code.run(code, language, stdin=stdin, timeout=timeout)
             notice = hint_alone(result) if session_id is None else result.hint
-            return executed(result, limits, _contents(result.files), notice)
+            return executed(result, limits, _contents(made_of(result.files, brought)), notice)
     except _SETUP as error:
         return not_set_up(error, limits)
     finally:
@@ -102,6 +102,10 @@ def _sandbox(session: str | None, creation: Creation) -> Sandbox:
     if session is not None:
         return Sandbox.get_or_create(session, **creation)
     return Sandbox(**creation).create()
+
+
+def made_of(files: tuple[CodeFile, ...], brought: Brought) -> tuple[CodeFile, ...]:
+    return tuple(file for file in files if mark_of(file) not in brought)
 
 
 def _contents(files: tuple[CodeFile, ...]) -> tuple[ExecutedFile, ...]:

@@ -13,6 +13,7 @@ from typing import Unpack
 from skerry.client import backend_sync as backend
 from skerry.client._sync.files import Files
 from skerry.client._sync.sandbox import Sandbox
+from skerry.client.code_outcome import Brought, mark_of
 from skerry.client.content import check_contents, open_host_file
 from skerry.client.description import Creation, Words, run_request
 from skerry.client.egress import learned_in_words
@@ -53,7 +54,7 @@ def run(
     check_once(files, creation)
     landing = Landing(out) if out is not None else None
     try:
-        with once(files, setup, tell, creation) as sandbox:
+        with once(files, setup, tell, creation) as (sandbox, _):
             before = _survey(sandbox.files, lambda _: None) if landing is not None else {}
             result = sandbox.run(words, cwd=cwd, user=user, stdin=stdin, timeout=timeout, on_output=on_output)
             if landing is not None:
@@ -76,26 +77,28 @@ def check_once(files: Mapping[str, Content], creation: Creation) -> None:
 @contextmanager
 def once(
     files: Mapping[str, Content], setup: Sequence[str], tell: Callable[[str], None], creation: Creation
-) -> Iterator[Sandbox]:
+) -> Iterator[tuple[Sandbox, Brought]]:
     """A sandbox with these files in it, set up; after the block, what its network learned is told, and it is gone."""
     with Sandbox(**creation) as sandbox:
-        bring_in(sandbox.files, files)
+        brought = bring_in(sandbox.files, files)
         for line in setup:
             sandbox.run(line, timeout=None, check=True)
-        yield sandbox
+        yield sandbox, brought
         if sandbox.known.network.on_unknown == "learn":
             tell(learned_in_words(sandbox.network.learn()))
 
 
-def bring_in(files: Files, wanted: Mapping[str, Content]) -> None:
+def bring_in(files: Files, wanted: Mapping[str, Content]) -> Brought:
+    brought = []
     for place, content in wanted.items():
         target = place if place.startswith("/") else f"{WORKSPACE}/{place}"
         if not isinstance(content, os.PathLike):
-            files.write(target, content)
+            brought.append(files.write(target, content))
             continue
         source, mode = open_host_file(content)
         with source:
-            files.write(target, source, mode=mode)
+            brought.append(files.write(target, source, mode=mode))
+    return frozenset(map(mark_of, brought))
 
 
 def _survey(files: Files, tell: Callable[[str], None]) -> dict[str, FileInfo]:

@@ -13,7 +13,7 @@ from msgspec import structs
 from skerry.client import backend_sync as backend
 from skerry.client._sync.client import Client
 from skerry.client._sync.code import CodeResult, events
-from skerry.client._sync.executing import choose_image
+from skerry.client._sync.executing import choose_image, made_of
 from skerry.client._sync.oneshot import WORKSPACE, Content, check_once, once
 from skerry.client.code_outcome import CodeEvent, CodeOutcome, hint_alone, pictures, place_of
 from skerry.client.code_requests import Input, code_request
@@ -55,11 +55,12 @@ def run_code(
     landing = Landing(out) if out is not None else None
     try:
         choose_image(client, language, creation)
-        with once(files, setup, tell, creation) as sandbox:
+        with once(files, setup, tell, creation) as (sandbox, brought):
             result = followed(events(sandbox, wish), on_event)
+            result = structs.replace(result, files=made_of(result.files, brought), hint=hint_alone(result))
             if landing is not None:
                 keep(result, landing, cwd or WORKSPACE, tell, saved)
-            return structs.replace(result, hint=hint_alone(result))
+            return result
     finally:
         if landing is not None:
             landing.close()
