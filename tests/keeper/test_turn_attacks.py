@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 from keeper.room import Room, eventually, spec
+from keeper.test_journal_attacks import fill, small
 from keeper.test_turns import MIB, message, program, run, said
 
 from skerry.errors import Conflict
 from skerry.keeper import Keeper, build_id
+
+__all__ = ["small"]  # a fixture
 
 NEVER_READS = "import os, time; os.read(3, 1); print('here', flush=True); time.sleep(1000)"
 DIR = "/var/lib/skerry/processes"
@@ -160,6 +163,18 @@ async def test_journals_cut_short_in_mid_turn_are_told_as_missing(room: Room) ->
     assert 0 < turn.missing < (4 << 20) + 10
     assert turn.offset == (4 << 20) + 10
     assert (await run(room, process, "pass"))["channel"] == b"done"
+
+
+async def test_on_a_full_disk_a_turn_loses_nothing(small: Room) -> None:
+    process = await program(small)
+    fill(small)
+    code = "d = '\\n'.join(map(str, range(200_000)))\nout(d); c.sendall(d.encode() + b'done')"
+    turn = await small.keeper.turn(process, message(code))
+    got, whole = await said(turn), "\n".join(map(str, range(200_000))).encode()
+    assert (len(got["stdout"]), len(got["channel"])) == (len(whole), len(whole) + 4)
+    assert got["stdout"] == got["channel"][:-4] == whole
+    await turn.over()
+    await run(small, process, "pass")
 
 
 async def test_what_a_dead_program_left_in_the_channel_is_still_read(room: Room) -> None:

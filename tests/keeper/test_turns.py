@@ -118,6 +118,27 @@ async def test_a_large_picture_passes_whole_to_a_slow_reader(room: Room) -> None
     assert turn.missing == 0
 
 
+async def test_much_output_in_a_turn_comes_whole_with_what_is_said_between(room: Room) -> None:
+    process = await program(room, journal=24 * MIB)
+    line = "".join(f"{n}\n" for n in range(200_000)).encode()
+    code = "d = ''.join(f'{n}\\n' for n in range(200_000))\nfor i in range(40): out(d); c.sendall(b'%d;' % i)\n"
+    turn = await room.keeper.turn(process, message(code + "c.sendall(b'done')"))
+    digest, said, printed = hashlib.sha256(), b"", 0
+    async for kind, data in turn:
+        if kind == "stdout":
+            digest.update(data)
+            printed += len(data)
+        else:
+            said += data
+            assert printed >= len(line) * said.count(b";")
+        if said.endswith(b"done"):
+            break
+    assert said == b"".join(b"%d;" % i for i in range(40)) + b"done"
+    assert digest.digest() == hashlib.sha256(line * 40).digest()
+    await turn.over()
+    assert turn.missing == 0
+
+
 async def test_what_is_said_and_printed_between_turns_is_not_the_next_turns(room: Room) -> None:
     process = await program(room)
     later = (

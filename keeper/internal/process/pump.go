@@ -18,15 +18,15 @@ const (
 	terminalSize = 64 << 10 // more than a terminal does
 )
 
-// prepare makes the pumps: that of a channel is the first, because it needs those of the output.
+// prepare makes the pumps.
 func (p *Process) prepare() {
 	if p.Channel {
 		p.shut = make(chan struct{})
 	}
-	for _, one := range []*pump{{kind: wire.Channel, pipe: p.channel}, {kind: wire.Stdout, pipe: p.out}, {kind: wire.Stderr, pipe: p.err}} {
-		if one.pipe != nil {
-			one.Process = p
-			p.pumps = append(p.pumps, one)
+	pipes := []*os.File{p.channel, p.out, p.err}
+	for i, kind := range []byte{wire.Channel, wire.Stdout, wire.Stderr} {
+		if pipes[i] != nil {
+			p.pumps = append(p.pumps, &pump{Process: p, kind: kind, pipe: pipes[i]})
 		}
 	}
 }
