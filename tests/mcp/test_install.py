@@ -137,6 +137,14 @@ def test_a_unix_socket_is_reached_by_the_program(person: Person) -> None:
     assert servers("cursor", person.file("cursor"))["skerry"]["args"] == ["--server", "unix:///run/x.sock", "mcp"]
 
 
+def test_what_is_said_after_two_dashes_is_said_to_the_program(person: Person) -> None:
+    said = ("--", "--name", "x", "--repo", ".")
+    assert person.install("claude-code", "--scope", "project", "--yes", *said).returncode == 0
+    args = servers("claude-code", person.file("claude-code", "project"))["skerry"]["args"]
+    assert args == ["mcp", "--name", "x", "--repo", "."]
+    assert person.install("cursor", "--server", REMOTE, "--yes", *said).returncode == 2
+
+
 @pytest.mark.parametrize("client", ALL)
 def test_printing_changes_nothing(person: Person, client: str) -> None:
     path = person.begin(client, with_another(CLIENTS[client]))
@@ -230,10 +238,3 @@ def test_a_name_that_would_break_out_of_its_place_is_refused(person: Person) -> 
     for name in ("a.b", 'a"]', "a b", "", "../x"):
         assert person.install("codex", "--name", name, "--yes").returncode == 2
     assert list(person.home.iterdir()) == []
-
-
-def _the_guide_shows_each_client() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "mcp.md").read_text()
-    for client in CLIENTS.values():
-        assert f"skerry mcp install {client.name}" in page
-        assert client.user["linux"] in page

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("client", type=click.Choice(tuple(CLIENTS)), metavar="CLIENT")
+@click.argument("options", nargs=-1, metavar="[-- OPTIONS OF skerry mcp]")
 @click.option(
     "--scope", type=click.Choice(("user", "project")), default="user", show_default=True,
     help="For all that you do, or in the file of this directory's project.",
@@ -39,6 +40,7 @@ def install(
     session: Session,
     /,
     client: str,
+    options: tuple[str, ...],
     scope: Scope,
     server: str | None,
     token_env: str,
@@ -52,7 +54,7 @@ def install(
 
     \b
     skerry mcp install claude-code
-    skerry mcp install cursor --scope project
+    skerry mcp install cursor --scope project -- --repo . --preset pip
     skerry mcp install codex --server https://skerry.example.com --token-env SKERRY_TOKEN
     """
     from skerry.mcp import config_files
@@ -63,7 +65,7 @@ def install(
         raise click.UsageError(f"--write-token: {token_env} is not set")
     wish = Wish(
         client=CLIENTS[client], scope=scope, name=name, server=server or session.server, variable=token_env,
-        token=token, program=_program(scope),
+        token=token, program=_program(scope), options=options,
     )  # fmt: skip
     here = Path.cwd()
     path = file_of(wish.client, scope, home=Path.home(), here=here, platform=sys.platform, env=os.environ)

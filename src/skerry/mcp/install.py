@@ -31,12 +31,15 @@ class Wish:
     variable: str = TOKEN_VARIABLE
     token: str | None = None
     program: tuple[str, ...] = ("skerry",)
+    options: tuple[str, ...] = ()  # of `skerry mcp`
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise InvalidRequest(f"name: {self.name[:40]!r} can't be used", hint="letters, digits, '_' and '-'")
         if not _VARIABLE.fullmatch(self.variable):
             raise InvalidRequest(f"{self.variable[:40]!r} is not the name of a variable")
+        if self.options and self.server is not None and not parse_address(self.server).local:
+            raise InvalidRequest("how sandboxes are made there is that server's to say", hint="leave the options out")
         if self.token is not None and self.scope == "project":
             raise InvalidRequest("a token in clear does not belong into a project's file", hint="use --token-env")
 
@@ -86,7 +89,7 @@ def entry_of(wish: Wish) -> dict[str, Any]:
 
 def _stdio(wish: Wish, options: Sequence[str]) -> dict[str, Any]:
     program, *more = wish.program
-    return _filled(wish.client.stdio, {"command": program, "args": [*more, *options, "mcp"]})
+    return _filled(wish.client.stdio, {"command": program, "args": [*more, *options, "mcp", *wish.options]})
 
 
 def _in_clear(wish: Wish) -> str:
