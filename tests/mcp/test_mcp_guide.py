@@ -19,7 +19,14 @@ from skerry.mcp.install import Wish, shown
 PAGE = (GUIDES / "mcp.md").read_text()
 STORY = PAGE.partition("## A whole conversation")[2].partition("\n## ")[0]
 TOTAL = "def total(prices):\n    result = 0\n    for price in prices[1:]:\n        result += price\n    return result\n"
-TEST = "from total import total\n\nassert total([2, 3]) == 5, total([2, 3])\nprint('fine')\n"
+TEST = """import sys
+
+from total import total
+
+if (got := total([2, 3])) != 5:
+    sys.exit(f"total([2, 3]) is {got}, not 5")
+print("fine")
+"""
 
 
 def listed(client: str) -> str:
@@ -57,6 +64,7 @@ def same(text: str) -> str:
     """But for what is another each time."""
     text = re.sub(r'"duration_s": [\d.]+', '"duration_s": 0', plain(text))
     text = re.sub(r'"pid": \d+', '"pid": 0', text)
+    text = re.sub(r'"version": "[\d.]+"', '"version": "3"', text)
     return re.sub(r'("token": |skerry_token=)"?[\w…-]+"?', r"\1T", text)
 
 
