@@ -16,7 +16,7 @@ from skerry._version import __version__
 
 if TYPE_CHECKING:
     from skerry.client._async.client import AsyncClient
-    from skerry.client._async.code import AsyncCodeFile, AsyncCodeResult, AsyncContext
+    from skerry.client._async.code import AsyncCodeEvent, AsyncCodeFile, AsyncCodeResult, AsyncContext
     from skerry.client._async.executing import execute_code as async_execute_code
     from skerry.client._async.forward import AsyncForward
     from skerry.client._async.image import AsyncImage
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from skerry.client._async.snapshots import AsyncSnapshot
     from skerry.client._async.terminal import AsyncTerminal
     from skerry.client._sync.client import Client
-    from skerry.client._sync.code import CodeFile, CodeResult, Context
+    from skerry.client._sync.code import CodeEvent, CodeFile, CodeResult, Context
     from skerry.client._sync.executing import execute_code
     from skerry.client._sync.forward import Forward
     from skerry.client._sync.image import Image
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from skerry.client._sync.snapshots import Snapshot
     from skerry.client._sync.terminal import Terminal
     from skerry.client.building.options import BuildStep
-    from skerry.client.code_outcome import CodeEvent, CodeValue
+    from skerry.client.code_outcome import CodeValue
     from skerry.client.execute_outcome import ExecutedFile, ExecuteResult, LimitsApplied, ResourceUsage
     from skerry.client.listing import FileList
     from skerry.client.outcome import Output
@@ -116,6 +116,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Applied",
     "AsyncClient",
+    "AsyncCodeEvent",
     "AsyncCodeFile",
     "AsyncCodeResult",
     "AsyncContext",
@@ -221,6 +222,7 @@ __all__ = [
 
 _ELSEWHERE = {
     "AsyncClient": ("skerry.client._async.client", "AsyncClient"),
+    "AsyncCodeEvent": ("skerry.client._async.code", "AsyncCodeEvent"),
     "AsyncCodeFile": ("skerry.client._async.code", "AsyncCodeFile"),
     "AsyncCodeResult": ("skerry.client._async.code", "AsyncCodeResult"),
     "AsyncContext": ("skerry.client._async.code", "AsyncContext"),
@@ -234,7 +236,7 @@ _ELSEWHERE = {
     "AsyncTerminal": ("skerry.client._async.terminal", "AsyncTerminal"),
     "BuildStep": ("skerry.client.building.options", "BuildStep"),
     "Client": ("skerry.client._sync.client", "Client"),
-    "CodeEvent": ("skerry.client.code_outcome", "CodeEvent"),
+    "CodeEvent": ("skerry.client._sync.code", "CodeEvent"),
     "CodeFile": ("skerry.client._sync.code", "CodeFile"),
     "CodeResult": ("skerry.client._sync.code", "CodeResult"),
     "CodeValue": ("skerry.client.code_outcome", "CodeValue"),

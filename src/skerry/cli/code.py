@@ -18,9 +18,9 @@ from skerry.errors import InvalidRequest
 from skerry.types import CODE_MOST, STDIN_MOST, WORKSPACE
 
 if TYPE_CHECKING:
-    from skerry.client._sync.code import CodeResult
+    from skerry.client._sync.code import CodeEvent, CodeResult
     from skerry.client._sync.sandbox import Sandbox
-    from skerry.client.code_outcome import CodeEvent, CodeValue
+    from skerry.client.code_outcome import CodeValue
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT = "python"
@@ -136,7 +136,7 @@ def _stdin() -> bytes | None:
 def _pieces(what: str, most: int) -> list[bytes]:
     pieces, size = [], 0
     if not select.select([0], [], [], _PATIENCE)[0]:
-        talk.say("stdin is read to its end first; </dev/null gives none")
+        talk.say("the code is read from stdin" if what == "-" else "stdin is read to its end; </dev/null gives none")
     while piece := os.read(0, 256 << 10):
         pieces.append(piece)
         size += len(piece)

@@ -130,7 +130,7 @@ class CodeOutcome(Result, frozen=True, kw_only=True):
         return next((value.text for value in reversed(self.results) if value.main), None)
 
 
-class CodeEvent(Value, frozen=True, kw_only=True):
+class Happening(Value, frozen=True, kw_only=True):
     """Something of a run of code as it comes. `stdout`, `stderr`: `data`, which ends between two characters, and the
     same as `text`. `result`: `result`. `error`: `error`. `end`, the last one: `end`, with all of it together."""
 
@@ -138,7 +138,6 @@ class CodeEvent(Value, frozen=True, kw_only=True):
     data: bytes = b""
     result: CodeValue | None = None
     error: CodeError | None = None
-    end: CodeOutcome | None = None
 
     @property
     def text(self) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from skerry.client import backend_async as backend
 from skerry.client import code_requests as requests
-from skerry.client.code_outcome import Between, CodeEvent, CodeOutcome, CodeValue, GatheredCode, checked_code, fields_of
+from skerry.client.code_outcome import Between, CodeOutcome, CodeValue, GatheredCode, Happening, checked_code, fields_of
 from skerry.client.code_requests import Input, code_request, own
 from skerry.client.frames import ERROR, EXIT, OUTPUT, RESULT, STDOUT, FrameDecoder
 from skerry.client.listing import real
@@ -63,6 +63,11 @@ class AsyncCodeResult(CodeOutcome, frozen=True, kw_only=True):
     files: tuple[AsyncCodeFile, ...] = ()
 
 
+class AsyncCodeEvent(Happening, frozen=True, kw_only=True):
+    __doc__ = Happening.__doc__
+    end: AsyncCodeResult | None = None
+
+
 class AsyncCode:
     """Code, run for what it prints, gives, draws and makes.
 
@@ -109,7 +114,7 @@ class AsyncCode:
         cwd: str | None = None,
         env: Mapping[str, str | None] = {},
         user: str | None = None,
-    ) -> AsyncIterator[CodeEvent]:
+    ) -> AsyncIterator[AsyncCodeEvent]:
         """The same as it comes: events of type `stdout`, `stderr`, `result`, `error`, and at last `end`, with the
         whole result in `event.end`. Leaving early interrupts the code."""
         wish = _wish(code, language, context, stdin, timeout, fresh=fresh, **own(cwd, env, user))
@@ -196,7 +201,9 @@ class AsyncContext:
         wish = code_request(code, None, stdin, timeout, context=self.name)
         return await run_code(self._sandbox, wish, check, on_output)
 
-    def stream(self, code: str, *, stdin: Input | None = None, timeout: float | None = 300) -> AsyncIterator[CodeEvent]:
+    def stream(
+        self, code: str, *, stdin: Input | None = None, timeout: float | None = 300
+    ) -> AsyncIterator[AsyncCodeEvent]:
         """The same as it comes; see `sandbox.code.stream`."""
         return events(self._sandbox, code_request(code, None, stdin, timeout, context=self.name))
 
@@ -248,7 +255,7 @@ async def run_code(
     return result
 
 
-async def events(sandbox: AsyncSandbox, wish: CodeRequest) -> AsyncIterator[CodeEvent]:
+async def events(sandbox: AsyncSandbox, wish: CodeRequest) -> AsyncIterator[AsyncCodeEvent]:
     running, decoder = AsyncCodeRunning(sandbox), FrameDecoder()
     between: dict[StreamName, Between] = {"stdout": Between(), "stderr": Between()}
     async with sandbox.client.stream(requests.run(sandbox.id, wish)) as chunks:
@@ -256,16 +263,16 @@ async def events(sandbox: AsyncSandbox, wish: CodeRequest) -> AsyncIterator[Code
             for kind, payload in decoder.feed(chunk):
                 value = running.take(kind, payload)
                 if value is not None:
-                    yield CodeEvent(type="result", result=value)
+                    yield AsyncCodeEvent(type="result", result=value)
                 elif kind in OUTPUT and (whole := between[_stream(kind)].whole(payload)):
-                    yield CodeEvent(type=_stream(kind), data=whole)
+                    yield AsyncCodeEvent(type=_stream(kind), data=whole)
     for stream, pieces in between.items():
         if rest := pieces.rest():
-            yield CodeEvent(type=stream, data=rest)
+            yield AsyncCodeEvent(type=stream, data=rest)
     result = running.result()
     if result.error is not None:
-        yield CodeEvent(type="error", error=result.error)
-    yield CodeEvent(type="end", end=result)
+        yield AsyncCodeEvent(type="error", error=result.error)
+    yield AsyncCodeEvent(type="end", end=result)
 
 
 def _stream(kind: int) -> StreamName:

@@ -11,16 +11,16 @@ from msgspec import structs
 
 from skerry.client import backend_async as backend
 from skerry.client._async.client import AsyncClient
-from skerry.client._async.code import AsyncCodeResult, events
+from skerry.client._async.code import AsyncCodeEvent, AsyncCodeResult, events
 from skerry.client._async.executing import choose_image, made_of
 from skerry.client._async.oneshot import WORKSPACE, Content, check_once, once
-from skerry.client.code_outcome import CodeEvent, CodeOutcome, hint_alone, pictures, place_of
+from skerry.client.code_outcome import hint_alone, pictures, place_of
 from skerry.client.code_requests import Input, code_request
 from skerry.client.description import Creation
 from skerry.client.landing import Landing, Refused
 from skerry.errors import FileFailure, SandboxUnavailable
 
-Deliver = backend.Callback[CodeEvent]
+Deliver = backend.Callback[AsyncCodeEvent]
 Tell = Callable[[str], None]
 
 
@@ -67,14 +67,14 @@ async def run_code(
             await client.aclose()
 
 
-async def followed(coming: AsyncIterator[CodeEvent], on_event: Deliver | None) -> AsyncCodeResult:
+async def followed(coming: AsyncIterator[AsyncCodeEvent], on_event: Deliver | None) -> AsyncCodeResult:
     """To the end, with each event told as it comes."""
-    result: CodeOutcome | None = None
+    result: AsyncCodeResult | None = None
     async for event in coming:
         result = event.end
         if on_event is not None:
             await backend.deliver(on_event, event)
-    if not isinstance(result, AsyncCodeResult):
+    if result is None:
         raise SandboxUnavailable("the output ended before the code did", hint="`skerry show` tells its state")
     return result
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from skerry.client import backend_sync as backend
 from skerry.client import code_requests as requests
-from skerry.client.code_outcome import Between, CodeEvent, CodeOutcome, CodeValue, GatheredCode, checked_code, fields_of
+from skerry.client.code_outcome import Between, CodeOutcome, CodeValue, GatheredCode, Happening, checked_code, fields_of
 from skerry.client.code_requests import Input, code_request, own
 from skerry.client.frames import ERROR, EXIT, OUTPUT, RESULT, STDOUT, FrameDecoder
 from skerry.client.listing import real
@@ -62,6 +62,11 @@ class CodeResult(CodeOutcome, frozen=True, kw_only=True):
     """
 
     files: tuple[CodeFile, ...] = ()
+
+
+class CodeEvent(Happening, frozen=True, kw_only=True):
+    __doc__ = Happening.__doc__
+    end: CodeResult | None = None
 
 
 class Code:
@@ -197,7 +202,9 @@ class Context:
         wish = code_request(code, None, stdin, timeout, context=self.name)
         return run_code(self._sandbox, wish, check, on_output)
 
-    def stream(self, code: str, *, stdin: Input | None = None, timeout: float | None = 300) -> Iterator[CodeEvent]:
+    def stream(
+        self, code: str, *, stdin: Input | None = None, timeout: float | None = 300
+    ) -> Iterator[CodeEvent]:
         """The same as it comes; see `sandbox.code.stream`."""
         return events(self._sandbox, code_request(code, None, stdin, timeout, context=self.name))
 

@@ -12,10 +12,10 @@ from msgspec import structs
 
 from skerry.client import backend_sync as backend
 from skerry.client._sync.client import Client
-from skerry.client._sync.code import CodeResult, events
+from skerry.client._sync.code import CodeEvent, CodeResult, events
 from skerry.client._sync.executing import choose_image, made_of
 from skerry.client._sync.oneshot import WORKSPACE, Content, check_once, once
-from skerry.client.code_outcome import CodeEvent, CodeOutcome, hint_alone, pictures, place_of
+from skerry.client.code_outcome import hint_alone, pictures, place_of
 from skerry.client.code_requests import Input, code_request
 from skerry.client.description import Creation
 from skerry.client.landing import Landing, Refused
@@ -70,12 +70,12 @@ def run_code(
 
 def followed(coming: Iterator[CodeEvent], on_event: Deliver | None) -> CodeResult:
     """To the end, with each event told as it comes."""
-    result: CodeOutcome | None = None
+    result: CodeResult | None = None
     for event in coming:
         result = event.end
         if on_event is not None:
             backend.deliver(on_event, event)
-    if not isinstance(result, CodeResult):
+    if result is None:
         raise SandboxUnavailable("the output ended before the code did", hint="`skerry show` tells its state")
     return result
 
