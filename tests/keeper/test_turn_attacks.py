@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from keeper.test_journal_attacks import fill, small
 from keeper.test_turns import MIB, message, program, run, said
 
 from skerry.errors import Conflict
-from skerry.keeper import Keeper, build_id
 
 __all__ = ["small"]  # a fixture
 
@@ -21,31 +19,24 @@ NEVER_READS = "import os, time; os.read(3, 1); print('here', flush=True); time.s
 DIR = "/var/lib/skerry/processes"
 
 
-@pytest.fixture
-async def hasty(room: Room) -> AsyncIterator[Keeper]:
-    """A host that does not wait long."""
-    keeper = Keeper(room.connect, build_id(), time_limit=0.5)
-    yield keeper
-    await keeper.close()
-
-
 def memory(room: Room) -> int:
     """Of the keeper, in bytes."""
     return int(Path(f"/proc/{room.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def test_a_program_that_never_reads_hangs_nobody_but_its_own_turn(room: Room, hasty: Keeper) -> None:
+async def test_a_program_that_never_reads_hangs_nobody_but_its_own_turn(room: Room) -> None:
     process = await program(room, NEVER_READS)
     before = memory(room)
-    turn = await hasty.turn(process, bytes(32 * MIB))
+    turn = await room.keeper.turn(process, bytes(32 * MIB))
     assert await anext(turn) == ("stdout", b"here\n")
     assert (await room.run("echo alive"))[1] == b"alive\n"
     with pytest.raises(Conflict, match="under way"):
         await room.keeper.turn(process)
+    turn._wait_s = 0.3
     with pytest.raises(Conflict, match="does not take"):
         await turn.over()
     assert memory(room) - before < 8 * MIB
-    again = await hasty.turn(process, bytes(32 * MIB))
+    again = await room.keeper.turn(process, bytes(32 * MIB))
     await again.signal("KILL")
     await said(again)
     assert again.exit is not None
