@@ -237,6 +237,7 @@ async def test_a_host_that_hangs_up_in_mid_turn_may_come_again_at_once(room: Roo
     for _ in range(10):
         turn = await room.keeper.turn(process, message("out('begun'); out('x' * (3 << 20))"))
         assert (await anext(turn))[0] == "stdout"
+        await room.keeper.hello()  # another connection is at hand
         await turn.aclose()
         assert [piece async for piece in turn] == []
         assert (await run(room, process, "pass"))["channel"].endswith(b"done")

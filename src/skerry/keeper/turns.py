@@ -176,4 +176,4 @@ class Turn:
         """The process goes on, and waits for nobody."""
         if not self.ended and not self._closed:
             self._closed = True
-            self._connection.close()
+            self._connection.hang_up()
