@@ -105,7 +105,8 @@ BUILT_IN: tuple[Language, ...] = (
     Language(
         name="bash", aliases=("sh", "shell"), file="main.sh", kernel="shell",
         version=("bash", "--version"), run=("bash", "{file}"), context=("bash",),
-        packages=("bash",), image="base", errors=(r"^main\.sh: line (?P<line>[0-9]+): (?P<message>.*)$",),
+        packages=("bash",), image="base",
+        errors=(r"^(?:main\.sh|command|\S*bash): line (?P<line>[0-9]+): (?P<message>.*)$",),
     ),
     Language(
         name="c", aliases=("gcc",), file="main.c",

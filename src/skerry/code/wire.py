@@ -5,7 +5,8 @@ length and its name (ASCII), four bytes of length and its value. No JSON: a kern
 
 To a kernel:
     K  script                                   first of all: the kernel itself, read by the line that starts it
-    R  run, code, [stdin]                       run this; `run` is a secret of this run, as are all answers without it
+    R  run, code, [stdin], [last]               run this; `run` is a secret of this run, as are all answers without it;
+       `last`: none will follow, so what goes on by itself is waited for, where a program of that language would
 From a kernel:
     H  version                                  it is there
     B  run                                      it has begun that run

@@ -16,6 +16,8 @@ from skerry.engine.kernels import Kernels
 from skerry.engine.languages import Languages
 from skerry.engine.live import Live
 from skerry.engine.processes import Fail, Find, Processes, Use
+from skerry.engine.sessions import Sessions
+from skerry.engine.shell_contexts import ShellContexts
 from skerry.errors import InvalidRequest, SetupFailed
 from skerry.types import Caller, CodeRequest
 
@@ -33,12 +35,14 @@ class Code:
         before: Callable[[Live], Awaitable[None]],
         languages: Languages,
         processes: Processes,
+        sessions: Sessions,
     ) -> None:
         self._use = use
         self._languages = languages
         self.contexts = Contexts(settings, find, use, spawn, languages)
         kernels = Kernels(self.contexts, fail, spawn, before)
         self.contexts.memories |= dict.fromkeys(KERNELS, kernels)
+        self.contexts.memories["shell"] = ShellContexts(self.contexts, sessions, languages)
         self._files = CodeFiles(processes, languages, spawn)
 
     def begin(self, database: Database, lives: Mapping[str, Live]) -> None:

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from skerry.engine.runs import Gathered, Run, Stream
+from skerry.code.failures import READ_MOST
+from skerry.engine.runs import Gathered, Kept, Run, Stream
 from skerry.errors import SandboxUnavailable
 from skerry.types import CodeEnd, CodeOutput, RunResult
 
@@ -30,18 +31,22 @@ class CodeRun(Protocol):
 
 
 class CommandRun:
-    """Code that a command of its own runs. `ending` makes of the command's result what is told of the code's."""
+    """Code that a command of its own runs. `ending` makes of the command's result, and of what it wrote to stderr, what
+    is told of the code's."""
 
-    def __init__(self, run: Run, ending: Callable[[RunResult], Awaitable[CodeEnd]]) -> None:
+    def __init__(self, run: Run, ending: Callable[[RunResult, str], Awaitable[CodeEnd]]) -> None:
         self.id, self.pid, self.offset = run.id, run.pid, 0
         self._run = run
         self._ending = ending
+        self._said = Kept(2 * READ_MOST)
         self._end: CodeEnd | None = None
 
     async def __aiter__(self) -> AsyncIterator[Piece]:
         async for name, data in self._run:
+            if name == "stderr":
+                self._said.add(data)
             yield name, data
-        self._end = await self._ending(self._run.result())
+        self._end = await self._ending(self._run.result(), self._said.value().decode("utf-8", "replace"))
 
     def end(self) -> CodeEnd:
         if self._end is None:

@@ -88,7 +88,7 @@ class Engine:
         self.sessions = Sessions(self._use, self.processes, self._spawn)
         self.languages = Languages(settings["languages"], self._use)
         inside = (self._find, self._use, self._fail, self._spawn, self._before_command)
-        self.code = Code(settings, *inside, self.languages, self.processes)
+        self.code = Code(settings, *inside, self.languages, self.processes, self.sessions)
         self.contexts, self.terminals = self.code.contexts, Terminals(self.processes)
         self.network = Policies(settings, self._find, self._held, self._uncut, lambda sandbox: self._lives.get(sandbox))
 

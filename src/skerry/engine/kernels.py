@@ -49,8 +49,11 @@ class Kernels:
         await self._before(asked.live)
         run, request = secrets.token_hex(8), asked.request
         fields = {"run": run.encode(), "code": request.code.encode()}
-        stdin = {} if request.input is None else {"stdin": request.input}
-        said, lost = wire.encode(wire.RUN, fields | stdin), None
+        if request.input is not None:
+            fields["stdin"] = request.input
+        if asked.seat is None:
+            fields["last"] = b"1"
+        said, lost = wire.encode(wire.RUN, fields), None
         if asked.seat is not None:
             going, lost = await self._go_on(asked, asked.seat, run, said)
             if going is not None:

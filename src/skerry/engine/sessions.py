@@ -83,8 +83,24 @@ class Sessions:
                     held.keeper = None
                     await keeper.files.remove(_home(name), recursive=True, user=_SUPERUSER)
 
-    async def run(self, caller: Caller, ref: str, request: RunRequest) -> Run:
-        """A command in its turn. Cancelled while it waits for that, it is out of the queue."""
+    async def forget(self, live: Live, keeper: Keeper, name: str) -> None:
+        """Remove it, if there is one, once its command has ended."""
+        with live.sessions.hold(name) as held:
+            try:
+                async with asyncio.timeout(_GONE_WITHIN):
+                    await held.turn.acquire()
+            except TimeoutError:
+                raise Conflict(f"a command of session {name!r} does not end") from None
+            try:
+                held.keeper = None
+                with contextlib.suppress(FileMissing):
+                    await keeper.files.remove(_home(name), recursive=True, user=_SUPERUSER)
+            finally:
+                held.turn.release()
+
+    async def run(self, caller: Caller, ref: str, request: RunRequest, show: str | None = None) -> Run:
+        """A command in its turn. Cancelled while it waits for that, it is out of the queue. `show`: as what it is
+        listed."""
         name = request.session or ""
         if request.pty is not None:
             raise InvalidRequest("pty: a command of a session has no terminal", hint="leave out the one or the other")
@@ -99,7 +115,7 @@ class Sessions:
                 mark = secrets.token_hex(8)
                 inner = await _inner(live, keeper, held, request, mark)
                 shown = request.cmd if isinstance(request.cmd, str) else " ".join(request.cmd or ())
-                run = await self._processes.run(caller, ref, inner, show=shown[:4096])
+                run = await self._processes.run(caller, ref, inner, show=(show or shown)[:4096])
                 run.at_end(partial(self._end, keeper, run, stack.pop_all().close))
                 run.then(_telling(keeper, name, held, mark))
                 return run
@@ -110,6 +126,11 @@ class Sessions:
             release()
         else:
             self._spawn(_release_when_gone(keeper, run.id, release))
+
+
+def state_of(name: str) -> str:
+    """Where its shell's own files are."""
+    return f"{_home(name)}/state"
 
 
 async def _make(live: Live, keeper: Keeper, request: SessionRequest) -> None:
