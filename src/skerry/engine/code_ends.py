@@ -97,11 +97,11 @@ def _error(where: Where, course: Course) -> CodeError | None:
         if listener.error is None and listener.status != "ok":
             return CodeError(name="Interrupted" if listener.status == "interrupted" else "Error")
         return listener.error
-    if course.new and not listener.begun and not (course.killed or course.ending or course.broken):
+    stopped = course.killed or course.timed_out or course.ending is not None
+    if course.new and not listener.begun and not stopped and not course.broken:
         return CodeError(name="ContextDied", message=f"{where.language} did not start", traceback=course.early)
     replaced = "; the context was replaced" if where.context is not None else ""
-    name = "Interrupted" if course.killed or course.ending else "ContextDied"
-    return CodeError(name=name, message=course.why_died + replaced)
+    return CodeError(name="Interrupted" if stopped else "ContextDied", message=course.why_died + replaced)
 
 
 def _hint(where: Where, course: Course) -> str | None:

@@ -7,6 +7,7 @@ import asyncio
 import builtins
 import contextlib
 import logging
+import sqlite3
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ class Seat(Line):
         self.told: dict[str, tuple[int, float]] = {}  # files that its last run made
         self.ending: str | None = None
         self.ended: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self.signal: Callable[[str], Coroutine[Any, Any, None]] | None = None  # to that run, and to none after it
         self.gone = False
         self.adopted = row.process is not None  # a server before this one may have left a run in it
         self.used = time.monotonic() - max(0.0, time.time() - row.used_at)
@@ -109,9 +111,9 @@ class Contexts:
                 self._table.remove(sandbox)
                 continue
             self._seats.setdefault(sandbox, {})[row.name] = Seat(row)
-            if row.process is not None and row.process in live.work.running:
+            if row.process is not None and (row.process in live.work.running or live.row.state == "paused"):
                 live.work.rest(row.process)
-        self._unswept = {sandbox for sandbox, live in lives.items() if _is_up(live)}
+        self._unswept = {sandbox for sandbox, live in lives.items() if is_up(live)}
         self._spawn(self._watch())
 
     def gone(self, sandbox: str) -> None:
@@ -165,7 +167,7 @@ class Contexts:
         if (process := seat.running) is not None:
             async with self._use(caller, ref) as (live, keeper):
                 with contextlib.suppress(NotFound, Conflict):
-                    await keeper.signal(process, "INT")
+                    await (seat.signal("INT") if seat.signal is not None else keeper.signal(process, "INT"))
         return self._info(live, seat)
 
     # -- for runs -----------------------------------------------------------------------------------------------------
@@ -186,11 +188,14 @@ class Contexts:
         return seat or self._make(live, language, ContextRequest(language=language.name, name=language.name))
 
     def note(self, live: Live, seat: Seat, **changes: Any) -> None:
-        """Another record, on disk first; not of one that was deleted meanwhile."""
-        row = replace(seat.row, **changes)
-        if not seat.gone and not live.deleted:
-            self._table.put(live.row.id, row)
-        seat.row = row
+        """Another record; not of one that was deleted meanwhile. On a full disk the next one's turn comes all the same:
+        a server after this one takes a kernel that it finds no record of for one that was left behind."""
+        seat.row = replace(seat.row, **changes)
+        try:
+            if not seat.gone and not live.deleted:
+                self._table.put(live.row.id, seat.row)
+        except sqlite3.Error as error:
+            log.error("not noted", extra={"sandbox": live.row.id, "context": seat.row.name, "error": str(error)})
 
     # -- inner workings -----------------------------------------------------------------------------------------------
 
@@ -231,13 +236,13 @@ class Contexts:
 
     def _is_there(self, live: Live, seat: Seat) -> bool:
         memory = self._memory(live, seat)
-        return memory is not None and _is_up(live) and memory.lives(live, seat)
+        return memory is not None and memory.lives(live, seat)
 
     def _info(self, live: Live, seat: Seat) -> ContextInfo:
         row, alive = seat.row, self._is_there(live, seat)
         lost = row.lost
         if not alive and row.process is not None and seat.running is None:
-            lost = lost_with(live) if live.row.started_at != row.since or not _is_up(live) else "its process is gone"
+            lost = lost_with(live) if live.row.started_at != row.since or not is_up(live) else "its process is gone"
         return ContextInfo(
             name=row.name, language=row.language, user=row.user, cwd=row.cwd, created_at=row.created_at,
             used_at=row.used_at, default=row.default, version=row.version, runs=row.runs, waiting=seat.waiting,
@@ -308,7 +313,7 @@ class Contexts:
                 log.warning("not ended", extra={"sandbox": live.row.id, "context": seat.row.name, "error": str(error)})
 
 
-def _is_up(live: Live) -> bool:
+def is_up(live: Live) -> bool:
     return live.row.state in ("running", "paused")
 
 

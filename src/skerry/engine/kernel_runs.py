@@ -24,6 +24,7 @@ log = logging.getLogger("skerry.engine")
 GRACE_S: Final = 2.0  # to stop in, once interrupted
 SLOW_MOST: Final = 2  # so many graces for what waits for a slow reader
 READ_WITHIN_S: Final = 0.5
+FROZEN_S: Final = 0.5
 GONE_S: Final = 10.0
 EARLY_MOST: Final = 4 << 10
 
@@ -61,6 +62,7 @@ class KernelRun:
         self._turn, self._hands = begun.turn, hands
         self._reading = False
         self._one = asyncio.Lock()  # reads at a time
+        self._signals = asyncio.Lock()  # none may reach the run after this one
         self._over = asyncio.Event()
         self._early = bytearray()
         self._ending: asyncio.Future[CodeEnd] | None = None
@@ -133,13 +135,20 @@ class KernelRun:
     def _time_out(self) -> None:
         if not self._over.is_set():
             self.course.timed_out = True
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        """Frozen, it does not run on either, and nobody can be told."""
+        if self.asked.live.row.state == "paused":
+            self._timer = asyncio.get_running_loop().call_later(FROZEN_S, self._interrupt)
+        elif not self._over.is_set():
             self._hands.spawn(self._wind_down())
 
     async def _wind_down(self) -> None:
         """Interrupted, it has a moment to stop; longer only while it waits for who reads what it prints."""
         try:
             await self.asked.live.moving.wait()
-            await self._turn.signal("INT")
+            await self.signal("INT")
             for _ in range(SLOW_MOST):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(GRACE_S):
@@ -148,10 +157,15 @@ class KernelRun:
                     break
             if not self._over.is_set():
                 self.course.killed = True
-                await self._turn.signal("KILL")
+                await self.signal("KILL")
                 await self.ended()
         except SkerryError as error:  # its sandbox ended, or does not answer: who reads is told
             log.info("not interrupted", extra={"process_id": self.id, "error": error.message})
+
+    async def signal(self, name: str) -> None:
+        async with self._signals:
+            if not self._over.is_set():
+                await self._turn.signal(name)
 
     async def ended(self) -> None:
         """It was killed. The next one does not wait for a reader who does not read: what is left, they lose."""
@@ -166,8 +180,8 @@ class KernelRun:
     async def _abandon(self) -> None:
         """Nobody reads it any more."""
         try:
-            if not self._over.is_set() and not self.course.timed_out:
-                self._hands.spawn(self._wind_down())
+            if not self.course.timed_out:
+                self._interrupt()
             while not self._over.is_set():
                 await self._advance()
             await self._finished()
@@ -190,7 +204,8 @@ class KernelRun:
         asked, turn, course = self.asked, self._turn, self.course
         if self._timer is not None:
             self._timer.cancel()
-        row = asked.seat.row if asked.seat is not None else None
+        async with self._signals:  # one that is on its way arrives while this is still its turn
+            row = asked.seat.row if asked.seat is not None else None
         spec, request = asked.live.row.spec, asked.request
         place = (row.cwd, row.user) if row is not None else (request.cwd or spec.cwd, request.user or spec.user)
         _, (files, more) = await asyncio.gather(self._stop(), self._made(*place))

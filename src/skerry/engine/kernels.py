@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -18,7 +17,7 @@ from skerry.engine import plan
 from skerry.engine.code_ends import ended
 from skerry.engine.code_files import first_line
 from skerry.engine.code_results import Listener
-from skerry.engine.contexts import Asked, Contexts, Seat, lost_with
+from skerry.engine.contexts import Asked, Contexts, Seat, is_up, lost_with
 from skerry.engine.kernel_runs import Begun, Hands, KernelRun
 from skerry.engine.languages import missing
 from skerry.engine.live import Live
@@ -27,7 +26,6 @@ from skerry.errors import Conflict, NotFound, SkerryError
 from skerry.keeper import Keeper, ProcessSpec, Turn
 from skerry.types import CodeEnd
 
-log = logging.getLogger("skerry.engine")
 FREE_WITHIN_S: Final = 2.0
 SETTLED_WITHIN_S: Final = 5.0
 NOT_THERE: Final = (126, 127)  # how what can't be executed ends
@@ -62,7 +60,7 @@ class Kernels:
 
     def lives(self, live: Live, seat: Seat) -> bool:
         row = seat.row
-        if row.process is None or row.since != live.row.started_at:
+        if row.process is None or row.since != live.row.started_at or not is_up(live):
             return False
         return row.process == seat.running or live.work.is_resting(row.process) or live.row.state == "paused"
 
@@ -70,6 +68,7 @@ class Kernels:
         if (process := seat.running or seat.row.process) is not None:
             with contextlib.suppress(NotFound, Conflict):
                 await keeper.signal(process, "KILL")
+            self._contexts.started.discard(process)
             if seat.ended is not None:
                 self._spawn(seat.ended())
 
@@ -136,7 +135,8 @@ class Kernels:
         failed = partial(self._fail, live, asked.keeper)
         made = KernelRun(asked, begun, Hands(failed, self._spawn, self._over))
         if asked.seat is not None:
-            asked.seat.running, asked.seat.pid, asked.seat.ended = process, turn.pid, made.ended
+            asked.seat.running, asked.seat.pid = process, turn.pid
+            asked.seat.ended, asked.seat.signal = made.ended, made.signal
         return made
 
     # -- ending -------------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class Kernels:
             live.work.rest(process)
         self._note(live, seat, run, end)
         seat.used = time.monotonic()
-        seat.running = seat.ending = seat.ended = None
+        seat.running = seat.ending = seat.ended = seat.signal = None
         seat.turn.release()
 
     def _note(self, live: Live, seat: Seat, run: KernelRun, end: CodeEnd | None) -> None:
@@ -165,10 +165,7 @@ class Kernels:
             if end.after == "replaced":
                 self._contexts.started.discard(run.id)
                 changes |= {"process": None, "lost": run.course.why_died}
-        try:
-            self._contexts.note(live, seat, **changes)
-        except Exception:  # a full disk: the next one's turn comes all the same
-            log.exception("not noted", extra={"sandbox": live.row.id, "context": seat.row.name})
+        self._contexts.note(live, seat, **changes)
 
 
 def _spec(asked: Asked, argv: tuple[str, ...]) -> ProcessSpec:
