@@ -84,6 +84,11 @@ def test_an_exception_that_cannot_be_printed_is_still_told(kernel: Running) -> N
     assert told["name"] == "Worse"
 
 
+def test_an_exception_that_counts_as_false_is_still_one(kernel: Running) -> None:
+    ran = kernel.run("class Empty(Exception):\n    def __len__(self): return 0\nraise Empty")
+    assert (ran.status, error(ran)["name"]) == ("error", "Empty")
+
+
 def test_an_error_behind_await_shows_no_event_loop(kernel: Running) -> None:
     told = error(
         kernel.run("import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    raise OSError('x')\nawait f()")
@@ -101,6 +106,7 @@ def test_an_error_behind_await_shows_no_event_loop(kernel: Running) -> None:
         ("sys.exit(3)", "error", "3"),
         ("sys.exit('went wrong')", "error", "went wrong"),
         ("raise SystemExit(4)", "error", "4"),
+        ("raise SystemExit([])", "error", "[]"),
     ],
 )
 def test_an_exit_ends_the_run_and_not_the_context(kernel: Running, call: str, status: str, message: str | None) -> None:
@@ -134,6 +140,7 @@ def test_a_recursion_limit_set_low_does_not_reach_the_kernel(fresh: Running) -> 
         "import asyncio\nawait asyncio.sleep(60)",
         "import subprocess; subprocess.run(['sleep', '60'], check=True)",
         "import threading; threading.Event().wait()",
+        "while True: print('x' * 99)",
     ],
 )
 def test_an_interrupt_ends_the_run_and_keeps_its_names(kernel: Running, forever: str) -> None:
@@ -197,3 +204,4 @@ def test_magic_without_ipython_says_what_to_install(kernel: Running) -> None:
     assert "pip install ipython" in told["message"]
     assert kernel.run("%matplotlib inline\n7").text == "7"
     assert "pip install" not in error(kernel.run("7 %% 2"))["message"]
+    assert "pip install" not in error(kernel.run("text = '''\n% no magic\n'''\nx = = 1"))["message"]

@@ -132,6 +132,17 @@ def test_a_figure_comes_back_without_show_or_a_file(sandbox: Sandbox) -> None:
             "pd.DataFrame({'m': [1, 2], 'n': [3, 4]}, index=['r', 's']).plot(kind='bar');",
             [Series(label=name, kind="bar", x=["r", "s"], y=y) for name, y in (("m", [1, 2]), ("n", [3, 4]))],
         ),
+        (
+            "plt.hist([[1, 1, 2], [2, 2, 2]], bins=[1, 2, 3], label=['p', 'q']);",
+            [
+                Series(label="p", kind="bar", x=[1.3, 2.3], y=[2, 1]),
+                Series(label="q", kind="bar", x=[1.7, 2.7], y=[0, 3]),
+            ],
+        ),
+        (
+            "pd.Series([1, 2], index=pd.date_range('2024-01-31', periods=2)).plot();",
+            [Series(x=["2024-01-31", "2024-02-01"], y=[1, 2])],
+        ),
         ("plt.axhline(2, label='limit');", [Series(label="limit", kind="hline", y=[2])]),
     ],
 )  # fmt: skip

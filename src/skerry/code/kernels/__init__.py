@@ -29,7 +29,7 @@ PYTHON_BOOT = (
     "import posix;posix.dup2(3,100,False);posix.close(3);f=open(100,'rb',closefd=False);n=int.from_bytes;"
     "b=f.read(n(f.read(5)[1:],'big'));exec(compile(b[11:11+n(b[7:11],'big')],'<skerry>','exec'),{'channel':f})"
 )
-PYTHON_PARTS = ("errors", "tasks", "rich", "figures", "charts", "magics")
+PYTHON_PARTS = ("errors", "stdin", "tasks", "rich", "figures", "charts", "magics")
 # `load` imports as the code would that stands in the cwd.
 JAVASCRIPT_BOOT = (
     '{const f=require("fs"),r=n=>{const b=Buffer.alloc(n);for(let a=0,k;a<n;a+=k)if(!(k=f.readSync(3,b,a,n-a)))'

@@ -1,7 +1,7 @@
 """The Python kernel: runs what it is sent in the module `__main__` and says what came of it (`skerry/code/wire.py`).
 
 It shares its process with that code. It is parsed at every start of a context, so it imports only what the interpreter
-has built in; `rich`, `charts` and `magics` are compiled when a run first needs them.
+has built in; the other parts are compiled when a run first needs them.
 
 Whether an interrupt is the code's or comes at a bad time is read off the stack: below `within` it is the code's, below
 `say` it waits."""
@@ -38,6 +38,7 @@ class Kernel:
         self.names = self.main.__dict__
         self.flags = _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         self.pid = getpid()
+        self.thread = _thread.get_ident()
         self.lock = _thread.RLock()
         self.identity = [_identity(fd) for fd in (0, 1, 2, CHANNEL)]
         self.run = b""  # the secret of the run that is under way
@@ -45,6 +46,7 @@ class Kernel:
         self.cells = 0
         self.count = self.size = 0  # of the results of this run
         self.sources: dict[str, str] = {}
+        self.sources_size = 0
         self.loop: Any = None
         self.pending = False
         self.has_stdin = False
@@ -89,13 +91,15 @@ class Kernel:
         while view:
             view = view[write(CHANNEL, view) :]
 
-    def say(self, *messages: bytes) -> None:
+    def say(self, data: bytes, run: bytes) -> None:
+        """Unless that run is over: a thread may be late."""
         with self.lock:
-            self.deliver(b"".join(messages))
+            if run == self.run:
+                self.deliver(data)
 
     def heed(self) -> None:
         """The interrupt that came at a bad time."""
-        if self.pending:
+        if self.pending and _thread.get_ident() == self.thread:
             self.pending = False
             raise KeyboardInterrupt
 
@@ -123,14 +127,15 @@ class Kernel:
                     continue  # half of it is of no use
                 data = data[: most - 4].decode("utf-8", "ignore").encode() + "…".encode()
             fields[name] = data
-        if self.run and getpid() == self.pid:
-            self.result(fields, cut, main)
+        run = self.run
+        if run and getpid() == self.pid:
+            self.result(run, fields, cut, main)
         elif "text/plain" in fields:
             print(fields["text/plain"].decode())
 
-    def result(self, fields: dict[str, bytes], cut: set[str], main: bool) -> None:
+    def result(self, run: bytes, fields: dict[str, bytes], cut: set[str], main: bool) -> None:
         self.flush()
-        head = {"run": self.run, "main": b"1" if main else b"0"}
+        head = {"run": run, "main": b"1" if main else b"0"}
         if cut:
             head["cut"] = " ".join(sorted(cut)).encode()
         sent = message(b"O", {**head, **fields})
@@ -138,7 +143,7 @@ class Kernel:
         self.count += 1
         self.size += len(sent)
         if self.count + room <= self.results_most and self.size + (room << 22) <= self.bytes_most:
-            self.say(sent)
+            self.say(sent, run)
             self.heed()
         else:
             self.count -= 1
@@ -156,14 +161,6 @@ class Kernel:
             except Exception:
                 pass  # a module of the code's own by that name
 
-    def give_stdin(self, data: bytes | None) -> None:
-        self.has_stdin = data is not None
-        if data is not None:
-            fd = _file_of(data)
-            posix.dup2(fd, 0)
-            posix.close(fd)
-            sys.stdin = _stream(0, "r", "surrogateescape")
-
     def put_back(self) -> None:
         """Streams and descriptors as they were before the run."""
         theirs = sys.stdout, sys.stderr
@@ -174,12 +171,14 @@ class Kernel:
         for fd, kept in ((0, STDIN), (1, STDOUT), (2, STDERR)):
             if _identity(fd) != self.identity[fd]:
                 posix.dup2(kept, fd)
+        if not _usable(self.stdin):
+            self.stdin = _stream(0, "r", "surrogateescape")
         if not _usable(self.stdout):
-            sys.stdout = self.stdout = _stream(1, "w", "backslashreplace")
+            self.stdout = _stream(1, "w", "backslashreplace")
         if not _usable(self.stderr):
-            sys.stderr = self.stderr = _stream(2, "w", "backslashreplace")
-        if sys.stdin is not self.stdin or not _usable(self.stdin):
-            sys.stdin = self.stdin = _stream(0, "r", "surrogateescape")
+            self.stderr = _stream(2, "w", "backslashreplace")
+        for name in ("stdin", "stdout", "stderr"):
+            vars(sys)[name] = vars(sys)[f"__{name}__"] = getattr(self, name)
 
     # -- running --
 
@@ -188,9 +187,11 @@ class Kernel:
         self.cells += 1
         self.cell = f"<cell {self.cells}>"
         self.count = self.size = 0
-        self.run = fields["run"]
-        self.say(message(b"B", {"run": self.run}))
-        self.give_stdin(fields.get("stdin"))
+        run = self.run = fields["run"]
+        self.say(message(b"B", {"run": run}), run)
+        self.has_stdin = "stdin" in fields
+        if self.has_stdin:
+            self.part("stdin")["give"](fields["stdin"])
         failure = self.attempt(self.execute, fields["code"].decode("utf-8", "surrogatepass"))
         if getpid() != self.pid:
             self.part("errors")["leave"](self, failure)
@@ -202,7 +203,7 @@ class Kernel:
         if _signal.getsignal(2) is not on_interrupt:
             _signal.signal(2, on_interrupt)
         with self.lock:
-            run, self.run = self.run, b""
+            self.run = b""
             self.deliver(last + message(b"D", {"run": run, "status": status}))
         self.pending = False
 
@@ -230,13 +231,14 @@ class Kernel:
 
     def compile(self, code: str) -> tuple[Any, Any, bool]:
         """What comes before the last expression, that expression, and whether a `;` after it hides its value."""
+        flags = self.flags | _ast.PyCF_ONLY_AST
+        tree: Any = None
         try:
-            tree: Any = compile(code, self.cell, "exec", self.flags | _ast.PyCF_ONLY_AST, dont_inherit=True)
-        except SyntaxError:
-            if not has_magic(code):
-                raise
-            code = self.part("magics")["plain_python"](self, code)
-            tree = compile(code, self.cell, "exec", self.flags | _ast.PyCF_ONLY_AST, dont_inherit=True)
+            tree = compile(code, self.cell, "exec", flags, dont_inherit=True)
+        except SyntaxError as failure:
+            code = self.part("magics")["plain_python"](self, code, failure)
+        if tree is None:
+            tree = compile(code, self.cell, "exec", flags, dont_inherit=True)
         last: Any = tree.body.pop() if tree.body and type(tree.body[-1]) is _ast.Expr else None
         body: Any = compile(tree, self.cell, "exec", self.flags, dont_inherit=True) if tree.body else None
         if body is not None and "__future__" in code:
@@ -265,12 +267,14 @@ class Kernel:
         """The figures that the run left open."""
         if "matplotlib.pyplot" in sys.modules:
             drawing = self.attempt(self.part("figures")["draw_open_figures"], self, not is_interrupt(failure))
-            failure = failure or drawing
+            failure = drawing if failure is None else failure
         return failure
 
     def report(self, failure: BaseException) -> bytes:
         """The message that tells it; none for an exit that is no failure."""
-        if isinstance(failure, SystemExit) and failure.code in (None, 0):
+        if isinstance(failure, SystemExit) and (
+            failure.code is None or (type(failure.code) is int and not failure.code)
+        ):
             return b""
         limit = sys.getrecursionlimit()
         sys.setrecursionlimit(limit + 500)  # the code may have left little
@@ -281,17 +285,16 @@ class Kernel:
 
     def remember(self, code: str) -> None:
         """For tracebacks, warnings and `inspect`, whenever they are first asked for."""
+        linecache: Any = sys.modules.get("linecache")
         self.sources[self.cell] = code
-        if "linecache" in sys.modules:
-            self.put_in_linecache(sys.modules["linecache"])
-
-    def put_in_linecache(self, linecache: Any) -> None:
-        while len(self.sources) > 1 and sum(map(len, self.sources.values())) > SOURCES_MOST:
-            linecache.cache.pop(next(iter(self.sources)), None)
-            del self.sources[next(iter(self.sources))]
-        for name, code in self.sources.items():
-            if name not in linecache.cache:
-                linecache.cache[name] = (len(code), None, [line + "\n" for line in code.split("\n")], name)
+        self.sources_size += len(code)
+        while self.sources_size > SOURCES_MOST and len(self.sources) > 1:
+            oldest = next(iter(self.sources))
+            self.sources_size -= len(self.sources.pop(oldest))
+            if linecache is not None:
+                linecache.cache.pop(oldest, None)
+        if linecache is not None:
+            put_in_linecache(linecache, {self.cell: code})
 
 
 class After:
@@ -345,7 +348,8 @@ def is_interrupt(failure: BaseException | None) -> bool:
     while failure is not None and seen < 100:
         if isinstance(failure, KeyboardInterrupt):
             return True
-        failure, seen = failure.__cause__ or failure.__context__, seen + 1
+        cause = failure.__cause__
+        failure, seen = cause if cause is not None else failure.__context__, seen + 1
     return False
 
 
@@ -376,13 +380,6 @@ def hides(code: str, last: Any) -> bool:
     return any(";" in line.partition("#")[0] for line in lines)
 
 
-def has_magic(code: str) -> bool:
-    return any(
-        line[:1] in ("%", "!", "?") or line.endswith("?") or "= !" in line or "= %" in line or "=!" in line
-        for line in map(str.strip, code.split("\n"))
-    )
-
-
 def display(*values: object, raw: bool = False, **_more: object) -> None:
     """Shows values as results of the run."""
     for value in values:
@@ -401,12 +398,24 @@ def ask(prompt: object = "") -> str:
         raise EOFError(f"input() has nothing to read: the run is not interactive, and {told}") from None
 
 
+def put_in_linecache(linecache: Any, sources: dict[str, str]) -> None:
+    for name, code in sources.items():
+        linecache.cache[name] = (len(code), None, [line + "\n" for line in code.split("\n")], name)
+
+
 def fork_by_default(context: Any) -> None:
     """With Python 3.14's default a child looks in vain for the file that defines the code's functions."""
     try:
         context._default_context._default_context = context._concrete_contexts["fork"]
     except (AttributeError, KeyError):
         pass
+
+
+def close_channel() -> None:
+    try:
+        posix.close(CHANNEL)
+    except OSError:
+        pass  # by the code's doing
 
 
 def _identity(fd: int) -> tuple[int, int] | None:
@@ -429,27 +438,12 @@ def _stream(fd: int, mode: str, errors: str) -> Any:
     return open(fd, mode, 1 if mode == "w" else -1, encoding="utf-8", errors=errors, closefd=False)
 
 
-def _file_of(data: bytes) -> int:
-    try:
-        fd = posix.memfd_create("stdin")
-    except (AttributeError, OSError):
-        import tempfile
-
-        fd, path = tempfile.mkstemp()
-        posix.unlink(path)
-    view = memoryview(data)
-    while view:
-        view = view[write(fd, view) :]
-    posix.lseek(fd, 0, 0)
-    return fd
-
-
 def prepare() -> None:
     for fd, kept in ((0, STDIN), (1, STDOUT), (2, STDERR)):
         posix.dup2(fd, kept, False)
-    for stream, errors in ((sys.stdout, "backslashreplace"), (sys.stderr, "backslashreplace")):
-        stream.reconfigure(encoding="utf-8", errors=errors, line_buffering=True)  # type: ignore[union-attr]
-    sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")  # type: ignore[union-attr]
+    kernel.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
+    kernel.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    kernel.stderr.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     sys.argv[:] = [""]
     for name in [name for name in kernel.names if not name.startswith("__")]:
         del kernel.names[name]
@@ -457,9 +451,9 @@ def prepare() -> None:
     ask.__name__ = ask.__qualname__ = "input"
     builtins.input = ask
     _signal.signal(2, on_interrupt)
-    posix.register_at_fork(after_in_child=lambda: posix.close(CHANNEL))
+    posix.register_at_fork(after_in_child=close_channel)
     sys.meta_path.insert(0, After({
-        "linecache": kernel.put_in_linecache,
+        "linecache": lambda linecache: put_in_linecache(linecache, kernel.sources),
         "threading": lambda threading: kernel.part("errors")["watch_threads"](kernel, threading),
         "multiprocessing.context": fork_by_default,
         "matplotlib.pyplot": lambda pyplot: kernel.part("figures")["take_figures"](kernel, pyplot),
@@ -469,10 +463,12 @@ def prepare() -> None:
 
 def start(channel: BinaryIO, parts: dict[str, str], bounds: tuple[int, ...]) -> None:
     global kernel
+    if sys.version_info < (3, 8):
+        sys.exit("skerry: a context needs Python 3.8 or newer")
     kernel = Kernel(parts, bounds)
     prepare()
     version = ".".join(map(str, sys.version_info[:3]))
-    kernel.say(message(b"H", {"version": version.encode()}))
+    kernel.deliver(message(b"H", {"version": version.encode()}))
     kernel.held = channel.read1(65536)  # type: ignore[attr-defined]
     channel.close()
     while True:

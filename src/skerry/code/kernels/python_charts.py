@@ -78,7 +78,7 @@ def line_of(axes: Any, line: Any, points: int) -> dict[str, Any]:
     if not by_y:
         return series(label_of(line), "vline", x[:1], [], points)
     dotted = str(line.get_linestyle()) in ("None", "none", " ", "")
-    return series(label_of(line), "scatter" if dotted else "line", x, y, points)
+    return series(label_of(line), "scatter" if dotted else "line", by_period(axes.xaxis, x), y, points)
 
 
 def bars(axes: Any, container: Any, points: int) -> dict[str, Any]:
@@ -89,17 +89,18 @@ def bars(axes: Any, container: Any, points: int) -> dict[str, Any]:
     start = [float(patch.get_y() if flat else patch.get_x()) for patch in patches]
     width = [float(patch.get_height() if flat else patch.get_width()) for patch in patches]
     value = [patch.get_width() if flat else patch.get_height() for patch in patches]
+    label = label_of(container) or (label_of(patches[0]) if patches else None)
     named = names_on(axis)
     touching = len(patches) > 1 and all(
         math.isclose(a + w, b, rel_tol=1e-6, abs_tol=1e-9) for a, w, b in zip(start, width, start[1:])
     )
     if touching and not named and not flat and len(patches) <= points:
         edges = [along(axis, at) for at in (*start, start[-1] + width[-1])]
-        return {"label": label_of(container), "kind": "histogram", "x": edges, "y": plain(value), "cut": 0}
+        return {"label": label, "kind": "histogram", "x": edges, "y": plain(value), "cut": 0}
     middle = [at + w / 2 for at, w in zip(start, width)]
     where = [nearest(named, at) or along(axis, at) for at in middle]
     x, y = (value, where) if flat else (where, value)
-    return series(label_of(container), "barh" if flat else "bar", x, y, points)
+    return series(label, "barh" if flat else "bar", x, y, points)
 
 
 def pies(patches: list[Any], points: int) -> list[dict[str, Any]]:
@@ -213,11 +214,26 @@ def converter_of(axis: Any) -> str:
 
 def along(axis: Any, value: Any) -> Any:
     """A place on an axis: a date where it has dates."""
+    if math.isfinite(value) and frequency(axis) is not None:
+        return by_period(axis, [value])[0]
     if "Date" in converter_of(axis) and math.isfinite(value):
         from matplotlib.dates import num2date
 
         return num2date(value).replace(tzinfo=None).isoformat()
     return plain_one(value)
+
+
+def frequency(axis: Any) -> Any:
+    """What pandas counts in on an axis of time."""
+    return getattr(axis.axes, "freq", None) if axis is axis.axes.xaxis and "Period" in converter_of(axis) else None
+
+
+def by_period(axis: Any, values: Any) -> Any:
+    if frequency(axis) is None or not all(isinstance(plain_one(value), (int, float)) for value in values):
+        return values
+    from pandas import Period
+
+    return [str(Period(ordinal=round(float(value)), freq=frequency(axis))) for value in values]
 
 
 def dated(axis: Any, values: Any) -> Any:
@@ -243,4 +259,10 @@ def ticks(axis: Any) -> list[str]:
     low, high = sorted(axis.get_view_interval())
     found = zip(axis.get_ticklocs(), axis.get_ticklabels())
     shown = [label.get_text() for at, label in found if low <= at <= high]
-    return [text[:LABEL_MOST] for text in shown if text][:TICKS_MOST]
+    return [bare(text)[:LABEL_MOST] for text in shown if text][:TICKS_MOST]
+
+
+def bare(text: str) -> str:
+    """`10^{2}`, which a logarithmic axis sets in a formula."""
+    start, end = "$\\mathdefault{", "}$"
+    return text[len(start) : -len(end)] if text.startswith(start) and text.endswith(end) else text

@@ -86,7 +86,7 @@ def extent(figure: Any) -> tuple[Any, float, float]:
     try:
         figure.draw_without_rendering()
         box = figure.get_tightbbox().padded(0.1)
-    except (AttributeError, TypeError):  # matplotlib before 3.6
+    except Exception:  # matplotlib before 3.6; something that lies too far outside to be measured
         return None, width, height
     if not (0 < box.width < 3 * width and 0 < box.height < 3 * height):
         return None, width, height

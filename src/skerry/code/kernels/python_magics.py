@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 INSTALL = "is IPython's, which is not installed here: `pip install ipython`, or write it in Python"
 
 
-def plain_python(kernel: Any, code: str) -> str:
+def plain_python(kernel: Any, code: str, failure: SyntaxError) -> str:
+    """`failure`: what Python says of the code."""
+    if not any(map(looks_magic, code.split("\n"))):
+        raise failure
     try:
         from IPython.core.inputtransformer2 import TransformerManager
     except ImportError:
@@ -22,14 +25,18 @@ def plain_python(kernel: Any, code: str) -> str:
 
 
 def without_ipython(kernel: Any, code: str) -> str:
-    """`%matplotlib inline` asks for what is done anyway."""
-    lines = code.split("\n")
-    kept = ["" if line.strip().startswith("%matplotlib") else line for line in lines]
-    number, line = next(((n, line) for n, line in enumerate(kept, 1) if looks_magic(line)), (0, ""))
-    if not number:
-        return "\n".join(kept)
-    word = line.strip().split()[0]
-    raise SyntaxError(f"{word} {INSTALL}", (kernel.cell, number, 1, line + "\n"))
+    """`%matplotlib inline` asks for what is done anyway. Anything else is told, if it is the line that fails."""
+    lines = ["" if line.strip().startswith("%matplotlib") else line for line in code.split("\n")]
+    kept = "\n".join(lines)
+    try:
+        compile(kept, kernel.cell, "exec", kernel.flags, dont_inherit=True)
+    except SyntaxError as error:
+        line = lines[error.lineno - 1] if error.lineno and error.lineno <= len(lines) else ""
+        if looks_magic(line):
+            said = f"`{line.strip()[:80]}` {INSTALL}"
+            raise SyntaxError(said, (kernel.cell, error.lineno, 1, line + "\n")) from None
+        raise
+    return kept
 
 
 def looks_magic(line: str) -> bool:
@@ -53,7 +60,7 @@ def shell_of(kernel: Any) -> Any:
     settings.InteractiveShell.colors = "nocolor"
     settings.InteractiveShell.display_page = True
     settings.InteractiveShell.warn_venv = False
-    hooks = sys.excepthook, sys.displayhook
+    hooks, before_it = (sys.excepthook, sys.displayhook), set(kernel.names)
     with tempfile.TemporaryDirectory() as folder:
         before = os.environ.get("IPYTHONDIR")
         os.environ["IPYTHONDIR"] = folder
@@ -64,6 +71,8 @@ def shell_of(kernel: Any) -> Any:
             if before is not None:
                 os.environ["IPYTHONDIR"] = before
     sys.excepthook, sys.displayhook = hooks
+    for name in {"exit", "quit", "open"} - before_it:
+        kernel.names.pop(name, None)  # Python's own do what they should
     settle(kernel, shell)
     return shell
 

@@ -76,7 +76,9 @@ def from_bundle(kernel: Any, given: dict[Any, Any], cut: set[str]) -> dict[str, 
         if form is None:
             continue
         if name in ("image/png", "image/jpeg"):
-            found[name] = bytes_of(form)
+            picture = bytes_of(form)
+            if picture is not None:
+                found[name] = picture
         elif name == "application/json":
             add_json(kernel, form, found, cut)
         elif name == "text/plain" or name in METHODS:
@@ -87,14 +89,19 @@ def from_bundle(kernel: Any, given: dict[Any, Any], cut: set[str]) -> dict[str, 
     return found
 
 
-def bytes_of(form: Any) -> bytes:
+def bytes_of(form: Any) -> bytes | None:
     """A picture as it is, also where it was given in base64."""
-    data = form.encode() if isinstance(form, str) else bytes(form)
-    if data[:4] in (b"\x89PNG", b"\xff\xd8\xff\xe0", b"\xff\xd8\xff\xe1") or data[:2] == b"\xff\xd8":
+    if not isinstance(form, (str, bytes, bytearray, memoryview)):
+        return None
+    data = form.encode("ascii", "replace") if isinstance(form, str) else bytes(form)
+    if data[:4] == b"\x89PNG" or data[:3] == b"\xff\xd8\xff":
         return data
     import binascii
 
-    return binascii.a2b_base64(data)
+    try:
+        return binascii.a2b_base64(data)
+    except binascii.Error:
+        return None
 
 
 def picture_of(image: Any) -> bytes:

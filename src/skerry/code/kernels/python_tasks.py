@@ -50,10 +50,11 @@ def go_on_until_called(kernel: Any, channel: int) -> None:
         called = True
         loop.stop()
 
-    while not called and not loop.is_closed():
+    while not called and not loop.is_closed() and not loop.is_running():  # by a thread of the code's own
         try:
             loop.add_reader(channel, call)
             loop.run_forever()
-            loop.remove_reader(channel)
         except BaseException:
             pass  # a task's own `SystemExit`; the loop has told it
+    if not loop.is_closed():
+        loop.remove_reader(channel)
