@@ -35,7 +35,8 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_importing_the_package_loads_no_framework() -> None:
-    assert not loaded_by("import skerry") & {"starlette", "uvicorn", "httpx", "rich", "click", "msgspec", "asyncio"}
+    frameworks = {"starlette", "uvicorn", "httpx", "rich", "click", "msgspec", "asyncio", "mcp", "pydantic"}
+    assert not loaded_by("import skerry") & frameworks
 
 
 def test_values_and_errors_load_no_framework() -> None:

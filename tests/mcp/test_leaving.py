@@ -8,13 +8,16 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from serving import WAIT_S, Server, wait_until
 from talking import MODES, on_stdio, skerry
 
-VERSION = "2025-11-25"
+HELLO = {
+    "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bare", "version": "1"},
+}  # fmt: skip
 
 
 def sandboxes(server: Server) -> list[str]:
@@ -43,8 +46,7 @@ def bare(server: Server, *options: str) -> Iterator[Bare]:
 class Bare:
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
-        info = {"protocolVersion": VERSION, "capabilities": {}, "clientInfo": {"name": "bare", "version": "1"}}
-        self.send(id=0, method="initialize", params=info)
+        self.send(id=0, method="initialize", params=HELLO)
         assert self.answer()["id"] == 0
         self.send(method="notifications/initialized")
 
@@ -151,6 +153,17 @@ def test_a_signal_ends_it_cleanly_while_the_client_still_listens(server: Server,
         client.process.send_signal(how)
         assert client.process.wait(WAIT_S) in (130, 143)
     assert sandbox not in sandboxes(server)
+
+
+def test_messages_of_a_file_are_answered(server: Server, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    hello = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO}
+    asked.write_text(json.dumps(hello) + "\n")
+    words = [skerry(), "--server", server.address, "mcp"]
+    with asked.open("rb") as file:
+        done = subprocess.run(words, stdin=file, stdout=subprocess.PIPE, check=True)
+    assert json.loads(done.stdout)["id"] == 0
+    subprocess.run(words, stdin=subprocess.DEVNULL, check=True)
 
 
 def test_nonsense_on_stdin_is_survived(server: Server) -> None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.mcpserver import MCPServer
 
 from skerry._version import __version__
@@ -16,6 +17,7 @@ TOOLS = (
     *commands.TOOLS, *processes.TOOLS, *code.TOOLS, *executing.TOOLS, *files.TOOLS,
     *sandboxes.TOOLS, *review.TOOLS, *network.TOOLS,
 )  # fmt: skip
+_SAME_FOR_ALL: tuple[CacheableMethod, ...] = ("tools/list", "prompts/list", "resources/templates/list")
 
 
 def make(connect: Connect) -> MCPServer:
@@ -29,6 +31,7 @@ def make(connect: Connect) -> MCPServer:
             version=__version__,
             tools=[tool.made(connect) for tool in TOOLS],
             subscriptions=False,
+            cache_hints=dict.fromkeys(_SAME_FOR_ALL, CacheHint(ttl_ms=3_600_000, scope="public")),
         )
     resources.add(server, connect)
     prompts.add(server)

@@ -58,7 +58,7 @@ async def run(
     ] = RUN_S,
     keep: Annotated[
         bool,
-        Field(description="Do not end it when the time is over or the connection goes: it goes on as a process."),
+        Field(description="Do not end it when the time is over or this call is broken off: it goes on as a process."),
     ] = False,
     max_output: Characters = SHOWN,
 ) -> Ran:

@@ -35,13 +35,18 @@ _NEXT: tuple[tuple[type[SkerryError], str], ...] = (
 
 
 def in_words(error: SkerryError) -> str:
-    lines = [f"error: {error.message}"]
+    lines = [f"error: {_indented(error.message)}"]
     if error.hint:
-        lines.append(f"hint: {error.hint}")
+        lines.append(f"hint: {_indented(error.hint)}")
     following = next((text for kind, text in _NEXT if isinstance(error, kind)), None)
     if following:
         lines.append(f"next: {following}")
     return bounded("\n".join(lines), _MOST)[0]
+
+
+def _indented(text: str) -> str:
+    """What an error quotes may be from inside: no line of it stands where ours do."""
+    return text.replace("\n", "\n    ")
 
 
 def refused(tool: str, names: list[str], error: ValidationError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -14,6 +15,8 @@ from skerry.mcp.tool import changes, reads
 from skerry.types import Attempt
 
 ATTEMPTS = 100
+ASKED = 10  # hosts in the line that a person may use
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}|[0-9A-Fa-f:.]{2,45}")
 _ASK = "No tool changes the policy. Ask the person, and say what it is for; they decide with: "
 
 
@@ -60,7 +63,7 @@ async def network_refused(
     place = await at.sandbox(sandbox)
     policy = (await place.network.show()).network
     refused = [attempt async for attempt in place.network.log(since=since, denied=True, limit=ATTEMPTS)]
-    hosts = " ".join(dict.fromkeys(_rule(attempt) for attempt in refused)) or "HOST"
+    hosts = " ".join(list(dict.fromkeys(map(_rule, refused)))[-ASKED:]) or "HOST"
     return NetworkRefused(
         sandbox=place.id,
         allowed=[*policy.allow, *(f"preset {_name(preset)}" for preset in policy.presets)],
@@ -100,7 +103,7 @@ def refusals(attempts: Iterable[Attempt]) -> list[Refusal]:
 
 def _rule(attempt: Attempt) -> str:
     """What a person would allow. Only what can be a host's name gets into a line that they may paste."""
-    host = attempt.host if attempt.host and all(c.isalnum() or c in ".-:" for c in attempt.host) else "HOST"
+    host = attempt.host if _HOST.fullmatch(attempt.host) else "HOST"
     return host if attempt.port in (None, 80, 443) else f"{host}:{attempt.port}"
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import stat
-import sys
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
@@ -21,7 +21,7 @@ from skerry.mcp.build import make
 from skerry.mcp.callers import Caller
 
 LINE_MOST = 64 << 20  # bytes of one message
-_PIECE = 1 << 20
+log = logging.getLogger(__name__)
 
 Inbound = MemoryObjectReceiveStream[SessionMessage | Exception]
 Outbound = MemoryObjectSendStream[SessionMessage]
@@ -52,9 +52,9 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
 
 def _streams() -> Any:
     """The library's own streams read in a thread, which nothing can wake when a signal ends the program: they are for
-    what the loop can't wait on."""
+    what the loop can't wait on, and for a terminal, which others use too."""
     modes = [os.fstat(descriptor).st_mode for descriptor in (0, 1)]
-    return stdio_server() if any(map(stat.S_ISREG, modes)) else _piped()
+    return _piped() if all(stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) for mode in modes) else stdio_server()
 
 
 @contextlib.asynccontextmanager
@@ -99,7 +99,7 @@ async def _line(lines: asyncio.StreamReader) -> bytes:
     try:
         return await lines.readline()
     except (ValueError, OSError) as error:
-        print(f"skerry mcp: {error}", file=sys.stderr)  # noqa: T201
+        log.warning("stdin can't be read further: %s", error)
         return b""
 
 
