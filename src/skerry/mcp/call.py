@@ -44,33 +44,44 @@ class Call:
     async def going_on(self, within: float | None = None) -> AsyncIterator[Progress]:
         """While it is entered, the client hears each second that the call goes on, with the last line of output."""
         progress = Progress(self._context, within)
-        task = asyncio.ensure_future(progress.tell())
         try:
             yield progress
         finally:
-            task.cancel()
-            await asyncio.wait([task])
+            await progress.end()
 
 
 class Progress:
+    """Most calls have ended before there is anything to tell: the task that tells it begins with the first second."""
+
     def __init__(self, context: Context[Any, Any], within: float | None) -> None:
         self._context = context
         self._within = within
+        self._began = time.monotonic()
         self._tail = b""
+        self._task: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(EVERY, self._begin)
 
     def output(self, piece: Output) -> None:
         self._tail = (self._tail + piece.data)[-_TAIL:]
 
-    async def tell(self) -> None:
-        began = time.monotonic()
+    async def end(self) -> None:
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _begin(self) -> None:
+        self._task = asyncio.ensure_future(self._tell())
+
+    async def _tell(self) -> None:
         while True:
-            await asyncio.sleep(EVERY)
             lines = self._tail.decode("utf-8", "replace").strip().splitlines()
-            seconds = round(time.monotonic() - began, 1)
+            seconds = round(time.monotonic() - self._began, 1)
             try:
                 await self._context.report_progress(seconds, self._within, in_one_line(lines[-1]) if lines else None)
             except (MCPError, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 return  # nobody listens any more
+            await asyncio.sleep(EVERY)
 
 
 async def apart(work: Coroutine[Any, Any, T]) -> T:
