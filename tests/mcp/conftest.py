@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 import pytest_asyncio
@@ -8,9 +8,17 @@ from serving import Server
 from talking import TRANSPORTS, WAYS, Talk, held
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=WAYS, ids="-".join)
+@pytest.fixture(scope="session")
+def server(make_server: Callable[[], Server]) -> Iterator[Server]:
+    """One for all files here: what they ask of it is the same."""
+    made = make_server().start()
+    yield made
+    made.retire()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session", params=WAYS, ids="-".join)
 async def talk(request: pytest.FixtureRequest, server: Server) -> AsyncIterator[Talk]:
-    """One connection for the tests of a file, over each transport and in each mode."""
+    """One connection over each transport and in each mode."""
     transport, mode = request.param
     async with held(TRANSPORTS[transport](server, mode)) as connection:
         yield connection

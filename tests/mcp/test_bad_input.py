@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from talking import Talk
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 HOST_FILE = Path("/etc/skerry-of-the-host")
 
 

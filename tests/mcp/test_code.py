@@ -8,7 +8,7 @@ import pytest
 from mcp.types import ImageContent
 from talking import Talk
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 DRAW = """
 import base64, struct, zlib

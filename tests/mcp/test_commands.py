@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from talking import Talk
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_a_command_runs_in_the_default_sandbox_without_any_id(talk: Talk) -> None:

@@ -11,7 +11,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import BlobResourceContents, EmbeddedResource, ImageContent, ResourceLink, TextResourceContents
 from talking import Talk
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def png(width: int = 2, height: int = 2) -> bytes:

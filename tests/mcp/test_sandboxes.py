@@ -13,7 +13,7 @@ from talking import Talk
 
 from skerry import AsyncClient, AsyncSandbox
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 READS = {
     "wait", "read_output", "list_processes", "read_file", "list_files", "search_files", "glob_files", "get_file",
@@ -26,7 +26,7 @@ DESTROYS = {
 REST = {"write_input", "create_sandbox", "fork_sandbox", "snapshot_sandbox", "expose_port", "execute_code"}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def reviewed(talk: Talk, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AsyncSandbox]:
     """A sandbox of the caller's with a copy of a repository, and something changed in it."""
     home: Path = tmp_path_factory.mktemp("repo")
