@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tomllib
 from pathlib import Path
@@ -52,7 +51,10 @@ def person(tmp_path: Path) -> Person:
 
 
 def servers(client: str, path: Path) -> Any:
-    text = path.read_text()
+    return read(client, path.read_text())
+
+
+def read(client: str, text: str) -> Any:
     value = tomllib.loads(text) if CLIENTS[client].format == "toml" else jsonc.read(text)
     for key in CLIENTS[client].keys:
         value = value[key]
@@ -71,6 +73,8 @@ def with_another(client: Client) -> str:
 def test_each_client_is_set_up_and_unset_again(person: Person, client: str) -> None:
     text = with_another(CLIENTS[client])
     path = person.begin(client, text)
+    printed = person.install(client, "--print")
+    assert (path.read_text(), str(path).encode() in printed.stderr) == (text, True)
     done = person.install(client, "--yes")
     assert done.returncode == 0, done.stderr
     assert b"+" in done.stdout
@@ -78,19 +82,20 @@ def test_each_client_is_set_up_and_unset_again(person: Person, client: str) -> N
     assert found["other"] == {"command": "y"}
     assert found["skerry"]["args"] == ["mcp"]
     assert os.access(found["skerry"]["command"], os.X_OK)
+    assert read(client, printed.stdout.decode())["skerry"] == found["skerry"]
     assert path.with_name(path.name + config_files.BACKUP).read_text() == text
-    assert b"already" in person.install(client, "--yes").stderr
     assert person.install(client, "--remove", "--yes").returncode == 0
     assert path.read_text() == text
 
 
-@pytest.mark.parametrize("client", ALL)
+@pytest.mark.parametrize("client", ["claude-code", "codex", "zed"])
 def test_a_client_without_a_file_gets_one_that_only_its_user_can_read(person: Person, client: str) -> None:
     assert person.install(client, "--yes").returncode == 0
     path = person.file(client)
     assert list(servers(client, path)) == ["skerry"]
     assert path.stat().st_mode & 0o777 == 0o600
     assert [one.name for one in path.parent.iterdir() if one.is_file()] == [path.name]
+    assert b"already" in person.install(client, "--yes").stderr
 
 
 @pytest.mark.parametrize("client", IN_PROJECTS)
@@ -114,7 +119,7 @@ def test_a_server_elsewhere_is_called_by_its_address_and_the_token_stays_in_the_
     assert TOKEN not in text
 
 
-@pytest.mark.parametrize("client", ALL)
+@pytest.mark.parametrize("client", [*(name for name in ALL if name not in REFERRING), "codex", "cursor"])
 def test_a_token_stands_in_a_file_only_if_somebody_asks_for_it(person: Person, client: str) -> None:
     if client not in REFERRING:
         refused = person.install(client, "--server", REMOTE, "--yes", SKERRY_TOKEN=TOKEN)
@@ -143,18 +148,6 @@ def test_what_is_said_after_two_dashes_is_said_to_the_program(person: Person) ->
     args = servers("claude-code", person.file("claude-code", "project"))["skerry"]["args"]
     assert args == ["mcp", "--name", "x", "--repo", "."]
     assert person.install("cursor", "--server", REMOTE, "--yes", *said).returncode == 2
-
-
-@pytest.mark.parametrize("client", ALL)
-def test_printing_changes_nothing(person: Person, client: str) -> None:
-    path = person.begin(client, with_another(CLIENTS[client]))
-    done = person.install(client, "--print")
-    assert done.returncode == 0
-    printed = done.stdout.decode()
-    value = tomllib.loads(printed) if CLIENTS[client].format == "toml" else json.loads(printed)
-    assert "skerry" in value[CLIENTS[client].keys[0]]
-    assert str(path).encode() in done.stderr
-    assert path.read_text() == with_another(CLIENTS[client])
 
 
 def test_nothing_happens_where_nobody_can_be_asked(person: Person) -> None:
