@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from bench.code import code
 from bench.creation import at_once, claim, cold
 from bench.crowd import crowd
 from bench.density import density
@@ -28,8 +29,9 @@ from bench.trees import trees
 
 PARTS: dict[str, Callable[[int], Part]] = {
     "crowd": crowd, "stream": stream, "files": large_files, "network": network, "cold": cold, "claim": claim,
-    "inside": inside, "bytes": first_bytes, "trees": trees, "import": imports, "review": review, "mcp": mcp,
-    "previews": previews, "snapshots": snapshots, "sleep": sleep, "at_once": at_once, "density": density,
+    "inside": inside, "bytes": first_bytes, "trees": trees, "import": imports, "review": review,
+    "code": code, "mcp": mcp, "previews": previews, "snapshots": snapshots, "sleep": sleep, "at_once": at_once,
+    "density": density,
 }  # fmt: skip
 
 
