@@ -95,6 +95,14 @@ def test_how_it_ended_is_the_exit_code(tmp_path: Path, how: dict[str, Any], code
     assert (done.returncode, done.stderr.strip()) == (code, hint)
 
 
+@pytest.mark.parametrize(("message", "told"), [("3", b""), ("no such file", b"no such file\n")])
+def test_code_that_leaves_by_itself_is_no_traceback(tmp_path: Path, message: str, told: bytes) -> None:
+    error = {"name": "SystemExit", "message": message, "traceback": "Traceback …"}
+    with lying(tmp_path, serving(BEGIN + end(exit_code=3, error=error))) as server:
+        done = skerry("run", "--code", "x", server=server.address)
+    assert (done.returncode, done.stderr) == (3, told)
+
+
 def test_a_version_chooses_the_image(tmp_path: Path) -> None:
     with lying(tmp_path, serving()) as server:
         for words in (("run", "-l", "python@3.12"), ("run", "--image", "base", "-l", "python@3.12")):

@@ -227,6 +227,10 @@ def test_execute_code_tells_a_failure_of_the_code_from_one_of_the_setup(server: 
     wrong = execute_code("python", "def (", server=server.address)
     assert wrong.status == "execution_error"
     assert (wrong.error_message or "").startswith("SyntaxError")
+    for language, code in (("python", "import sys; sys.exit(3)"), ("javascript", "process.exit(3)")):
+        left = execute_code(language, code, server=server.address)
+        assert (left.status, left.exit_code) == ("execution_error", 3)
+    assert execute_code("python", "import sys; sys.exit()", server=server.address).status == "success"
     missing = execute_code("rust", "fn main() {}", server=server.address)
     assert (missing.status, missing.exit_code) == ("setup_error", None)
     assert "rustc" in f"{missing.error_message} {missing.notice}"

@@ -15,7 +15,7 @@ import click
 from skerry.cli import denials, talk
 from skerry.cli.session import Session, known_languages
 from skerry.errors import InvalidRequest
-from skerry.types import CODE_MOST, STDIN_MOST, WORKSPACE
+from skerry.types import CODE_MOST, STDIN_MOST, WORKSPACE, CodeError
 
 if TYPE_CHECKING:
     from skerry.client._sync.code import CodeEvent, CodeResult
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT = "python"
+_EXITS = ("SystemExit", "ExitStatus")
 _PATIENCE = 2.0  # seconds of silence after which we say what is waited for
 
 
@@ -158,8 +159,15 @@ class Shown:
         elif event.result is not None:
             self._value(event.result)
         elif event.error is not None:
-            said = f"{event.error.name}: {event.error.message}" if event.error.message else event.error.name
-            self._line("stderr", event.error.traceback.rstrip("\n") or said)
+            self._error(event.error)
+
+    def _error(self, error: CodeError) -> None:
+        if error.name in _EXITS:  # it left by itself: with a status, or with something to say
+            if not error.message.isdecimal():
+                self._line("stderr", error.message)
+            return
+        said = f"{error.name}: {error.message}" if error.message else error.name
+        self._line("stderr", error.traceback.rstrip("\n") or said)
 
     def _value(self, value: CodeValue) -> None:
         drawn = [form for form in value.data if form.startswith("image/")]

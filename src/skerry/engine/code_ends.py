@@ -10,6 +10,7 @@ from skerry.keeper import ExitStatus, TurnUsage
 from skerry.types import RESULTS_BYTES_MOST, RESULTS_MOST, CodeEnd, CodeError, MadeFile, Usage, format_size
 
 BROKEN = "the code wrote to the context's own descriptor"
+EXITS = ("SystemExit", "ExitStatus")  # as Python's and JavaScript's kernels call an exit with a status that is not 0
 
 
 def ended(exit_code: int | None, signal: str | None) -> str:
@@ -42,7 +43,7 @@ class Course:
     def exit_code(self) -> int | None:
         if self.broken:
             return None
-        return self.exit.exit_code if self.exit is not None else int(self.listener.status != "ok")
+        return self.exit.exit_code if self.exit is not None else _status(self.listener)
 
     @property
     def signal(self) -> str | None:
@@ -64,6 +65,14 @@ class Course:
         if self.oom:
             return "it was killed for want of memory"
         return ended(self.exit_code, self.signal)
+
+
+def _status(listener: Listener) -> int:
+    """That of code whose kernel lives on: what it left with, if it left by itself."""
+    if listener.status == "ok":
+        return 0
+    said = listener.error.message if listener.error is not None and listener.error.name in EXITS else ""
+    return int(said) if len(said) <= 3 and said.isascii() and said.isdecimal() and 0 < int(said) < 256 else 1
 
 
 @dataclass(frozen=True)
