@@ -252,9 +252,9 @@ class KernelRun:
             return (), False
         files, more = await made(self.asked.keeper, path, self._turn.clock, user)
         if (seat := self.asked.seat) is not None:
+            # The clocks of files and of turns go in steps, not in the same ones: what the last run made may look new.
             told, seat.told = seat.told, {file.path: (file.size, file.mtime) for file in files}
-            began = self._turn.clock / 1e9  # the kernel's clock of files goes in steps: the last run may be in its step
-            files = tuple(one for one in files if one.mtime > began or told.get(one.path) != (one.size, one.mtime))
+            files = tuple(one for one in files if told.get(one.path) != (one.size, one.mtime))
         return files, more
 
     def _oom(self) -> bool | None:
