@@ -202,6 +202,21 @@ def test_a_token_has_so_many_sessions_and_no_more(http: httpx.Client, server: Se
     opened(http, token)
 
 
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "PATCH", "TRACE"])
+def test_other_methods_are_refused(http: httpx.Client, server: Server, method: str) -> None:
+    for headers in (JSON, MODERN, opened(http, new_token(server))):
+        answer = http.request(method, "/mcp", headers={**bearer(new_token(server)), **headers})
+        assert 400 <= answer.status_code < 500
+
+
+def test_a_stream_that_cant_be_taken_up_again_begins_anew(http: httpx.Client, server: Server) -> None:
+    headers = {**opened(http, new_token(server)), "Last-Event-ID": "7"}
+    with http.stream("GET", "/mcp", headers=headers) as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+    with http.stream("GET", "/mcp", headers=headers) as stream:  # the first one is gone by now, or will be
+        assert stream.status_code in (200, 409)
+
+
 def descriptors(server: Server) -> int:
     assert server.process is not None
     return len(os.listdir(f"/proc/{server.process.pid}/fd"))

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
+import socket
 import tomllib
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+import httpx2
 import pytest
 from cli.calling import skerry
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from serving import Server
+from talking import new_token
 
 from skerry.errors import Conflict
 from skerry.mcp import config_files, jsonc
-from skerry.mcp.clients import CLIENTS, Client
+from skerry.mcp.clients import CLIENTS
+from skerry.mcp.clients import Client as Described
 from skerry.mcp.install import Wish, change_of, entry_of, file_of
 
 TOKEN = "skt_" + "a" * 40
@@ -61,7 +69,7 @@ def read(client: str, text: str) -> Any:
     return value
 
 
-def with_another(client: Client) -> str:
+def with_another(client: Described) -> str:
     """A file that has comments and another server."""
     if client.format == "toml":
         return f'# mine\nmodel = "x"\n\n[{".".join(client.keys)}.other] # theirs\ncommand = "y"\n'
@@ -96,6 +104,33 @@ def test_a_client_without_a_file_gets_one_that_only_its_user_can_read(person: Pe
     assert path.stat().st_mode & 0o777 == 0o600
     assert [one.name for one in path.parent.iterdir() if one.is_file()] == [path.name]
     assert b"already" in person.install(client, "--yes").stderr
+
+
+async def test_what_is_installed_starts_and_has_tools(person: Person, server: Server) -> None:
+    assert person.install("claude-code", "--server", server.address, "--yes").returncode == 0
+    entry = servers("claude-code", person.file("claude-code"))["skerry"]
+    assert entry.pop("type") == "stdio"
+    async with Client(stdio_client(StdioServerParameters(**entry))) as client:
+        assert "run" in {tool.name for tool in (await client.list_tools()).tools}
+
+
+async def test_a_server_elsewhere_answers_as_it_is_installed(person: Person, own_server: Server) -> None:
+    port = free_port()
+    own_server.start("--listen", f"127.0.0.1:{port}")
+    assert person.install("claude-code", "--server", f"http://127.0.0.1:{port}", "--yes").returncode == 0
+    entry = servers("claude-code", person.file("claude-code"))["skerry"]
+    assert entry["headers"] == {"Authorization": "Bearer ${SKERRY_TOKEN}"}
+    headers = {"Authorization": f"Bearer {new_token(own_server)}"}
+    async with (
+        httpx2.AsyncClient(headers=headers) as http,
+        Client(streamable_http_client(entry["url"], http_client=http)) as client,
+    ):
+        assert "run" in {tool.name for tool in (await client.list_tools()).tools}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 @pytest.mark.parametrize("client", IN_PROJECTS)

@@ -32,6 +32,8 @@ BODY_MOST: Final = 8 << 20
 SESSIONS_MOST: Final = 64  # of one token
 SESSION_IDLE_S: Final = 30 * 60.0
 SEAT_IDLE_S: Final = SESSION_IDLE_S + 60  # none of its sessions can be left by then
+# The token is nothing for tools to see; no stream can be taken up again, which the library would answer with silence.
+_UNSAID: Final = frozenset((b"authorization", b"last-event-id"))
 _VISIT: Final = "skerry.visit"  # in the request's scope
 
 
@@ -98,7 +100,7 @@ class Seat:
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         visit = Visit(self._caller)
-        headers = [pair for pair in scope["headers"] if pair[0] != b"authorization"]
+        headers = [pair for pair in scope["headers"] if pair[0] not in _UNSAID]
         self._open += 1
         try:
             await self._ready.wait()
