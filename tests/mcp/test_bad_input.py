@@ -125,16 +125,16 @@ async def test_two_clients_work_in_one_sandbox(talk: Talk) -> None:
 
 async def test_two_hundred_calls_at_once_are_all_answered(talk: Talk) -> None:
     async def call(number: int) -> bool:
-        if number % 2:
+        if number % 5 == 0:
             return (await talk.call("run", command=["echo", str(number)]))["stdout"] == f"{number}\n"
         return (await talk.call("write_file", path=f"many/{number}", content=str(number)))["size"] == len(str(number))
 
     assert all(await asyncio.gather(*map(call, range(200))))
-    assert len((await talk.call("list_files", path="many"))["entries"]) == 100
+    assert len((await talk.call("list_files", path="many"))["entries"]) == 160
 
 
 async def test_results_are_bounded_whatever_is_inside(talk: Talk) -> None:
-    await talk.call("run", command="head -c 3000000 /dev/zero | tr '\\0' x > wide; seq 200000 > tall; mkdir -p lot; "
+    await talk.call("run", command="head -c 1500000 /dev/zero | tr '\\0' x > wide; seq 200000 > tall; mkdir -p lot; "
                     "cd lot; seq 3000 | xargs touch")  # fmt: skip
     for tool, arguments in (
         ("run", {"command": "cat ../wide wide tall; cat tall >&2"}),

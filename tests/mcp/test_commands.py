@@ -65,7 +65,7 @@ async def test_the_client_hears_that_a_run_goes_on(talk: Talk) -> None:
     async def hear(progress: float, total: float | None, message: str | None) -> None:
         heard.append((progress, total, message))
 
-    arguments = {"command": "echo first; printf 'now\\033[31m here\\n'; sleep 1.3", "timeout": 20}
+    arguments = {"command": "echo first; printf 'now\\033[31m here\\n'; sleep 0.7", "timeout": 20}
     await talk.raw("run", arguments, progress_callback=hear)
     assert heard
     assert heard[0][1:] == (20, "now\\x1b[31m here")
@@ -78,7 +78,7 @@ async def test_long_work_is_spawned_and_waited_for_with_a_cursor(talk: Talk) -> 
     assert (await talk.call("write_input", process=process, text="two\n"))["state"] == "running"
     then = await talk.call("wait", process=process, until="two", offset=seen["offset"])
     assert then["output"] == "two\n"
-    still = await talk.call("wait", process=process, seconds=0.1, offset=then["offset"])
+    still = await talk.call("wait", process=process, seconds=0, offset=then["offset"])
     assert (still["state"], still["output"]) == ("running", "")
     assert f"offset={still['offset']}" in still["hint"]
     await talk.call("write_input", process=process, close=True)

@@ -117,7 +117,7 @@ async def test_a_picture_comes_back_as_an_image_and_only_if_it_is_one(talk: Talk
 
 
 async def test_of_a_large_file_there_is_a_link_and_of_a_huge_one_an_error_that_says_what_to_do(talk: Talk) -> None:
-    await talk.call("run", command="head -c 600000 /dev/zero > large.bin; head -c 9000000 /dev/zero > huge.bin")
+    await talk.call("run", command="head -c 600000 /dev/zero > large.bin; truncate -s 5M huge.bin")
     link = (await talk.raw("get_file", {"path": "large.bin"})).content[1]
     assert isinstance(link, ResourceLink)
     blob = (await talk.client.read_resource(link.uri)).contents[0]

@@ -18,7 +18,8 @@ from skerry.mcp.callers import Caller
 from skerry.mcp.text import in_one_line
 
 T = TypeVar("T")
-EVERY = 1.0  # seconds between two notices that a call goes on
+FIRST = 0.5  # seconds until a client hears that a call goes on
+EVERY = 1.0  # and then each so many
 ROOM = 6 << 20
 HTTP_ROOM = 1_000_000
 CLEARING = 10.0  # seconds that a call which was broken off has to clear up
@@ -51,7 +52,7 @@ class Call:
 
 
 class Progress:
-    """Most calls have ended before there is anything to tell: the task that tells it begins with the first second."""
+    """Most calls have ended before there is anything to tell: the task that tells it is begun late."""
 
     def __init__(self, context: Context[Any, Any], within: float | None) -> None:
         self._context = context
@@ -59,7 +60,7 @@ class Progress:
         self._began = time.monotonic()
         self._tail = b""
         self._task: asyncio.Task[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(EVERY, self._begin)
+        self._timer = asyncio.get_running_loop().call_later(FIRST, self._begin)
 
     def output(self, piece: Output) -> None:
         self._tail = (self._tail + piece.data)[-_TAIL:]

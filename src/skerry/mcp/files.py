@@ -22,7 +22,7 @@ from skerry.errors import InvalidRequest
 from skerry.mcp.arguments import Characters, InsidePath, SandboxRef, User
 from skerry.mcp.call import Call
 from skerry.mcp.pictures import kind_of
-from skerry.mcp.text import SHOWN, shown
+from skerry.mcp.text import SHOWN, is_seen, shown
 from skerry.mcp.tool import changes, reads, rendered
 from skerry.types import FileInfo, FileType
 
@@ -138,7 +138,7 @@ async def read_file(
             break
         kept.append(line)
     end = lines.start + len(kept) - 1
-    plain = "".join(f"{line}\n" for line in kept)
+    plain = "".join(f"{line}\n" for line in kept)[: max_output + 1]
     text = shown(plain)
     more = lines.more or len(kept) < len(lines.lines)
     return FileText(
@@ -305,7 +305,7 @@ def text_or_bytes(data: bytes) -> str | bytes:
         text = data.decode()
     except UnicodeDecodeError:
         return data
-    return text if shown(text) == text else data
+    return text if is_seen(text) else data
 
 
 def uri_of(place: AsyncSandbox, info: FileInfo) -> str:

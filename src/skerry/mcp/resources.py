@@ -13,13 +13,14 @@ from skerry.errors import FileMissing, InvalidRequest, NotFound, SkerryError
 from skerry.mcp.call import apart
 from skerry.mcp.failures import in_words
 from skerry.mcp.files import text_or_bytes
-from skerry.mcp.text import bounded, shown
+from skerry.mcp.review import part_of_diff
+from skerry.mcp.text import shown
 from skerry.mcp.tool import Connect
 
 T = TypeVar("T")
-FILE_MOST = 8 << 20
+FILE_MOST = 4 << 20
 _INSIDE = ResourceSecurity(exempt_params={"path"})  # of the sandbox's own tree: there is nothing to escape from
-TEXT_MOST = 1 << 20
+TEXT_MOST = 256 << 10
 
 
 def add(server: MCPServer, connect: Connect) -> None:
@@ -27,13 +28,13 @@ def add(server: MCPServer, connect: Connect) -> None:
         place = await (await connect(ctx)).sandbox(sandbox)
         data = await place.files.read_bytes(path, length=FILE_MOST + 1)
         if len(data) > FILE_MOST:
-            raise InvalidRequest("the file is over 8 MiB", hint="read_file gives parts of it")
+            raise InvalidRequest("the file is over 4 MiB", hint="read_file gives parts of it")
         return text_or_bytes(data)
 
     @server.resource(
         "skerry://sandboxes/{sandbox}/files/{+path}",
         name="file", title="A file of a sandbox", mime_type="application/octet-stream", security=_INSIDE,
-        description="A file by its absolute path inside the sandbox, up to 8 MiB.",
+        description="A file by its absolute path inside the sandbox, up to 4 MiB.",
     )  # fmt: skip
     async def file(sandbox: str, path: str, ctx: Context[Any, Any]) -> str | bytes:
         return await _told(read_file(ctx, sandbox, f"/{path}"))
@@ -41,7 +42,7 @@ def add(server: MCPServer, connect: Connect) -> None:
     @server.resource(
         "skerry://sandboxes/{sandbox}/workspace/{+path}",
         name="workspace_file", title="A file of the workspace", mime_type="application/octet-stream", security=_INSIDE,
-        description="A file by its path from the sandbox's working directory (/workspace) on, up to 8 MiB.",
+        description="A file by its path from the sandbox's working directory (/workspace) on, up to 4 MiB.",
     )  # fmt: skip
     async def workspace_file(sandbox: str, path: str, ctx: Context[Any, Any]) -> str | bytes:
         return await _told(read_file(ctx, sandbox, path))
@@ -49,18 +50,19 @@ def add(server: MCPServer, connect: Connect) -> None:
     @server.resource(
         "skerry://sandboxes/{sandbox}/diff",
         name="diff", title="What changed in a sandbox", mime_type="text/x-diff",
-        description="The unified diff of the workspace against what the person has. Up to a million characters.",
+        description="The unified diff of the workspace against what the person has: the first 256 KiB of it.",
     )  # fmt: skip
     async def diff(sandbox: str, ctx: Context[Any, Any]) -> str:
         async def read() -> str:
-            return await (await (await connect(ctx)).sandbox(sandbox)).review.diff()
+            place = await (await connect(ctx)).sandbox(sandbox)
+            return (await part_of_diff(place, (), 0, TEXT_MOST))[0].decode("utf-8", "replace")
 
-        return bounded(await _told(read()), TEXT_MOST)[0]
+        return shown(await _told(read()))
 
     @server.resource(
         "skerry://sandboxes/{sandbox}/processes/{process}/output",
         name="output", title="What a process printed",
-        description="The last MiB of what a process printed, both streams as they came.",
+        description="The last 256 KiB of what a process printed, both streams as they came.",
     )  # fmt: skip
     async def output(sandbox: str, process: str, ctx: Context[Any, Any]) -> str:
         async def read() -> str:

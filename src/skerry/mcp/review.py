@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import BaseModel, Field
 
+from skerry.client import review_requests
+from skerry.client._async.sandbox import AsyncSandbox
+from skerry.client.review_paths import relative
 from skerry.mcp.arguments import Characters, SandboxRef
 from skerry.mcp.call import Call
-from skerry.mcp.text import SHOWN, bounded, in_one_line, shown
+from skerry.mcp.text import SHOWN, bounded, in_one_line, shown, whole_characters
 from skerry.mcp.tool import reads
 from skerry.types import FileChange, Hunk
 
@@ -62,7 +66,7 @@ async def review_diff(
     at: Call,
     sandbox: SandboxRef = None,
     paths: Paths = None,
-    offset: Annotated[int, Field(ge=0, description="Character of the diff to begin with.")] = 0,
+    offset: Annotated[int, Field(ge=0, description="Byte of the diff to begin with.")] = 0,
     max_output: Characters = SHOWN,
 ) -> Diff:
     """Show what changed in the workspace since it was copied into the sandbox, as a unified diff. A person reviews it,
@@ -70,12 +74,11 @@ async def review_diff(
     from a repository."""
     place = await at.sandbox(sandbox)
     stat = await place.review.diff(paths or (), stat=True)
-    patch = shown(await place.review.diff(paths or ()))
-    part = patch[offset : offset + max_output]
+    part, more = await part_of_diff(place, paths or (), offset, max_output)
     return Diff(
         sandbox=place.id, files=[_changed(one) for one in stat.files[:FILES]],
-        files_left_out=max(0, len(stat.files) - FILES), patch=part, offset=offset + len(part),
-        more=offset + len(part) < len(patch), trouble=stat.trouble and shown(stat.trouble),
+        files_left_out=max(0, len(stat.files) - FILES), patch=shown(part.decode("utf-8", "replace")),
+        offset=offset + len(part), more=more, trouble=stat.trouble and shown(stat.trouble),
     )  # fmt: skip
 
 
@@ -90,6 +93,19 @@ async def review_rejections(at: Call, sandbox: SandboxRef = None, paths: Paths =
         open=review.open, accepted=review.accepted,
         hint="mend these in the files; a person decides again" if hunks else "nothing was refused",
     )  # fmt: skip
+
+
+async def part_of_diff(place: AsyncSandbox, paths: Sequence[str], offset: int, most: int) -> tuple[bytes, bool]:
+    """At most so many bytes of it, cut between characters, and whether there is more. The rest is not read: a diff may
+    be larger than memory."""
+    part, passed = b"", 0
+    async with place.client.stream(review_requests.diff(place.id, relative(paths))) as pieces:
+        async for piece in pieces:
+            part += piece[max(0, offset - passed) :]
+            passed += len(piece)
+            if len(part) > most:
+                return whole_characters(part[:most]), True
+    return part, False
 
 
 def _changed(file: FileChange) -> ChangedFile:

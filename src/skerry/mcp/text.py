@@ -30,13 +30,18 @@ def in_one_line(text: str, most: int = 200) -> str:
 
 def bounded(text: str, most: int) -> tuple[str, int]:
     """The head and the tail of a text that is longer than `most` characters, with a mark between them; and how many
-    characters that left out."""
-    text = shown(text)
-    if len(text) <= most:
-        return text, 0
-    left_out = len(text) - most
-    head = most // 2
-    return f"{text[:head]}\n[… {left_out} characters left out …]\n{text[len(text) - (most - head) :]}", left_out
+    characters that left out. Only what is shown is looked at: over HTTP it is the server that waits for it."""
+    if len(text) <= most and len(whole := shown(text)) <= most:
+        return whole, 0
+    room = most // 2
+    left_out = max(1, len(text) - 2 * room)
+    head, tail = shown(text[:room])[:room], shown(text[len(text) - room :])[-room:]
+    return f"{head}\n[… {left_out} characters left out …]\n{tail}", left_out
+
+
+def is_seen(text: str) -> bool:
+    """Whether it is shown as it is."""
+    return _UNSEEN.search(text) is None
 
 
 def whole_characters(data: bytes) -> bytes:
