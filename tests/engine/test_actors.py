@@ -70,3 +70,17 @@ def test_a_command_is_told_as_one_would_type_it() -> None:
     assert shown(["bash", "-lc", "cd src && make"]) == "bash -lc 'cd src && make'"
     assert shown(["sh", "-c", "sed -i 's|a|b|' x"]) == "sh -c \"sed -i 's|a|b|' x\""
     assert shown(["echo", "it's $HOME"]) == "echo 'it'\"'\"'s $HOME'"
+
+
+def test_what_a_kernel_runs_ends_before_its_kernel_does() -> None:
+    actors = Actors()
+    actors.begin(Actor("p-1/a", "python: x = 1", kernel="p-1"))
+    assert actors.running == [], "its run tells of its end, no keeper does"
+    assert actors.look().running
+    actors.turned("p-1/a", 1, 0.5)
+    actors.begin(Actor("p-1/b", "python: y = 2", kernel="p-1"))
+    first, second = actors.look().commands
+    assert (first.process, first.ended, first.exit_code, first.duration_s) == ("p-1", True, 1, 0.5)
+    assert (second.process, second.ended) == ("p-1", False)
+    actors.seen(actors.look())
+    assert [one.id for one in actors.look().commands] == ["p-1/b"]

@@ -66,3 +66,36 @@ async def test_little_is_remembered_of_what_is_long_ago() -> None:
         work.begin(f"p-{number}", 0)
         work.end(f"p-{number}", lambda: 0)
     assert len(work._verdicts) == VERDICTS_MOST
+
+
+async def test_a_kernel_that_rests_is_not_at_work_and_may_be_the_one_that_was_killed() -> None:
+    work = Work()
+    work.begin("p-kernel", 0)
+    work.started("p-kernel")
+    assert work.busy
+    assert work.end("p-kernel", lambda: 0) is False
+    work.rest("p-kernel")
+    assert not work.busy
+    work.begin("p-a", 0)
+    assert work.end("p-a", lambda: 1) is None, "it may have been the kernel"
+    work.begin("p-b", 1)
+    assert work.end("p-b", lambda: 2, killed=True) is True
+    work.begin("p-kernel", 2)
+    assert work.busy
+    work.begin("p-c", 2)
+    assert work.end("p-c", lambda: 3, killed=True) is None, "two were at work"
+    work.end("p-kernel", lambda: 3)
+    work.rest("p-kernel")
+    work.ended("p-kernel")
+    work.begin("p-d", 3)
+    assert work.end("p-d", lambda: 4) is True, "a kernel that has ended is nobody's excuse"
+
+
+async def test_kernels_that_a_starting_server_finds_do_not_make_others_uncertain() -> None:
+    work = Work()
+    work.found(["p-kernel"])
+    work.rest("p-kernel")
+    work.found(["p-kernel"])
+    assert not work.busy
+    work.begin("p-a", 0)
+    assert work.end("p-a", lambda: 1, killed=True) is True

@@ -226,6 +226,7 @@ def test_a_context_without_memory_left_is_killed_and_says_why(server: Server) ->
         assert "--memory" in result.hint
         assert context.run("1").lost == "it was killed for want of memory"
         assert box.code.get("other").run("x").text == "1"
+        assert box.run(["python3", "-c", "bytearray(1 << 30)"]).oom_killed is True, "idle contexts are not in the way"
 
 
 def test_a_restarted_context_begins_anew_also_in_the_middle_of_a_run(box: Sandbox) -> None:

@@ -16,6 +16,7 @@ from skerry.engine.code_results import Listener, is_large, output_of
 from skerry.engine.code_runs import Piece
 from skerry.engine.contexts import Asked
 from skerry.engine.made import made
+from skerry.engine.work import is_killed
 from skerry.errors import Conflict, NotFound, SandboxUnavailable, SkerryError
 from skerry.keeper import KeeperSilent, Turn
 from skerry.types import CodeEnd, MadeFile
@@ -258,11 +259,10 @@ class KernelRun:
         return files, more
 
     def _oom(self) -> bool | None:
-        """That somebody was killed for want of memory, and this one by a signal that nobody here sent, is enough."""
         live, course = self.asked.live, self.course
-        oom = live.work.end(self.id, live.count_oom_kills)
-        by_kernel = course.signal == "KILL" and not (course.killed or course.broken or course.ending)
-        return True if oom is None and by_kernel and live.count_oom_kills() else oom
+        by_us = course.timed_out or course.killed or course.broken or course.ending is not None
+        killed = is_killed(course.exit_code, course.signal, by_us)
+        return live.work.end(self.id, live.count_oom_kills, killed)
 
     def _close(self, end: CodeEnd | None) -> None:
         """The next one's turn."""

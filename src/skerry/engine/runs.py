@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from skerry.engine import denials
 from skerry.engine.live import Live
+from skerry.engine.work import is_killed
 from skerry.errors import SandboxUnavailable, SkerryError
 from skerry.keeper import ExitStatus, Process, ProcessStream
 from skerry.types import OUTPUT_KEPT, ProcessInfo, RunResult, Usage, format_size, is_text
@@ -108,7 +109,8 @@ class Run:
 def result_of(live: Live, process: str, status: ExitStatus) -> RunResult:
     """How it ended, without its output."""
     live.work.left_behind |= bool(status.left)
-    oom = live.work.end(process, live.count_oom_kills)
+    killed = is_killed(status.exit_code, status.signal, status.timed_out)
+    oom = live.work.end(process, live.count_oom_kills, killed)
     return RunResult(
         id=process, exit_code=status.exit_code, signal=status.signal, duration_s=status.duration_s,
         timed_out=status.timed_out, oom_killed=oom,

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from skerry.engine.events import Events, News
 from skerry.engine.live import Live
 from skerry.engine.runs import process_info
+from skerry.engine.work import is_killed
 from skerry.errors import SandboxUnavailable, SkerryError
 from skerry.keeper import EventsHello, HostShort, Keeper, KeeperLied, Process, ProcessEvent
 from skerry.types import ProcessInfo
@@ -118,7 +119,8 @@ class _Ears:
     def _ended(self, process: Process, at: float) -> None:
         live = self._live
         live.work.left_behind |= bool(process.children)
-        live.work.end(process.id, live.count_oom_kills)
+        killed = is_killed(process.exit_code, process.signal, process.timed_out)
+        live.work.end(process.id, live.count_oom_kills, killed)
         live.work.ended(process.id)
         if live.tracked is not None:
             live.tracked.ended(process)

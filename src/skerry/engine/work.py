@@ -19,6 +19,7 @@ class Work:
         self._resting: set[str] = set()  # kernels between two runs: they live, and are not at work
         self._at_work: dict[str, int | None] = {}  # with the sandbox's count of kills before it
         self._crowded: set[str] = set()
+        self._beside: set[str] = set()  # at work with none but kernels that rest
         self._verdicts: dict[str, bool | None] = {}
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
 
@@ -58,6 +59,7 @@ class Work:
         self.left_behind = False
         self._at_work.clear()
         self._crowded.clear()
+        self._beside.clear()
 
     def end_of(self, process: str) -> asyncio.Future[None]:
         """Settled when the keeper tells of its end. Ask for it first, then whether it has ended already."""
@@ -79,25 +81,30 @@ class Work:
         self._resting.add(process)
         self._at_work.pop(process, None)
         self._crowded.discard(process)
+        self._beside.discard(process)
 
     def is_resting(self, process: str) -> bool:
         return process in self._resting
 
     def begin(self, process: str, kills: int | None) -> None:
-        """Kernels that rest can be killed too, if others need their memory."""
         self._resting.discard(process)
-        if self._at_work or self._resting or self.left_behind:
+        if self._at_work or self.left_behind:
             self._crowded.update(self._at_work, (process,))
+        elif self._resting:
+            self._beside.add(process)
         self._at_work[process] = kills
 
-    def end(self, process: str, count: Callable[[], int | None]) -> bool | None:
+    def end(self, process: str, count: Callable[[], int | None], killed: bool = False) -> bool | None:
         """Was it killed for want of memory? None: something was, and nobody can tell what. The first answer stands.
-        What an earlier server saw, and what is long ago, is not known either."""
+        What an earlier server saw, and what is long ago, is not known either. `killed`: it, or what it waited for, was
+        ended by a KILL that nobody here sent; otherwise it may have been a kernel that rests."""
         if process not in self._at_work:
             return self._verdicts.get(process)
         kills = count()
         before, crowded = self._at_work.pop(process), process in self._crowded
+        crowded |= process in self._beside and not killed
         self._crowded.discard(process)
+        self._beside.discard(process)
         verdict: bool | None = None
         if kills is not None and before is not None:
             verdict = False if kills <= before else None if crowded else True
@@ -105,3 +112,8 @@ class Work:
         while len(self._verdicts) > VERDICTS_MOST:
             del self._verdicts[next(iter(self._verdicts))]
         return verdict
+
+
+def is_killed(exit_code: int | None, signal: str | None, timed_out: bool) -> bool:
+    """By KILL, or a shell whose command was; not for its time."""
+    return not timed_out and (signal == "KILL" or exit_code == 128 + 9)
