@@ -67,8 +67,8 @@ async def create_sandbox(
     """Make another sandbox: a Linux machine of its own, apart from the others and from the host. You need this only for
     more than one, for another image or other limits: a default sandbox is made for you when you first use a tool.
 
-    Without a name it goes when this connection ends. It has the network that the person gave, which is none as a
-    rule."""
+    Without a name it does not last: it goes when this connection ends, or at the end of its life. It has the network
+    that the person gave, which is none as a rule."""
     made = await at.caller.create(name, **await _wishes(at, image, cpus, memory, disk, env))
     return _state(at, made.known).model_copy(update={"hint": f'give sandbox="{made.id}" to the other tools'})
 
