@@ -258,6 +258,8 @@ def test_a_session_of_execute_code_keeps_its_memory_and_its_files(server: Server
         run("x = 41\nopen('a.txt', 'w').write('kept')")
         assert run("x + 1") == "42"
         assert run("open('a.txt').read()") == "'kept'"
+        shell = execute_code("bash", "cat a.txt; exit 4", session_id="kept", server=server.address)
+        assert (shell.status, shell.stdout, shell.exit_code) == ("execution_error", "kept", 4)
         for turn in range(10):
             files = {"in.txt": f"{turn}"}
             result = execute_code("python", "1", session_id="kept", files=files, server=server.address)
