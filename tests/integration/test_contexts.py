@@ -167,7 +167,10 @@ def test_a_time_out_interrupts_and_says_that_the_context_was_kept(box: Sandbox) 
     assert (again.text, again.lost) == ("1", None)
 
 
-def test_what_does_not_stop_at_its_time_out_is_replaced_and_the_next_run_says_so(box: Sandbox) -> None:
+def test_what_does_not_stop_when_it_is_to_is_replaced_and_the_next_run_says_so(server: Server, box: Sandbox) -> None:
+    left = box.code.context("python", "left-behind")
+    with server.http() as http, pytest.raises(httpx.ReadTimeout):
+        http.post(f"/v1/sandboxes/{box.id}/code", timeout=0.3, json={"code": STUBBORN, "context": left.name})
     context = box.code.context("python")
     result = context.run(f"import subprocess\nsubprocess.Popen(['sleep', '4812'])\nx = 1\n{STUBBORN}", timeout=0.5)
     assert (result.timed_out, result.after, result.exit_code, result.signal) == (True, "replaced", None, "KILL")
@@ -180,6 +183,7 @@ def test_what_does_not_stop_at_its_time_out_is_replaced_and_the_next_run_says_so
     again = context.run("'x' in globals()")
     assert (again.text, again.lost) == ("False", "its last run did not stop when its time was out")
     assert context.run("1").lost is None
+    assert left.run("1", timeout=30).lost == "its last run did not stop when it was interrupted"
 
 
 @pytest.mark.parametrize(
@@ -313,9 +317,6 @@ def test_a_caller_who_leaves_interrupts_the_run_and_the_context_goes_on(server: 
         http.post(f"/v1/sandboxes/{box.id}/code", timeout=0.5, json=body)
     again = context.run("x", timeout=30)
     assert (again.text, again.lost) == ("1", None)
-    with server.http() as http, pytest.raises(httpx.ReadTimeout):
-        http.post(f"/v1/sandboxes/{box.id}/code", timeout=0.5, json={"code": STUBBORN, "context": "left"})
-    assert context.run("1", timeout=30).lost == "its last run did not stop when it was interrupted"
 
 
 def test_a_caller_who_leaves_the_queue_leaves_it_cleanly(server: Server, box: Sandbox) -> None:
@@ -328,20 +329,6 @@ def test_a_caller_who_leaves_the_queue_leaves_it_cleanly(server: Server, box: Sa
     context.interrupt()
     running.over()
     assert context.run("log").text == "['first']"
-
-
-def test_a_sandbox_has_so_many_contexts_and_no_more(own_server: Server) -> None:
-    own_server.start(SKERRY_CONTEXTS_MOST="2")
-    with Sandbox(server=own_server.address) as box:
-        first = box.code.context("python")
-        first.run("import os\ntry: os._exit(3)\nfinally: pass")
-        box.code.context("python", "kept")
-        box.code.run("'the default one'")
-        with pytest.raises(NotFound):
-            first.info()
-        with pytest.raises(QuotaExceeded, match="2 contexts"):
-            box.code.context("python")
-    own_server.end()
 
 
 # -- the sandbox's life, and the server's -----------------------------------------------------------------------------
@@ -394,16 +381,24 @@ def test_an_idle_context_keeps_no_sandbox_awake_but_what_it_started_does(server:
         wait_until(lambda: at_work.info().state == "paused", "it to be idle too")
 
 
-def test_idle_contexts_go_and_say_why(own_server: Server) -> None:
-    own_server.start(SKERRY_CONTEXTS_IDLE="200ms")
+def test_idle_contexts_go_and_say_why_and_there_are_so_many_and_no_more(own_server: Server) -> None:
+    own_server.start(SKERRY_CONTEXTS_IDLE="200ms", SKERRY_CONTEXTS_MOST="2")
     with Sandbox(server=own_server.address) as box:
         context = box.code.context("python")
         context.run("x = 1")
         process = context.info().process or ""
+        named = box.code.context("python", "kept")
+        with pytest.raises(QuotaExceeded, match="2 contexts"):
+            box.code.context("python")
         wait_until(lambda: context.info().state == "new", "it to be let go")
         assert context.info().lost == "it was idle for 200ms"
         assert box.processes.get(process).wait(30).signal == "KILL"
-        assert context.run("'x' in globals()").lost == "it was idle for 200ms"
+        box.code.run("'the default one'")
+        with pytest.raises(NotFound):  # nobody named it, and it remembered nothing: it gave way
+            context.info()
+        named.run("x = 1")
+        wait_until(lambda: named.info().state == "new", "it to be let go")
+        assert named.run("'x' in globals()").lost == "it was idle for 200ms"
     own_server.end()
 
 
