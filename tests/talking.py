@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx2
@@ -66,10 +67,10 @@ def skerry() -> str:
 
 
 @asynccontextmanager
-async def on_stdio(server: Server, mode: str, *options: str) -> AsyncIterator[Talk]:
+async def on_stdio(server: Server, mode: str, *options: str, cwd: Path | None = None) -> AsyncIterator[Talk]:
     """`skerry mcp` as a client starts it."""
     words = ["--server", server.address, "mcp", *options]
-    transport = stdio_client(StdioServerParameters(command=skerry(), args=words))
+    transport = stdio_client(StdioServerParameters(command=skerry(), args=words, cwd=cwd))
     async with Client(transport, mode=mode, read_timeout_seconds=PATIENCE) as client:
         yield Talk(client, server, partial(on_stdio, server, mode, *options))
 

@@ -14,6 +14,7 @@ from skerry.cli.creation import creation, creation_options, lifecycle_options
 from skerry.cli.project import prepared
 from skerry.cli.repositories import repo_of, repo_options
 from skerry.cli.session import Session
+from skerry.types import check_name
 
 if TYPE_CHECKING:
     from skerry.mcp.callers import Terms
@@ -42,6 +43,7 @@ def _serve(session: Session, name: str | None, keep: bool, given: dict[str, Any]
 
     if sys.stdin.isatty():
         talk.say("this speaks MCP on stdin and stdout, for a model's client to start; Ctrl-D ends it")
+    check_name(name)
     skip, project = given.pop("no_setup"), Path.cwd()
     wish = creation(given, project=project)
     with repo_of(session, given, bar=False) as repo:

@@ -34,6 +34,7 @@ class Caller:
         self._terms: Mapping[str, Any] | None = None
         self._default: AsyncSandbox | None = None
         self._making = asyncio.Lock()
+        self._asking = asyncio.Lock()
         self._made: set[str] = set()
         self._known: dict[str, AsyncSandbox] = {}
 
@@ -66,9 +67,10 @@ class Caller:
         return made
 
     async def terms(self) -> Mapping[str, Any]:
-        if self._terms is None:
-            self._terms = await asyncio.to_thread(self._ask)
-        return self._terms
+        async with self._asking:
+            if self._terms is None:
+                self._terms = await asyncio.to_thread(self._ask)
+            return self._terms
 
     def take(self, sandbox: AsyncSandbox) -> None:
         """It was made for this caller; without a name it goes with them."""
