@@ -72,12 +72,12 @@ class Bare:
         return self.process.wait(WAIT_S)
 
 
-def begun(server: Server, known: list[str] | None = None) -> str:
-    """The sandbox in which a command runs now."""
+def begun(server: Server, known: list[str]) -> str:
+    """The new sandbox in which a command runs now."""
     found: list[str] = []
 
     def look() -> bool:
-        found[:] = [one for one in sandboxes(server) if one not in (known or []) and running(server, one)]
+        found[:] = [one for one in sandboxes(server) if one not in known and running(server, one)]
         return bool(found)
 
     wait_until(look, "a command to run")
@@ -115,17 +115,19 @@ async def test_a_call_that_is_cancelled_ends_its_command_and_nothing_else(server
 
 
 def test_a_client_that_vanishes_in_mid_call_takes_its_command_and_sandbox_with_it(server: Server) -> None:
+    before = sandboxes(server)
     with bare(server) as client:
         client.call("run", command="sleep 600")
-        sandbox = begun(server)
+        sandbox = begun(server, before)
         assert client.vanish() == 0
     assert sandbox not in sandboxes(server)
 
 
 def test_a_command_that_is_to_be_kept_outlives_its_client_and_any_other_does_not(server: Server) -> None:
+    before = sandboxes(server)
     with bare(server, "--name", "kept") as client:
         client.call("run", command="sleep 600", keep=True)
-        sandbox = begun(server)
+        sandbox = begun(server, before)
         (process,) = running(server, sandbox)
         client.vanish()
     assert running(server, sandbox) == [process]

@@ -10,11 +10,23 @@ from mcp.server.caching import CacheableMethod, CacheHint
 from mcp.server.mcpserver import MCPServer
 
 from skerry._version import __version__
-from skerry.mcp import code, commands, executing, files, network, processes, prompts, resources, review, sandboxes
+from skerry.mcp import (
+    code,
+    commands,
+    executing,
+    files,
+    finding,
+    network,
+    processes,
+    prompts,
+    resources,
+    review,
+    sandboxes,
+)
 from skerry.mcp.tool import Connect
 
 TOOLS = (
-    *commands.TOOLS, *processes.TOOLS, *code.TOOLS, *executing.TOOLS, *files.TOOLS,
+    *commands.TOOLS, *processes.TOOLS, *code.TOOLS, *executing.TOOLS, *files.TOOLS, *finding.TOOLS,
     *sandboxes.TOOLS, *review.TOOLS, *network.TOOLS,
 )  # fmt: skip
 _SAME_FOR_ALL: tuple[CacheableMethod, ...] = ("tools/list", "prompts/list", "resources/templates/list")

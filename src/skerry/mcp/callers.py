@@ -93,9 +93,12 @@ class Caller:
         """Delete what goes with the caller, and close the connections."""
         made, self._made = (set() if self.keep else self._made), set()
         try:
-            await asyncio.gather(*map(self._delete, made))
+            ends = await asyncio.gather(*map(self._delete, made), return_exceptions=True)
         finally:
             await self.client.aclose()
+        for end in ends:
+            if isinstance(end, BaseException):
+                raise end
 
     async def _delete(self, sandbox: str) -> None:
         with contextlib.suppress(NotFound):
