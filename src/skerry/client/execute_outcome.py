@@ -20,7 +20,8 @@ Status = Literal["success", "timeout", "execution_error", "setup_error"]
 
 
 class ResourceUsage(Answer, frozen=True, kw_only=True):
-    """What the code used, as it was measured of its own processes; None: that could not be."""
+    """What the code used, as it was measured from outside. CPU is that of all that it started; the peak of memory that
+    of the process that runs it, without those that a context's code starts besides. None: it could not be measured."""
 
     execution_time_seconds: float = 0.0
     memory_peak_mb: float | None = None
