@@ -254,14 +254,16 @@ def test_a_deleted_context_is_gone_with_what_ran_in_it_and_what_waited(box: Sand
     wait_until(lambda: context.info().waiting == 1, "it to stand in the queue")
     process = context.info().process
     context.delete()
+    another = box.code.context("python", "short")
     assert running.over() == "Interrupted"
     late.join(30)
-    assert outcome == ["not_found"]
+    assert outcome == ["not_found"], "another of its name is not the one that was meant"
+    assert another.info().runs == 0
+    another.delete()
     for call in (lambda: context.run("1"), context.info, context.delete, context.restart, context.interrupt):
         with pytest.raises(NotFound, match="no context"):
             call()
     assert box.processes.get(process or "").wait(30).signal == "KILL"
-    box.code.context("python", "short").delete()
 
 
 def _code_of(call: Callable[[], object]) -> str:

@@ -10,7 +10,7 @@ from skerry.code.table import Language
 from skerry.config import Settings
 from skerry.engine.code_files import CodeFiles
 from skerry.engine.code_runs import CodeRun
-from skerry.engine.contexts import Asked, Contexts, Memory, Seat
+from skerry.engine.contexts import Asked, Contexts, Memory, Seat, not_there
 from skerry.engine.database import Database
 from skerry.engine.kernels import Kernels
 from skerry.engine.languages import Languages
@@ -65,7 +65,7 @@ class Code:
         await seat.take_turn()
         try:
             if seat.gone:
-                self.contexts.seat(asked.live, seat.row.name)
+                raise not_there(seat.row.name)
             return await self._memory(asked.language).run(asked)
         except BaseException:
             seat.turn.release()

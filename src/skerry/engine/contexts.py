@@ -175,11 +175,7 @@ class Contexts:
     def seat(self, live: Live, name: str) -> Seat:
         seat = self._seats.get(live.row.id, {}).get(name)
         if seat is None:
-            raise NotFound(
-                f"there is no context {name[:80]!r}",
-                hint="code.context(language, name) makes one; deleted ones are gone",
-                details={"context": name[:80]},
-            )
+            raise not_there(name)
         return seat
 
     def default(self, live: Live, language: Language) -> Seat:
@@ -288,8 +284,9 @@ class Contexts:
         if keeper is None:
             return
         try:
+            listed = await keeper.processes()
             mine = self.started | {seat.row.process for seat in seats.values()}
-            for process in await keeper.processes():
+            for process in listed:
                 if process.channel and process.state == "running" and process.id not in mine:
                     await keeper.signal(process.id, "KILL")
             for seat in [seat for seat in seats.values() if seat.adopted and seat.row.process and not seat.busy]:
@@ -311,6 +308,11 @@ class Contexts:
                     self.note(live, seat, process=None, lost=f"it was idle for {self._idle}")
             except SkerryError as error:
                 log.warning("not ended", extra={"sandbox": live.row.id, "context": seat.row.name, "error": str(error)})
+
+
+def not_there(name: str) -> NotFound:
+    hint = "code.context(language, name) makes one; deleted ones are gone"
+    return NotFound(f"there is no context {name[:80]!r}", hint=hint, details={"context": name[:80]})
 
 
 def is_up(live: Live) -> bool:

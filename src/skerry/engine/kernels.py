@@ -23,7 +23,7 @@ from skerry.engine.languages import missing
 from skerry.engine.live import Live
 from skerry.engine.processes import Fail
 from skerry.errors import Conflict, NotFound, SkerryError
-from skerry.keeper import Keeper, ProcessSpec, Turn
+from skerry.keeper import Keeper, Process, ProcessSpec, Turn
 from skerry.types import CodeEnd
 
 FREE_WITHIN_S: Final = 2.0
@@ -98,20 +98,28 @@ class Kernels:
         live, keeper, seat = asked.live, asked.keeper, asked.seat
         kernel = KERNELS[asked.language.kernel or ""]
         spec = _spec(asked, kernel.argv)
-        process = await keeper.spawn(spec)
-        live.tries.whose.note(process.cgroup, process.id, process.started_at)
-        if process.state == "exited" and process.exit_code in NOT_THERE:
-            raise missing(asked.language)
-        self._contexts.started.add(process.id)
+        self._contexts.started.add(spec.id)
+        spawned = asyncio.ensure_future(keeper.spawn(spec))
         try:
+            process = await asyncio.shield(spawned)
+            live.tries.whose.note(process.cgroup, process.id, process.started_at)
+            if process.state == "exited" and process.exit_code in NOT_THERE:
+                raise missing(asked.language)
             script = wire.encode(wire.SCRIPT, {"script": kernel.script()})
             begun = await self._turn(asked, process.id, run, script + said, new=True, lost=lost)
         except BaseException:
-            self._spawn(_killed(keeper, process.id))
+            self._spawn(self._unwanted(keeper, spec.id, spawned))
             raise
         if seat is not None:
             self._contexts.note(live, seat, process=process.id, since=live.row.started_at, lost=None)
         return begun
+
+    async def _unwanted(self, keeper: Keeper, process: str, spawned: asyncio.Future[Process]) -> None:
+        """Also one that is only just being started, for a caller who has left."""
+        await asyncio.wait((spawned,))
+        if not spawned.cancelled() and spawned.exception() is None:
+            await _killed(keeper, process)
+        self._contexts.started.discard(process)
 
     async def _turn(
         self, asked: Asked, process: str, run: str, body: bytes, *, new: bool, lost: str | None = None
