@@ -32,6 +32,11 @@ async def test_unknown_arguments_are_refused_with_those_that_there_are(talk: Tal
     assert "approve" in await talk.fails("approve")
 
 
+async def test_nothing_said_is_as_left_out(talk: Talk) -> None:
+    ran = await talk.call("run", command="pwd", sandbox=None, stdin=None, cwd=None, env=None, user=None, session=None)
+    assert ran["stdout"] == "/workspace\n"
+
+
 async def test_a_refusal_does_not_repeat_what_was_sent(talk: Talk) -> None:
     told = await talk.fails("run", command="true", timeout="secret-" * 1000)
     assert "secret-" not in told

@@ -114,6 +114,18 @@ async def test_a_call_that_is_cancelled_ends_its_command_and_nothing_else(server
         assert (await talk.call("run", command="echo on"))["stdout"] == "on\n"
 
 
+async def test_code_that_is_cancelled_is_interrupted_and_keeps_its_memory(server: Server) -> None:
+    async with on_stdio(server, MODES[0]) as talk:
+        own = (await talk.call("run_code", code="x = 5; open('no', 'w').close()"))["sandbox"]
+        endless = "import time; open('begun', 'w').close()\nwhile True: time.sleep(0.01)"
+        call = asyncio.ensure_future(talk.call("run_code", code=endless))
+        while not (await talk.call("glob_files", pattern="begun"))["entries"]:
+            await asyncio.sleep(0.01)
+        call.cancel()
+        ran = await talk.call("run_code", code="x", sandbox=own)
+        assert (ran["text"], ran.get("lost")) == ("5", None)
+
+
 def test_a_client_that_vanishes_in_mid_call_takes_its_command_and_sandbox_with_it(server: Server) -> None:
     before = sandboxes(server)
     with bare(server) as client:

@@ -23,7 +23,7 @@ from mcp.types import (
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 
-from skerry.errors import InvalidRequest, NotFound, SkerryError
+from skerry.errors import InvalidRequest, NotFound, SandboxUnavailable, SkerryError
 from skerry.mcp.call import Call, apart
 from skerry.mcp.callers import Caller, still_there
 from skerry.mcp.failures import in_words, refused
@@ -168,12 +168,17 @@ def _value(schema: Mapping[str, Any], value: Any) -> Any:
 
 async def _told(caller: Caller, given: Mapping[str, Any], error: SkerryError) -> str:
     """A default sandbox that is gone is forgotten, and that is said: what was in it is gone too."""
-    if isinstance(error, NotFound) and given.get("sandbox") is None:
-        known = caller.known_default
-        if known is not None and not await still_there(caller, known):
-            caller.forget(known)
-            return (
-                f"error: the default sandbox {known} is gone, and with it all that was in it\n"
-                "next: call again; a new and empty one is made"
-            )
+    known = caller.known_default
+    if known is None or given.get("sandbox") is not None:
+        return in_words(error)
+    if isinstance(error, NotFound) and not await still_there(caller, known):
+        caller.forget(known)
+        return (
+            f"error: the default sandbox {known} is gone, and with it all that was in it\n"
+            "next: call again; a new and empty one is made"
+        )
+    if isinstance(error, SandboxUnavailable):
+        return (
+            f'{in_words(error)}\nnext: or remove_sandbox(sandbox="{known}"), and the next call makes a new default one'
+        )
     return in_words(error)
