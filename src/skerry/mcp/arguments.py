@@ -10,25 +10,21 @@ from skerry.mcp.text import SHOWN_MOST
 
 SandboxRef = Annotated[
     str | None,
-    Field(description="Id or name of a sandbox. Leave it out for your default one, which is made when first needed."),
+    Field(description="Id or name; your default sandbox if left out."),
 ]
 NamedSandbox = Annotated[str, Field(description="Id or name of the sandbox; list_sandboxes shows them.")]
 InsidePath = Annotated[
     str,
-    Field(
-        description="A path inside the sandbox: absolute, or relative to /workspace. The host's files are not there."
-    ),
+    Field(description="Path inside the sandbox: absolute, or from /workspace on."),
 ]
 User = Annotated[
     str | None,
-    Field(description='Whose rights it has inside: the image\'s user if left out, "root" for all of the sandbox.'),
+    Field(description='Whose rights it has inside: the image\'s user if left out, or "root".'),
 ]
-ProcessId = Annotated[str, Field(description="Id of a process, like p-abcdefghij, from run, spawn or list_processes.")]
+ProcessId = Annotated[str, Field(description="Id of a process, from run, spawn or list_processes.")]
 Characters = Annotated[
     int,
-    Field(
-        ge=100, le=SHOWN_MOST, description="At most so many characters of it; more can be asked for in another call."
-    ),
+    Field(ge=100, le=SHOWN_MOST, description="At most so many characters of it."),
 ]
 Command = Annotated[
     str | list[str],
@@ -37,5 +33,5 @@ Command = Annotated[
 Env = Annotated[dict[str, str] | None, Field(description="Environment variables for this command.")]
 Cwd = Annotated[
     str | None,
-    Field(description="Absolute directory inside that it runs in; /workspace unless the image says otherwise."),
+    Field(description="Absolute directory inside to run in; the image's own (/workspace) if left out."),
 ]
