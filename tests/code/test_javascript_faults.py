@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import select
 import signal
 from collections.abc import Iterator
@@ -32,6 +33,27 @@ def test_an_error_has_its_name_its_line_and_the_code_there_and_none_of_our_frame
     assert head.splitlines()[1] == "  throw Object.assign(new RangeError('odd'), { code: 'E_ODD' })"
     assert stack.splitlines() == [
         "RangeError: odd", f"    at deep ({cell}:2:23)", f"    at {cell}:5:1 {{", "  code: 'E_ODD'", "}"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("code", "properties"),
+    [
+        (
+            "require('fs').readFileSync('/no/such')",
+            {"errno": -2, "code": "ENOENT", "syscall": "open", "path": "/no/such"},
+        ),
+        ("throw Object.assign(new Error('x'), { status: 404, f() {}, m: new Map() })", {"status": 404}),
+        ("throw { a: [1] }", {"a": [1]}),
+        ("throw Object.assign(new Error('x'), { big: 'x'.repeat(100_000) })", None),
+        ("throw Object.defineProperty(new Error('x'), 'odd', { enumerable: true, get() { throw 1 } })", None),
+        ("throw 'text'", None),
+        ("throw new Error('x')", None),
+    ],
+)
+def test_what_else_an_error_holds_is_there_as_json(kernel: Running, code: str, properties: object) -> None:
+    error = kernel.run(code).error
+    assert error
+    assert json.loads(error.get("properties", "null")) == properties
 
 
 def test_the_line_is_the_one_of_this_run_also_when_an_earlier_one_defined_what_failed(kernel: Running) -> None:
@@ -109,6 +131,7 @@ def test_a_value_that_can_not_be_shown_is_told_as_text(kernel: Running) -> None:
     assert (throws.status, throws.text) == ("ok", "[object that can't be shown: Error: no]")
     assert kernel.run("new Proxy({}, { get() { throw 1 }, ownKeys() { throw 2 } })").status == "ok"
     assert kernel.run("throw Object.defineProperty(new Error(), 'message', { get() { throw 1 } })").status == "error"
+    assert kernel.run("throw new Proxy(new Error('x'), { get() { throw 1 }, ownKeys() { throw 2 } })").status == "error"
 
 
 def test_values_are_bounded_and_what_was_cut_is_named(kernel: Running) -> None:

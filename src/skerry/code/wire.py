@@ -12,7 +12,8 @@ From a kernel:
     B  run                                      it has begun that run
     O  run, main ("0" or "1"), [cut], and a field for each form, named by its MIME type; `cut` names, split by blanks,
        the forms that were shortened or left out
-    E  run, name, message, traceback, [line]    the code failed
+    E  run, name, message, traceback, [line], [properties]   the code failed; `properties` is a JSON object: what else
+       the error holds
     D  run, status ("ok", "error", "interrupted")   the run is over: all that was printed has been written
 """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -29,6 +29,7 @@ from skerry.types.code import chart_json
 MESSAGES_MOST: Final = 10_000  # of one run
 LARGE: Final = 64 << 10  # bytes of a result above which a look at it takes its time
 _BEFORE_MOST: Final = 64 << 10
+_DEPTH_MOST: Final = 200
 _NAME_MOST, _WORDS_MOST, _TRACEBACK_MOST = 256, 16 << 10, 64 << 10  # characters
 _MAGIC: Final = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff"}
 _JSON: Final = frozenset(("application/json", "application/vnd.skerry.chart+json"))
@@ -157,7 +158,17 @@ def error_of(fields: Mapping[str, bytes]) -> CodeError:
         message=_words(fields.get("message", b""), _WORDS_MOST),
         traceback=_words(fields.get("traceback", b""), _TRACEBACK_MOST),
         line=int(line) if line.isdigit() and len(line) < 10 else None,
+        properties=_properties(fields.get("properties", b"")),
     )
+
+
+def _properties(raw: bytes) -> dict[str, Any]:
+    if not raw or len(raw) > _WORDS_MOST or raw.count(b"[") + raw.count(b"{") > _DEPTH_MOST:
+        return {}
+    try:
+        return msgspec.json.decode(raw, type=dict[str, Any])
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return {}
 
 
 def _words(raw: bytes, most: int) -> str:

@@ -165,12 +165,14 @@ class CodeOutput(Answer, frozen=True, kw_only=True):
 
 
 class CodeError(Answer, frozen=True, kw_only=True):
-    """How the code failed, in its language's own words. `line`: of the code that was given, where that is known."""
+    """How the code failed, in its language's own words. `line`: of the code that was given, where that is known.
+    `properties`: what else an error of javascript holds: its code, a path, a status."""
 
     name: str
     message: str = ""
     traceback: str = ""
     line: int | None = None
+    properties: dict[str, Any] = {}
 
 
 class MadeFile(FileInfo, frozen=True, kw_only=True):

@@ -1,5 +1,6 @@
 // What keeps a JavaScript context's memory: reads runs from the channel, runs them, says what came of them (`wire.py`).
 // V8's own REPL mode does the running: top-level await, and `let`, `const` and `class` that last and may come again.
+// One script with `javascript_values.js` and `javascript_source.js`, which come before it.
 // `require` and `load` (a dynamic import) are those of the line that started us: both look from the cwd of the start.
 const CHANNEL = 3;
 const nap = new Int32Array(new SharedArrayBuffer(4));
@@ -60,7 +61,8 @@ class Out extends Writable {
     this._isStdio = true;
   }
   write(chunk, encoding, done) {
-    const name = typeof encoding === "string" ? encoding : "utf8", bytes = typeof chunk === "string" ? Buffer.from(chunk, name) : chunk;
+    const name = typeof encoding === "string" ? encoding : "utf8";
+    const bytes = typeof chunk === "string" ? Buffer.from(chunk, name) : chunk;
     if (!(bytes instanceof Uint8Array)) throw new TypeError('The "chunk" argument must be a string or a Uint8Array');
     let failed = null;
     try {
@@ -131,8 +133,10 @@ function giveInput(bytes) {
 // -- a run
 
 class Exit extends Error {}
+const INTERRUPTED = { name: "Interrupted", message: "it was interrupted", traceback: "" };
 const runs = []; // the last of them, for the lines of their code
 let current = null, count = 0, job = null;
+const settleAll = process._tickCallback ?? (() => {});
 
 const guarded = new vm.Script("__skerry()", { filename: KERNEL });
 Object.defineProperty(globalThis, "__skerry", { value: () => job(), enumerable: false });
@@ -169,7 +173,7 @@ function begin(fields) {
     } catch (error) {
       settle(run, error instanceof Refused ? { refused: error.details } : { thrown: error });
     }
-    process._tickCallback(); // await after await without end is ended by SIGINT only in here
+    settleAll(); // await after await without end is ended by SIGINT only in here
   });
 }
 
@@ -202,6 +206,9 @@ function arrive(run, value) {
 function settle(run, outcome) {
   if (run.outcome !== undefined || run !== current) return;
   run.outcome = outcome;
+  try {
+    if (outcome.thrown?.signal === "SIGINT") run.interrupted = true; // a child that was waited for had it, as we had
+  } catch {}
   // What was rejected along the way is known only after this turn of the loop.
   if (!run.last || "thrown" in outcome || outcome.refused) setImmediate(finish, run);
 }
@@ -221,7 +228,7 @@ function fail(thrown) {
 function cutShort() {
   // What was to come after an `await` is in a queue, and nothing would interrupt it there. What does not end soon is
   // ended, and the queue with it.
-  job = process._tickCallback;
+  job = settleAll;
   try {
     guarded.runInThisContext({ timeout: 50 });
   } catch {}
@@ -240,7 +247,7 @@ function finish(run) {
     run.said = null; // once: making the value's text may be what is interrupted
     interruptible(() => (run.said = told(run)));
   }
-  if (run.interrupted) run.said = ["E", { run: run.id, name: "Interrupted", message: "the run was interrupted", traceback: "" }];
+  if (run.interrupted) run.said = ["E", { run: run.id, ...INTERRUPTED }];
   if (run.said) say(...run.said);
   end(run);
 }

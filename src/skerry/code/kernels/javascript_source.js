@@ -1,11 +1,19 @@
-// Code as it is given made into what V8's REPL mode takes: `import` declarations are awaited, `export` is dropped, types
-// are stripped. Every line stays on its line.
+// Code as it is given made into what V8's REPL mode takes: `import` declarations are awaited, `export` is dropped,
+// types are stripped. Every line stays on its line.
 const START = process.cwd();
 const REGEX_AFTER = new Set("return typeof instanceof in of new delete void throw case do else yield await".split(" "));
-const WORD = /[\p{ID_Start}$_\d\\#][\p{ID_Continue}$\u200c\u200d\\]*/uy, NOTHING = /(?:\s|\/\/.*|\/\*[^]*?\*\/)*/y;
-const DECLARED = /import\s*(?:(?<clause>[^"']*?)\s*from\s*)?(?<module>"[^"\n]*"|'[^'\n]*')(?:\s*with\s*(?<how>\{[^}]*\}))?[ \t]*;?/y;
-const EXPORTED = /export\s*(?:\*[^"';]*|\{[^}]*\})\s*(?:from\s*(?:"[^"\n]*"|'[^'\n]*'))?[ \t]*;?/y;
-const EXPORT = /export\s+(?:default\s+(?=(?:async\s+)?function\b\s*\*?\s*[\w$]|class\s+(?!extends\b)[\w$])|(?=const\b|let\b|var\b|class\b|function\b|async\b))/y;
+const WORD = /[\p{ID_Start}$_\d\\#][\p{ID_Continue}$\u200c\u200d\\]*/uy;
+const NOTHING = /(?:\s|\/\/.*|\/\*[^]*?\*\/)*/y;
+const BLOCK_AFTER = /^(?:[;{:]|=>|else|do|try|finally)$/;
+const CLAUSE = /^\s*([\p{ID_Continue}$]+)?\s*,?\s*(?:\*\s*as\s+([\p{ID_Continue}$]+))?\s*(?:\{([^]*)\})?\s*$/u;
+const QUOTED = String.raw`(?:"[^"\n]*"|'[^'\n]*')`;
+const HOW = String.raw`(?:\s*with\s*(?<how>\{[^}]*\}))?`;
+const DECLARED = new RegExp(
+  String.raw`import\s*(?:(?<clause>[^"']*?)\s*from\s*)?(?<module>${QUOTED})${HOW}[ \t]*;?`, "y");
+const EXPORTED = new RegExp(String.raw`export\s*(?:\*[^"';]*|\{[^}]*\})\s*(?:from\s*${QUOTED})?[ \t]*;?`, "y");
+const NAMED = String.raw`(?:async\s+)?function\b\s*\*?\s*[\w$]|class\s+(?!extends\b)[\w$]`;
+const DECLARATION = String.raw`const\b|let\b|var\b|class\b|function\b|async\b`;
+const EXPORT = new RegExp(String.raw`export\s+(?:default\s+(?=${NAMED})|(?=${DECLARATION}))`, "y");
 
 function match(pattern, code, at) {
   pattern.lastIndex = at;
@@ -55,7 +63,7 @@ function* words(code) {
       at++;
       before = "/";
     } else if ("([{".includes(character)) {
-      const block = character === "{" && (before === "" || typeof before === "object" || /^(?:[;{:]|=>|else|do|try|finally)$/.test(before));
+      const block = character === "{" && (before === "" || typeof before === "object" || BLOCK_AFTER.test(before));
       open.push({ regex: block || /^(?:if|while|for|with)$/.test(before) });
       before = character;
       at++;
@@ -78,7 +86,7 @@ function imported({ clause, module, how }) {
   const options = how ? `, { with: ${how} }` : ", undefined";
   if (!clause) return `void await __import(${module}${options});`;
   const plain = clause.replace(/\/\/.*|\/\*[^]*?\*\//g, " ");
-  const [, first, space, named] = /^\s*([\p{ID_Continue}$]+)?\s*,?\s*(?:\*\s*as\s+([\p{ID_Continue}$]+))?\s*(?:\{([^]*)\})?\s*$/u.exec(plain) ?? [];
+  const [, first, space, named] = CLAUSE.exec(plain) ?? [];
   const names = first ? [["default", first]] : [];
   for (const part of (named ?? "").split(",")) {
     const [name, , as] = part.trim().split(/\s+(as)\s+/);

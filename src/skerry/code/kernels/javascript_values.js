@@ -1,12 +1,13 @@
 // Values and errors as they are told: texts and JSON, bounded; stacks without our own frames.
 const fs = require("fs"), vm = require("vm"), util = require("util"), inspector = require("inspector");
 const { promiseHooks } = require("v8"), { Readable, Writable } = require("stream");
-const process = globalThis.process, exit = process.reallyExit.bind(process), { setImmediate, clearTimeout, Buffer } = globalThis;
+const { process, setImmediate, clearTimeout, Buffer } = globalThis, exit = process.reallyExit.bind(process);
 const { then } = Promise.prototype;
 const KERNEL = "<skerry>";
 const TEXTS = ["text/plain", "text/html", "text/markdown", "text/latex", "image/svg+xml", "application/json"];
 const PICTURES = { "image/png": [0x89, 0x50, 0x4e, 0x47], "image/jpeg": [0xff, 0xd8, 0xff] };
 const BUNDLES = ["_repr_mimebundle_", Symbol.for("Jupyter.display")];
+const PROPERTIES_MOST = 8 << 10;
 const LOOK = { depth: 4, maxArrayLength: 100, maxStringLength: 10000, breakLength: 100 };
 
 function inspect(value) {
@@ -40,8 +41,8 @@ function weigh(value, room, above) {
   if (typeof value === "string") room.left -= value.length;
   room.left -= 2;
   if (room.left < 0) throw new TooMuch();
-  const exotic = typeof value === "number" ? !Number.isFinite(value) : ["function", "symbol", "bigint"].includes(typeof value);
-  if (exotic) throw new TypeError("not JSON");
+  if (["function", "symbol", "bigint"].includes(typeof value)) throw new TypeError("not JSON");
+  if (typeof value === "number" && !Number.isFinite(value)) throw new TypeError("not JSON");
   if (value === null || typeof value !== "object") return;
   if (typeof value.toJSON === "function") {
     if (ArrayBuffer.isView(value)) room.left -= value.byteLength * 4;
@@ -88,7 +89,8 @@ function formsOf(value) {
     }
   };
   try {
-    const name = value !== null && typeof value === "object" && BUNDLES.find((name) => typeof value[name] === "function");
+    const own = value !== null && typeof value === "object" ? BUNDLES : [];
+    const name = own.find((name) => typeof value[name] === "function");
     for (const [type, content] of Object.entries((name && value[name]()) || {})) put(type, content);
   } catch (error) {
     forms["text/plain"] = Buffer.from(`[${typeof value} that can't be shown: ${described(error)}]`);
@@ -118,7 +120,8 @@ function result(run, value, main) {
     } else run.bytes += bytes.length;
   }
   if (++run.results > RESULTS_MOST - (main ? 0 : 1)) {
-    if (run.results === RESULTS_MOST) stderr.write(`display: more than ${RESULTS_MOST - 1} results, the rest is left out\n`);
+    const most = RESULTS_MOST - 1;
+    if (run.results === RESULTS_MOST) stderr.write(`display: more than ${most} results, the rest is left out\n`);
     if (!main) return null;
   }
   return { run: run.id, main: main ? "1" : "0", ...(cut.length ? { cut: [...new Set(cut)].join(" ") } : {}), ...forms };
@@ -131,6 +134,7 @@ const urlOf = (run) => `<cell-${run.number}>`;
 const PLACE = /<cell-(\d+)>:(\d+):(\d+)/g;
 const SHOWN = /<cell (\d+)>:(\d+):(\d+)/g;
 const AROUND = /\((?:node:vm|node:internal\/vm|node:internal\/process\/task_queues):/;
+const BESIDE = /^\s+at process\.processTicksAndRejections \(node:|^\s+\.\.\. \d+ lines matching cause stack trace/;
 const SEARCHED = / imported from \S*\[eval\d*\]|\nRequire stack:\n- \S*\[eval\d*\](?!\n- )/g;
 
 function ours(text) {
@@ -139,7 +143,7 @@ function ours(text) {
   let below = false;
   for (const line of text.replace(SEARCHED, "").split("\n")) {
     const frame = /^\s+at /.test(line), awaited = /^\s+at async /.test(line);
-    let drop = /^\s+at process\.processTicksAndRejections \(node:|^\s+\.\.\. \d+ lines matching cause stack trace/.test(line);
+    let drop = BESIDE.test(line);
     if (frame && (line.includes(KERNEL) || line.includes("Session.post (node:inspector:"))) {
       drop = below = true;
       while (kept.length && AROUND.test(kept[kept.length - 1])) kept.pop();
@@ -164,8 +168,8 @@ function pointing(run, line, column) {
 }
 function failure(thrown, run) {
   if (!isError(thrown)) {
-    const text = inspect(thrown);
-    return bounded({ name: "Uncaught", message: text, traceback: `Uncaught ${text}` });
+    const text = inspect(thrown), properties = propertiesOf(thrown);
+    return bounded({ name: "Uncaught", message: text, traceback: `Uncaught ${text}`, ...properties });
   }
   const read = (name, other) => {
     try {
@@ -174,18 +178,39 @@ function failure(thrown, run) {
       return other;
     }
   };
-  const shown = ours(inspect(thrown)), places = [...ours(read("stack", "")).matchAll(SHOWN)].map((at) => at.map(Number));
+  const shown = ours(inspect(thrown));
+  const places = [...ours(read("stack", "")).matchAll(SHOWN)].map((at) => at.map(Number));
   const here = places.find(([, number]) => number === run.number), top = places[0];
   const head = top ? pointing(runs.find(({ number }) => number === top[1]), top[2], top[3]) : "";
   const message = read("message", "").replace(SEARCHED, "");
-  return bounded({ name: read("name", "Error"), message, traceback: head + shown, ...(here && { line: String(here[2]) }) });
+  const line = here && { line: String(here[2]) };
+  return bounded({ name: read("name", "Error"), message, traceback: head + shown, ...line, ...propertiesOf(thrown) });
+}
+function propertiesOf(thrown) {
+  // What it has of its own: a code, a path, a status.
+  try {
+    const { name, message, stack, ...own } = thrown;
+    const json = JSON.stringify(Object.fromEntries(Object.entries(own).filter(([, value]) => holdable(value))));
+    const some = thrown !== null && typeof thrown === "object" && json !== "{}" && json.length <= PROPERTIES_MOST;
+    return some ? { properties: json } : {};
+  } catch {
+    return {};
+  }
+}
+function holdable(value) {
+  try {
+    return jsonOf(value) !== undefined;
+  } catch {
+    return false;
+  }
 }
 function refusal(refused, run) {
   // V8 would not even begin with it.
   const said = refused.exception?.description?.split("\n")[0] ?? String(refused.message ?? refused.text);
   const [, name, message] = /^(\w+): (.*)$/s.exec(said) ?? [null, "SyntaxError", said];
   const declared = /^Identifier '.*' has already been declared$/.test(message);
-  const hint = declared ? " (as a function or var in one run, with let, const or class in another: one of them must give way)" : "";
+  const kinds = "as a function or var in one run, with let, const or class in another";
+  const hint = declared ? ` (${kinds}: one of them must give way)` : "";
   const at = Math.min((refused.lineNumber ?? 0) + 1, run.source.split("\n").length);
   const line = run.lines ? Number(run.lines(at, 1).split(":")[0]) : at;
   const head = pointing(run, line, declared ? 0 : (refused.columnNumber ?? -1) + 1);
