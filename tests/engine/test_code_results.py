@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import tracemalloc
 
 import pytest
 
@@ -115,6 +116,8 @@ def test_only_forms_that_there_are_come_through() -> None:
         ("application/vnd.skerry.chart+json", b'{"axes": "none"}'),
         ("application/vnd.skerry.chart+json", b"[" * 500_000),
         ("application/vnd.skerry.chart+json", b'{"title": "a", "evil": 1}'),
+        ("application/vnd.skerry.chart+json", b'{"axes": [' + b"{}," * 300_000 + b"{}]}"),
+        ("application/vnd.skerry.chart+json", b'{"axes": [{"series": [{"x": [' + b"[]," * 300_000 + b"[]]}]}]}"),
     ],
 )
 def test_a_form_that_is_not_what_it_says_is_left_out_and_named(form: str, value: bytes) -> None:
@@ -136,6 +139,16 @@ def test_a_long_text_is_cut_and_named() -> None:
     output = output_of({"text/plain": b"a" * (TEXT_MOST + 1)})
     assert len(output.data["text/plain"]) == TEXT_MOST
     assert output.cut == ("text/plain",)
+
+
+def test_names_of_forms_without_end_cost_nothing() -> None:
+    names = b" ".join(b"%x" % number for number in range(1_000_000))
+    tracemalloc.start()
+    try:
+        assert output_of({"text/plain": b"a", "cut": names}).cut == ()
+        assert tracemalloc.get_traced_memory()[1] < len(names)
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_result_is_never_longer_on_the_wire_than_a_client_takes() -> None:

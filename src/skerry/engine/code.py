@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
@@ -18,7 +20,7 @@ from skerry.engine.live import Live
 from skerry.engine.processes import Fail, Find, Processes, Use
 from skerry.engine.sessions import Sessions
 from skerry.engine.shell_contexts import ShellContexts
-from skerry.errors import InvalidRequest, SetupFailed
+from skerry.errors import InvalidRequest, SetupFailed, SkerryError
 from skerry.types import Caller, CodeRequest
 
 
@@ -38,6 +40,7 @@ class Code:
         sessions: Sessions,
     ) -> None:
         self._use = use
+        self._spawn = spawn
         self._languages = languages
         self.contexts = Contexts(settings, find, use, spawn, languages)
         kernels = Kernels(self.contexts, fail, spawn, before)
@@ -58,18 +61,35 @@ class Code:
             if seat is None and not request.fresh and language.context:
                 seat = self.contexts.default(live, language)
             asked = Asked(caller, live, keeper, language, version, request, seat)
-            return await self._alone(asked) if seat is None else await self._in_turn(asked, seat)
+            if seat is not None:
+                _check_own(seat, request)
+                await seat.take_turn()
+            beginning = self._alone(asked) if seat is None else self._in_turn(asked, seat)
+            return await (self._whole(beginning) if language.kernel in KERNELS else beginning)
+
+    async def _whole(self, beginning: Coroutine[Any, Any, CodeRun]) -> CodeRun:
+        """Who leaves while a kernel's run begins leaves one that is closed as soon as it has: cut in half, the kernel
+        would run it for nobody, or wait for the other half."""
+        task = asyncio.ensure_future(beginning)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._spawn(_closed(task))
+            raise
 
     async def _in_turn(self, asked: Asked, seat: Seat) -> CodeRun:
-        _check_own(seat, asked.request)
-        await seat.take_turn()
+        """The context may be deleted while it begins, before there is anything to end with it."""
         try:
             if seat.gone:
                 raise not_there(seat.row.name)
-            return await self._memory(asked.language).run(asked)
+            run = await self._memory(asked.language).run(asked)
         except BaseException:
             seat.turn.release()
             raise
+        if seat.gone:
+            await run.aclose()
+            raise not_there(seat.row.name)
+        return run
 
     async def _alone(self, asked: Asked) -> CodeRun:
         """Without a memory: a kernel of its own, or a file that is run."""
@@ -91,6 +111,11 @@ class Code:
                 f"language: the context {seat.row.name!r} is one of {seat.row.language}", hint="leave language= out"
             )
         return language, version
+
+
+async def _closed(beginning: asyncio.Future[CodeRun]) -> None:
+    with contextlib.suppress(SkerryError):  # it did not even begin
+        await (await beginning).aclose()
 
 
 def _check_own(seat: Seat, request: CodeRequest) -> None:

@@ -32,6 +32,8 @@ _BEFORE_MOST: Final = 64 << 10
 _DEPTH_MOST: Final = 200
 _NAME_MOST, _WORDS_MOST, _TRACEBACK_MOST = 256, 16 << 10, 64 << 10  # characters
 _MAGIC: Final = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff"}
+_NAMES_MOST: Final = 1 << 10  # bytes: all forms that there are, and more
+_CHART_MOST: Final = ((b"{", 10_000), (b"[", 40_000))  # a chart is looked at as a whole, and nobody else runs meanwhile
 _JSON: Final = frozenset(("application/json", "application/vnd.skerry.chart+json"))
 _VERSION: Final = re.compile(rb"[0-9A-Za-z][0-9A-Za-z.+_-]{0,39}")
 
@@ -109,7 +111,7 @@ def is_large(fields: Mapping[str, bytes]) -> bool:
 
 def output_of(fields: Mapping[str, bytes]) -> CodeOutput:
     """A result in the forms that it may have; those that it has not, or not whole, are named in `cut`."""
-    named = set(fields.get("cut", b"").decode("ascii", "replace").split()) & {*TEXTS, *PICTURES}
+    named = set(fields.get("cut", b"")[:_NAMES_MOST].decode("ascii", "replace").split()) & {*TEXTS, *PICTURES}
     data: dict[str, str] = {}
     for form in (*TEXTS, *PICTURES):
         if form in fields:
@@ -118,10 +120,11 @@ def output_of(fields: Mapping[str, bytes]) -> CodeOutput:
                 data[form] = value
             if not whole:
                 named.add(form)
-    while sum(sizes := [len(msgspec.json.encode(value)) for value in data.values()]) > OUTPUT_MOST:
-        largest = list(data)[sizes.index(max(sizes))]
+    sizes = {form: len(msgspec.json.encode(value)) for form, value in data.items()}
+    while sum(sizes.values()) > OUTPUT_MOST:
+        largest = max(sizes, key=sizes.__getitem__)
         named.add(largest)
-        del data[largest]
+        del data[largest], sizes[largest]
     return CodeOutput(data=data, main=fields.get("main") == b"1", cut=tuple(sorted(named)))
 
 
@@ -143,6 +146,8 @@ def _is_json(form: str, raw: bytes) -> bool:
         raw.decode()
         if form == "application/json":
             msgspec.json.decode(raw, type=msgspec.Raw)
+        elif any(raw.count(part) > most for part, most in _CHART_MOST):
+            return False
         else:
             chart_json.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError):

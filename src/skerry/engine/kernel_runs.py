@@ -233,7 +233,7 @@ class KernelRun:
                 await self._turn.over()
             except Conflict:  # it did not even read what it was asked to run
                 self.course.broken = True
-        if self._turn.exit is None and (self.course.broken or self.asked.seat is None):
+        if self._turn.exit is None and (self.course.broken or self.asked.seat is None or self.asked.seat.gone):
             await self._kill()
 
     async def _kill(self) -> None:

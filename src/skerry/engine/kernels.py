@@ -159,7 +159,7 @@ class Kernels:
         if seat is None:
             self._contexts.started.discard(process)
             return
-        if end is not None and end.after == "kept":
+        if end is not None and end.after == "kept" and not seat.gone:
             live.work.rest(process)
         self._note(live, seat, run, end)
         seat.used = time.monotonic()
