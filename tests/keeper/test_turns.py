@@ -185,6 +185,19 @@ async def test_each_turn_has_its_own_peak_and_processor_time(either: Room) -> No
     assert large.duration_s > after.duration_s
 
 
+async def test_the_peak_counts_what_the_program_has_started_too(either: Room) -> None:
+    process = await program(either)
+    hungry = "b = bytearray(b'x' * (60 << 20)); print(flush=True); input()"
+    code = f"""two = [subprocess.Popen([sys.executable, '-c', {hungry!r}], stdin=-1, stdout=-1) for _ in range(2)]
+for one in two: one.stdout.read(1)
+time.sleep(0.3)
+for one in two: one.communicate(b'\\n')
+c.sendall(b'done')"""
+    turn = await either.keeper.turn(process, message(code))
+    await said(turn)
+    assert (await turn.over()).max_rss > 115 * MIB
+
+
 async def test_a_turn_ends_although_a_thread_prints_without_end(room: Room) -> None:
     process = await program(room, journal=MIB)
     flood = "def flood():\n    while True: out('x' * 100000)\nthreading.Thread(target=flood, daemon=True).start()"

@@ -17,9 +17,11 @@ type meter struct {
 	group   time.Duration // by everything in its cgroup
 	grouped bool          // that is known
 	own     time.Duration // by itself and by children that it has waited for
+	gauge   *gauge
 }
 
-// used is what a turn took, of everything that the process has started; the memory is the most that itself had.
+// used is what a turn took, of everything that the process has started. The memory is the most that the process itself had, or, if
+// more was seen of all together, that.
 type used struct {
 	CPU      float64 `json:"cpu_s"`
 	MaxRSS   uint64  `json:"max_rss"`
@@ -28,7 +30,7 @@ type used struct {
 
 // measure begins a measurement. It also has the kernel forget the most memory that the process had so far.
 func (p *Process) measure() meter {
-	m := meter{began: time.Now()}
+	m := meter{began: time.Now(), gauge: p.watchMemory()}
 	m.group, m.grouped = p.job.CPU()
 	_ = disk.Do(func() error {
 		_, m.own = p.statistics()
@@ -44,7 +46,7 @@ func (m *meter) read(p *Process) used {
 		peak, own = p.statistics()
 		return nil
 	})
-	return used{m.cpu(p, own).Seconds(), peak, time.Since(m.began).Seconds()}
+	return used{m.cpu(p, own).Seconds(), max(peak, m.gauge.stop(), p.memory()), time.Since(m.began).Seconds()}
 }
 
 // exit is how the process ended, with what it took in this turn.
@@ -52,6 +54,7 @@ func (m *meter) exit(p *Process) Status {
 	s := p.status
 	s.Duration = max(0, p.endedAt.Sub(m.began).Seconds())
 	s.CPU = m.cpu(p, time.Duration(s.CPU*float64(time.Second))).Seconds()
+	s.MaxRSS = max(s.MaxRSS, m.gauge.stop())
 	return s
 }
 

@@ -41,3 +41,17 @@ func TestAProcessThatRunsHasBoth(t *testing.T) {
 	}
 	t.Error("it took no time, or no memory")
 }
+
+func TestWhatOthersMayHaveTooIsCountedOnce(t *testing.T) {
+	page := uint64(os.Getpagesize())
+	for text, want := range map[string][2]uint64{
+		"900 100 40 1 0 20 0\n": {100 * page, 60 * page},
+		"900 100 140":           {100 * page, 0},
+		"900":                   {0, 0},
+		"":                      {0, 0},
+	} {
+		if got := [2]uint64{heldIn([]byte(text), true), heldIn([]byte(text), false)}; got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}

@@ -94,6 +94,7 @@ func (p *Process) Turn(c *wire.Conn, body io.Reader, length int64) error {
 	p.settle()
 	t.reader = p.journal.PaceNow()
 	t.meter = p.measure()
+	defer t.meter.gauge.stop()
 	t.serve(body, length)
 	return nil
 }

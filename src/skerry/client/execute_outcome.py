@@ -20,8 +20,8 @@ Status = Literal["success", "timeout", "execution_error", "setup_error"]
 
 
 class ResourceUsage(Answer, frozen=True, kw_only=True):
-    """What the code used, as it was measured from outside. CPU is that of all that it started; the peak of memory that
-    of the process that runs it, without those that a context's code starts besides. None: it could not be measured."""
+    """What the code used, as it was measured from outside, with all that it started; of a process beside the one that
+    runs it, what memory it had for less than a tenth of a second may be missed. None: it could not be measured."""
 
     execution_time_seconds: float = 0.0
     memory_peak_mb: float | None = None
