@@ -102,6 +102,7 @@ def test_an_error_behind_await_shows_no_event_loop(kernel: Running) -> None:
     [
         ("sys.exit()", "ok", None),
         ("sys.exit(0)", "ok", None),
+        ("sys.exit(False)", "ok", None),
         ("exit()", "ok", None),
         ("sys.exit(3)", "error", "3"),
         ("sys.exit('went wrong')", "error", "went wrong"),

@@ -191,8 +191,8 @@ class Kernel:
         self.say(message(b"B", {"run": run}), run)
         self.has_stdin = "stdin" in fields
         if self.has_stdin:
-            self.part("stdin")["give"](fields["stdin"])
-        failure = self.attempt(self.execute, fields["code"].decode("utf-8", "surrogatepass"))
+            self.part("stdin")["give"](fields.pop("stdin"))
+        failure = self.attempt(self.execute, fields.pop("code").decode("utf-8", "surrogatepass"))
         if getpid() != self.pid:
             self.part("errors")["leave"](self, failure)
         failure = self.draw(failure)
@@ -272,9 +272,7 @@ class Kernel:
 
     def report(self, failure: BaseException) -> bytes:
         """The message that tells it; none for an exit that is no failure."""
-        if isinstance(failure, SystemExit) and (
-            failure.code is None or (type(failure.code) is int and not failure.code)
-        ):
+        if ended_well(failure):
             return b""
         limit = sys.getrecursionlimit()
         sys.setrecursionlimit(limit + 500)  # the code may have left little
@@ -351,6 +349,12 @@ def is_interrupt(failure: BaseException | None) -> bool:
         cause = failure.__cause__
         failure, seen = cause if cause is not None else failure.__context__, seen + 1
     return False
+
+
+def ended_well(failure: BaseException) -> bool:
+    """By an exit without a status, or with 0."""
+    code = failure.code if isinstance(failure, SystemExit) else 1
+    return code is None or (isinstance(code, int) and code == 0)
 
 
 def message(kind: bytes, fields: dict[str, bytes]) -> bytes:
