@@ -81,7 +81,8 @@ class Running:
         interrupt_at: bytes | None = None,
         timeout: float = 20,
     ) -> Ran:
-        """Until it is done and its output is read. `interrupt_at`: once that was printed, SIGINT to its group."""
+        """Until it is done and its output is read. `interrupt_at`: once that was printed, SIGINT to its group; again if
+        nothing comes of it, since a signal just before a program sleeps is seen only when it wakes."""
         ran = Ran(secrets.token_hex(8).encode())
         fields = {"run": ran.run, "code": code.encode("utf-8", "surrogatepass")}
         if stdin is not None:
@@ -99,10 +100,11 @@ class Running:
             for pipe in (self.process.stdout, self.process.stderr):
                 os.set_blocking(pipe.fileno(), False)
                 selector.register(pipe, selectors.EVENT_READ)
+            again = 0.0
             while not ran.status:
                 if time.monotonic() > until:
                     raise TimeoutError(f"no end of the run; it printed {ran.stdout[-500:]!r} {ran.stderr[-500:]!r}")
-                for key, events in selector.select(0.5):
+                for key, events in selector.select(1):
                     if key.fileobj is not self.channel:
                         if not self._read_pipes(ran):
                             selector.unregister(key.fileobj)
@@ -113,9 +115,9 @@ class Running:
                     elif events & selectors.EVENT_READ and not self._read_channel(ran):
                         self._read_pipes(ran)
                         raise KernelDied(self.process.wait(5), ran)
-                if interrupt_at is not None and interrupt_at in ran.stdout:
+                if interrupt_at is not None and interrupt_at in ran.stdout and time.monotonic() > again:
                     self.interrupt()
-                    interrupt_at = None
+                    again = time.monotonic() + 3
 
     def _read_channel(self, ran: Ran) -> bool:
         try:

@@ -4,7 +4,7 @@ It shares its process with that code. It is parsed at every start of a context, 
 has built in; the other parts are compiled when a run first needs them.
 
 Whether an interrupt is the code's or comes at a bad time is read off the stack: below `within` it is the code's, below
-`say` it waits."""
+`say` it waits, in an event loop it cancels."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ class Kernel:
         self.sources: dict[str, str] = {}
         self.sources_size = 0
         self.loop: Any = None
+        self.task: Any = None  # that the loop runs for
         self.pending = False
         self.has_stdin = False
         self.held = b""
@@ -332,11 +333,19 @@ def within(task: Callable[..., object], *args: object) -> object:
 
 
 def on_interrupt(_number: int, frame: Any) -> None:
+    """An exception in the middle of an event loop would spoil it: there, what the code waits for is cancelled."""
+    in_code = False
     while frame is not None:
-        if frame.f_code is Kernel.say.__code__:
+        code = frame.f_code
+        in_code = in_code or code.co_filename in kernel.sources
+        waiting = code.co_filename == OURS and code.co_name == "wait_for"
+        if code is Kernel.say.__code__ or (waiting and not in_code):
             kernel.pending = True
+            if waiting and kernel.task is not None:
+                kernel.task.cancel()
+                kernel.loop.call_soon_threadsafe(int)  # wakes it
             return
-        if frame.f_code is within.__code__:
+        if code is within.__code__:
             raise KeyboardInterrupt
         frame = frame.f_back
 
@@ -457,6 +466,7 @@ def prepare() -> None:
     _signal.signal(2, on_interrupt)
     posix.register_at_fork(after_in_child=close_channel)
     sys.meta_path.insert(0, After({
+        "signal": lambda signal: setattr(signal, "default_int_handler", on_interrupt),
         "linecache": lambda linecache: put_in_linecache(linecache, kernel.sources),
         "threading": lambda threading: kernel.part("errors")["watch_threads"](kernel, threading),
         "multiprocessing.context": fork_by_default,

@@ -34,7 +34,7 @@ def line_of(kernel: Any, failure: BaseException) -> str:
         return str(failure.lineno or 1)
     line, at = "", failure.__traceback__
     while at is not None:
-        if at.tb_frame.f_code.co_filename == kernel.cell:
+        if at.tb_frame.f_code.co_filename == kernel.cell and at.tb_lineno:
             line = str(at.tb_lineno)
         at = at.tb_next
     return line

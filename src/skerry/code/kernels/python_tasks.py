@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal
 import asyncio
 
 TYPE_CHECKING = False
@@ -10,34 +11,35 @@ if TYPE_CHECKING:
 
 
 def wait_for(kernel: Any, coroutine: Any) -> Any:
-    """One loop for all runs: what they left on it goes on."""
+    """One loop for all runs: what they left on it goes on. An interrupt finds this name on the stack, and cancels; it
+    also writes to the loop's own socket, since one that comes just before the loop sleeps would not wake it."""
     if kernel.loop is None or kernel.loop.is_closed():
         kernel.loop = asyncio.new_event_loop()
     asyncio.set_event_loop(kernel.loop)
-    task = kernel.loop.create_task(coroutine)
+    task = kernel.task = kernel.loop.create_task(coroutine)
+    if kernel.pending:
+        task.cancel()
+    wakes = getattr(kernel.loop, "_csock", None)
+    before = _signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False) if wakes is not None else None
     try:
         return kernel.loop.run_until_complete(task)
-    except KeyboardInterrupt as interrupt:
-        if not task.done():
-            raise interrupt.with_traceback(cancel(kernel.loop, task)) from None
-        raise
+    except asyncio.CancelledError as cancelled:
+        if not kernel.pending:
+            raise
+        raise KeyboardInterrupt().with_traceback(where(cancelled)) from None
     finally:
+        if before is not None:
+            _signal.set_wakeup_fd(before, warn_on_full_buffer=False)
+        kernel.task, kernel.pending = None, False
         if task.done() and not task.cancelled():
             task.exception()  # or it would be told a second time
 
 
-def cancel(loop: Any, task: Any) -> Any:
-    """An interrupt while the code waits finds only the loop at work: the traceback of where the code waited."""
-    task.cancel()
-    loop.run_until_complete(asyncio.wait([task]))
-    failure: Any = None
-    try:
-        task.result()
-    except BaseException as found:
-        failure = found
-    while isinstance(getattr(failure, "__context__", None), asyncio.CancelledError):
-        failure = failure.__context__  # before Python 3.11 the first one has it
-    return failure.__traceback__ if failure is not None else None
+def where(cancelled: Any) -> Any:
+    """It waited. Before Python 3.11 the first of the chain has it."""
+    while isinstance(cancelled.__context__, asyncio.CancelledError):
+        cancelled = cancelled.__context__
+    return cancelled.__traceback__
 
 
 def go_on_until_called(kernel: Any, channel: int) -> None:
