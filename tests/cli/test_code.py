@@ -127,7 +127,8 @@ def test_in_a_sandbox_that_exists_it_runs_in_a_context(tmp_path: Path) -> None:
     "words",
     [
         ("run", "-l", "python"), ("run", "-l", "python", "a", "b"), ("run", "--code", "x", "a"),
-        ("run", "-l", "python", "no-such-file"), ("run", "-l", "python", "/"), ("exec", "dev"),
+        ("run", "-l", "python", "no-such-file"), ("run", "-l", "python", "/"), ("run", "-l", "python", "/dev/zero"),
+        ("exec", "dev"),
         ("exec", "-d", "--code", "x", "dev"), ("exec", "--context", "c", "dev", "true"),
         ("exec", "--out", "x", "dev", "true"),
     ],

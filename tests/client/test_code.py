@@ -190,6 +190,8 @@ def test_output_that_ends_before_the_code_is_the_sandboxs_failure(tmp_path: Path
         encode(EXIT, b'{"id": "p-1", "exit_code": 0, "duration_s": 1}'),
         bytes((RESULT,)) + (LARGEST_RESULT + 1).to_bytes(4),
         value(text="x") * (RESULTS_MOST + 1) + end(),
+        encode(RESULT, json.dumps({"data": dict.fromkeys(map(str, range(1000)), "")}).encode()) + end(),
+        encode(RESULT, json.dumps({"cut": ["x"] * 1000}).encode()) + end(),
     ],
 )
 def test_an_answer_that_is_none_or_too_much_is_refused(tmp_path: Path, wire: bytes) -> None:
@@ -200,6 +202,12 @@ def test_an_answer_that_is_none_or_too_much_is_refused(tmp_path: Path, wire: byt
 def test_values_that_are_too_large_together_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SkerryError, match="more results"):
         ran(tmp_path, BEGIN + value(text="x" * (15 << 20)) * 5 + end())
+
+
+def test_values_that_are_long_only_as_they_cross_are_read(tmp_path: Path) -> None:
+    text = "\0" * (1 << 20)
+    result = ran(tmp_path, BEGIN + value(text=text) * 12 + end())
+    assert [value.text == text for value in result.results] == [True] * 12
 
 
 def test_an_end_with_very_many_files_is_read(tmp_path: Path) -> None:

@@ -107,9 +107,11 @@ def without_default_image(wish: dict[str, Any], wanted: Wanted, named: str | Non
 
 def _read(name: str) -> str:
     try:
-        if Path(name).stat().st_size > CODE_MOST:
+        with open(name, "rb") as file:
+            data = file.read(CODE_MOST + 1)
+        if len(data) > CODE_MOST:
             raise InvalidRequest(f"{name}: more than {CODE_MOST >> 20} MiB", hint="put data into a file of its own")
-        return _decoded(Path(name).read_bytes(), name)
+        return _decoded(data, name)
     except (OSError, ValueError) as error:
         raise InvalidRequest(
             f"{name}: {getattr(error, 'strerror', None) or error}", hint="--code TEXT takes the code itself"

@@ -32,7 +32,8 @@ from skerry.types import (
 CHART = "application/vnd.skerry.chart+json"
 _SUFFIXES = {"image/png": "png", "image/jpeg": "jpg", "image/svg+xml": "svg"}
 _QUOTED = 2000
-_SLACK = 2  # what crosses is JSON: pictures are in it as base64, and texts with escapes
+_SLACK = 2  # pictures are there as base64
+_FORMS_MOST = 32  # of a value: more than there are
 
 Mark = tuple[str, int, float]
 Brought = frozenset[Mark]
@@ -182,9 +183,10 @@ class GatheredCode:
     def add(self, stream: StreamName, data: bytes) -> None:
         self._output.add(stream, data)
 
-    def add_value(self, value: CodeValue, size: int) -> None:
-        self._size += size
-        if len(self._values) >= RESULTS_MOST or self._size > _SLACK * RESULTS_BYTES_MOST:
+    def add_value(self, value: CodeValue) -> None:
+        self._size += sum(map(len, (*value.data, *value.data.values(), *value.cut)))
+        too_many = len(self._values) >= RESULTS_MOST or max(len(value.data), len(value.cut)) > _FORMS_MOST
+        if too_many or self._size > _SLACK * RESULTS_BYTES_MOST:
             raise SkerryError(
                 "the server sent more results than a run can have",
                 hint="is the server of the same version? `skerry server status` shows it",

@@ -27,6 +27,7 @@ SLOW_MOST: Final = 2  # so many graces for what waits for a slow reader
 READ_WITHIN_S: Final = 0.5
 FROZEN_S: Final = 0.5
 GONE_S: Final = 10.0
+WAITS_MOST: Final = 2  # so long each, to hear that one which was killed is gone
 EARLY_MOST: Final = 4 << 10
 
 
@@ -69,6 +70,7 @@ class KernelRun:
         self._ending: asyncio.Future[CodeEnd] | None = None
         self._end: CodeEnd | None = None
         self._closed = self._left = False
+        self._lie: KeeperSilent | None = None
         self._in_use = contextlib.ExitStack()
         self._in_use.enter_context(asked.live.in_use())
         self._timer: asyncio.TimerHandle | None = None
@@ -83,6 +85,7 @@ class KernelRun:
             self._end = await self._finished()
         except SandboxUnavailable as error:
             self._close(None)
+            await self._turn.aclose()
             await self._hands.failed(error)
             raise
 
@@ -110,6 +113,8 @@ class KernelRun:
                 said = await anext(self._turn, None)
             finally:
                 self._reading = False
+            if self._lie is not None:
+                raise self._lie
             if said is None:
                 self.course.broken = self._turn.exit is None
                 self._over.set()
@@ -173,10 +178,31 @@ class KernelRun:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(READ_WITHIN_S):
                 await self._over.wait()
+        waits = 0
         while not self._over.is_set():
-            self.course.missing += len(await self._advance())
+            try:
+                async with asyncio.timeout(GONE_S):
+                    while not self._over.is_set():
+                        self.course.missing += len(await self._advance())
+            except TimeoutError:
+                waits += self._is_awake()
+                if waits == WAITS_MOST:
+                    await self._lied()
         with contextlib.suppress(SandboxUnavailable):  # who reads is told
             await self._finished()
+
+    async def _lied(self) -> None:
+        """Its keeper did. Who reads is told, and who does not is not waited for."""
+        self._lie = KeeperSilent("the keeper did not end a kernel that was killed")
+        self._close(None)
+        await self._turn.aclose()
+        await self._hands.failed(self._lie)
+        raise self._lie
+
+    def _is_awake(self) -> bool:
+        """Whether its keeper could have spoken just now."""
+        live = self.asked.live
+        return live.row.state == "running" and not live.stood_still_within(GONE_S)
 
     async def _abandon(self) -> None:
         """Nobody reads it any more."""
@@ -189,8 +215,11 @@ class KernelRun:
         except SandboxUnavailable as error:
             with contextlib.suppress(SkerryError):
                 await self._hands.failed(error)
+        except SkerryError as error:  # this host is short of something
+            log.warning("not ended", extra={"process_id": self.id, "error": error.message})
         finally:
             self._close(None)
+            await self._turn.aclose()
 
     # -- its end ------------------------------------------------------------------------------------------------------
 

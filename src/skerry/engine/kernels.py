@@ -158,8 +158,11 @@ class Kernels:
             live.tracked.turned(f"{process}/{run.begun.run}", exit_code, duration_s)
         if seat is None:
             self._contexts.started.discard(process)
+            if end is None:
+                self._spawn(_killed(run.asked.keeper, process))
             return
-        if end is not None and end.after == "kept" and not seat.gone:
+        seat.adopted = end is None and process in live.work.running  # then it may not even be over
+        if seat.adopted or (end is not None and end.after == "kept" and not seat.gone):
             live.work.rest(process)
         self._note(live, seat, run, end)
         seat.used = time.monotonic()

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec.structs import asdict
 
-from skerry.errors import FileFailure, InvalidRequest
+from skerry.errors import SandboxUnavailable, SkerryError
 from skerry.keeper import Keeper
 from skerry.types import MADE_MOST, MadeFile
 
@@ -39,7 +39,9 @@ async def made(keeper: Keeper, path: str, since: int, user: str | None) -> tuple
     """Below a directory, from a moment of the sandbox's clock on; and whether there are more."""
     try:
         found = await keeper.files.changed(path, since, user=user, limit=MADE_MOST)
-    except (FileFailure, InvalidRequest):  # the directory is gone, or not to be read
+    except SandboxUnavailable:
+        raise
+    except SkerryError:  # the directory is gone, or not to be read
         return (), False
     files: list[MadeFile] = []
     room = PATHS_MOST

@@ -293,7 +293,7 @@ class AsyncCodeRunning:
             self._gathered.add(_stream(kind), payload)
         elif kind == RESULT:
             value = decode(payload, CodeValue)
-            self._gathered.add_value(value, len(payload))
+            self._gathered.add_value(value)
             return value
         elif kind == EXIT:
             self._end = decode(payload, CodeEnd)
