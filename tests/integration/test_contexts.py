@@ -156,6 +156,14 @@ def test_an_interrupted_run_leaves_its_context_what_it_remembers(box: Sandbox) -
     assert context.run("x").text == "1", "an interrupt of nothing does nothing"
 
 
+def test_one_interrupt_that_goes_astray_does_not_cost_a_context_its_memory(box: Sandbox) -> None:
+    context = box.code.context("python")
+    context.run("x = 1\nimport time")
+    result = context.run("try: time.sleep(60)\nexcept KeyboardInterrupt: time.sleep(60)", timeout=0.3)
+    assert (result.timed_out, result.after) == (True, "kept")
+    assert context.run("x").text == "1"
+
+
 def test_a_time_out_interrupts_and_says_that_the_context_was_kept(box: Sandbox) -> None:
     context = box.code.context("python")
     result = context.run(f"x = 1\n{LOOP}", timeout=0.5)

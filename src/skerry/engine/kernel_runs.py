@@ -151,15 +151,17 @@ class KernelRun:
             self._hands.spawn(self._wind_down())
 
     async def _wind_down(self) -> None:
-        """Interrupted, it has a moment to stop; longer only while it waits for who reads what it prints."""
+        """Interrupted, it has a moment to stop; longer only while it waits for who reads what it prints. In the middle
+        of that moment it is interrupted again: a signal that comes just before a call that blocks is not seen by it."""
         try:
             await self.asked.live.moving.wait()
-            await self.signal("INT")
-            for _ in range(SLOW_MOST):
+            for half in range(2 * SLOW_MOST):
+                if half < 2:
+                    await self.signal("INT")
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(GRACE_S):
+                    async with asyncio.timeout(GRACE_S / 2):
                         await self._over.wait()
-                if self._over.is_set() or self._reading:
+                if self._over.is_set() or (half % 2 and self._reading):
                     break
             if not self._over.is_set():
                 self.course.killed = True
