@@ -115,6 +115,26 @@ async def test_an_error_has_no_control_characters_of_a_name_from_inside(talk: Ta
     assert "\x1b" not in await talk.fails("read_file", path="no\x1b[2Jfile")
 
 
+async def test_a_sessions_directory_has_no_control_characters(talk: Talk) -> None:
+    ran = await talk.call("run", command="mkdir -p $'/tmp/a\\e[2J\\u202e' && cd /tmp/a*", session="odd")
+    assert ran["cwd"] == "/tmp/a\\x1b[2J\\u202e"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("read_output", {"process": "p" * 70_000}), ("search_files", {"pattern": "x" * 70_000}),
+        ("read_file", {"path": "x", "user": "x" * 70_000}), ("read_file", {"path": "x" * 70_000}),
+    ],
+)  # fmt: skip
+async def test_an_argument_that_is_too_long_is_not_the_servers_fault(
+    talk: Talk, tool: str, arguments: dict[str, str]
+) -> None:
+    told = await talk.fails(tool, **arguments)
+    assert "long" in told
+    assert "server" not in told
+
+
 async def test_two_clients_work_in_one_sandbox(talk: Talk) -> None:
     first = await talk.call("run", command="echo from-one > shared")
     async with talk.again() as other:

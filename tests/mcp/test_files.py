@@ -128,6 +128,27 @@ async def test_of_a_large_file_there_is_a_link_and_of_a_huge_one_an_error_that_s
         await talk.client.read_resource(huge.uri)
 
 
+async def test_what_a_client_would_choke_on_is_not_sent(talk: Talk) -> None:
+    """Events of HTTP are taken up to a MiB."""
+    ran = await talk.call(
+        "run", command="truncate -s 3M three.bin; yes '' | head -c 520000 > lines; printf '\\1%.0s' $(seq 250000)"
+    )
+    lines = (await talk.raw("get_file", {"path": "lines"})).content[1]
+    assert isinstance(lines, ResourceLink | EmbeddedResource)
+    link = (await talk.raw("get_file", {"path": "three.bin"})).content[1]
+    assert isinstance(link, ResourceLink)
+    try:
+        (read,) = (await talk.client.read_resource(link.uri)).contents
+        assert isinstance(read, BlobResourceContents)
+        assert len(base64.b64decode(read.blob)) == 3 << 20
+    except MCPError as error:
+        assert "too large for one answer" in str(error)  # noqa: PT017
+    uri = f"skerry://sandboxes/{ran['sandbox']}/processes/{ran['process']}/output"
+    (printed,) = (await talk.client.read_resource(uri)).contents
+    assert isinstance(printed, TextResourceContents)
+    assert printed.text.startswith("\\x01" * 1000)
+
+
 async def test_the_output_of_a_process_is_a_resource(talk: Talk) -> None:
     ran = await talk.call("run", command="echo shown")
     uri = f"skerry://sandboxes/{ran['sandbox']}/processes/{ran['process']}/output"

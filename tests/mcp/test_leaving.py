@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -178,6 +179,28 @@ def test_messages_of_a_file_are_answered(server: Server, tmp_path: Path) -> None
         done = subprocess.run(words, stdin=file, stdout=subprocess.PIPE, check=True)
     assert json.loads(done.stdout)["id"] == 0
     subprocess.run(words, stdin=subprocess.DEVNULL, check=True)
+
+
+def test_one_socket_can_be_both_stdin_and_stdout(server: Server) -> None:
+    ours, theirs = socket.socketpair()
+    ours.settimeout(WAIT_S)
+    words = [skerry(), "--server", server.address, "mcp"]
+    with theirs, subprocess.Popen(words, stdin=theirs, stdout=theirs) as process, ours, ours.makefile("rwb") as talk:
+        theirs.close()
+        for number, method in enumerate(("initialize", "ping", "ping")):
+            asked = {"jsonrpc": "2.0", "id": number, "method": method, "params": HELLO if number == 0 else {}}
+            talk.write(json.dumps(asked).encode() + b"\n")
+            talk.flush()
+            assert json.loads(talk.readline())["id"] == number
+        ours.shutdown(socket.SHUT_RDWR)
+        assert process.wait(WAIT_S) == 0
+
+
+def test_half_a_character_is_answered_with_an_error(server: Server) -> None:
+    with bare(server) as client:
+        client.call("write_file", path="x", content="\ud83d")
+        answer = client.answer()
+        assert (answer["id"], answer["error"]["code"]) == (1, -32700)
 
 
 def test_nonsense_on_stdin_is_survived(server: Server) -> None:

@@ -20,7 +20,7 @@ from skerry._version import __version__
 from skerry.client.address import Address
 from skerry.client.content import PIECE, pieces
 from skerry.client.requests import Request
-from skerry.errors import Conflict, ServerUnreachable
+from skerry.errors import Conflict, InvalidRequest, ServerUnreachable
 
 CONNECT_WITHIN = 10.0
 # Below the server's own keep-alive (75 s): a connection that it is just closing must not be picked for a request.
@@ -96,7 +96,9 @@ def speaking(address: Address) -> Iterator[None]:
         raise not_connected(address, error) from error
     except httpx.TimeoutException as error:
         raise ServerUnreachable(f"the server at {address} went silent", hint="`skerry server status`") from error
-    except (httpx.TransportError, httpx.InvalidURL) as error:
+    except httpx.InvalidURL as error:
+        raise InvalidRequest(f"this can't be asked for: {error}", hint="give shorter arguments") from error
+    except httpx.TransportError as error:
         raise ServerUnreachable(f"the connection to {address} broke: {error}", hint="`skerry server logs`") from error
 
 

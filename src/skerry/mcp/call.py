@@ -26,6 +26,11 @@ CLEARING = 10.0  # seconds that a call which was broken off has to clear up
 _TAIL = 2000
 
 
+def room_of(context: Context[Any, Any]) -> int:
+    """How many bytes an answer may have: clients that read events of HTTP take a MiB of one."""
+    return ROOM if context.headers is None else HTTP_ROOM
+
+
 class Call:
     """What a tool gets beside its arguments."""
 
@@ -35,8 +40,7 @@ class Call:
 
     @property
     def room(self) -> int:
-        """How many bytes an answer may have: clients that read events of HTTP take a MiB of one."""
-        return ROOM if self._context.headers is None else HTTP_ROOM
+        return room_of(self._context)
 
     async def sandbox(self, ref: str | None) -> AsyncSandbox:
         return await self.caller.sandbox(ref)

@@ -11,7 +11,7 @@ from skerry.errors import CommandTimeout, InvalidRequest
 from skerry.mcp.arguments import Characters, Command, Cwd, Env, SandboxRef, User
 from skerry.mcp.call import Call, Progress
 from skerry.mcp.network import Refusal, refusals
-from skerry.mcp.text import SHOWN, bounded
+from skerry.mcp.text import SHOWN, bounded, shown
 from skerry.mcp.tool import changes
 from skerry.types import Result
 
@@ -121,8 +121,8 @@ def ran(place: AsyncSandbox, result: Result, most: int) -> Ran:
     return Ran(
         sandbox=place.id, process=result.id, ok=result.ok, exit_code=result.exit_code, signal=result.signal,
         stdout=stdout, stderr=stderr, truncated=truncated, timed_out=result.timed_out,
-        oom_killed=bool(result.oom_killed), duration_s=round(result.duration_s, 3), cwd=result.cwd,
-        denied=refusals(result.denied), hint=_hint(result, truncated),
+        oom_killed=bool(result.oom_killed), duration_s=round(result.duration_s, 3),
+        cwd=result.cwd and shown(result.cwd), denied=refusals(result.denied), hint=_hint(result, truncated),
     )  # fmt: skip
 
 

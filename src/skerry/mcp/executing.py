@@ -96,4 +96,4 @@ def _executed(result: ExecuteResult, pictures: Pictures, most: int) -> Executed:
     )  # fmt: skip
 
 
-TOOLS = (changes(execute_code, "Run a program once", outside=True),)
+TOOLS = (changes(execute_code, "Run a program once", destroys=True, outside=True),)

@@ -23,7 +23,7 @@ from skerry.mcp.arguments import Characters, InsidePath, SandboxRef, User
 from skerry.mcp.call import Call
 from skerry.mcp.pictures import kind_of
 from skerry.mcp.text import SHOWN, is_seen, shown
-from skerry.mcp.tool import changes, reads, rendered
+from skerry.mcp.tool import changes, reads, rendered, size_of
 from skerry.types import FileInfo
 
 EMBEDDED = 512 << 10  # bytes of a file that come with the answer; of a larger one there is a link
@@ -192,7 +192,8 @@ async def get_file(
         return rendered(given.model_copy(update={"media_type": kind}), image, link)
     if len(data) > EMBEDDED:
         return rendered(given, link)
-    return rendered(given, EmbeddedResource(type="resource", resource=contents(uri, given.media_type, data)))
+    whole = rendered(given, EmbeddedResource(type="resource", resource=contents(uri, given.media_type, data)))
+    return whole if size_of(whole) <= at.room else rendered(given, link)
 
 
 def contents(uri: str, kind: str, data: bytes) -> TextResourceContents | BlobResourceContents:

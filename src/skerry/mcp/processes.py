@@ -203,7 +203,7 @@ TOOLS = (
     changes(spawn, "Start a process", destroys=True, outside=True),
     reads(wait, "Wait for a process"),
     reads(read_output, "Read a process's output"),
-    changes(write_input, "Write to a process"),
-    changes(kill, "End a process", destroys=True, again=True),
+    changes(write_input, "Write to a process", destroys=True, outside=True),
+    changes(kill, "End a process", destroys=True),
     reads(list_processes, "List processes"),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import stat
@@ -15,10 +16,11 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.server.mcpserver import Context
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
-from mcp.types import jsonrpc_message_adapter
+from mcp.types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from skerry.mcp.build import make
 from skerry.mcp.callers import Caller
+from skerry.mcp.text import is_seen
 
 LINE_MOST = 64 << 20  # bytes of one message
 log = logging.getLogger(__name__)
@@ -52,9 +54,11 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
 
 def _streams() -> Any:
     """The library's own streams read in a thread, which nothing can wake when a signal ends the program: they are for
-    what the loop can't wait on, and for a terminal, which others use too."""
-    modes = [os.fstat(descriptor).st_mode for descriptor in (0, 1)]
-    return _piped() if all(stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) for mode in modes) else stdio_server()
+    what the loop can't wait on, for a terminal, which others use too, and for one socket that is both: the loop takes
+    what comes in at its writing end for a hang-up."""
+    ends = [os.fstat(descriptor) for descriptor in (0, 1)]
+    apart = all(stat.S_ISFIFO(end.st_mode) or stat.S_ISSOCK(end.st_mode) for end in ends)
+    return _piped() if apart and not os.path.samestat(*ends) else stdio_server()
 
 
 @contextlib.asynccontextmanager
@@ -72,7 +76,7 @@ async def _piped() -> AsyncIterator[tuple[Inbound, Outbound]]:
     put, inbound = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outbound, take = anyio.create_memory_object_stream[SessionMessage](0)
     async with anyio.create_task_group() as group:
-        group.start_soon(_read, lines, put)
+        group.start_soon(_read, lines, put, outbound.clone())
         group.start_soon(_write, writer, take)
         try:
             yield inbound, outbound
@@ -82,16 +86,28 @@ async def _piped() -> AsyncIterator[tuple[Inbound, Outbound]]:
     writing.close()
 
 
-async def _read(lines: asyncio.StreamReader, put: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-    async with put:
+async def _read(
+    lines: asyncio.StreamReader, put: MemoryObjectSendStream[SessionMessage | Exception], answer: Outbound
+) -> None:
+    async with put, answer:
         while line := await _line(lines):
             try:
-                message: SessionMessage | Exception = SessionMessage(
-                    jsonrpc_message_adapter.validate_json(line, by_name=False)
-                )
-            except ValueError as error:
-                message = error
-            await put.send(message)
+                message = SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+            except ValueError:
+                await answer.send(SessionMessage(_unread(line)))
+            else:
+                await put.send(message)
+
+
+def _unread(line: bytes) -> JSONRPCError:
+    """The answer to what is no message: whoever waits for one, after half an emoji of a model's, is not to wait on."""
+    try:
+        asked = json.loads(line)["id"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        asked = None
+    known = asked if type(asked) is int or (isinstance(asked, str) and is_seen(asked)) else None
+    error = ErrorData(code=PARSE_ERROR, message="this is no message: not JSON in UTF-8, or not as the protocol has it")
+    return JSONRPCError(jsonrpc="2.0", id=known, error=error)
 
 
 async def _line(lines: asyncio.StreamReader) -> bytes:

@@ -116,7 +116,7 @@ def rendered(result: BaseModel | CallToolResult, *more: ContentBlock) -> CallToo
 
 def fitted(result: CallToolResult, room: int) -> CallToolResult:
     """No larger than the client takes: without its pictures, if need be."""
-    if _size(result) <= room:
+    if size_of(result) <= room:
         return result
     plain = [block for block in result.content if not isinstance(block, ImageContent)]
     if len(plain) < len(result.content):
@@ -126,7 +126,7 @@ def fitted(result: CallToolResult, room: int) -> CallToolResult:
     raise InvalidRequest("the answer is too large", hint="ask for less: a lower limit or max_output, or one path")
 
 
-def _size(result: CallToolResult) -> int:
+def size_of(result: CallToolResult) -> int:
     """In bytes, at most, without making it into text once more: a text's own escapes are escaped again."""
     size = 0
     for block in result.content:
