@@ -135,7 +135,7 @@ function giveInput(bytes) {
 class Exit extends Error {}
 const INTERRUPTED = { name: "Interrupted", message: "it was interrupted", traceback: "" };
 const runs = []; // the last of them, for the lines of their code
-let current = null, count = 0, job = null;
+let current = null, count = 0, job = null, disconnect = () => {};
 const settleAll = process._tickCallback ?? (() => {});
 
 const guarded = new vm.Script("__skerry()", { filename: KERNEL });
@@ -153,6 +153,17 @@ function interruptible(work) {
       process.removeAllListeners("SIGINT");
       for (const listener of listeners) process.on("SIGINT", listener);
     }
+  }
+}
+
+function wasInterrupted(ms) {
+  // Node forgets a SIGINT that comes as such a script ends, and remembers it in the next one.
+  job = () => Atomics.wait(nap, 0, 0, ms);
+  try {
+    guarded.runInThisContext({ breakOnSigint: true });
+    return false;
+  } catch {
+    return true;
   }
 }
 
@@ -175,6 +186,7 @@ function begin(fields) {
     }
     settleAll(); // await after await without end is ended by SIGINT only in here
   });
+  if (run.outcome === undefined && wasInterrupted(1)) interrupt();
 }
 
 function start(run, code) {
@@ -186,13 +198,17 @@ function start(run, code) {
   });
   const asked = { expression: `${code}\n//# sourceURL=${urlOf(run)}`, replMode: true };
   const session = new inspector.Session();
+  disconnect = () => {
+    disconnect = () => {};
+    session.disconnect();
+    stop?.();
+  };
   session.connect();
   try {
     session.post("Runtime.evaluate", asked, (error, answer) => (refused ??= answer?.exceptionDetails ?? error));
   } finally {
     // It would send a text of 500 MB as JSON; and a promise that is collected while it waits takes Node 24 with it.
-    session.disconnect();
-    stop?.();
+    disconnect();
   }
   if (made === undefined) return settle(run, { refused });
   then.call(made, (held) => arrive(run, held[".repl_result"]), (thrown) => settle(run, { thrown }));
@@ -206,15 +222,24 @@ function arrive(run, value) {
 function settle(run, outcome) {
   if (run.outcome !== undefined || run !== current) return;
   run.outcome = outcome;
-  try {
-    if (outcome.thrown?.signal === "SIGINT") run.interrupted = true; // a child that was waited for had it, as we had
-  } catch {}
+  if (of(outcome.thrown, "signal") === "SIGINT") { // a child that was waited for had it, and it goes to all of us
+    run.interrupted = true;
+    setTimeout(finish, 10, run); // ours may be late
+    return;
+  }
   // What was rejected along the way is known only after this turn of the loop.
   if (!run.last || "thrown" in outcome || outcome.refused) setImmediate(finish, run);
 }
+function of(thrown, name) {
+  try {
+    return thrown?.[name];
+  } catch {
+    return undefined;
+  }
+}
 function fail(thrown) {
   const run = current;
-  if (thrown?.code === "ERR_SCRIPT_EXECUTION_INTERRUPTED" || run === null) {
+  if (run === null || of(thrown, "code") === "ERR_SCRIPT_EXECUTION_INTERRUPTED") {
     if (run !== null) {
       cutShort();
       interrupt();
@@ -228,6 +253,7 @@ function fail(thrown) {
 function cutShort() {
   // What was to come after an `await` is in a queue, and nothing would interrupt it there. What does not end soon is
   // ended, and the queue with it.
+  disconnect();
   job = settleAll;
   try {
     guarded.runInThisContext({ timeout: 50 });
@@ -268,6 +294,7 @@ function end(run) {
     giveInput();
   } catch {}
   const status = run.said?.[0] === "E" ? "error" : "ok";
+  if (run.interrupted) wasInterrupted(5); // the next one is not
   say("D", { run: run.id, status: run.interrupted ? "interrupted" : status });
   if (!run.settled || run.exit !== undefined) run.timers.forEach(clearTimeout);
   run.outcome = run.said = run.timers = undefined;

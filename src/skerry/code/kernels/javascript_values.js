@@ -1,7 +1,7 @@
 // Values and errors as they are told: texts and JSON, bounded; stacks without our own frames.
 const fs = require("fs"), vm = require("vm"), util = require("util"), inspector = require("inspector");
 const { promiseHooks } = require("v8"), { Readable, Writable } = require("stream");
-const { process, setImmediate, clearTimeout, Buffer } = globalThis, exit = process.reallyExit.bind(process);
+const { process, setImmediate, setTimeout, clearTimeout, Buffer } = globalThis, exit = process.reallyExit.bind(process);
 const { then } = Promise.prototype;
 const KERNEL = "<skerry>";
 const TEXTS = ["text/plain", "text/html", "text/markdown", "text/latex", "image/svg+xml", "application/json"];
