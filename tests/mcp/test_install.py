@@ -232,6 +232,20 @@ def test_another_users_file_is_refused(person: Person) -> None:
     assert path.read_text() == "{}"
 
 
+def test_with_sudo_nothing_of_roots_is_put_into_anothers_home(person: Person) -> None:
+    os.chown(person.home, 12345, 12345)
+    for client in ("claude-code", "cursor"):
+        assert b"another user's" in person.install(client, "--yes").stderr
+    assert list(person.home.iterdir()) == []
+
+
+def test_a_place_that_cant_be_written_is_told_in_a_line(person: Person) -> None:
+    (person.home / ".cursor").write_text("no directory")
+    told = person.install("cursor", "--yes")
+    assert told.returncode != 0
+    assert b"Traceback" not in told.stderr
+
+
 def test_a_pipe_in_place_of_the_file_is_refused_at_once(person: Person) -> None:
     os.mkfifo(person.home / ".claude.json")
     assert b"not a file of settings" in person.install("claude-code", "--yes").stderr
@@ -242,6 +256,23 @@ def test_modes_stay_as_they_were(person: Person) -> None:
     path.chmod(0o640)
     assert person.install("claude-code", "--yes").returncode == 0
     assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_file_that_gets_a_token_is_its_users_alone(person: Person) -> None:
+    path = person.begin("claude-code", "{}")
+    path.chmod(0o644)
+    words = ("--server", REMOTE, "--write-token", "--yes")
+    assert person.install("claude-code", *words, SKERRY_TOKEN=TOKEN).returncode == 0
+    assert TOKEN in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("client", ALL)
+def test_the_only_server_can_be_taken_out_again(person: Person, client: str) -> None:
+    assert person.install(client, "--yes").returncode == 0
+    done = person.install(client, "--remove", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "skerry" not in person.file(client).read_text()
 
 
 def test_what_somebody_else_wrote_meanwhile_is_not_lost(person: Person) -> None:

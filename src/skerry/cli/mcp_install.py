@@ -92,7 +92,7 @@ def _make(change: Change, wish: Wish, yes: bool) -> None:
         click.echo(harmless(line.expandtabs(4)))
     if not talk.confirm(f"Change {where}?", yes=yes):
         raise click.Abort
-    config_files.write(change, private=wish.scope == "user")
+    config_files.write(change, private=wish.scope == "user", secret=wish.token is not None)
     talk.say(f"done. {wish.client.title}: {wish.client.then}")
 
 

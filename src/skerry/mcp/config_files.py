@@ -34,6 +34,7 @@ def read(path: Path) -> str | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
+        _check_place(path)
         return None
     with open(fd, "rb") as file:
         found = os.fstat(file.fileno())
@@ -47,14 +48,21 @@ def read(path: Path) -> str | None:
             raise Conflict(f"{path} is not UTF-8", hint="--print shows what to put in by hand") from None
 
 
-def write(change: Change, *, private: bool) -> None:
+def _check_place(path: Path) -> None:
+    """With sudo, a file that root makes in somebody's home could not be read or changed by their client."""
+    there = next(parent for parent in path.parents if parent.exists())
+    if os.geteuid() == 0 and there.stat().st_uid != 0:
+        raise Denied(f"{there} is another user's", hint="run this as that user, without sudo")
+
+
+def write(change: Change, *, private: bool, secret: bool = False) -> None:
     """Replace it, if it is still as it was read. A person's own file: what it was is kept beside it; a project's has
-    its history."""
+    its history. `secret`: there is a token in it, so nobody else may read it from now on."""
     path = change.path
     path.parent.mkdir(parents=True, exist_ok=True)
     mode = 0o600 if private else 0o644
     if change.before is not None:
-        mode = stat.S_IMODE(path.stat(follow_symlinks=False).st_mode)
+        mode = stat.S_IMODE(path.stat(follow_symlinks=False).st_mode) & (0o700 if secret else 0o7777)
     if change.before is not None and private:
         _replace(path.with_name(path.name + BACKUP), change.before, mode)
     if read(path) != change.before:

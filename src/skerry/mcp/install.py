@@ -117,12 +117,20 @@ def change_of(client: Client, path: Path, before: str | None, name: str, entry: 
     try:
         old = _read(client, text)
         after = _edited(client, text, where, entry)
-        done = _read(client, after) == _wanted(old, where, entry)
+        done = _same(client, _read(client, after), _wanted(old, where, entry))
     except (jsonc.NotJson, tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
         raise Conflict(f"{path} can't be changed: {error}", hint=_BY_HAND) from None
     if not done:
         raise Conflict(f"{path} is written in a way that can't be changed safely", hint=_BY_HAND)
     return Change(path, before, after)
+
+
+def _same(client: Client, found: Any, wanted: Any) -> bool:
+    """In TOML the table of the servers goes with the last of them."""
+    key = client.keys[0]
+    if client.format == "toml" and wanted.get(key) == {}:
+        found = {key: {}, **found}
+    return bool(found == wanted)
 
 
 _BY_HAND: Final = "--print shows what to put in by hand"
