@@ -164,8 +164,8 @@ BUILT_IN: tuple[Language, ...] = (
         run=("php", "-d", "display_errors=stderr", "-d", "log_errors=0", "-d", "html_errors=0", "{file}"),
         packages=("php-cli",), image="php:8.4-cli", versions=_images("php:{}-cli", "8.2 8.3 8.4"),
         errors=(
-            r"^(?P<name>Fatal error|Parse error): +(?P<message>.*) in main\.php(?: on line |:)(?P<line>[0-9]+)$",
-            r"^(?P<name>Fatal error|Parse error): +(?P<message>.*)$",
+            r"^(?P<name>Fatal error|Parse error): +(?P<message>\S.*) in main\.php(?: on line |:)(?P<line>[0-9]+)$",
+            r"^(?P<name>Fatal error|Parse error): +(?P<message>\S.*)$",
         ),
         note="code begins with <?php; what stands before is printed as it is",
     ),

@@ -154,8 +154,12 @@ class Contexts:
     async def delete(self, caller: Caller, ref: str, name: str) -> None:
         live = self._find(caller, ref)
         seat = self.seat(live, name)
-        await self._forget(caller, live, seat, "it was deleted")
         seat.gone = True
+        try:
+            await self._forget(caller, live, seat, "it was deleted")
+        except BaseException:
+            seat.gone = self._seats.get(live.row.id, {}).get(name) is not seat
+            raise
         if self._seats.get(live.row.id, {}).get(name) is seat:
             del self._seats[live.row.id][name]
             self._table.remove(live.row.id, name)
@@ -247,8 +251,10 @@ class Contexts:
         )  # fmt: skip
 
     async def _forget(self, caller: Caller, live: Live, seat: Seat, why: str) -> None:
-        memory = self._memory(live, seat)
-        if memory is not None and (seat.running is not None or self._is_there(live, seat)):
+        """Also of a run that has its turn and only just begins. A kernel that is started meanwhile is not meant."""
+        memory, process = self._memory(live, seat), seat.row.process
+        in_turn = seat.running is not None or (seat.turn.locked() and is_up(live))
+        if memory is not None and (in_turn or self._is_there(live, seat)):
             seat.ending = why
             try:
                 async with self._use(caller, live.row.id) as (live, keeper):
@@ -256,7 +262,8 @@ class Contexts:
             finally:
                 if seat.running is None:
                     seat.ending = None
-        self.note(live, seat, process=None, lost=why if seat.row.runs else None)
+        if seat.row.process == process:
+            self.note(live, seat, process=None, lost=why if seat.row.runs else None)
 
     async def _watch(self) -> None:
         """Idle ones go, and what servers before this one left behind."""
