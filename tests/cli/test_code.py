@@ -103,6 +103,29 @@ def test_code_that_leaves_by_itself_is_no_traceback(tmp_path: Path, message: str
     assert (done.returncode, done.stderr) == (3, told)
 
 
+@pytest.mark.parametrize(
+    ("printed", "error", "told"),
+    [
+        ("ls: no\n", {"name": "Error", "message": "ls: no", "traceback": "ls: no"}, "ls: no\n"),
+        (
+            "a\nx at /tmp/skerry-code-e92cf02b101c90de/main.pl line 1.\n",
+            {"name": "Error", "message": "x", "traceback": "a\nx at main.pl line 1."},
+            "a\nx at /tmp/skerry-code-e92cf02b101c90de/main.pl line 1.\n",
+        ),
+        ("a", {"name": "SIGSEGV", "message": "Fault", "traceback": "a"}, "a\nSIGSEGV: Fault\n"),
+        ("", {"name": "Error", "message": "exit code 1", "traceback": ""}, ""),
+        ("no\nmore\n", {"name": "Error", "message": "no", "traceback": "no"}, "no\nmore\nno\n"),
+    ],
+)
+def test_an_error_that_is_made_of_what_was_printed_is_not_told_twice(
+    tmp_path: Path, printed: str, error: dict[str, Any], told: str
+) -> None:
+    wire = BEGIN + encode(STDERR, printed.encode()) + end(exit_code=1, error=error)
+    with lying(tmp_path, serving(wire)) as server:
+        done = skerry("run", "-l", "bash", "--code", "x", server=server.address)
+    assert (done.returncode, done.stderr.decode()) == (1, told)
+
+
 def test_a_version_chooses_the_image(tmp_path: Path) -> None:
     with lying(tmp_path, serving()) as server:
         for words in (("run", "-l", "python@3.12"), ("run", "--image", "base", "-l", "python@3.12")):
@@ -165,3 +188,10 @@ def test_the_shell_completes_languages(tmp_path: Path) -> None:
             server=server.address, _SKERRY_COMPLETE="bash_complete", COMP_WORDS="skerry run -l p", COMP_CWORD="3"
         )
     assert done.stdout == b"plain,python\n"
+
+
+def test_the_shell_completes_files_of_code(tmp_path: Path) -> None:
+    for words in ("skerry run -l python a", "skerry run --code x --file a", "skerry exec -l js dev a"):
+        count = str(len(words.split()) - 1)
+        env = {"_SKERRY_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": count}
+        assert skerry(**env, SKERRY_STATE_DIR=str(tmp_path)).stdout == b"file,a\n"

@@ -58,6 +58,18 @@ def test_one_word_with_spaces_is_told_to_be_one_word(box: Sandbox, server: Serve
     assert b"bash -lc" in done.stderr
 
 
+def test_a_file_of_code_as_a_command_is_told_of_the_language_option(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("6 * 7")
+    for word, code in (("a.py", 127), ("./a.py", 126)):
+        done = skerry("run", word, server=server.address, cwd=tmp_path)
+        assert (done.returncode, b"hint: -l python runs a file of code\n" in done.stderr) == (code, True)
+
+
+def test_an_option_behind_the_sandbox_is_told_where_to_go(box: Sandbox, server: Server) -> None:
+    done = skerry("exec", box.id, "-l", "python", "a.py", server=server.address)
+    assert (done.returncode, b"hint: options go before SANDBOX\n" in done.stderr) == (127, True)
+
+
 def test_stdin_goes_in(box: Sandbox, server: Server) -> None:
     done = skerry("exec", box.id, "--", "wc", "-c", server=server.address, stdin=b"\xff" * 3_000_000)
     assert done.stdout.strip() == b"3000000"

@@ -111,7 +111,7 @@ def test_the_command_line_lists_them(server: Server, sandbox: Sandbox) -> None:
     table = skerry("languages", server=server.address).stdout.decode()
     assert re.search(r"^python +py python3 py3 +yes +3\.9 .* +python3 main\.py$", table, re.MULTILINE)
     inside = skerry("languages", sandbox.id, server=server.address).stdout.decode()
-    assert re.search(r"^rust +- +- +`apt-get install rustc` in the sandbox", inside, re.MULTILINE)
+    assert re.search(r"^rust +- +- +`sudo apt-get install rustc`, or the image rust", inside, re.MULTILINE)
     rows = json.loads(skerry("languages", "--json", sandbox.id, server=server.address).stdout)
     assert {row["name"]: row for row in rows} == listed(server, sandbox)
     nobody = skerry("languages", "nobody", server=server.address)

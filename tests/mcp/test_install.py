@@ -92,7 +92,8 @@ def test_each_client_is_set_up_and_unset_again(person: Person, client: str) -> N
     assert os.access(found["skerry"]["command"], os.X_OK)
     assert read(client, printed.stdout.decode())["skerry"] == found["skerry"]
     assert path.with_name(path.name + config_files.BACKUP).read_text() == text
-    assert person.install(client, "--remove", "--yes").returncode == 0
+    removed = person.install(client, "--remove", "--yes")
+    assert (removed.returncode, b"no longer has it" in removed.stderr) == (0, True)
     assert path.read_text() == text
 
 
@@ -131,6 +132,31 @@ async def test_a_server_elsewhere_answers_as_it_is_installed(person: Person, own
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--nome", "x"], b"No such option '--nome'"),
+        (["--size", "huge"], b"'huge' is not one of"),
+        (["--name", "x", "foo"], b"'foo' is no option"),
+    ],
+)
+def test_options_that_the_client_could_not_start_it_with_are_refused(
+    person: Person, words: list[str], says: bytes
+) -> None:
+    done = person.install("claude-code", "--yes", "--", *words)
+    assert (done.returncode, says in done.stderr, person.file("claude-code").exists()) == (2, True, False)
+
+
+def test_the_help_names_every_client() -> None:
+    told = skerry("mcp", "install", "--help").stdout.decode().split()
+    assert CLIENTS.keys() <= {word.strip(",.") for word in told}
+
+
+def test_a_project_is_told_that_skerry_is_not_in_the_path(person: Person) -> None:
+    done = person.install("cursor", "--scope", "project", "--yes", PATH="/nowhere")
+    assert (done.returncode, b"none in your PATH" in done.stderr) == (0, True)
 
 
 @pytest.mark.parametrize("client", IN_PROJECTS)

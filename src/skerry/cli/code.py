@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT = "python"
 _EXITS = ("SystemExit", "ExitStatus")
+_ONLY_A_STATUS = re.compile(r"Error: exit code [0-9]+")
+_PLACE = re.compile(rb"[^\s'\"(]*/skerry-code-[0-9a-f]{16}/")  # where a file of code was put, and is no longer
+_SEEN = 128 << 10  # bytes of stderr
 _PATIENCE = 2.0  # seconds of silence after which we say what is waited for
 
 
@@ -153,6 +157,7 @@ class Shown:
 
     def __init__(self) -> None:
         self._open = {"stdout": False, "stderr": False}  # the last line has not ended
+        self._seen = b""  # the end of stderr
         self.pictures = 0
 
     def event(self, event: CodeEvent) -> None:
@@ -169,7 +174,18 @@ class Shown:
                 self._line("stderr", error.message)
             return
         said = f"{error.name}: {error.message}" if error.message else error.name
-        self._line("stderr", error.traceback.rstrip("\n") or said)
+        words = error.traceback.rstrip("\n")
+        if self._was_shown(words):
+            words = "" if error.message in words else said
+        elif not words and not _ONLY_A_STATUS.fullmatch(said):
+            words = said
+        if words:
+            self._line("stderr", words)
+
+    def _was_shown(self, words: str) -> bool:
+        """Of bash, and of what is compiled, an error is made of what it wrote to stderr."""
+        seen = _PLACE.sub(b"", self._seen).decode("utf-8", "replace").rstrip()
+        return bool(words.strip()) and seen.endswith(words.rstrip())
 
     def _value(self, value: CodeValue) -> None:
         drawn = [form for form in value.data if form.startswith("image/")]
@@ -185,6 +201,8 @@ class Shown:
 
     def _show(self, stream: str, data: bytes) -> None:
         self._open[stream] = not data.endswith(b"\n")
+        if stream == "stderr":
+            self._seen = (self._seen + data)[-_SEEN:]
         talk.show(stream, data)
 
 

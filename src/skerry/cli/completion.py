@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import CompletionItem, get_completion_class
+
+
+def files_here(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The shell itself completes files."""
+    return [CompletionItem(incomplete, type="file")]
 
 
 @click.command()

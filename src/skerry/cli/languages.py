@@ -30,7 +30,7 @@ def languages(session: Session, sandbox: str | None, as_json: bool) -> None:
     elif sandbox is None:
         talk.give_table(("LANGUAGE", "ALSO", "CONTEXTS", "VERSIONS", "RUN BY"), map(_row, found))
     else:
-        talk.give_table(("LANGUAGE", "VERSION", "CONTEXTS", "RUN BY, OR MISSING"), map(_row_inside, found))
+        talk.give_table(("LANGUAGE", "VERSION", "CONTEXTS", "RUN BY, OR WHAT BRINGS IT"), map(_row_inside, found))
 
 
 def _row(language: LanguageInfo) -> tuple[str, ...]:

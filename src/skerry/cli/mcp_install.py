@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,6 +53,8 @@ def install(
 ) -> None:
     """Set up a client: put Skerry among its MCP servers. The change is shown first, and nothing else is touched.
 
+    CLIENT is claude-code, claude-desktop, cursor, vscode, codex, windsurf, zed, gemini-cli or cline.
+
     \b
     skerry mcp install claude-code
     skerry mcp install cursor --scope project -- --repo . --preset pip
@@ -60,6 +63,7 @@ def install(
     from skerry.mcp import config_files
     from skerry.mcp.install import Wish, change_of, entry_of, file_of, shown
 
+    _check(options)
     token = os.environ.get(token_env) if write_token else None
     if write_token and not token:
         raise click.UsageError(f"--write-token: {token_env} is not set")
@@ -77,10 +81,20 @@ def install(
     real = config_files.settle(path, here if scope == "project" else None)
     entry = None if remove else entry_of(wish)
     change = change_of(wish.client, real, config_files.read(real), name, entry)
-    _make(change, wish, yes)
+    _make(change, wish, yes, gone=remove)
 
 
-def _make(change: Change, wish: Wish, yes: bool) -> None:
+def _check(options: tuple[str, ...]) -> None:
+    """A client that starts `skerry mcp` with what it does not know only shows no tools."""
+    group = click.get_current_context().parent
+    if options and group is not None:
+        given = group.command.make_context("skerry mcp", [*options])
+        _, words, _ = group.command.make_parser(given).parse_args([*options])
+        if words:
+            raise click.UsageError(f"{words[0]!r} is no option", given)
+
+
+def _make(change: Change, wish: Wish, yes: bool, *, gone: bool) -> None:
     from skerry.mcp import config_files
 
     where = harmless(str(change.path))
@@ -93,7 +107,12 @@ def _make(change: Change, wish: Wish, yes: bool) -> None:
     if not talk.confirm(f"Change {where}?", yes=yes):
         raise click.Abort
     config_files.write(change, private=wish.scope == "user", secret=wish.token is not None)
+    if gone:
+        talk.say(f"done. {wish.client.title} no longer has it once it is started again")
+        return
     talk.say(f"done. {wish.client.title}: {wish.client.then}")
+    if wish.scope == "project" and wish.server is None and shutil.which("skerry") is None:
+        talk.say("note: a project's file says `skerry`, and there is none in your PATH")
 
 
 def _program(scope: Scope) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skerry.cli import asking, code, denials, here, talk
+from skerry.cli.completion import files_here
 from skerry.cli.creation import creation, creation_options, pairs
 from skerry.cli.project import prepared
 from skerry.cli.repositories import repo_of, repo_options
@@ -28,22 +29,28 @@ if TYPE_CHECKING:
     from skerry.client.outcome import Output
 
 NAME_MOST = 255  # bytes of one part of a path: what is longer names no file
+_CODE = {".py": "python", ".js": "javascript", ".mjs": "javascript", ".ts": "typescript", ".sh": "bash"}
 _COMMAND = {"allow_interspersed_args": False}
-_command = click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+_command = click.argument(
+    "command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...", shell_complete=files_here
+)
 
 
 @click.command(context_settings=_COMMAND)
 @code.code_options
 @repo_options
 @creation_options
-@click.option("--file", "files", multiple=True, metavar="PATH[:DEST]", help="A file to bring in, to /workspace/DEST.")
+@click.option(
+    "--file", "files", multiple=True, metavar="PATH[:DEST]", help="A file to bring in, to /workspace/DEST.",
+    shell_complete=files_here,
+)  # fmt: skip
 @click.option("--no-bring", is_flag=True, help="Don't bring in the files of this directory that COMMAND names.")
 @click.option("--out", metavar="DIR", help="A new or empty directory for the new and changed files of /workspace.")
 @click.option("--timeout", metavar="TIME", help="End it after this long, like 90s or 5m. No limit if left out.")
 @click.option("--user", metavar="NAME", help="Who runs it; the image's user if left out.")
 @click.option("--cwd", metavar="DIR", help="Where it runs; /workspace in base.")
 @json_option
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND...]")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND...]", shell_complete=files_here)
 @pass_session
 def run(session: Session, /, command: tuple[str, ...], as_json: bool, **given: Any) -> int:
     """Run COMMAND, or what the image itself would run, in a new sandbox that is gone afterwards.
@@ -214,6 +221,16 @@ def _named(command: tuple[str, ...]) -> dict[str, Path]:
     return found
 
 
+def _meant(command: tuple[str, ...], sandbox: str | None) -> str | None:
+    """What somebody may have meant whose command is not there, or can't be executed."""
+    word = command[0]
+    if word.startswith("-") and sandbox is not None:
+        return "options go before SANDBOX"
+    if Path(word).suffix in _CODE and _named((word,)):
+        return f"-l {_CODE[Path(word).suffix]} runs a file of code"
+    return "that is one word; a shell line goes like: -- bash -lc '…'" if len(command) == 1 and " " in word else None
+
+
 def _finish(
     result: Result,
     command: tuple[str, ...],
@@ -226,8 +243,8 @@ def _finish(
     if as_json:
         talk.give_json(talk.result_as_data(result))
     hint = result.hint
-    if result.exit_code == 127 and len(command) == 1 and " " in command[0] and result.cwd is None:
-        hint = "that is one word; a shell line goes like: -- bash -lc '…'"
+    if result.exit_code in (126, 127) and command and result.cwd is None:
+        hint = _meant(command, sandbox) or hint
     told = denials.hints(result.denied, sandbox)
     if not presets and (preset := denials.preset_hint(command, result.denied, sandbox)):
         told = [*told, preset]

@@ -46,7 +46,7 @@ class Language:
         ways = []
         if self.packages:
             words = " ".join(self.packages)
-            ways.append(f"`apt-get install {words}` in the sandbox or in an image of your own")
+            ways.append(f"`sudo apt-get install {words}`")
         if self.image:
             ways.append(f"the image {self.image}")
         return ", or ".join(ways) or f"an image that has {self.program}"

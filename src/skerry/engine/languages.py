@@ -89,9 +89,10 @@ class Languages:
 def missing(language: Language, program: str | None = None) -> SetupFailed:
     """Its program is not there."""
     program = program or language.program
+    apt = "; apt needs the preset apt (--preset apt), and `sudo apt-get update` first" if language.packages else ""
     return SetupFailed(
         f"{language.name} code needs {program}, and this sandbox has none",
-        hint=f"it comes with {language.needs}",
+        hint=f"it comes with {language.needs}{apt}",
         details={"language": language.name, "program": program},
     )
 

@@ -88,7 +88,7 @@ CLIENTS: Final = {
         ),
         Client(
             "zed", "Zed", _everywhere("~/.config/zed/settings.json"), ("context_servers",),
-            stdio=_COMMAND, http={"url": "{url}", "headers": _AUTHORIZATION}, then="nothing: Zed sees it at once",
+            stdio=_COMMAND, http={"url": "{url}", "headers": _AUTHORIZATION}, then="it is there at once",
         ),
         Client(
             "gemini-cli", "Gemini CLI", _everywhere("~/.gemini/settings.json"), ("mcpServers",),

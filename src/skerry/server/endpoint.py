@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("skerry.server")
 _encoder = msgspec.json.Encoder()
 _NOTHING = Nothing()
+_SEND_ONE = "send Authorization: Bearer skt_…; `skerry` and the SDK take it from SKERRY_TOKEN"
 _ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 _GONE = 499  # in the log only: the caller left before the answer
 
@@ -194,7 +195,7 @@ def _encoded(value: Any) -> bytes | None:
 def _admitted(caller: Caller | None, route: Route | None) -> Caller:
     if caller is None:
         if route is None or route.scope is not None:
-            raise Unauthenticated("a token is needed", hint="send Authorization: Bearer skt_…")
+            raise Unauthenticated("a token is needed", hint=_SEND_ONE)
         return ANYONE
     if route is not None and route.scope is not None:
         check_scope(caller, route.scope)
@@ -217,7 +218,7 @@ async def _body(call: Call[Any, Any], route: Route) -> Any:
 async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
     context: Context = scope["skerry"]
     if context.caller is None:
-        raise Unauthenticated("a token is needed", hint="send Authorization: Bearer skt_…")
+        raise Unauthenticated("a token is needed", hint=_SEND_ONE)
     raise NoSuchPath("there is nothing at this path", hint="GET /openapi.json lists what there is")
 
 
