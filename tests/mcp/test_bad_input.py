@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from talking import Talk
+from talking import Talk, text_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 HOST_FILE = Path("/etc/skerry-of-the-host")
@@ -133,6 +133,21 @@ async def test_an_argument_that_is_too_long_is_not_the_servers_fault(
     told = await talk.fails(tool, **arguments)
     assert "long" in told
     assert "server" not in told
+
+
+async def test_hints_name_nothing_that_a_tool_cant_do(talk: Talk) -> None:
+    ran = await talk.call("run", command="curl -s http://nowhere.example.com")
+    assert [one["host"] for one in ran["denied"]] == ["nowhere.example.com"]
+    assert ran["hint"] == "the network refused it: network_refused tells how a person can allow it"
+
+
+async def test_an_answer_that_is_too_large_says_that_the_work_is_done(talk: Talk) -> None:
+    forms = ("html", "markdown", "latex", "svg")
+    lines = ["class Wide:", *(f"  def _repr_{form}_(self): return '\"' * 50_000" for form in forms)]
+    code = "\n".join([*lines, "  def __repr__(self): return '\\n' * 50_000", "print(Wide())", "Wide()"])
+    result = await talk.raw("run_code", {"code": code, "rich": True, "max_output": 40_000})
+    assert result.is_error == (talk.token is not None)  # there is less room over HTTP
+    assert not result.is_error or "was done" in text_of(result)
 
 
 async def test_two_clients_work_in_one_sandbox(talk: Talk) -> None:

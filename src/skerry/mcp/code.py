@@ -188,7 +188,7 @@ def _hint(result: Result, pictures: Pictures) -> str | None:
     if result.oom_killed:
         hints.append("it ran out of memory: create_sandbox with more memory, or use less")
     elif result.hint:
-        hints.append(result.hint)
+        hints.append(shown(result.hint))
     if pictures.left_out:
         hints.append(f"{pictures.left_out} pictures were left out: save them to files, and get_file brings them back")
     if result.denied:

@@ -132,8 +132,8 @@ def _hint(result: Result, truncated: bool) -> str | None:
         hints.append("it ran out of time and was ended: spawn it and wait, or give it a longer timeout")
     elif result.oom_killed:
         hints.append("it ran out of memory: create_sandbox with more memory, or use less")
-    elif result.hint:
-        hints.append(result.hint)
+    elif result.hint and not result.denied:  # how to allow what was refused is nothing that a tool can do
+        hints.append(shown(result.hint))
     if truncated:
         hints.append(f'output was left out: read_output(process="{result.id}") has all of it, piece by piece')
     if result.denied:

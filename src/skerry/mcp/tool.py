@@ -123,7 +123,10 @@ def fitted(result: CallToolResult, room: int) -> CallToolResult:
         note = "A picture is left out: it is too large. Save a smaller one to a file; get_file brings it back."
         content = [*plain, TextContent(type="text", text=note)]
         return fitted(result.model_copy(update={"content": content}), room)
-    raise InvalidRequest("the answer is too large", hint="ask for less: a lower limit or max_output, or one path")
+    raise InvalidRequest(
+        "the call was done, but its answer is too large to be given",
+        hint="don't do again what changed something; else ask for less: a lower limit or max_output, or one path",
+    )
 
 
 def size_of(result: CallToolResult) -> int:
