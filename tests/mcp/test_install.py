@@ -291,6 +291,9 @@ def test_a_file_that_gets_a_token_is_its_users_alone(person: Person) -> None:
     assert person.install("claude-code", *words, SKERRY_TOKEN=TOKEN).returncode == 0
     assert TOKEN in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
+    removed = person.install("claude-code", "--remove", "--yes")
+    assert b"Authorization" in removed.stdout
+    assert TOKEN.encode() not in removed.stdout
 
 
 @pytest.mark.parametrize("client", ALL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -17,6 +18,9 @@ from skerry.mcp.clients import CLIENTS, TOKEN_VARIABLE, Scope
 
 if TYPE_CHECKING:
     from skerry.mcp.install import Change, Wish
+
+
+_TOKEN = re.compile(r"(skt_\w{4})[\w-]+")  # also one that was there before
 
 
 @click.command()
@@ -102,8 +106,10 @@ def _make(change: Change, wish: Wish, yes: bool, *, gone: bool) -> None:
         talk.say(f"{where} is as it should be already")
         return
     diff = change.diff()
-    for line in (diff.replace(wish.token, wish.token[:8] + "…") if wish.token else diff).splitlines():
-        click.echo(harmless(line.expandtabs(4)))
+    if wish.token:
+        diff = diff.replace(wish.token, wish.token[:8] + "…")
+    for line in diff.splitlines():
+        click.echo(harmless(_TOKEN.sub(r"\1…", line).expandtabs(4)))
     if not talk.confirm(f"Change {where}?", yes=yes):
         raise click.Abort
     config_files.write(change, private=wish.scope == "user", secret=wish.token is not None)
