@@ -20,6 +20,8 @@ mount -t tmpfs tmpfs "$W" && mkdir "$W/u" "$W/w" "$W/r"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$W/u,workdir=$W/w" "$W/r"
 mount -t tmpfs -o mode=755 tmpfs "$W/r/run" && mount -t tmpfs -o mode=1777 tmpfs "$W/r/tmp"
 mkdir -p "$W/r/workspace" && chmod 777 "$W/r/workspace"
+# What whoever owns this machine has a shell do first is slow, and may wait for another one.
+rm -f "$W/r/root/.bashrc" "$W/r/root/.bash_profile" "$W/r/root/.bash_login" "$W/r/root/.profile"
 """
 BARE_ROOT = """
 mount -t tmpfs -o mode=755 tmpfs "$W" && mkdir "$W/r" "$W/r/run" "$W/r/proc" "$W/r/dev" "$W/r/workspace"
