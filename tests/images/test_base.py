@@ -54,6 +54,13 @@ def test_mount_points_are_real_empty_directories(built: tuple[Image, Path]) -> N
         assert os.listdir(built[1] / name) == []
 
 
+def test_the_manual_has_its_sections_but_no_pages(built: tuple[Image, Path]) -> None:
+    """Some packages put links there, and can't be installed where there is nothing."""
+    manual = built[1] / "usr/share/man"
+    assert sorted(os.listdir(manual)) == [f"man{section}" for section in range(1, 9)]
+    assert [page for section in manual.iterdir() for page in section.iterdir()] == []
+
+
 def test_the_user_owns_its_home_and_the_workspace(built: tuple[Image, Path]) -> None:
     root = built[1]
     assert "user:x:1000:1000::/home/user:/bin/bash" in read(root, "etc/passwd").splitlines()

@@ -308,8 +308,7 @@ LOOPS = {
 def test_every_toolchain_of_the_table_runs_fails_is_wrong_and_is_timed_out(server: Server) -> None:
     if not reaches("apt"):
         pytest.skip("this machine's own apt reaches no mirror")
-    image = Image.base().user("root").run("mkdir -p /usr/share/man/man1").user("user").apt(*PACKAGES)
-    built = image.build(server=server.address)
+    built = Image.base().apt(*PACKAGES).build(server=server.address)
     with Sandbox(image=built, server=server.address, limits=Limits(cpus=2)) as sandbox:
         found = {language.name: language for language in sandbox.code.languages()}
         for name, code in DOUBLES.items():

@@ -120,6 +120,7 @@ def finish(root: Path, sources: str, keys: list[str], epoch: int) -> None:
     _replace_sources(root, sources)
     _copy_keys(root, keys)
     _add_links(root)
+    _add_manual(root)
     _add_home(root)
     _empty_mount_points(root)
     _remove_traces(root)
@@ -179,6 +180,12 @@ def _add_links(root: Path) -> None:
     for runtime in (root / "usr/share/vim").glob("vim[0-9]*"):
         if not (runtime / "defaults.vim").exists():
             _write(runtime / "defaults.vim", _VIM_DEFAULTS)
+
+
+def _add_manual(root: Path) -> None:
+    """Its sections without its pages: some packages (a JDK is one) put links there, and fail where there is nothing."""
+    for section in range(1, 9):
+        make_directories(root / f"usr/share/man/man{section}")
 
 
 def _add_home(root: Path) -> None:
