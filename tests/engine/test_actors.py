@@ -18,6 +18,13 @@ def test_a_command_alone_has_its_outcome_and_is_forgotten_after_the_look() -> No
     assert actors.look().kind == "background"
 
 
+def test_steps_of_one_piece_of_code_are_named_once() -> None:
+    actors = Actors()
+    actors.begin(Actor("p-1", "c: int main() {}"))
+    actors.begin(Actor("p-2", "c: int main() {}"))
+    assert actors.look().text == "c: int main() {}"
+
+
 def test_commands_at_once_are_all_named_and_none_has_the_outcome_to_itself() -> None:
     actors = Actors()
     actors.begin(Actor("p-1", "serve"))

@@ -21,9 +21,9 @@ READS = {
 }  # fmt: skip
 DESTROYS = {
     "run", "spawn", "kill", "run_code", "write_file", "replace_in_file", "patch_files", "remove_sandbox",
-    "rollback_sandbox",
+    "rollback_sandbox", "write_input", "execute_code",
 }  # fmt: skip
-REST = {"write_input", "create_sandbox", "fork_sandbox", "snapshot_sandbox", "expose_port", "execute_code"}
+REST = {"create_sandbox", "fork_sandbox", "snapshot_sandbox", "expose_port"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

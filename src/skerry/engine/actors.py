@@ -59,8 +59,8 @@ class Look:
 
     @property
     def text(self) -> str:
-        named = [actor.command or "" for actor in self.commands[:NAMED_MOST]]
-        if (more := len(self.commands) - len(named)) > 0:
+        named = list(dict.fromkeys(actor.command or "" for actor in self.commands[:NAMED_MOST]))
+        if (more := len(self.commands) - NAMED_MOST) > 0:
             named.append(f"… and {more} more")
         return "\n".join(named)[:COMMAND_MOST]
 
