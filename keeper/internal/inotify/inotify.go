@@ -14,6 +14,7 @@ type Notice struct {
 	Mask   uint32
 	Cookie uint32 // the two halves of a rename have the same
 	Name   string
+	Size   int // of it, as it lay in the queue
 }
 
 // Has says whether one of the mask's bits is set.
@@ -35,7 +36,7 @@ func Each(b []byte, each func(*Notice)) {
 			return
 		}
 		name, _, _ := strings.Cut(string(b[head:end]), "\x00")
-		each(&Notice{int(raw.Wd), raw.Mask, raw.Cookie, name})
+		each(&Notice{int(raw.Wd), raw.Mask, raw.Cookie, name, end})
 		b = b[end:]
 	}
 }

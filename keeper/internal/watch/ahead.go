@@ -1,7 +1,22 @@
 package watch
 
+import "slices"
+
 // The disk is always ahead of the notices that are still in the queue. What a scan finds may have another place than the
 // notices so far have told; those that are still to come must then not be told again.
+
+// remember keeps a name that a scan tells, so that its own notice tells nothing more. Beyond a bound it is told twice.
+func (w *Watcher) remember(here *node, name string) {
+	if w.toldNames >= maxTold {
+		return
+	}
+	if here.told == nil {
+		here.told = map[string]bool{}
+		w.scanned = append(w.scanned, here)
+	}
+	here.told[name] = true
+	w.toldNames++
+}
 
 // overtake is for a directory that a scan finds and that is watched already. If that is in another place, or on its way out,
 // it is forgotten with all below it, to be found anew: what the notices in the queue say of it is no longer true.
@@ -13,6 +28,7 @@ func (w *Watcher) overtake(n *node, f found) bool {
 	case n.above == f.above && n.name == f.name:
 		return false
 	default:
+		w.settleAll()
 		w.tell("removed", n.path(), true)
 		if n.above.left == nil {
 			n.above.left = map[string]bool{}
@@ -22,6 +38,20 @@ func (w *Watcher) overtake(n *node, f found) bool {
 	}
 	w.forget(n)
 	return true
+}
+
+// newer says whether a directory was read after the notice that is being taken was made. Then a going of its name is of another
+// that had it before, its coming is told, and what went from it may never have been told to be there.
+func (w *Watcher) newer(n *node) bool { return n != nil && w.taken <= n.since }
+
+// replace is for a directory that a scan finds where another is known: what was in that one is not told any more.
+func (w *Watcher) replace(f found) {
+	if old := f.above.below[f.name]; old != nil {
+		path := old.path()
+		w.settleAll()
+		w.tell("removed", path, true)
+		w.tell("created", path, true)
+	}
 }
 
 // leaving says whether a directory, or one that it lies in, is half moved: that it is gone will be told in its turn.
@@ -77,10 +107,5 @@ func (w *Watcher) miss(f found) {
 
 // unmiss is for one that is gone, or moved and found there.
 func (w *Watcher) unmiss(above *node, name string) {
-	for i, m := range w.missed {
-		if m.above == above && m.name == name {
-			w.missed = append(w.missed[:i], w.missed[i+1:]...)
-			return
-		}
-	}
+	w.missed = slices.DeleteFunc(w.missed, func(m missed) bool { return m.found == found{above, name} })
 }

@@ -48,7 +48,13 @@ func (w *Watcher) removed(here *node, n *inotify.Notice) {
 		delete(here.left, n.Name)
 		return
 	}
-	if child := here.below[n.Name]; child != nil && n.Directory() {
+	w.vacate(here, n, path)
+}
+
+// vacate tells that a name is gone. If a later directory of that name is known already, it is found anew when it comes.
+func (w *Watcher) vacate(here *node, n *inotify.Notice, path string) {
+	if child := here.below[n.Name]; child != nil {
+		w.settleAll()
 		w.forget(child)
 	}
 	w.tell("removed", path, n.Directory())
@@ -61,16 +67,22 @@ func (w *Watcher) movedFrom(here *node, n *inotify.Notice) {
 		w.overtaken[n.Cookie] = true
 		return
 	}
-	w.holdMove(path, n, here.below[n.Name])
+	child := here.below[n.Name]
+	if w.newer(child) || w.newer(here) { // where it went, it is a coming
+		w.vacate(here, n, path)
+		return
+	}
+	delete(here.below, n.Name) // another may take the name before it is known where this one went
+	w.holdMove(path, n, child)
 }
 
 // leave lets what is kept back of a name go before that name does.
 func (w *Watcher) leave(here *node, n *inotify.Notice) string {
 	path := join(here.path(), n.Name)
 	delete(here.told, n.Name)
+	w.unmiss(here, n.Name)
 	if n.Directory() {
 		w.settleAll()
-		w.unmiss(here, n.Name)
 	} else {
 		w.settle(path)
 	}
@@ -82,15 +94,24 @@ func (w *Watcher) movedTo(here *node, n *inotify.Notice) {
 	w.settle(path)
 	told := here.told[n.Name]
 	delete(here.told, n.Name)
-	from := w.takeMove(n.Cookie)
+	from, known := w.takeMove(n.Cookie), here.below[n.Name]
 	switch {
-	case w.overtaken[n.Cookie]: // found where it went, or beyond
-	case from != nil && told: // a scan was quicker: all that is left to tell is that it is no longer there
-		from.state = ready
+	case w.overtaken[n.Cookie] && known != nil: // found where it went
+		w.follow(here, n.Name, path)
+	case from != nil && (told && !n.Directory() || w.newer(known) || known != nil && from.child == nil):
+		from.state = ready // a scan was quicker: all that is left to tell is that it is no longer there
+		if from.child != nil {
+			w.forget(from.child)
+		}
+		if n.Directory() {
+			w.follow(here, n.Name, path)
+		}
 	case from != nil:
 		w.join(from, path)
 		w.carry(from, here, n.Name, path)
-	case told:
+	case told && !n.Directory():
+	case told && w.newer(known):
+		w.follow(here, n.Name, path)
 	case n.Directory():
 		w.tell("created", path, true)
 		w.follow(here, n.Name, path)

@@ -34,6 +34,7 @@ type node struct {
 	below map[string]*node
 	told  map[string]bool // names whose coming a scan has told: their own notices may still come
 	left  map[string]bool // names whose going a scan has told
+	since int             // where the queue ended when it was read
 }
 
 func (n *node) path() string {
@@ -149,6 +150,7 @@ func (w *Watcher) look(f found, tell bool) (below []found, err error) {
 			return nil, err
 		}
 	}
+	here.since = w.fetched + linux.Pending(w.fd)
 	return below, nil
 }
 
@@ -190,6 +192,7 @@ func (w *Watcher) watch(f found) (int, *node, error) {
 	}
 	w.nodes[wd] = n
 	if f.above != nil {
+		w.replace(f)
 		w.place(n, f.above, f.name)
 	}
 	return fd, n, nil
@@ -256,19 +259,6 @@ func (w *Watcher) openRoot() (int, error) {
 		err = errGone
 	}
 	return fd, err
-}
-
-// remember keeps a name that a scan tells, so that its own notice tells nothing more. Beyond a bound it is told twice.
-func (w *Watcher) remember(here *node, name string) {
-	if w.toldNames >= maxTold {
-		return
-	}
-	if here.told == nil {
-		here.told = map[string]bool{}
-		w.scanned = append(w.scanned, here)
-	}
-	here.told[name] = true
-	w.toldNames++
 }
 
 // names reads some of a directory's names.

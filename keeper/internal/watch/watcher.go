@@ -52,6 +52,8 @@ type Watcher struct {
 	held      []*held
 	byPath    map[string]*held
 	gone      bool // the root
+	fetched   int  // bytes read from the queue
+	taken     int  // of those, how many are made events of
 
 	readers int // the set's
 	timer   *time.Timer
@@ -98,6 +100,7 @@ func (w *Watcher) run() {
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return
 		}
+		w.fetched += max(n, 0)
 		inotify.Each(buffer[:max(n, 0)], w.take)
 		w.release(time.Now())
 		if linux.Pending(w.fd) == 0 { // whatever a scan told, its notices are all read
@@ -113,6 +116,7 @@ func (w *Watcher) run() {
 
 // take makes events of one notice.
 func (w *Watcher) take(n *inotify.Notice) {
+	w.taken += n.Size
 	if n.Has(syscall.IN_Q_OVERFLOW) {
 		w.overflow()
 		return
