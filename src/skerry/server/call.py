@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from starlette.types import Receive
 
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 Q = TypeVar("Q")
 B = TypeVar("B")
 T = TypeVar("T")
+
+
+class Closable(Protocol):
+    async def aclose(self) -> None: ...
+
+
+R = TypeVar("R", bound=Closable)
 
 JSON_LIMIT = 1 << 20
 AHEAD = 4  # pieces of a body that are read before they are asked for
@@ -177,6 +184,20 @@ class Call(Generic[Q, B]):
             for watch in watches:
                 watch.cancel()
             await _end(task)
+
+    async def begun(self, work: Coroutine[Any, Any, R]) -> R:
+        """A run that `work` begins, perhaps after it has waited for its turn. A caller who leaves meanwhile leaves the
+        queue; one that had just begun is closed."""
+        task = asyncio.ensure_future(work)
+        try:
+            await self.while_here(asyncio.wait((task,)))
+        except BaseException:
+            task.cancel()
+            await asyncio.wait((task,))
+            if not task.cancelled() and task.exception() is None:
+                await task.result().aclose()
+            raise
+        return task.result()
 
     async def with_body(self, work: Callable[[AsyncIterator[bytes]], Coroutine[Any, Any, T]]) -> T:
         """Do `work` with the raw body, which it may take at any speed; it is cancelled when the caller goes away, also

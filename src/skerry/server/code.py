@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from skerry.engine.code_runs import collect
 from skerry.errors import SkerryError
@@ -24,7 +24,7 @@ async def run(call: Call[Nothing, CodeRequest]) -> CodeEnd | Stream:
     """What the code does wrong is in the answer; only what kept it from running is an error."""
     call.log["command"] = "(code)"
     wish = call.accepts(JSON, FRAMES, NDJSON)
-    run = await _begin(call)
+    run = await call.begun(call.engine.code.run(call.caller, call.ref, call.body))
     call.log["process_id"] = run.id
     if wish != JSON:
         return Stream(wish, _stream(run, Frames() if wish == FRAMES else Lines()), close=run.aclose)
@@ -32,20 +32,6 @@ async def run(call: Call[Nothing, CodeRequest]) -> CodeEnd | Stream:
         return await call.while_here(collect(run))
     finally:
         await run.aclose()
-
-
-async def _begin(call: Call[Any, CodeRequest]) -> CodeRun:
-    """Code that may have to wait for its turn. A caller who leaves meanwhile leaves the queue."""
-    task = asyncio.ensure_future(call.engine.code.run(call.caller, call.ref, call.body))
-    try:
-        await call.while_here(asyncio.wait((task,)))
-    except BaseException:
-        task.cancel()
-        await asyncio.wait((task,))
-        if not task.cancelled() and task.exception() is None:
-            await task.result().aclose()
-        raise
-    return task.result()
 
 
 async def _stream(run: CodeRun, form: Frames | Lines) -> AsyncGenerator[bytes, None]:

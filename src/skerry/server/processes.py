@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from skerry.errors import InvalidRequest, SkerryError
-from skerry.server import sessions
 from skerry.server.answers import FRAMES, JSON, NDJSON, Answered, Stream, error_body
 from skerry.server.call import Call, Nothing
 from skerry.server.frames import Frames, Lines
@@ -78,7 +77,7 @@ async def run(call: Call[RunQuery, RunRequest]) -> RunResult | Answered | Stream
     if call.body.session is None:
         run = await call.engine.processes.run(call.caller, call.ref, call.body)
     else:
-        run = await sessions.begin(call)
+        run = await call.begun(call.engine.sessions.run(call.caller, call.ref, call.body))
     call.log["process_id"] = run.id
     if wish != JSON:
         return Stream(wish, _stream(run, Frames() if wish == FRAMES else Lines()), close=run.aclose)

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any
-
 from skerry.errors import NotFound
 from skerry.server.call import Call, Nothing
-from skerry.types import NAME, Answer, RunRequest, SessionInfo, SessionRequest
-
-if TYPE_CHECKING:
-    from skerry.engine.runs import Run
+from skerry.types import NAME, Answer, SessionInfo, SessionRequest
 
 
 class Sessions(Answer, frozen=True, kw_only=True):
@@ -38,17 +32,3 @@ def _name(call: Call[Nothing, Nothing]) -> str:
     if not NAME.fullmatch(name):
         raise NotFound(f"there is no session {name[:80]!r}")
     return name
-
-
-async def begin(call: Call[Any, RunRequest]) -> Run:
-    """A command that may have to wait for its turn. A caller who leaves meanwhile leaves the queue."""
-    task = asyncio.ensure_future(call.engine.sessions.run(call.caller, call.ref, call.body))
-    try:
-        await call.while_here(asyncio.wait((task,)))
-    except BaseException:
-        task.cancel()
-        await asyncio.wait((task,))
-        if not task.cancelled() and task.exception() is None:
-            await task.result().aclose()
-        raise
-    return task.result()
