@@ -103,10 +103,16 @@ def make_server(make_state: Callable[[], Path]) -> Iterator[Callable[[], Server]
 
 
 @pytest.fixture(scope="module")
-def server(make_server: Callable[[], Server], request: pytest.FixtureRequest) -> Iterator[Server]:
+def server(
+    make_server: Callable[[], Server], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     """One server for all tests of a file that do no harm to it. A file whose tests write much at once says in HEADROOM
-    how much the pool has to have ready."""
+    how much the pool has to have ready; one that needs an operator's file has its text in OPERATORS."""
     more = {"SKERRY_STORAGE_HEADROOM": request.module.HEADROOM} if hasattr(request.module, "HEADROOM") else {}
+    if hasattr(request.module, "OPERATORS"):
+        settings = tmp_path_factory.mktemp("etc") / "config.toml"
+        settings.write_text(request.module.OPERATORS)
+        more["SKERRY_CONFIG"] = str(settings)
     made = make_server().start(**more)
     yield made
     made.retire()

@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from kernel_harness import Ran, Running, running
-
-
-@pytest.fixture(scope="module")
-def kernel() -> Iterator[Running]:
-    with running("python") as made:
-        yield made
-
-
-@pytest.fixture
-def fresh() -> Iterator[Running]:
-    with running("python") as made:
-        yield made
+from kernel_harness import Ran, Running
 
 
 def error(ran: Ran) -> dict[str, str]:

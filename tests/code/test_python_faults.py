@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 from kernel_harness import KernelDied, Running, running
 
 from skerry.types import PICTURE_MOST, RESULTS_MOST, TEXT_MOST
-
-
-@pytest.fixture(scope="module")
-def kernel() -> Iterator[Running]:
-    with running("python") as made:
-        yield made
-
-
-@pytest.fixture
-def fresh() -> Iterator[Running]:
-    with running("python") as made:
-        yield made
-
 
 # -- values --
 

@@ -4,18 +4,11 @@ tests/integration/test_rich_results.py."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
-from kernel_harness import Running, running
+from kernel_harness import Running
 
 from skerry.types import PICTURE_MOST
-
-
-@pytest.fixture(scope="module")
-def kernel() -> Iterator[Running]:
-    with running("python") as made:
-        yield made
 
 
 def test_objects_say_their_own_forms(kernel: Running) -> None:

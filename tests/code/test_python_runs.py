@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,6 @@ PYTHONS = [  # 3.8 and newer
     )
     if not re.search(r"/(python)?3\.[0-7](\.|$|/)", str(path))
 ]
-
-
-@pytest.fixture(scope="module")
-def kernel() -> Iterator[Running]:
-    with running("python") as made:
-        yield made
 
 
 @pytest.mark.parametrize(

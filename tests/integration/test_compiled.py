@@ -6,7 +6,7 @@ toolchains that it has not are installed, and tried, by the soak test at the end
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from integration.test_presets import reaches
@@ -38,15 +38,6 @@ compile = ["true", "{file}"]
 run = ["no-such-program", "{file}"]
 """
 PLACES = "/tmp/skerry-code-*"
-
-
-@pytest.fixture(scope="module")
-def server(make_server: Callable[[], Server], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    settings = tmp_path_factory.mktemp("etc") / "config.toml"
-    settings.write_text(OPERATORS)
-    made = make_server().start(SKERRY_CONFIG=str(settings))
-    yield made
-    made.retire()
 
 
 @pytest.fixture(scope="module")

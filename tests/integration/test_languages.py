@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,15 +22,6 @@ run = ["awk", "-f", "{file}"]
 [languages.go.images.base]
 version = ["echo", "9.9.9"]
 """
-
-
-@pytest.fixture(scope="module")
-def server(make_server: Callable[[], Server], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    settings = tmp_path_factory.mktemp("etc") / "config.toml"
-    settings.write_text(OPERATORS)
-    made = make_server().start(SKERRY_CONFIG=str(settings))
-    yield made
-    made.retire()
 
 
 @pytest.fixture(scope="module")
