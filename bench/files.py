@@ -25,7 +25,7 @@ def large_files(_: int, rounds: int = 5) -> Part:
         tempfile.TemporaryDirectory(dir=state) as here,
         tempfile.TemporaryDirectory(dir=disk) as there,
         Client() as client,
-        Sandbox(options=Options(pool=False), server=client) as sandbox,
+        Sandbox(options=Options(use_pool=False), server=client) as sandbox,
     ):
         source, back, copy = Path(here, "source"), Path(here, "back"), Path(there, "copy")
         piece = os.urandom(1 << 20)
@@ -68,7 +68,7 @@ class Memory:
 
     def __init__(self, pid: str) -> None:
         self._process = Path("/proc") / pid
-        (self._process / "clear_refs").write_text("5")  # the peak begins anew
+        (self._process / "clear_refs").write_text("5")  # reset the peak
         self._before = self._read("VmRSS")
 
     def grown(self) -> int:

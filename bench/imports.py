@@ -42,7 +42,7 @@ def imports(_: int, rounds: int = 7) -> Part:
 
 def _created(repo: Repo | None) -> float:
     made: list[Sandbox] = []
-    spent = timed(lambda: made.append(Sandbox.create(repo=repo, options=Options(pool=False))))
+    spent = timed(lambda: made.append(Sandbox.create(repo=repo, options=Options(use_pool=False))))
     made[0].delete()
     return spent
 

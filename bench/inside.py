@@ -8,7 +8,7 @@ from bench.measure import Part, repeat, row, side_by_side, times
 from bench.peers import TRUE, run
 from skerry import Options, Sandbox
 
-COLD = Options(pool=False)
+COLD = Options(use_pool=False)
 MEBIBYTE = b"x" * (1 << 20)
 RUN = "run(['/bin/true'])"
 SPAWN_BYTE, RUN_BYTE = "spawn → first byte", "run → first byte"

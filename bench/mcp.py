@@ -1,4 +1,4 @@
-"""A model's calls beside a program's: what the Model Context Protocol adds to a run, to an import and to a start."""
+"""Calls of a model compared with those of a program: the cost of MCP in a run, an import and a start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def mcp(_: int) -> Part:
     runs = asyncio.run(_runs())
     imports = _imports("import skerry", "skerry")
     starts = _imports("import of the server", "skerry.server.serve")
-    added = _part_of_import("skerry.server.serve", "skerry.server.mcp")
+    added = _part_of_import("skerry.server.serve", "skerry.server.routes.mcp")
     sdk = runs[0]
     figures = [
         Figure(f"{one.name}, ms above the SDK's", one.p50 - sdk.p50, f"{one.p50:.2f} ms - {sdk.p50:.2f} ms", most)
@@ -76,7 +76,7 @@ def _imports(name: str, module: str) -> Row:
 def _part_of_import(program: str, module: str) -> float:
     """Milliseconds that the module itself takes; what it needs, the server has anyway."""
     run = [sys.executable, "-X", "importtime", "-c", f"import {program}"]
-    told = subprocess.run(run, capture_output=True, text=True, check=True).stderr
-    found = re.search(rf"(\d+) \|\s*\d+ \|\s*{re.escape(module)}$", told, re.MULTILINE)
+    stderr = subprocess.run(run, capture_output=True, text=True, check=True).stderr
+    found = re.search(rf"(\d+) \|\s*\d+ \|\s*{re.escape(module)}$", stderr, re.MULTILINE)
     assert found is not None
     return int(found[1]) / 1000

@@ -1,4 +1,4 @@
-"""Timing by repetition, and what a sandbox costs in memory."""
+"""Timing by repetition, and the memory of a sandbox."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured, of what, and the bound that it has to keep. Without a bound it is only told."""
+    """A measured figure and its bound. Without a bound it is only reported."""
 
     name: str
     value: float

@@ -1,4 +1,4 @@
-"""Through the door or straight: the same client program inside a sandbox and on the host, in turns, to the same server
+"""Through the gateway or direct: the same client program inside a sandbox and on the host, in turns, to the same server
 on this machine."""
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from bench.far import address
 from bench.measure import Figure, Part, Row, row, side_by_side, timed
 from skerry import Limits, Network, Options, Preset, Sandbox
 from skerry.network.messages import Rules
-from skerry.network.policy import Policy
+from skerry.network.policy.policy import Policy
 from skerry.types.hosts import parse_host
 
-CONNECT, CONNECT_STRAIGHT = "connect and echo, through the door", "connect and echo, straight"
-BULK, BULK_STRAIGHT = "256 MiB over TCP, through the door", "256 MiB over TCP, straight"
-HTTP, HTTP_STRAIGHT = "256 MiB over HTTP, through the door", "256 MiB over HTTP, straight"
+CONNECT, CONNECT_STRAIGHT = "connect and echo, through the gateway", "connect and echo, straight"
+BULK, BULK_STRAIGHT = "256 MiB over TCP, through the gateway", "256 MiB over TCP, straight"
+HTTP, HTTP_STRAIGHT = "256 MiB over HTTP, through the gateway", "256 MiB over HTTP, straight"
 TLS, TLS_STRAIGHT = "256 MiB over HTTPS, inspected", "256 MiB over HTTPS, straight"
 OPEN, CLOSED = "create with a policy of 100 rules", "create with no network"
 DECIDE = "10,000 hosts: one decision"
 AT_ONCE = 500
 BULK_BYTES = 256 << 20
-COLD = Options(pool=False)
+COLD = Options(use_pool=False)
 CLIENT = r"""
 import asyncio, json, os, socket, ssl, sys, time
 what, host, port, number = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -174,10 +174,10 @@ def _turns(
 def creates(count: int) -> list[Row]:
     policy = Network(allow=tuple(f"host-{n}.example.test" for n in range(100)))
 
-    def create(wish: Network) -> Callable[[], float]:
+    def create(network: Network) -> Callable[[], float]:
         def once() -> float:
             sandbox: list[Sandbox] = []
-            spent = timed(lambda: sandbox.append(Sandbox.create(options=COLD, network=wish)))
+            spent = timed(lambda: sandbox.append(Sandbox.create(options=COLD, network=network)))
             sandbox[0].delete()
             return spent
 
@@ -214,11 +214,11 @@ def figures(rows: dict[str, Row], right: int) -> list[Figure]:
         return Figure(name, one - other, f"{one:.2f} ms, {other:.2f} ms", most=most)
 
     return [
-        above("connecting through the door, ms above straight", CONNECT, CONNECT_STRAIGHT, 5),
+        above("connecting through the gateway, ms above straight", CONNECT, CONNECT_STRAIGHT, 5),
         share("uninspected bulk, share of straight", BULK_STRAIGHT, BULK, 0.5),
         share("plain HTTP bulk, share of straight", HTTP_STRAIGHT, HTTP, 0.5),
         share("inspected bulk, share of straight TLS", TLS_STRAIGHT, TLS, 0.15),
-        Figure(f"{AT_ONCE} connections at once through the door, right", right, least=AT_ONCE),
+        Figure(f"{AT_ONCE} connections at once through the gateway, right", right, least=AT_ONCE),
         Figure("a decision of 10,000 hosts, µs", rows[DECIDE].p50 * 1000, most=50),
         above("create with a policy, ms above one without", OPEN, CLOSED, 5),
     ]

@@ -14,7 +14,7 @@ from pathlib import Path
 from skerry import Sandbox
 from skerry.config import load, run_dir
 from skerry.errors import SkerryError
-from skerry.runtimes.spawn import sealed_null
+from skerry.runtimes.processes import sealed_null
 from skerry.storage import ImageStore, LayerStore
 
 Works = dict[str, Callable[[], object]]
@@ -23,7 +23,7 @@ TRUE = "subprocess.run(['/bin/true'])"
 
 @contextlib.contextmanager
 def peers() -> Iterator[Works]:
-    """Everything here that runs /bin/true behind some wall, by name; the bare runtimes live as long as the block."""
+    """Tools on this machine that run /bin/true in isolation, by name; the bare runtimes live as long as the block."""
     works: Works = {}
     if shutil.which("bwrap"):
         works["bwrap … /bin/true"] = partial(run, bwrap())

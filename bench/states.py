@@ -74,6 +74,7 @@ def snapshots(count: int) -> Part:
     for none, much in ((rows[0], rows[1]), (rows[2], rows[3])):
         figures += [Figure(f"{much.name}, ms", much.p50, f"p95 {much.at(0.95):.1f} ms; {busy}", most=30)]
         figures += [times(much, none, most=4)]
+    figures.append(times(rows[2], made, most=1.2))
     median = row("frozen", frozen).p50
     figures.append(Figure("frozen in these snapshots at most, ms", max(frozen), f"p50 {median:.1f} ms", most=30))
     return [*rows, made, *unsynced, *five], [*figures, *more, *five_figures]

@@ -17,13 +17,13 @@ STREAM, STREAM_HOST = "run(cat, on_output=…), 1 GiB", "cat through a pipe, 1 G
 def stream(_: int, rounds: int = 5) -> Part:
     """In turns; and by how many bytes the server grew at most meanwhile."""
     times: dict[str, list[float]] = {STREAM: [], STREAM_HOST: []}
-    with tempfile.NamedTemporaryFile() as file, Sandbox(options=Options(pool=False)) as sandbox:
+    with tempfile.NamedTemporaryFile() as file, Sandbox(options=Options(use_pool=False)) as sandbox:
         os.truncate(file.name, SIZE)
         sandbox.run(["truncate", "-s", str(SIZE), "/workspace/gib"], check=True)
         status = Path(f"/proc/{sandbox.client.info()['pid']}")
         sandbox_reads(sandbox)
         before = resident(status, "VmRSS")
-        (status / "clear_refs").write_text("5")  # the peak begins anew
+        (status / "clear_refs").write_text("5")  # reset the peak
         for _ in range(rounds):
             times[STREAM_HOST].append(timed(lambda: host_reads(file.name)))
             times[STREAM].append(timed(lambda: sandbox_reads(sandbox)))

@@ -17,7 +17,7 @@ def trees(_: int, rounds: int = 5) -> Part:
     """In turns, so that a noisy moment of the machine hits both alike. The files stay until the end: a file system that
     has just lost thousands of files is slow to make new ones."""
     times: dict[str, list[float]] = {UPLOAD: [], WRITE: [], DOWNLOAD: []}
-    with tempfile.TemporaryDirectory() as place, Sandbox(options=Options(pool=False)) as sandbox:
+    with tempfile.TemporaryDirectory() as place, Sandbox(options=Options(use_pool=False)) as sandbox:
         source = Path(place, "source")
         names = [source / f"d{n // 100}" / f"f{n}" for n in range(FILES)]
         for name in names:

@@ -1,7 +1,7 @@
-"""Generate src/skerry/client/_sync from src/skerry/client/_async: the same code with the waiting taken out.
+"""Generate src/skerry/client/_sync from src/skerry/client/_async: the same code without `async` and `await`.
 
-python scripts/generate_sync.py            writes it
-python scripts/generate_sync.py --check    fails if what is there differs
+python scripts/generate_sync.py            write the files
+python scripts/generate_sync.py --check    fail if a file differs
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ TOKENS = [
     (r"\ba(close|read|iter_raw)\b", r"\1"),
     (r"\bhandle_async_request\b", "handle_request"),
     (r"\banext\(", "next("),
+    (r"\bStopAsyncIteration\b", "StopIteration"),
 ]
 
 
@@ -33,12 +34,16 @@ def sync(text: str) -> str:
 
 
 def generated() -> dict[str, str]:
-    sources = sorted((CLIENT / "_async").glob("*.py"))
-    return {path.name: HEADER.format(name=path.name) + sync(path.read_text()) for path in sources}
+    found = {}
+    for path in sorted((CLIENT / "_async").rglob("*.py")):
+        name = str(path.relative_to(CLIENT / "_async"))
+        found[name] = HEADER.format(name=name) + sync(path.read_text())
+    return found
 
 
 def differing(wanted: dict[str, str]) -> list[str]:
-    there = {path.name: path.read_text() for path in (CLIENT / "_sync").glob("*.py")}
+    sync_files = (CLIENT / "_sync").rglob("*.py")
+    there = {str(path.relative_to(CLIENT / "_sync")): path.read_text() for path in sync_files}
     return sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))
 
 
@@ -46,6 +51,7 @@ def write(wanted: dict[str, str]) -> None:
     for name in differing(wanted):
         path = CLIENT / "_sync" / name
         if name in wanted:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(wanted[name])
         else:
             path.unlink()
@@ -58,7 +64,7 @@ def main() -> int:
         return 0
     stale = differing(wanted)
     for name in stale:
-        sys.stderr.write(f"client/_sync/{name} is not what client/_async makes it: run scripts/generate_sync.py\n")
+        sys.stderr.write(f"client/_sync/{name} differs from client/_async: run scripts/generate_sync.py\n")
     return 1 if stale else 0
 
 

@@ -1,7 +1,7 @@
 """docs/images/review.svg: a review as it looks in a terminal, drawn from the real one.
 
-python scripts/review_picture.py          make it anew: a server, a sandbox, the example project, a window of tmux
-python scripts/review_picture.py --check  whether what is seen there is what the picture shows
+python scripts/review_picture.py          create it: a server, a sandbox, the example project, a tmux window
+python scripts/review_picture.py --check  check that the screen equals the picture
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 ROOT = Path(__file__).parent.parent
 PICTURE = ROOT / "docs" / "images" / "review.svg"
@@ -24,12 +28,12 @@ COMMANDS = (
     ["sed", "-i", "s|discount / 100|min(discount, 100) / 100|", "basket.py"],
     ["sed", "-i", "s/.2f}/.3f}/", "basket.py"],
 )
-# What is another one each time.
+# Values that differ between runs.
 _VARYING = ((r"\b\d+ ms|\d+\.\d s", "0.1 s"),)
 
 
 def repository(place: Path) -> Path:
-    """The example project, as somebody has it who works on it."""
+    """Create the example project as a user's repository."""
     project = place / "basket"
     subprocess.run(["cp", "-r", str(BASKET), str(project)], check=True)
     environ = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
@@ -42,7 +46,7 @@ def repository(place: Path) -> Path:
 def shown(server: str, place: Path) -> str:
     """The first screen of a review, with its colours."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from cli.multiplexer import Window
+    from support.tmux import Window
 
     project = repository(place)
     environ = {**os.environ, "SKERRY_SERVER": server}
@@ -63,21 +67,27 @@ def shown(server: str, place: Path) -> str:
 
 
 def drawn(screen: str) -> str:
-    from rich.console import Console
     from rich.text import Text
 
+    return svg_of(Text.from_ansi(screen.rstrip("\n")), COLS, TITLE, "review")
+
+
+def svg_of(text: Text, cols: int, title: str, name: str) -> str:
+    """Draw a terminal with this text."""
+    from rich.console import Console
+
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        console = Console(record=True, width=COLS, file=nowhere, force_terminal=True, color_system="truecolor")
-        console.print(Text.from_ansi(screen.rstrip("\n")), soft_wrap=True)
-    svg = console.export_svg(title=TITLE, unique_id="review")
-    # No font is fetched from elsewhere: what is there has to do.
+        console = Console(record=True, width=cols, file=nowhere, force_terminal=True, color_system="truecolor")
+        console.print(text, soft_wrap=True)
+    svg = console.export_svg(title=title, unique_id=name)
+    # No web font: the viewer's fonts are used.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
     fonts = "font-family: ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
     return "\n".join(line.rstrip() for line in re.sub(r"font-family: Fira Code, monospace", fonts, svg).split("\n"))
 
 
 def words_of(svg: str) -> list[str]:
-    """What is to be read in a picture, line by line, without what is another one each time."""
+    """Return the text of a picture, line by line, without values that change between runs."""
     lines: dict[str, list[str]] = {}
     for place, text in re.findall(r'<text class="review-r\d+"[^>]* y="([\d.]+)"[^>]*>(.*?)</text>', svg, re.DOTALL):
         lines.setdefault(place, []).append(html.unescape(text).replace("\xa0", " "))
@@ -99,7 +109,7 @@ def main() -> None:
     if "--check" not in sys.argv[1:]:
         PICTURE.write_text(made)
     elif words_of(made) != words_of(PICTURE.read_text()):
-        sys.exit("docs/images/review.svg shows something else: make it anew with scripts/review_picture.py")
+        sys.exit("docs/images/review.svg differs from the screen: run scripts/review_picture.py")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ Each setting has one name. It can be set in five places; a later one wins:
 
 1. built in (the default below)
 2. the operator's file: `/etc/skerry/config.toml`, or the file that `SKERRY_CONFIG` names
-3. the project's file: `skerry.toml` in the directory where you run `skerry` (only the rows marked *project*)
+3. the project's file: `skerry.toml` in the directory where you run `skerry` or above it (only the rows marked
+   *project*; it must be [trusted](../guides/network.md#trust) if it widens them)
 4. the environment
 5. flags and arguments
 
@@ -22,12 +23,16 @@ Each setting has one name. It can be set in five places; a later one wins:
 
 ```toml
 # /etc/skerry/config.toml
-[limits]        # what a sandbox gets when nobody asks for more
+[limits]        # defaults of new sandboxes
 memory = "1G"
 
-[max]           # what nobody can exceed
+[max]           # maxima
 memory = "8G"
 sandboxes = 200
+
+[server]
+address = "unix:///run/skerry.sock"     # the setting `server`; alone in a file, also: server = "…"
+idle_exit = "1h"
 ```
 
 A maximum can't be exceeded from below: a request for more is refused, and the refusal names the setting.
@@ -35,17 +40,17 @@ The server reads the operator's file and its own environment, never a project's 
 
 ## Languages
 
-`skerry languages` lists the languages that code can be run in. An operator adds others, and changes what is built in,
+`skerry languages` lists the supported languages. An operator adds others, and changes built-in ones,
 key by key:
 
 ```toml
 [languages.lua]
 aliases = ["luajit"]
-file = "main.lua"                                # what the code's file is called
-version = ["lua", "-v"]                          # what prints its version
-run = ["lua", "{file}"]                          # {file}, {out}, {dir}: the code, what is compiled, where both are
-packages = ["lua5.4"]                            # of the base image's distribution, for who has not got it
-errors = ['^lua: main\\.lua:(?P<line>[0-9]+): (?P<message>.*)$']     # how it failed, in what it prints to stderr
+file = "main.lua"                                # file name of the code
+version = ["lua", "-v"]                          # command that prints its version
+run = ["lua", "{file}"]                          # {file}, {out}, {dir}: the code, the compiled program, their directory
+packages = ["lua5.4"]                            # packages of the base image's distribution, for the hint
+errors = ['^lua: main\\.lua:(?P<line>[0-9]+): (?P<message>.*)$']     # how to find errors in stderr
 
 [languages.c]
 compile = ["gcc", "-O2", "-o", "{out}", "{file}", "-lm"]
@@ -56,12 +61,12 @@ context = ["/opt/conda/bin/python3"]
 ```
 
 Also `context` and `kernel` (`python`, `javascript`, `typescript` or `shell`: it has contexts, and this runs them),
-`env`, `image` (one that has it) and `note` (a hint for who fails). How it is run can be otherwise in an image:
+`env`, `image` (an image with the language) and `note` (a hint for failures). An image can override the command:
 `file`, `version`, `compile`, `run`, `context`, `env`, `errors`, `note`. An empty list takes something away.
 
 ## All of them
 
-| setting | default | environment | | what it is |
+| setting | default | environment | | meaning |
 |---|---|---|---|---|
 """
 

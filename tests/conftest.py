@@ -1,35 +1,42 @@
-"""Real servers on state directories of their own."""
+"""Shared fixtures: servers on temporary state directories, sandboxes and clients."""
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import ordering
+import httpx2
 import pytest
-from serving import Server, spare_states
+from support import file_order
+from support.server import Server, spare_states
 from world.world import World
 
+from skerry import Client, Sandbox
 from skerry.config import load
 from skerry.errors import NotFound
 from skerry.images import recipe_digest
 from skerry.storage import ImageStore, LayerStore
 
-os.environ.setdefault("SKERRY_POOL_SIZE", "0")  # a test of the pool asks for one
+os.environ.setdefault("SKERRY_POOL_PER_IMAGE", "0")  # a test of the pool asks for one
+if "SKERRY_AUDIT_KEY_DIR" not in os.environ:  # the keys of all servers of the tests
+    os.environ["SKERRY_AUDIT_KEY_DIR"] = tempfile.mkdtemp(prefix="skerry-test-keys-")
+    atexit.register(shutil.rmtree, os.environ["SKERRY_AUDIT_KEY_DIR"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    ordering.sort(items)
+    file_order.sort(items)
 
 
 @pytest.fixture(scope="session")
 def base_store() -> Path:
-    """The state directory whose image `base` the tests borrow; `make test` has made it."""
+    """Return the state directory whose image `base` the tests borrow; `make test` builds it."""
     store = load().state_dir
     if not _has_base(store):
         subprocess.run([sys.executable, "-m", "skerry", "image", "build", "base"], check=True)
@@ -38,7 +45,7 @@ def base_store() -> Path:
 
 
 def _has_base(state: Path) -> bool:
-    """As this version makes it."""
+    """Return whether the image `base` is built from the recipe of this version."""
     try:
         return ImageStore(state / "images", LayerStore(state / "layers")).get("base").recipe == recipe_digest()
     except (NotFound, OSError):
@@ -46,7 +53,7 @@ def _has_base(state: Path) -> bool:
 
 
 def _lend_base(lender: Path, state: Path) -> None:
-    """What the image's record names, and no more: a build may be adding or removing layers beside it."""
+    """Link only the layers that the image record names: a build may add or remove others at the same time."""
     layers = LayerStore(lender / "layers")
     with layers.held():
         image = ImageStore(lender / "images", layers).get("base")
@@ -58,7 +65,7 @@ def _lend_base(lender: Path, state: Path) -> None:
 
 
 def _is_lent(lender: Path, state: Path) -> bool:
-    """Nothing but that is there, left by a server that is gone."""
+    """Return whether a state directory that an ended server left holds only the image `base`."""
     if not state.exists():
         return False
     images = ImageStore(state / "images", LayerStore(state / "layers"))
@@ -68,7 +75,7 @@ def _is_lent(lender: Path, state: Path) -> bool:
 
 @pytest.fixture(scope="session")
 def make_state(base_store: Path) -> Iterator[Callable[[], Path]]:
-    """New state directories with the image `base`, beside the borrowed one so that its layers can be hard-linked."""
+    """Create state directories with the image `base`, next to the lender so that layers can be hard-linked."""
     made = itertools.count()
     spares = spare_states(base_store.parent)
 
@@ -89,7 +96,7 @@ def make_state(base_store: Path) -> Iterator[Callable[[], Path]]:
 
 @pytest.fixture(scope="session")
 def make_server(make_state: Callable[[], Path]) -> Iterator[Callable[[], Server]]:
-    """Servers on new state directories."""
+    """Create servers on new state directories."""
     made: list[Server] = []
 
     def make() -> Server:
@@ -106,9 +113,9 @@ def make_server(make_state: Callable[[], Path]) -> Iterator[Callable[[], Server]
 def server(
     make_server: Callable[[], Server], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """One server for all tests of a file that do no harm to it. A file whose tests write much at once says in HEADROOM
-    how much the pool has to have ready; one that needs an operator's file has its text in OPERATORS."""
-    more = {"SKERRY_STORAGE_HEADROOM": request.module.HEADROOM} if hasattr(request.module, "HEADROOM") else {}
+    """Start a server that all tests of a file share. A file whose tests write much at once sets HEADROOM to the size
+    that the pool preallocates; a file that needs an operator's configuration sets OPERATORS to its text."""
+    more = {"SKERRY_STORAGE_PREALLOCATE": request.module.HEADROOM} if hasattr(request.module, "HEADROOM") else {}
     if hasattr(request.module, "OPERATORS"):
         settings = tmp_path_factory.mktemp("etc") / "config.toml"
         settings.write_text(request.module.OPERATORS)
@@ -118,9 +125,30 @@ def server(
     made.retire()
 
 
+@pytest.fixture(scope="module")
+def sandbox(server: Server) -> Iterator[Sandbox]:
+    """Start a sandbox that all tests of a file share. A file that needs other options overrides this fixture."""
+    with Sandbox(server=server.address) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Client]:
+    """Connect a client that all tests of a file share."""
+    with Client(server.address) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def http(server: Server) -> Iterator[httpx2.Client]:
+    """Connect a plain HTTP client that all tests of a file share."""
+    with server.http() as client:
+        yield client
+
+
 @pytest.fixture
 def own_server(make_server: Callable[[], Server]) -> Iterator[Server]:
-    """A server for one test, not yet started."""
+    """Create a server for one test, not yet started."""
     server = make_server()
     yield server
     server.retire()
@@ -128,14 +156,14 @@ def own_server(make_server: Callable[[], Server]) -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def world() -> Iterator[World]:
-    """An internet of the tests' own, with no uplink; see tests/world."""
+    """Start a simulated internet without an uplink; see tests/world."""
     with World() as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def world_server(world: World, make_state: Callable[[], Path]) -> Iterator[Server]:
-    """One server whose host is on that internet, for all tests that do no harm to it."""
+    """Start a server inside that internet, shared by all tests."""
     server = Server(make_state(), world.inside, world.mounts).start()
     yield server
     server.retire()
@@ -143,7 +171,7 @@ def world_server(world: World, make_state: Callable[[], Path]) -> Iterator[Serve
 
 @pytest.fixture
 def own_world_server(world: World, make_state: Callable[[], Path]) -> Iterator[Server]:
-    """The same for one test, not yet started."""
+    """Create a server inside that internet for one test, not yet started."""
     server = Server(make_state(), world.inside, world.mounts)
     yield server
     server.retire()

@@ -1,14 +1,14 @@
-"""Values at the border are strict and say what is wrong."""
+"""Values at the border are strict, with clear errors."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from skerry.errors import FileMissing, InvalidRequest, SkerryError, error_for_code, file_failure
+from skerry.errors import FileNotFound, InvalidRequest, SkerryError, error_for_code, file_error
 from skerry.types import (
-    ENV_MOST,
-    WORDS_MOST,
+    MAX_ENV,
+    MAX_WORDS,
     BeginReview,
     CreateRequest,
     Lifecycle,
@@ -17,6 +17,7 @@ from skerry.types import (
     format_size,
     parse_size,
     parse_span,
+    readable_size,
 )
 
 
@@ -28,7 +29,7 @@ def test_sizes_are_read(text: str | int, number: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "G", "-1", "1e9", "١G", "1 2", "1G\n2", "0", 0, -3, True, None, 1.5, "9" * 100])
-def test_what_is_no_size_is_refused(text: object) -> None:
+def test_invalid_size_is_rejected(text: object) -> None:
     with pytest.raises(InvalidRequest):
         parse_size(text)  # type: ignore[arg-type]
 
@@ -39,7 +40,7 @@ def test_times_are_read(text: str | float, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "m", "-1s", "1y", float("nan"), float("inf"), 0, True, "1h30m"])
-def test_what_is_no_time_is_refused(text: object) -> None:
+def test_invalid_time_is_rejected(text: object) -> None:
     with pytest.raises(InvalidRequest):
         parse_span(text)  # type: ignore[arg-type]
 
@@ -66,23 +67,23 @@ def test_a_named_size_is_there_and_an_unknown_one_lists_them() -> None:
 
 
 def test_every_code_gives_its_error_back() -> None:
-    error = error_for_code("file_missing", "no", details={"path": "/x", "errno": 2})
-    assert isinstance(error, FileMissing)
+    error = error_for_code("file_not_found", "no", details={"path": "/x", "errno": 2})
+    assert isinstance(error, FileNotFound)
     assert isinstance(error, FileNotFoundError)
     assert error.filename == "/x"
     assert type(error_for_code("from-the-future", "?")) is SkerryError
-    assert file_failure(39, "/d", "not empty").errno == 39
+    assert file_error(39, "/d", "not empty").errno == 39
 
 
 def test_a_number_too_long_for_a_float_is_out_of_range() -> None:
-    with pytest.raises(InvalidRequest, match=r"lifecycle\.life"):
-        Lifecycle(life=10**400)
+    with pytest.raises(InvalidRequest, match=r"lifecycle\.max_lifetime"):
+        Lifecycle(max_lifetime=10**400)
 
 
 def test_variables_are_bounded_in_all() -> None:
-    CreateRequest(env={"A": "x" * (ENV_MOST - 3)})
+    CreateRequest(env={"A": "x" * (MAX_ENV - 3)})
     with pytest.raises(InvalidRequest, match="env"):
-        CreateRequest(env={"A": "x" * ENV_MOST})
+        CreateRequest(env={"A": "x" * MAX_ENV})
     with pytest.raises(InvalidRequest, match="env"):
         RunRequest(cmd="true", env={f"A{number}": "ü" * 1000 for number in range(70)})
 
@@ -100,11 +101,25 @@ def test_a_label_that_could_not_be_asked_for_is_refused() -> None:
 
 def test_a_command_has_a_bounded_number_of_arguments() -> None:
     with pytest.raises(InvalidRequest, match="arguments"):
-        RunRequest(cmd=["echo", *[""] * WORDS_MOST])
+        RunRequest(cmd=["echo", *[""] * MAX_WORDS])
 
 
 def test_the_rules_of_a_review_are_bounded_in_all() -> None:
-    BeginReview(ignore=(("", ("x" * 1000,) * 4000),), tracked=("y" * 4000,) * 1000)
-    for more in ({"ignore": (("", ("x" * 1000,) * 9000),)}, {"tracked": ("y" * 4000,) * 2200}):
+    BeginReview(ignore=(("", ("x" * 1000,) * 500),), tracked=("y" * 4000,) * 100)
+    too_much = {"ignore": (("", ("x" * 1000,) * 1100),)}, {"tracked": ("y" * 4000,) * 270}
+    too_many = {"ignore": (("", ("x",) * 20_001),)}, {"tracked": ("y",) * 20_001}
+    for more in (*too_much, *too_many):
         with pytest.raises(InvalidRequest, match="ignore and tracked"):
             BeginReview(**more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("number", "down", "up"),
+    [
+        (5, "5", "5"), (2048, "2K", "2K"), (1025 << 20, "1025M", "1025M"), (5368713216, "5G", "5.1G"),
+        (1610612737, "1.5G", "1.6G"), (16374480 << 10, "15.6G", "15.7G"), (123456789, "117M", "118M"),
+    ],
+)  # fmt: skip
+def test_readable_sizes_are_short_and_accepted_again(number: int, down: str, up: str) -> None:
+    assert (readable_size(number), readable_size(number, up=True)) == (down, up)
+    assert parse_size(down) <= number <= parse_size(up)

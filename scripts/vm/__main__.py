@@ -1,4 +1,4 @@
-"""`make test-vm`: the wall, limits and kill tests on a pure cgroup v2 machine with Debian's 6.1 cloud kernel.
+"""`make test-vm`: the isolation, limits and kill tests on a pure cgroup v2 machine with Debian's 6.1 cloud kernel.
 
 The machine is QEMU by software emulation: no KVM. Its kernel and disks live in the cache and are not installed here.
 """
@@ -28,27 +28,27 @@ crun --version | head -n1; runc --version | head -n1
 # One run of the tests for each runtime. Emulation is ten times slower: so is the time that a test may take.
 TESTS = """code=0
 test() {{ python3 -m pytest -p no:cacheprovider --color=no --timeout=900 {args} "$@" || code=$?; }}
-echo "== the walls that each runtime builds: posture, limits, kills, cut-off starts"
+echo "== containers of each runtime: posture, limits, kills, cut-off starts"
 test tests/runtimes
 for runtime in {runtimes}; do
     echo "== whole sandboxes with $runtime: runs, life, limits"
     SKERRY_RUNTIME=$runtime; export SKERRY_RUNTIME
-    test tests/integration/test_run.py tests/integration/test_life.py tests/attacks/test_limits.py \\
-        tests/engine/test_limits.py
+    test tests/integration/test_run.py tests/integration/test_lifecycle.py tests/attacks/test_limits.py \\
+        tests/engine/sandboxes/test_limits.py
 done
 echo "== attacks from inside"
 unset SKERRY_RUNTIME
 test {attacks}
 exit $code
 """
-# Those that meet the kernel. That each attack works where nothing is in its way is shown on the ordinary host.
+# Attacks on the kernel. The ordinary host runs the controls, which show that each attack succeeds without isolation.
 ATTACKS = [
-    *("-k", "not where_nothing_is_in_its_way and not on_the_host"),
+    *("-k", "not without_isolation and not on_the_host"),
     *(
         f"tests/attacks/test_{name}.py"
         for name in (
             *("capabilities", "devices", "first_process", "host_files", "host_processes", "kernel_switches"),
-            *("mounts", "network", "sudo_door", "system_calls"),
+            *("mounts", "network", "sudo_socket", "system_calls"),
         )
     ),
 ]
@@ -91,13 +91,13 @@ def script(options: argparse.Namespace) -> str:
 def parse() -> argparse.Namespace:
     default_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skerry/vm"
     parser = argparse.ArgumentParser(prog="scripts/vm", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--cache", default=str(default_cache), help="where disks are kept (%(default)s)")
+    parser.add_argument("--cache", default=str(default_cache), help="directory for the disks (%(default)s)")
     parser.add_argument("--state", default=os.environ.get("SKERRY_STATE_DIR") or "/var/lib/skerry",
-                        help="state directory whose base image goes in (%(default)s)")  # fmt: skip
-    parser.add_argument("--minutes", type=float, default=40.0, help="time for everything, building included")
+                        help="state directory with the base image (%(default)s)")  # fmt: skip
+    parser.add_argument("--minutes", type=float, default=40.0, help="time limit in minutes, building included")
     parser.add_argument("--memory", default="3G", help="the machine's memory")
-    parser.add_argument("--runtimes", default="crun,runc", help="the tests run once with each")
-    parser.add_argument("--rebuild", action="store_true", help="make the kernel and root disk anew")
+    parser.add_argument("--runtimes", default="crun,runc", help="run the tests once with each")
+    parser.add_argument("--rebuild", action="store_true", help="rebuild the kernel and root disk")
     parser.add_argument("--command", help="run this shell line instead of the tests")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="more arguments for pytest, after --")
     return parser.parse_args()

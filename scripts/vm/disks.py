@@ -25,7 +25,7 @@ SKERRY = f"""#!/bin/sh
 exec /usr/bin/python{PYTHON} -m skerry "$@"
 """
 # The tests compile programs of theirs. Emulated, that takes minutes: they are compiled here, and `go build` there
-# takes what was compiled for the directory that it is called in.
+# uses bytecode compiled for its working directory.
 GO = """#!/bin/sh
 while [ "$1" != -o ]; do shift; done
 exec cp "/project/vm-go${PWD#/project}/program" "$2"
@@ -52,7 +52,7 @@ def system(cache: Path, rebuild: bool) -> System:
 
 def build_system(work: Path, wheels: list[str]) -> None:
     root = work / "root"
-    # The kernel's package is only unpacked: installing it would make an initial RAM disk that nobody boots.
+    # The kernel's package is only unpacked: installing it would make an unused initial RAM disk.
     image = f"apt-cache depends {KERNEL} | sed -n 's/.*Depends: //p'"
     fetch_kernel = f'chroot "$1" sh -ec "cd /tmp; apt-get -qq download \\$({image})"'
     unpack_kernel = 'dpkg-deb --fsys-tarfile "$1"/tmp/linux-image-*.deb | tar -x --keep-directory-symlink -C "$1"'
@@ -72,11 +72,11 @@ def build_system(work: Path, wheels: list[str]) -> None:
 
 
 def requirements() -> list[str]:
-    """What the project and its tests import, by pyproject.toml; the rest of `dev` is of no use in there."""
+    """Return the dependencies of the server and its tests, by pyproject.toml, without the tools in `dev`."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-    dev: list[str] = project["optional-dependencies"]["dev"]
-    dependencies: list[str] = project["dependencies"]
-    return sorted([*dependencies, *(name for name in dev if name.startswith("pytest"))])
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    tests = [name for name in extras["dev"] if name.startswith("pytest")]
+    return sorted({*project["dependencies"], *extras["server"], *extras["mcp"], *extras["otel"], *tests})
 
 
 def install_wheels(target: Path, wheels: list[str]) -> None:

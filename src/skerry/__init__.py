@@ -5,119 +5,111 @@
     with Sandbox() as sandbox:
         print(sandbox.run("uname -a").stdout)
 
-A name is loaded when it is first used, so that `import skerry` stays quick.
+Result types are in `skerry.results`. A name is loaded when it is first used, so that `import skerry` stays quick.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from skerry._version import __version__
 
+TYPE_CHECKING = False  # as in `typing`, which takes a while to import
 if TYPE_CHECKING:
+    from typing import Any
+
+    from skerry.client._async.build import AsyncImage
     from skerry.client._async.client import AsyncClient
-    from skerry.client._async.code import AsyncCodeEvent, AsyncCodeFile, AsyncCodeResult, AsyncContext
-    from skerry.client._async.executing import execute_code as async_execute_code
+    from skerry.client._async.code import AsyncCodeEvent, AsyncCodeResult, AsyncContext
+    from skerry.client._async.execute_code import execute_code as async_execute_code
+    from skerry.client._async.execute_code import execute_file as async_execute_file
+    from skerry.client._async.execute_code import execute_with_limits as async_execute_with_limits
+    from skerry.client._async.execute_code import supported_languages as async_supported_languages
+    from skerry.client._async.execute_code import validate_language as async_validate_language
     from skerry.client._async.forward import AsyncForward
-    from skerry.client._async.image import AsyncImage
-    from skerry.client._async.oneshot import run as async_run
     from skerry.client._async.previews import AsyncPreview
-    from skerry.client._async.process import AsyncProcess
+    from skerry.client._async.processes import AsyncProcess
+    from skerry.client._async.run_once import run as async_run
     from skerry.client._async.sandbox import AsyncSandbox
     from skerry.client._async.sessions import AsyncSession
     from skerry.client._async.snapshots import AsyncSnapshot
     from skerry.client._async.terminal import AsyncTerminal
+    from skerry.client._async.volumes.volume import AsyncVolume
+    from skerry.client._sync.build import Image
     from skerry.client._sync.client import Client
-    from skerry.client._sync.code import CodeEvent, CodeFile, CodeResult, Context
-    from skerry.client._sync.executing import execute_code
+    from skerry.client._sync.code import CodeEvent, CodeResult, Context
+    from skerry.client._sync.execute_code import (
+        execute_code,
+        execute_file,
+        execute_with_limits,
+        supported_languages,
+        validate_language,
+    )
     from skerry.client._sync.forward import Forward
-    from skerry.client._sync.image import Image
-    from skerry.client._sync.oneshot import run
     from skerry.client._sync.previews import Preview
-    from skerry.client._sync.process import Process
+    from skerry.client._sync.processes import Process
+    from skerry.client._sync.run_once import run
     from skerry.client._sync.sandbox import Sandbox
     from skerry.client._sync.sessions import Session
     from skerry.client._sync.snapshots import Snapshot
     from skerry.client._sync.terminal import Terminal
-    from skerry.client.building.options import BuildStep
-    from skerry.client.code_outcome import CodeValue
-    from skerry.client.execute_outcome import ExecutedFile, ExecuteResult, LimitsApplied, ResourceUsage
-    from skerry.client.listing import FileList
-    from skerry.client.outcome import Output
-    from skerry.client.repository.source import Imported, Repo
+    from skerry.client._sync.volumes.volume import Volume
+    from skerry.client.repository.source import Repo
+    from skerry.client.results.command import Output
+    from skerry.client.results.execute import ExecuteResult, validate_session_id
+    from skerry.client.results.execute import check_timeout as validate_timeout
     from skerry.client.secrets import Secret
     from skerry.errors import (
+        AuditUnavailable,
+        BudgetExceeded,
         CommandFailed,
         CommandTimeout,
         Conflict,
-        Denied,
-        FileFailure,
+        FileError,
+        FileExists,
+        FileNotFound,
+        FilePermissionDenied,
         HostUnsupported,
         InvalidRequest,
+        NetworkDenied,
         NotFound,
+        OutOfMemory,
+        PermissionDenied,
         QuotaExceeded,
-        RegistryFailed,
+        RegistryError,
         SandboxUnavailable,
         ServerUnreachable,
-        SetupFailed,
         SkerryError,
+        ToolchainMissing,
+        UnappliedChanges,
     )
     from skerry.types import (
-        Applied,
-        Attempt,
-        Change,
-        Changes,
-        Chart,
-        CodeError,
-        Comparison,
-        ContextInfo,
+        ApplyResult,
+        Approval,
+        ApprovalRequest,
+        Budget,
+        BudgetInfo,
         Credentials,
-        Decided,
-        DecideRequest,
-        DiffStat,
+        DeletedSandbox,
         Event,
-        FileChange,
-        FileEvent,
         FileInfo,
-        History,
         Hunk,
-        ImageInfo,
-        Isolation,
-        LanguageInfo,
-        LedgerEntry,
         Lifecycle,
         Limits,
-        Lines,
-        Match,
-        Matches,
         Network,
-        NetworkInfo,
         Options,
-        Patched,
+        OutputFile,
         Preset,
-        ProcessInfo,
-        Pruned,
         Pty,
-        Question,
-        Replaced,
-        Reply,
         Result,
-        Review,
-        ReviewEvent,
         SandboxInfo,
-        SessionInfo,
-        SnapshotInfo,
-        Transfer,
         Usage,
-        Verified,
-        Why,
     )
 
 __all__ = [
-    "Applied",
+    "ApplyResult",
+    "Approval",
+    "ApprovalRequest",
     "AsyncClient",
     "AsyncCodeEvent",
-    "AsyncCodeFile",
     "AsyncCodeResult",
     "AsyncContext",
     "AsyncForward",
@@ -128,140 +120,125 @@ __all__ = [
     "AsyncSession",
     "AsyncSnapshot",
     "AsyncTerminal",
-    "Attempt",
-    "BuildStep",
-    "Change",
-    "Changes",
-    "Chart",
+    "AsyncVolume",
+    "AuditUnavailable",
+    "Budget",
+    "BudgetExceeded",
+    "BudgetInfo",
     "Client",
-    "CodeError",
     "CodeEvent",
-    "CodeFile",
     "CodeResult",
-    "CodeValue",
     "CommandFailed",
     "CommandTimeout",
-    "Comparison",
     "Conflict",
     "Context",
-    "ContextInfo",
     "Credentials",
-    "DecideRequest",
-    "Decided",
-    "Denied",
-    "DiffStat",
+    "DeletedSandbox",
     "Event",
     "ExecuteResult",
-    "ExecutedFile",
-    "FileChange",
-    "FileEvent",
-    "FileFailure",
+    "FileError",
+    "FileExists",
     "FileInfo",
-    "FileList",
+    "FileNotFound",
+    "FilePermissionDenied",
     "Forward",
-    "History",
     "HostUnsupported",
     "Hunk",
     "Image",
-    "ImageInfo",
-    "Imported",
     "InvalidRequest",
-    "Isolation",
-    "LanguageInfo",
-    "LedgerEntry",
     "Lifecycle",
     "Limits",
-    "LimitsApplied",
-    "Lines",
-    "Match",
-    "Matches",
     "Network",
-    "NetworkInfo",
+    "NetworkDenied",
     "NotFound",
     "Options",
+    "OutOfMemory",
     "Output",
-    "Patched",
+    "OutputFile",
+    "PermissionDenied",
     "Preset",
     "Preview",
     "Process",
-    "ProcessInfo",
-    "Pruned",
     "Pty",
-    "Question",
     "QuotaExceeded",
-    "RegistryFailed",
-    "Replaced",
-    "Reply",
+    "RegistryError",
     "Repo",
-    "ResourceUsage",
     "Result",
-    "Review",
-    "ReviewEvent",
     "Sandbox",
     "SandboxInfo",
     "SandboxUnavailable",
     "Secret",
     "ServerUnreachable",
     "Session",
-    "SessionInfo",
-    "SetupFailed",
     "SkerryError",
     "Snapshot",
-    "SnapshotInfo",
     "Terminal",
-    "Transfer",
+    "ToolchainMissing",
+    "UnappliedChanges",
     "Usage",
-    "Verified",
-    "Why",
+    "Volume",
     "__version__",
     "async_execute_code",
+    "async_execute_file",
+    "async_execute_with_limits",
     "async_run",
+    "async_supported_languages",
+    "async_validate_language",
     "execute_code",
+    "execute_file",
+    "execute_with_limits",
     "run",
+    "supported_languages",
+    "validate_language",
+    "validate_session_id",
+    "validate_timeout",
 ]
 
 _ELSEWHERE = {
     "AsyncClient": ("skerry.client._async.client", "AsyncClient"),
     "AsyncCodeEvent": ("skerry.client._async.code", "AsyncCodeEvent"),
-    "AsyncCodeFile": ("skerry.client._async.code", "AsyncCodeFile"),
     "AsyncCodeResult": ("skerry.client._async.code", "AsyncCodeResult"),
     "AsyncContext": ("skerry.client._async.code", "AsyncContext"),
     "AsyncForward": ("skerry.client._async.forward", "AsyncForward"),
-    "AsyncImage": ("skerry.client._async.image", "AsyncImage"),
+    "AsyncImage": ("skerry.client._async.build", "AsyncImage"),
     "AsyncPreview": ("skerry.client._async.previews", "AsyncPreview"),
-    "AsyncProcess": ("skerry.client._async.process", "AsyncProcess"),
+    "AsyncProcess": ("skerry.client._async.processes", "AsyncProcess"),
     "AsyncSandbox": ("skerry.client._async.sandbox", "AsyncSandbox"),
     "AsyncSession": ("skerry.client._async.sessions", "AsyncSession"),
     "AsyncSnapshot": ("skerry.client._async.snapshots", "AsyncSnapshot"),
     "AsyncTerminal": ("skerry.client._async.terminal", "AsyncTerminal"),
-    "BuildStep": ("skerry.client.building.options", "BuildStep"),
+    "AsyncVolume": ("skerry.client._async.volumes.volume", "AsyncVolume"),
     "Client": ("skerry.client._sync.client", "Client"),
     "CodeEvent": ("skerry.client._sync.code", "CodeEvent"),
-    "CodeFile": ("skerry.client._sync.code", "CodeFile"),
     "CodeResult": ("skerry.client._sync.code", "CodeResult"),
-    "CodeValue": ("skerry.client.code_outcome", "CodeValue"),
     "Context": ("skerry.client._sync.code", "Context"),
-    "ExecuteResult": ("skerry.client.execute_outcome", "ExecuteResult"),
-    "ExecutedFile": ("skerry.client.execute_outcome", "ExecutedFile"),
-    "FileList": ("skerry.client.listing", "FileList"),
+    "ExecuteResult": ("skerry.client.results.execute", "ExecuteResult"),
     "Forward": ("skerry.client._sync.forward", "Forward"),
-    "Image": ("skerry.client._sync.image", "Image"),
-    "Imported": ("skerry.client.repository.source", "Imported"),
-    "LimitsApplied": ("skerry.client.execute_outcome", "LimitsApplied"),
-    "Output": ("skerry.client.outcome", "Output"),
+    "Image": ("skerry.client._sync.build", "Image"),
+    "Output": ("skerry.client.results.command", "Output"),
     "Preview": ("skerry.client._sync.previews", "Preview"),
-    "Process": ("skerry.client._sync.process", "Process"),
+    "Process": ("skerry.client._sync.processes", "Process"),
     "Repo": ("skerry.client.repository.source", "Repo"),
-    "ResourceUsage": ("skerry.client.execute_outcome", "ResourceUsage"),
     "Sandbox": ("skerry.client._sync.sandbox", "Sandbox"),
     "Secret": ("skerry.client.secrets", "Secret"),
     "Session": ("skerry.client._sync.sessions", "Session"),
     "Snapshot": ("skerry.client._sync.snapshots", "Snapshot"),
     "Terminal": ("skerry.client._sync.terminal", "Terminal"),
-    "async_execute_code": ("skerry.client._async.executing", "execute_code"),
-    "async_run": ("skerry.client._async.oneshot", "run"),
-    "execute_code": ("skerry.client._sync.executing", "execute_code"),
-    "run": ("skerry.client._sync.oneshot", "run"),
+    "Volume": ("skerry.client._sync.volumes.volume", "Volume"),
+    "async_execute_code": ("skerry.client._async.execute_code", "execute_code"),
+    "async_execute_file": ("skerry.client._async.execute_code", "execute_file"),
+    "async_execute_with_limits": ("skerry.client._async.execute_code", "execute_with_limits"),
+    "async_supported_languages": ("skerry.client._async.execute_code", "supported_languages"),
+    "async_validate_language": ("skerry.client._async.execute_code", "validate_language"),
+    "async_run": ("skerry.client._async.run_once", "run"),
+    "execute_code": ("skerry.client._sync.execute_code", "execute_code"),
+    "execute_file": ("skerry.client._sync.execute_code", "execute_file"),
+    "execute_with_limits": ("skerry.client._sync.execute_code", "execute_with_limits"),
+    "run": ("skerry.client._sync.run_once", "run"),
+    "supported_languages": ("skerry.client._sync.execute_code", "supported_languages"),
+    "validate_language": ("skerry.client._sync.execute_code", "validate_language"),
+    "validate_session_id": ("skerry.client.results.execute", "validate_session_id"),
+    "validate_timeout": ("skerry.client.results.execute", "check_timeout"),
 }
 
 

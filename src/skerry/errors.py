@@ -1,22 +1,27 @@
-"""What can go wrong, as one tree.
+"""All errors, as one tree.
 
     SkerryError
-    ├── InvalidRequest (ValueError)          the caller erred
-    ├── NotFound (LookupError)               no such sandbox, image, token … or it is another's
-    ├── Conflict                             a name taken, a state that does not allow it
-    ├── CommandFailed                        a command ended non-zero, and check=True asked for this
-    ├── CommandTimeout (TimeoutError)        a command ran out of time, and check=True asked for this
-    ├── Denied (PermissionError)             no token, a wrong one, or one without the scope
-    ├── QuotaExceeded                        a maximum that the operator set
-    ├── SandboxUnavailable                   the sandbox failed, stopped or does not answer
+    ├── InvalidRequest (ValueError)          an invalid argument or field
+    ├── NotFound (LookupError)               no such sandbox, image, token …, or another owner's
+    ├── Conflict                             it already exists, or its state does not permit the call
+    │   └── UnappliedChanges                 the sandbox has accepted changes that were not applied
+    ├── CommandFailed                        a command ended non-zero, with check=True
+    │   ├── OutOfMemory (MemoryError)        it needed more memory than its limit
+    │   └── NetworkDenied (PermissionError)  it failed, and some of its network attempts were denied
+    ├── CommandTimeout (TimeoutError)        a command timed out, with check=True
+    ├── PermissionDenied (PermissionError)   the token is missing, unknown or lacks the scope
+    ├── QuotaExceeded                        a maximum of the operator is reached
+    │   └── BudgetExceeded                   a budget is used up; the message has its amounts
+    ├── SandboxUnavailable                   the sandbox failed, stopped or does not respond
     ├── ServerUnreachable (ConnectionError)  no server at that address
-    ├── RegistryFailed                       a registry can't be reached, or sends what it should not
-    ├── SetupFailed                          code can't be run: the sandbox has not what its language needs
-    ├── HostUnsupported                      this host can't build the wall; the message names what is missing
-    └── FileFailure (OSError)                a file operation inside; each is also the builtin that it is
-        ├── FileMissing (FileNotFoundError)      ├── FileThere (FileExistsError)
+    ├── RegistryError                        a registry is unreachable or sends invalid data
+    ├── ToolchainMissing                     the sandbox lacks the toolchain of a language
+    ├── HostUnsupported                      this host cannot provide the isolation; the message names the gap
+    ├── AuditUnavailable                     the audit log cannot be written, for example on a full disk
+    └── FileError (OSError)                  a file operation inside; each is also the matching builtin
+        ├── FileNotFound (FileNotFoundError)     ├── FileExists (FileExistsError)
         ├── FileIsDirectory (IsADirectoryError)  ├── FileNotDirectory (NotADirectoryError)
-        └── FileForbidden (PermissionError)
+        └── FilePermissionDenied (PermissionError)
 
 A command that ends non-zero is a result, not an error, unless `check=True`.
 Over HTTP every error is `{"error": {"code", "message", "hint", "details"}}`; `code` is stable and names the class here.
@@ -31,27 +36,32 @@ if TYPE_CHECKING:
     from skerry.types import Result
 
 __all__ = [
+    "AuditUnavailable",
+    "BudgetExceeded",
     "CommandFailed",
     "CommandTimeout",
     "Conflict",
-    "Denied",
-    "FileFailure",
-    "FileForbidden",
+    "FileError",
+    "FileExists",
     "FileIsDirectory",
-    "FileMissing",
     "FileNotDirectory",
-    "FileThere",
+    "FileNotFound",
+    "FilePermissionDenied",
     "HostUnsupported",
     "InvalidRequest",
+    "NetworkDenied",
     "NotFound",
+    "OutOfMemory",
+    "PermissionDenied",
     "QuotaExceeded",
-    "RegistryFailed",
+    "RegistryError",
     "SandboxUnavailable",
     "ServerUnreachable",
-    "SetupFailed",
     "SkerryError",
+    "ToolchainMissing",
+    "UnappliedChanges",
     "error_for_code",
-    "file_failure",
+    "file_error",
 ]
 
 
@@ -71,21 +81,28 @@ class SkerryError(Exception):
 
 
 class InvalidRequest(SkerryError, ValueError):
-    """What was asked for makes no sense: an unknown field, a bad value."""
+    """The request is invalid: an unknown field, a wrong value."""
 
     code = "invalid_request"
 
 
 class NotFound(SkerryError, LookupError):
-    """There is no such thing, or it belongs to another owner."""
+    """The resource does not exist, or belongs to another owner."""
 
     code = "not_found"
 
 
 class Conflict(SkerryError):
-    """The thing exists already, or is in a state that does not allow the call."""
+    """The resource already exists, or its state does not permit the call."""
 
     code = "conflict"
+
+
+class UnappliedChanges(Conflict):
+    """The sandbox has accepted changes that were not applied: it is deleted only with `force`. `details["accepted"]`
+    is the number of hunks."""
+
+    code = "unapplied_changes"
 
 
 class CommandFailed(SkerryError):
@@ -95,27 +112,46 @@ class CommandFailed(SkerryError):
     result: Result | None = None
 
 
+class OutOfMemory(CommandFailed, MemoryError):
+    """A command was killed because it needed more memory than its limit (`check=True`)."""
+
+    code = "out_of_memory"
+
+
+class NetworkDenied(CommandFailed, PermissionError):
+    """A command failed after network attempts that were denied (`check=True`); `result.denied` lists them."""
+
+    code = "network_denied"
+
+
 class CommandTimeout(SkerryError, TimeoutError):
-    """A command was ended by its time-out and the caller asked for an error (`check=True`)."""
+    """A command timed out and the caller asked for an error (`check=True`)."""
 
     code = "command_timeout"
     result: Result | None = None
 
 
-class Denied(SkerryError, PermissionError):
-    """The token is missing, unknown or has not the scope."""
+class PermissionDenied(SkerryError, PermissionError):
+    """The token is missing, unknown or lacks the scope."""
 
-    code = "denied"
+    code = "permission_denied"
 
 
 class QuotaExceeded(SkerryError):
-    """An operator's maximum stands in the way; the message names it."""
+    """A maximum of the operator is reached; the message names it."""
 
     code = "quota_exceeded"
 
 
+class BudgetExceeded(QuotaExceeded):
+    """A budget of the sandbox, of a label or of the owner is used up. `details` has the `budget` (its ID), the `amount`
+    ("cpu", "cost", "network" or "wall"), and the numbers `used` and `maximum`."""
+
+    code = "budget_exceeded"
+
+
 class SandboxUnavailable(SkerryError):
-    """The sandbox failed or can't be reached: never the program's own failure."""
+    """The sandbox failed or cannot be reached; never raised for a failure of the program itself."""
 
     code = "sandbox_unavailable"
 
@@ -126,29 +162,35 @@ class ServerUnreachable(SkerryError, ConnectionError):
     code = "server_unreachable"
 
 
-class RegistryFailed(SkerryError):
-    """A registry of images can't be reached, stalls, or sends what it should not. `details["reason"]` says which:
+class RegistryError(SkerryError):
+    """A registry of images is unreachable, stalls, or sends invalid data. `details["reason"]` has the reason:
     unreachable, stalled, refused, busy, html, malformed, digest."""
 
-    code = "registry_failed"
+    code = "registry_error"
 
 
-class SetupFailed(SkerryError):
-    """What a language needs is not in the sandbox; the message names it, the hint what brings it."""
+class ToolchainMissing(SkerryError):
+    """The sandbox lacks the toolchain of a language; the message names it, the hint how to install it."""
 
-    code = "setup_failed"
+    code = "toolchain_missing"
 
 
 class HostUnsupported(SkerryError):
-    """This host lacks what the wall needs. `skerry doctor` explains."""
+    """This host cannot provide the isolation. `skerry doctor` explains."""
 
     code = "host_unsupported"
 
 
-class FileFailure(SkerryError, OSError):
+class AuditUnavailable(SkerryError):
+    """The audit log cannot be written, so the action was not permitted, or its record may be incomplete."""
+
+    code = "audit_unavailable"
+
+
+class FileError(SkerryError, OSError):
     """A file operation inside a sandbox failed; `errno` and `filename` are set."""
 
-    code = "file_failed"
+    code = "file_error"
     number: ClassVar[int] = _errno.EIO
 
     def __init__(self, message: str, *, hint: str | None = None, details: dict[str, Any] | None = None) -> None:
@@ -157,39 +199,39 @@ class FileFailure(SkerryError, OSError):
         self.filename = self.details.get("path")
 
 
-class FileMissing(FileFailure, FileNotFoundError):
-    code = "file_missing"
+class FileNotFound(FileError, FileNotFoundError):
+    code = "file_not_found"
     number = _errno.ENOENT
 
 
-class FileThere(FileFailure, FileExistsError):
-    code = "file_there"
+class FileExists(FileError, FileExistsError):
+    code = "file_exists"
     number = _errno.EEXIST
 
 
-class FileIsDirectory(FileFailure, IsADirectoryError):
+class FileIsDirectory(FileError, IsADirectoryError):
     code = "file_is_directory"
     number = _errno.EISDIR
 
 
-class FileNotDirectory(FileFailure, NotADirectoryError):
+class FileNotDirectory(FileError, NotADirectoryError):
     code = "file_not_directory"
     number = _errno.ENOTDIR
 
 
-class FileForbidden(FileFailure, PermissionError):
-    code = "file_forbidden"
+class FilePermissionDenied(FileError, PermissionError):
+    code = "file_permission_denied"
     number = _errno.EACCES
 
 
-_FILE_CLASSES: dict[int, type[FileFailure]] = {
-    _errno.ENOENT: FileMissing,
-    _errno.EEXIST: FileThere,
+_FILE_CLASSES: dict[int, type[FileError]] = {
+    _errno.ENOENT: FileNotFound,
+    _errno.EEXIST: FileExists,
     _errno.EISDIR: FileIsDirectory,
     _errno.ENOTDIR: FileNotDirectory,
-    _errno.EACCES: FileForbidden,
-    _errno.EPERM: FileForbidden,
-    _errno.EROFS: FileForbidden,
+    _errno.EACCES: FilePermissionDenied,
+    _errno.EPERM: FilePermissionDenied,
+    _errno.EROFS: FilePermissionDenied,
 }
 
 _CLASSES: tuple[type[SkerryError], ...] = (
@@ -197,29 +239,34 @@ _CLASSES: tuple[type[SkerryError], ...] = (
     InvalidRequest,
     NotFound,
     Conflict,
+    UnappliedChanges,
     CommandFailed,
+    OutOfMemory,
+    NetworkDenied,
     CommandTimeout,
-    Denied,
+    PermissionDenied,
     QuotaExceeded,
+    BudgetExceeded,
     SandboxUnavailable,
     ServerUnreachable,
-    RegistryFailed,
-    SetupFailed,
+    RegistryError,
+    ToolchainMissing,
     HostUnsupported,
-    FileFailure,
+    AuditUnavailable,
+    FileError,
     *_FILE_CLASSES.values(),
 )
 _BY_CODE = {c.code: c for c in _CLASSES}
 
 
-def file_failure(number: int, path: str, message: str) -> FileFailure:
-    """The error for an errno that a file operation inside met."""
-    cls = _FILE_CLASSES.get(number, FileFailure)
+def file_error(number: int, path: str, message: str) -> FileError:
+    """Return the error for the errno of a file operation inside."""
+    cls = _FILE_CLASSES.get(number, FileError)
     return cls(message, details={"errno": number, "path": path})
 
 
 def error_for_code(
     code: str, message: str, hint: str | None = None, details: dict[str, Any] | None = None
 ) -> SkerryError:
-    """The typed error for a code that came over HTTP; an unknown code is a plain SkerryError."""
+    """Return the typed error for a code received over HTTP; a plain SkerryError for an unknown code."""
     return _BY_CODE.get(code, SkerryError)(message, hint=hint, details=details)

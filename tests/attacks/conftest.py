@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import golang
 import pytest
-from attacks.bait import bait
-from attacks.raid import Attack, Outcome, carry_in, control, plant, raid
-from serving import Server
+from support import go_programs
+from support.attack import Attack, Outcome, carry_in, control, plant, raid
+from support.attack_targets import bait
+from support.server import Server
 
 from skerry import Limits, Sandbox
 
@@ -19,39 +19,37 @@ Raid = Callable[[Attack, str], Outcome]
 
 
 @pytest.fixture(scope="session")
-def realm(make_server: Callable[[], Server]) -> Server:
-    """Whose sandbox is attacked from inside. Its process is a program's own: an attack reads environments."""
-    made = make_server()
-    made.before = ("env",)
-    return made.start()
+def target_server(make_server: Callable[[], Server]) -> Server:
+    """Start the server of the attacked sandbox. It runs as a separate program: an attack reads environments."""
+    return make_server().start(PYTHONHASHSEED="1")  # a server with other Python settings is not forked
 
 
 @pytest.fixture(scope="session")
-def fortress(realm: Server) -> Iterator[Sandbox]:
+def target(target_server: Server) -> Iterator[Sandbox]:
     """The sandbox that is attacked from inside."""
-    with Sandbox(server=realm.address, limits=Limits(memory="512M", pids=256)) as sandbox:
+    with Sandbox(server=target_server.address, limits=Limits(memory="512M", pids=256)) as sandbox:
         carry_in(sandbox)
         plant(sandbox)
         yield sandbox
 
 
 @pytest.fixture(scope="session")
-def facts(realm: Server) -> Iterator[dict[str, Any]]:
-    with bait(realm) as told:
+def facts(target_server: Server) -> Iterator[dict[str, Any]]:
+    with bait(target_server) as told:
         yield told
 
 
 @pytest.fixture(scope="session")
-def raided(fortress: Sandbox, facts: dict[str, Any]) -> Raid:
-    """`raided(attack, user)`: what came of an attack inside; `user` may also be "host" or "namespace". A script is run
-    once for each user, and each of its attacks is a test of its own."""
+def run_attack(target: Sandbox, facts: dict[str, Any]) -> Raid:
+    """`run_attack(attack, user)`: the outcome of an attack inside; `user` may also be "host" or "namespace". A script
+    runs once for each user, and each of its attacks is a separate test."""
     known: dict[tuple[str, str], dict[str, Outcome]] = {}
 
     def once(attack: Attack, user: str) -> Outcome:
         key = (attack.script, user)
         if key not in known:
             outside = user in ("host", "namespace")
-            known[key] = control(*key, facts) if outside else raid(fortress, *key, facts)
+            known[key] = control(*key, facts) if outside else raid(target, *key, facts)
         return known[key][attack.name]
 
     return once
@@ -64,7 +62,7 @@ def go_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
     def build(name: str) -> Path:
         if name not in built:
-            built[name] = golang.build(HERE / name, tmp_path_factory.mktemp("go") / name)
+            built[name] = go_programs.build(HERE / name, tmp_path_factory.mktemp("go") / name)
         return built[name]
 
     return build

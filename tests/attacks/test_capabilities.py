@@ -1,4 +1,4 @@
-"""Attacks on the limits of what a user inside is."""
+"""Attacks on the privileges of users inside."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 from attacks.conftest import Raid
-from attacks.raid import Attack, by_users
+from support.attack import Attack, by_users
 
 from skerry import Sandbox
 
@@ -14,8 +14,8 @@ SCRIPT = "capabilities.py"
 
 
 @pytest.mark.parametrize(("attack", "user"), by_users(SCRIPT))
-def test_nobody_becomes_more_than_they_are(raided: Raid, attack: Attack, user: str) -> None:
-    outcome = raided(attack, user)
+def test_privilege_escalation_fails(run_attack: Raid, attack: Attack, user: str) -> None:
+    outcome = run_attack(attack, user)
     assert outcome.repelled, outcome
 
 
@@ -25,23 +25,23 @@ BITS = {
 }  # fmt: skip
 
 
-def status(box: Sandbox, user: str, pid: str = "self") -> dict[str, str]:
-    text = box.run(["cat", f"/proc/{pid}/status"], user=user, check=True).stdout
+def status(sandbox: Sandbox, user: str, pid: str = "self") -> dict[str, str]:
+    text = sandbox.run(["cat", f"/proc/{pid}/status"], user=user, check=True).stdout
     return dict(re.findall(r"^(\w+):\s*(.*)$", text, re.MULTILINE))
 
 
 @pytest.mark.parametrize(("user", "pid"), [("user", "self"), ("root", "self"), ("root", "1")])
-def test_capabilities_are_exactly_those_that_isolation_promises(fortress: Sandbox, user: str, pid: str) -> None:
-    assert fortress.isolation is not None
-    promised = sum(1 << BITS[name] for name in fortress.isolation.details["capabilities"])
-    found = status(fortress, user, pid)
+def test_capabilities_are_exactly_the_documented_ones(target: Sandbox, user: str, pid: str) -> None:
+    assert target.isolation is not None
+    promised = sum(1 << BITS[name] for name in target.isolation.details["capabilities"])
+    found = status(target, user, pid)
     held = {name: int(found[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}
     own = promised if user == "root" else 0
     assert held == {"CapInh": 0, "CapPrm": own, "CapEff": own, "CapBnd": promised, "CapAmb": 0}
     assert (found["NoNewPrivs"], found["Seccomp"]) == ("1", "2")
 
 
-def test_sudo_gives_no_more_than_root_inside_has(fortress: Sandbox) -> None:
-    by_sudo = fortress.run(["sudo", "grep", "-E", "Cap|NoNew|Seccomp:", "/proc/self/status"], check=True).stdout
-    by_root = fortress.run(["grep", "-E", "Cap|NoNew|Seccomp:", "/proc/self/status"], user="root", check=True).stdout
+def test_sudo_grants_no_more_than_root_inside_has(target: Sandbox) -> None:
+    by_sudo = target.run(["sudo", "grep", "-E", "Cap|NoNew|Seccomp:", "/proc/self/status"], check=True).stdout
+    by_root = target.run(["grep", "-E", "Cap|NoNew|Seccomp:", "/proc/self/status"], user="root", check=True).stdout
     assert by_sudo == by_root

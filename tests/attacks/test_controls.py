@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 from attacks.conftest import Raid
-from attacks.raid import INSIDE, Attack, with_control
+from support.attack import INSIDE, Attack, with_control
 
 SCRIPTS = sorted(path.name for path in INSIDE.glob("*.py"))
 
 
 @pytest.mark.parametrize("attack", [case for script in SCRIPTS for case in with_control(script)])
-def test_the_same_attack_succeeds_where_nothing_is_in_its_way(raided: Raid, attack: Attack) -> None:
+def test_same_attack_succeeds_without_isolation(run_attack: Raid, attack: Attack) -> None:
     if attack.name == "learn_the_hosts_machine_id" and not Path("/etc/machine-id").exists():
         pytest.skip("this host has no /etc/machine-id to learn")
-    outcome = raided(attack, str(attack.control))
+    outcome = run_attack(attack, str(attack.control))
     assert outcome.gained is not None, outcome

@@ -1,4 +1,4 @@
-"""Attacks on what all of a host shares: one sandbox takes all that it can get, and the others must have enough left."""
+"""Attacks on shared resources of a host: one sandbox takes all it can get, and the others must have enough left."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
-from attacks.raid import INSIDE, PLACE, carry_in
-from serving import Server
+from support.attack import INSIDE, PLACE, carry_in
+from support.server import Server
 
 from skerry import Limits, Sandbox
 
@@ -31,7 +31,7 @@ def neighbours(server: Server) -> Iterator[tuple[Sandbox, Sandbox]]:
 
 
 @contextmanager
-def held(box: Sandbox, kind: str) -> Iterator[int]:
+def held(sandbox: Sandbox, kind: str) -> Iterator[int]:
     """While all of a kind that the sandbox can get is held by it."""
     told: SimpleQueue[bytes] = SimpleQueue()
     more = threading.Event()
@@ -42,7 +42,7 @@ def held(box: Sandbox, kind: str) -> Iterator[int]:
 
     def run() -> None:
         argv = ["python3", f"{PLACE}/{SCRIPT}", kind]
-        box.run(argv, user="root", stdin=stdin(), timeout=60, on_output=lambda output: told.put(output.data))
+        sandbox.run(argv, user="root", stdin=stdin(), timeout=60, on_output=lambda output: told.put(output.data))
 
     holder = threading.Thread(target=run)
     holder.start()
@@ -53,8 +53,8 @@ def held(box: Sandbox, kind: str) -> Iterator[int]:
         holder.join(30)
 
 
-def gets(box: Sandbox, kind: str) -> int:
-    return int(box.run(["python3", f"{PLACE}/{SCRIPT}", kind], user="root", check=True).stdout)
+def gets(sandbox: Sandbox, kind: str) -> int:
+    return int(sandbox.run(["python3", f"{PLACE}/{SCRIPT}", kind], user="root", check=True).stdout)
 
 
 def host_gets(kind: str) -> int:
@@ -64,7 +64,7 @@ def host_gets(kind: str) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_sandbox_can_not_take_it_all(neighbours: tuple[Sandbox, Sandbox], kind: str) -> None:
+def test_one_sandbox_cannot_exhaust_the_host(neighbours: tuple[Sandbox, Sandbox], kind: str) -> None:
     greedy, modest = neighbours
     assert greedy.isolation is not None
     if greedy.isolation.runtime == "runc" and kind in OWNERS:
@@ -75,8 +75,8 @@ def test_one_sandbox_can_not_take_it_all(neighbours: tuple[Sandbox, Sandbox], ki
         assert gets(modest, kind) >= alone * 0.75
 
 
-def test_an_endless_command_line_is_not_read_by_the_host(own_server: Server) -> None:
-    """The host lists processes when it clears a start that was cut short, and each may say what it likes of itself."""
+def test_host_does_not_read_an_endless_command_line(own_server: Server) -> None:
+    """The host lists processes when it cleans up after an interrupted start, and a process chooses its command line."""
     server = own_server.start()
     with Sandbox(server=server.address, name="long", limits=Limits(memory="256M")) as sandbox:
         carry_in(sandbox)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from attacks.conftest import Raid
-from attacks.raid import Attack, by_users
+from support.attack import Attack, by_users
 
 SCRIPT = "first_process.py"
 
 
 @pytest.mark.parametrize(("attack", "user"), by_users(SCRIPT))
-def test_the_first_process_is_not_reached(raided: Raid, attack: Attack, user: str) -> None:
-    outcome = raided(attack, user)
+def test_first_process_cannot_be_attacked(run_attack: Raid, attack: Attack, user: str) -> None:
+    outcome = run_attack(attack, user)
     assert outcome.repelled, outcome

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from attacks.conftest import Raid
-from attacks.raid import Attack, by_users
+from support.attack import Attack, by_users
 
 SCRIPT = "host_processes.py"
 
 
 @pytest.mark.parametrize(("attack", "user"), by_users(SCRIPT))
-def test_no_process_of_the_host_is_reached(raided: Raid, attack: Attack, user: str) -> None:
-    outcome = raided(attack, user)
+def test_no_process_of_the_host_is_reached(run_attack: Raid, attack: Attack, user: str) -> None:
+    outcome = run_attack(attack, user)
     assert outcome.repelled, outcome

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from archives import Item, device, folder, hard_link, link, tar
-from registries import Fake, Made
-from serving import Server
+from support.archives import Item, device, folder, hard_link, link, tar
+from support.registry import Fake, Made
+from support.server import Server
 
-from skerry import Client, FileFailure, InvalidRequest, NotFound, Sandbox, SkerryError
+from skerry import Client, FileError, InvalidRequest, NotFound, Sandbox, SkerryError
 from skerry import keeper as keepers
 from skerry.storage import LayerStore
 
@@ -24,12 +24,6 @@ MARK = "skerry-hostile-was-here"
 def fake() -> Iterator[Fake]:
     with Fake().running() as registry:
         yield registry
-
-
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[Client]:
-    with Client(server.address) as client:
-        yield client
 
 
 Pull = Callable[..., Path]
@@ -57,7 +51,7 @@ def tool() -> Item:
 
 
 @pytest.mark.parametrize(("name", "target"), [("proc", "/etc"), ("sys", "../../../../etc"), ("dev", "tmp")])
-def test_a_root_whose_proc_sys_or_dev_is_a_link_is_not_started(
+def test_image_whose_proc_sys_or_dev_is_a_link_is_not_started(
     pull: Pull, client: Client, name: str, target: str
 ) -> None:
     before = sorted(os.listdir("/etc"))
@@ -67,7 +61,14 @@ def test_a_root_whose_proc_sys_or_dev_is_a_link_is_not_started(
     assert sorted(os.listdir("/etc")) == before
 
 
-def test_a_link_that_an_upper_layer_puts_in_place_of_proc_is_not_started_either(pull: Pull, client: Client) -> None:
+@pytest.mark.parametrize("place", ["proc", "sys", "dev"])
+def test_link_in_place_of_a_mount_point_is_invalid_input(client: Client, pull: Pull, place: str) -> None:
+    pull(tar(link(place, "/tmp")))
+    with pytest.raises(InvalidRequest, match=f"'hostile' cannot be used: /{place}"):
+        Sandbox(image="hostile", server=client).start()
+
+
+def test_image_whose_upper_layer_replaces_proc_by_a_link_is_not_started(pull: Pull, client: Client) -> None:
     pull(tar(tool(), folder("proc"), folder("sys"), folder("dev")), tar(Item(".wh.proc"), link("proc", "/etc")))
     with pytest.raises(SkerryError, match="proc"), Sandbox("hostile", server=client):
         pytest.fail("it was started")
@@ -88,7 +89,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("trick", HOSTILE)
-def test_a_layer_that_reaches_out_of_itself_is_refused(pull: Pull, server: Server, client: Client, trick: str) -> None:
+def test_layer_with_paths_outside_is_rejected(pull: Pull, server: Server, client: Client, trick: str) -> None:
     layers = LayerStore(server.state_dir / "layers").digests()
     with pytest.raises(InvalidRequest):
         pull(tar(Item("first", b"1"), *HOSTILE[trick]))
@@ -99,7 +100,7 @@ def test_a_layer_that_reaches_out_of_itself_is_refused(pull: Pull, server: Serve
 
 
 def test_devices_setuid_files_attributes_and_absolute_links_are_harmless(pull: Pull, client: Client) -> None:
-    """All in one image, which starts: what is dangerous is left out, or means nothing inside or outside."""
+    """All in one image, which starts: dangerous entries are left out, or have no effect inside and outside."""
     root = pull(
         tar(
             tool(), folder("proc"), folder("sys"), folder("dev"), folder("bin"),
@@ -122,11 +123,11 @@ def test_devices_setuid_files_attributes_and_absolute_links_are_harmless(pull: P
         assert sandbox.run(["/bin/su", "--version"], user="1000").ok
         with pytest.raises(FileNotFoundError):
             sandbox.files.read_bytes("/shadow")
-        with pytest.raises(FileFailure):  # ELOOP: the keeper goes through no link of /proc's
+        with pytest.raises(FileError):  # ELOOP: the keeper goes through no link of /proc's
             sandbox.files.read_bytes("/host/shadow")
 
 
-def test_a_configuration_that_lies_about_its_user_directory_or_variables_is_refused(pull: Pull, client: Client) -> None:
+def test_hostile_image_configuration_is_rejected(pull: Pull, client: Client) -> None:
     layer = tar(tool(), folder("proc"), folder("sys"), folder("dev"))
     for config in ({"Env": ["A\0B=1"]}, {"User": "a\0b"}, {"WorkingDir": "/a\0b"}, {"Env": "PATH=/bin"}, {"Cmd": [1]}):
         with pytest.raises(InvalidRequest):

@@ -1,15 +1,15 @@
-"""Attacks on the kernel's switches and on what it tells, from inside."""
+"""Attacks on kernel settings and kernel secrets, from inside."""
 
 from __future__ import annotations
 
 import pytest
 from attacks.conftest import Raid
-from attacks.raid import Attack, by_users
+from support.attack import Attack, by_users
 
 SCRIPT = "kernel_switches.py"
 
 
 @pytest.mark.parametrize(("attack", "user"), by_users(SCRIPT))
-def test_no_switch_is_turned_and_no_secret_told(raided: Raid, attack: Attack, user: str) -> None:
-    outcome = raided(attack, user)
+def test_kernel_settings_cannot_be_changed_and_secrets_not_read(run_attack: Raid, attack: Attack, user: str) -> None:
+    outcome = run_attack(attack, user)
     assert outcome.repelled, outcome

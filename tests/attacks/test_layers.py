@@ -1,4 +1,4 @@
-"""What the host reads of a sandbox's files, it reads as a stranger's: nothing leads it out, holds it up or speaks."""
+"""The host treats files of a sandbox as hostile: nothing leads it outside, blocks it or forges output."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from archives import Item, folder, tar
-from serving import Server
+from support.archives import Item, folder, tar
 
 from skerry import Client, Sandbox, Snapshot, keeper
 
@@ -33,13 +30,7 @@ for _ in range(300): os.mkdir("d" * 200); os.chdir("d" * 200)
 """
 
 
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[Client]:
-    with Client(server.address) as made:
-        yield made
-
-
-def test_a_hostile_tree_is_told_and_nothing_of_it_followed_or_opened(client: Client) -> None:
+def test_hostile_tree_is_listed_without_following_or_opening_files(client: Client) -> None:
     with Sandbox(server=client) as sandbox:
         before = sandbox.snapshot()
         sandbox.run(["python3", "-c", HOSTILE], user="root", check=True)
@@ -61,7 +52,7 @@ def test_a_hostile_tree_is_told_and_nothing_of_it_followed_or_opened(client: Cli
         snapshot.delete()
 
 
-def test_a_hostile_tree_goes_out_as_it_is_and_nothing_of_the_host_with_it(client: Client, tmp_path: Path) -> None:
+def test_hostile_tree_is_exported_unchanged_without_host_files(client: Client, tmp_path: Path) -> None:
     program = Path(keeper.binary()).read_bytes()
     root = tar(folder("h"), folder("etc"), Item("tool", program, mode=0o755), Item("var/lib/x", b"1"))
     begin = Snapshot.import_(io.BytesIO(root), server=client)

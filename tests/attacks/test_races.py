@@ -1,5 +1,5 @@
 """Attacks on calls that take more than one look: a user swaps names while files are worked on, with that user's rights
-or with root's. What lies elsewhere, and is root's alone, stays as it is and is told to nobody."""
+or with root's. Files elsewhere that only root may access stay unchanged and unread."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from attacks.raid import PLACE, carry_in
-from serving import Server
+from support.attack import PLACE, carry_in
+from support.server import Server
 
 from skerry import Limits, Sandbox
 from skerry.errors import SkerryError
@@ -30,33 +30,39 @@ LOOK = "cd /opt && find victim -printf '%p %U:%G %m %n\\n' | sort && cat victim/
 Verb = Callable[[Sandbox, str, Path], object]
 
 
-def edit(box: Sandbox, path: str, user: str) -> None:
+def edit(sandbox: Sandbox, path: str, user: str) -> None:
     for work in (
-        lambda: box.files.write(path, "mine\n", user=user),
-        lambda: box.files.append(path, "evil\n", user=user),
-        lambda: box.files.replace(path, "mine", "evil", user=user),
-        lambda: box.files.patch(path, PATCH, user=user),
-        lambda: box.files.chmod(path, 0o777, user=user),
+        lambda: sandbox.files.write(path, "mine\n", user=user),
+        lambda: sandbox.files.append(path, "evil\n", user=user),
+        lambda: sandbox.files.replace(path, "mine", "evil", user=user),
+        lambda: sandbox.files.patch(path, PATCH, user=user),
+        lambda: sandbox.files.chmod(path, 0o777, user=user),
     ):
         with suppress(SkerryError):
             work()
 
 
 BY_THE_USER: dict[str, Verb] = {
-    "edit behind a directory": lambda box, user, _: edit(box, "/workspace/r/d/f", user),
-    "edit a name": lambda box, user, _: edit(box, "/workspace/r/open", user),
-    "move away": lambda box, user, _: box.files.move("/workspace/r/d/f", "/workspace/r/g", overwrite=True, user=user),
-    "move there": lambda box, user, _: box.files.move("/workspace/r/g", "/workspace/r/d/f", overwrite=True, user=user),
-    "copy out": lambda box, user, _: box.files.copy("/workspace/r/d/f", "/workspace/out", overwrite=True, user=user),
+    "edit behind a directory": lambda sandbox, user, _: edit(sandbox, "/workspace/r/d/f", user),
+    "edit a name": lambda sandbox, user, _: edit(sandbox, "/workspace/r/open", user),
+    "move away": lambda sandbox, user, _: sandbox.files.move(
+        "/workspace/r/d/f", "/workspace/r/g", overwrite=True, user=user
+    ),
+    "move there": lambda sandbox, user, _: sandbox.files.move(
+        "/workspace/r/g", "/workspace/r/d/f", overwrite=True, user=user
+    ),
+    "copy out": lambda sandbox, user, _: sandbox.files.copy(
+        "/workspace/r/d/f", "/workspace/out", overwrite=True, user=user
+    ),
 }
 BY_ANYONE: dict[str, Verb] = {
-    "chmod": lambda box, user, _: box.files.chmod("/workspace/r", 0o777, recursive=True, user=user),
-    "chown": lambda box, user, _: box.files.chown("/workspace/r", "user", recursive=True, user=user),
-    "copy": lambda box, user, _: box.files.copy(
+    "chmod": lambda sandbox, user, _: sandbox.files.chmod("/workspace/r", 0o777, recursive=True, user=user),
+    "chown": lambda sandbox, user, _: sandbox.files.chown("/workspace/r", "user", recursive=True, user=user),
+    "copy": lambda sandbox, user, _: sandbox.files.copy(
         "/workspace/r", f"/workspace/out{time.monotonic_ns()}", recursive=True, user=user
     ),
-    "remove": lambda box, user, _: box.files.remove("/workspace/r/d", recursive=True, user=user),
-    "upload": lambda box, user, tree: box.files.upload(tree, "/workspace/r", user=user),
+    "remove": lambda sandbox, user, _: sandbox.files.remove("/workspace/r/d", recursive=True, user=user),
+    "upload": lambda sandbox, user, tree: sandbox.files.upload(tree, "/workspace/r", user=user),
 }
 WAYS = [
     *(pytest.param(verb, "user", id=f"{name}-by_user") for name, verb in (BY_THE_USER | BY_ANYONE).items()),
@@ -65,10 +71,10 @@ WAYS = [
 
 
 @pytest.fixture(scope="module")
-def track(server: Server) -> Iterator[Sandbox]:
-    with Sandbox(server=server.address, limits=Limits(memory="512M", disk="1G", cpus=2)) as box:
-        carry_in(box)
-        yield box
+def sandbox(server: Server) -> Iterator[Sandbox]:
+    with Sandbox(server=server.address, limits=Limits(memory="512M", disk="1G", cpus=2)) as sandbox:
+        carry_in(sandbox)
+        yield sandbox
 
 
 @pytest.fixture
@@ -80,19 +86,19 @@ def tree(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("verb", "user"), WAYS)
-def test_swapped_names_lead_nowhere_else(track: Sandbox, tree: Path, verb: Verb, user: str) -> None:
-    track.run(SET_UP, user="root", check=True)
-    before = track.run(LOOK, user="root", check=True).stdout
-    swap = track.spawn(["python3", f"{PLACE}/swap.py", "d", "l", "open", "lf"], cwd="/workspace/r", user="user")
+def test_swapped_paths_lead_nowhere_else(sandbox: Sandbox, tree: Path, verb: Verb, user: str) -> None:
+    sandbox.run(SET_UP, user="root", check=True)
+    before = sandbox.run(LOOK, user="root", check=True).stdout
+    swap = sandbox.spawn(["python3", f"{PLACE}/swap.py", "d", "l", "open", "lf"], cwd="/workspace/r", user="user")
     swap.wait_for_output("begun", timeout=30)
     until = time.monotonic() + TRY_S
     while time.monotonic() < until:
         with suppress(SkerryError):
-            verb(track, user, tree)
+            verb(sandbox, user, tree)
     swap.signal("KILL")
     swap.wait(30)
-    assert track.run(LOOK, user="root", check=True).stdout == before
-    found = track.run(f'grep -rl "{SECRET}" /workspace --exclude=closed', user="root")
+    assert sandbox.run(LOOK, user="root", check=True).stdout == before
+    found = sandbox.run(f'grep -rl "{SECRET}" /workspace --exclude=closed', user="root")
     assert found.stdout == ""
 
 
@@ -110,31 +116,31 @@ for name in os.listdir():  # each looked at once, because the names go on changi
 
 
 @pytest.mark.parametrize("verb", ["write", "replace"])
-def test_no_file_of_roots_is_forged(track: Sandbox, verb: str) -> None:
-    """A file that is written keeps its owner; the one whose owner that is has to be the one that may be written to."""
-    track.run("mkdir -p /workspace/r && chown user:user /workspace/r", user="root", check=True)
+def test_files_of_root_cannot_be_forged(sandbox: Sandbox, verb: str) -> None:
+    """A written file keeps its owner; that owner must belong to the file that may be written."""
+    sandbox.run("mkdir -p /workspace/r && chown user:user /workspace/r", user="root", check=True)
     argv = ["python3", f"{PLACE}/swap.py", "open", "closed"]
-    swap = track.spawn(argv, cwd="/workspace/r", user="user")
+    swap = sandbox.spawn(argv, cwd="/workspace/r", user="user")
     swap.wait_for_output("begun", timeout=30)
     forged = []
     until = time.monotonic() + TRY_S
     while time.monotonic() < until and not forged:
-        track.run(FORGE, user="root")
+        sandbox.run(FORGE, user="root")
         with suppress(SkerryError):
             if verb == "write":
-                track.files.write("/workspace/r/open", "evil\n", user="user")
+                sandbox.files.write("/workspace/r/open", "evil\n", user="user")
             else:
-                track.files.replace("/workspace/r/open", "mine", "evil", user="user")
-        forged = track.run(["python3", "-c", FORGED], cwd="/workspace/r", user="root", check=True).stdout.split()
+                sandbox.files.replace("/workspace/r/open", "mine", "evil", user="user")
+        forged = sandbox.run(["python3", "-c", FORGED], cwd="/workspace/r", user="root", check=True).stdout.split()
     swap.signal("KILL")
     swap.wait(30)
     assert forged == []
 
 
-def test_no_directory_of_roots_is_opened(track: Sandbox, tree: Path) -> None:
-    """One that root's upload made gets its mode once all is in it; what has its name by then may be another one."""
-    track.run("mkdir -p /workspace/r && chown user:user /workspace/r", user="root", check=True)
-    swap = track.spawn(["python3", f"{PLACE}/swap.py", "s", "locked"], cwd="/workspace/r", user="user")
+def test_directories_of_root_cannot_be_opened(sandbox: Sandbox, tree: Path) -> None:
+    """A file uploaded by root gets its mode once it is complete; its name may lead to another file by then."""
+    sandbox.run("mkdir -p /workspace/r && chown user:user /workspace/r", user="root", check=True)
+    swap = sandbox.spawn(["python3", f"{PLACE}/swap.py", "s", "locked"], cwd="/workspace/r", user="user")
     swap.wait_for_output("begun", timeout=30)
     line = "cd /workspace/r && rm -rf * && mkdir -m 700 locked && touch locked/secret"
     look = "cd /workspace/r && find . -name secret -printf '%h\\n' | xargs -r stat -c %a"
@@ -144,12 +150,12 @@ def test_no_directory_of_roots_is_opened(track: Sandbox, tree: Path) -> None:
     modes = set()
     for _ in range(20):
         swap.signal("STOP")
-        track.run(line, user="root", check=True)
+        sandbox.run(line, user="root", check=True)
         swap.signal("CONT")
         with suppress(SkerryError):
-            track.files.upload(tree, "/workspace/r", user="root")
+            sandbox.files.upload(tree, "/workspace/r", user="root")
         swap.signal("STOP")
-        modes |= set(track.run(look, user="root").stdout.split())
+        modes |= set(sandbox.run(look, user="root").stdout.split())
     swap.signal("KILL")
     swap.wait(30)
     assert modes == {"700"}

@@ -1,4 +1,4 @@
-"""Attacks on a session's files, which its user owns, and by what a session keeps."""
+"""Attacks on the files of a session, which its user owns, and by its stored state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from serving import Server
+from support.server import Server
 
 from skerry import Limits, Sandbox
 from skerry.errors import SkerryError
@@ -28,31 +28,31 @@ RUINS = {
 
 
 @pytest.fixture(scope="module")
-def lair(server: Server) -> Iterator[Sandbox]:
-    with Sandbox(server=server.address, limits=Limits(memory="512M", pids=128)) as box:
-        box.run(f"echo whole > {TARGET} && chmod 600 {TARGET}", user="root", check=True)
-        yield box
+def sandbox(server: Server) -> Iterator[Sandbox]:
+    with Sandbox(server=server.address, limits=Limits(memory="512M", pids=128)) as sandbox:
+        sandbox.run(f"echo whole > {TARGET} && chmod 600 {TARGET}", user="root", check=True)
+        yield sandbox
 
 
 @pytest.mark.parametrize("by", ["user", "root"])
 @pytest.mark.parametrize("ruin", RUINS)
-def test_a_ruined_session_harms_only_itself(lair: Sandbox, ruin: str, by: str) -> None:
+def test_damaged_session_affects_only_itself(sandbox: Sandbox, ruin: str, by: str) -> None:
     with suppress(SkerryError):
-        lair.session("evil").close()
-    lair.session("evil").run("a=1", timeout=10)
-    lair.session("good", user="root").run("b=2", timeout=10)
-    lair.run(f"cd {PLACE}/state && {RUINS[ruin]}", user=by)
+        sandbox.session("evil").close()
+    sandbox.session("evil").run("a=1", timeout=10)
+    sandbox.session("good", user="root").run("b=2", timeout=10)
+    sandbox.run(f"cd {PLACE}/state && {RUINS[ruin]}", user=by)
     with suppress(SkerryError):
-        lair.session("evil").run("echo still there", timeout=1)
-    assert lair.session("good", user="root").run("echo $b; id -u", timeout=10).stdout == "2\n0\n"
-    kept = lair.run(f"cat {TARGET}; stat -c '%U %a' {TARGET} /etc /etc/passwd", user="root", check=True).stdout
+        sandbox.session("evil").run("echo still there", timeout=1)
+    assert sandbox.session("good", user="root").run("echo $b; id -u", timeout=10).stdout == "2\n0\n"
+    kept = sandbox.run(f"cat {TARGET}; stat -c '%U %a' {TARGET} /etc /etc/passwd", user="root", check=True).stdout
     assert kept == "whole\nroot 600\nroot 755\nroot 644\n"
-    assert "good" in {session.name for session in lair.sessions.list()}
-    assert lair.info().state == "running"
+    assert "good" in {session.name for session in sandbox.sessions.list()}
+    assert sandbox.info().state == "running"
 
 
-def test_a_session_that_keeps_too_much_is_as_it_was(lair: Sandbox) -> None:
-    session = lair.session("greedy")
+def test_session_with_oversized_state_stays_unchanged(sandbox: Sandbox) -> None:
+    session = sandbox.session("greedy")
     session.run("small=1", timeout=10)
     told = session.run("big=$(head -c 8000000 /dev/zero | tr '\\0' a); small=2", timeout=30)
     assert "4 MiB" in (told.hint or "")

@@ -1,4 +1,4 @@
-"""System calls that a sandbox must not have, made by a static program that comes between the kernel and nobody."""
+"""System calls that a sandbox must not have, made by a static program without a C library in between."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from skerry import Sandbox
 
 PROBE = Path(__file__).parent / "probe"
-# The kernel's answer to who may not, the filter's two answers, and the end of a thread that came by another ABI.
+# The kernel's error for a missing permission, the filter's two errors, and the end of a thread that used another ABI.
 REFUSED = {"EPERM", "ENOSYS", "bad system call", "thread killed"}
-# In kernels that lack these altogether the control can tell nothing.
+# In kernels without these calls the control proves nothing.
 OPTIONAL = re.compile(r"_sysctl|create_module|nfsservctl|uselib|lookup_dcookie|.*_module|kexec.*|iop.*|.* x32 ABI")
 
 
@@ -29,19 +29,17 @@ def names() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def probed(fortress: Sandbox, go_program: Callable[[str], Path]) -> dict[str, dict[str, str]]:
+def probed(target: Sandbox, go_program: Callable[[str], Path]) -> dict[str, dict[str, str]]:
     program = go_program("probe")
-    fortress.files.write("/opt/probe", program.read_bytes(), mode=0o755, user="root")
-    results = {
-        user: json.loads(fortress.run(["/opt/probe"], user=user, check=True).stdout) for user in ("user", "root")
-    }
+    target.files.write("/opt/probe", program.read_bytes(), mode=0o755, user="root")
+    results = {user: json.loads(target.run(["/opt/probe"], user=user, check=True).stdout) for user in ("user", "root")}
     results["host"] = json.loads(subprocess.run([str(program)], capture_output=True, check=True).stdout)
     return results
 
 
 @pytest.mark.parametrize("user", ["user", "root"])
 @pytest.mark.parametrize("name", names())
-def test_a_call_is_refused(probed: dict[str, dict[str, str]], name: str, user: str) -> None:
+def test_system_call_is_denied(probed: dict[str, dict[str, str]], name: str, user: str) -> None:
     if name not in probed["host"]:
         pytest.skip(f"this machine has no such call: {name}")
     assert probed[user][name] in REFUSED
@@ -51,13 +49,13 @@ def test_every_probe_is_a_test(probed: dict[str, dict[str, str]]) -> None:
     assert set(probed["user"]) == set(probed["root"]) <= set(names())
 
 
-def test_on_the_host_the_same_calls_get_through(probed: dict[str, dict[str, str]]) -> None:
+def test_same_calls_succeed_on_the_host(probed: dict[str, dict[str, str]]) -> None:
     """So a refusal inside is the wall's."""
     refused = {name for name, answer in probed["host"].items() if answer in REFUSED}
     assert {name for name in refused if not OPTIONAL.fullmatch(name)} == set()
 
 
-def test_no_c_library_is_stopped_by_it(fortress: Sandbox) -> None:
+def test_c_libraries_work_with_the_filter(target: Sandbox) -> None:
     """clone3 must be 'not implemented', as a thread's start falls back on nothing else."""
     code = "import threading; t = threading.Thread(target=print, args=('runs',)); t.start(); t.join()"
-    assert fortress.run(["python3", "-c", code], check=True).stdout == "runs\n"
+    assert target.run(["python3", "-c", code], check=True).stdout == "runs\n"

@@ -1,4 +1,4 @@
-"""Changes, export and import, from the command line."""
+"""`snapshot changes`, `export` and `import`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from archives import Item, device, folder, tar
-from cli.calling import skerry
-from serving import Server
+from support.archives import Item, device, folder, tar
+from support.cli import skerry
+from support.server import Server
 
 from skerry import Client, Sandbox, Snapshot
 
 
 @pytest.fixture(scope="module")
 def brought(server: Server) -> Iterator[str]:
-    """A snapshot that came in by stdin."""
+    """A snapshot that was imported from stdin."""
     archive = tar(folder("home"), Item("home/note", b"mine"), device("dev/null"))
     done = skerry("snapshot", "import", "-", "brought", server=server.address, stdin=archive)
     assert (done.returncode, done.stdout) == (0, b"brought\n")
@@ -26,7 +26,7 @@ def brought(server: Server) -> Iterator[str]:
         Snapshot.get("brought", server=client).delete()
 
 
-def test_what_changed_is_told_line_by_line(server: Server, brought: str) -> None:
+def test_changes_are_listed_line_by_line(server: Server, brought: str) -> None:
     with Sandbox(brought, server=server.address) as sandbox:
         sandbox.files.write("/home/note", "other")
         sandbox.files.write("/home/\x1b[2J", "hostile")
@@ -39,7 +39,7 @@ def test_what_changed_is_told_line_by_line(server: Server, brought: str) -> None
     assert b"hint: name another" in done.stderr
 
 
-def test_an_archive_goes_from_one_command_to_another(server: Server, brought: str, tmp_path: Path) -> None:
+def test_archive_can_be_piped_between_commands(server: Server, brought: str, tmp_path: Path) -> None:
     done = skerry("snapshot", "export", brought, "-", server=server.address)
     assert done.returncode == 0
     assert done.stderr == b"wrote 1 files, 4\n"
@@ -58,7 +58,7 @@ def test_an_archive_goes_from_one_command_to_another(server: Server, brought: st
     assert (nothing.returncode, b"No such file" in nothing.stderr) == (2, True)
 
 
-def test_a_snapshot_becomes_an_image_for_everyone(server: Server, brought: str) -> None:
+def test_snapshot_becomes_an_image_for_all_users(server: Server, brought: str) -> None:
     done = skerry("image", "from", brought, "local/y", server=server.address)
     assert (done.returncode, done.stdout.startswith(b"local/y sha256:")) == (0, True)
     with Sandbox("local/y", server=server.address) as sandbox:
@@ -67,4 +67,4 @@ def test_a_snapshot_becomes_an_image_for_everyone(server: Server, brought: str) 
     assert told["name"] == "local/y"
     skerry("image", "rm", "local/y", server=server.address)
     nothing = skerry("image", "from", "nothing", "local/y", server=server.address)
-    assert (nothing.returncode, b"there is no snapshot" in nothing.stderr) == (2, True)
+    assert (nothing.returncode, b"snapshot" in nothing.stderr) == (2, True)

@@ -1,4 +1,4 @@
-"""`skerry run -l` and `exec -l` as processes. The server says what the test needs."""
+"""`skerry run -l` and `exec -l` as processes, with a scripted server."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.calling import skerry
-from client.lying import SANDBOX, Asked, Said, lying, refused, said
 from client.test_code import BEGIN, end, value
 from client.test_execute_code import MADE, serving
+from support.cli import skerry
+from support.lying_server import SANDBOX, Asked, Said, lying, refused, said
 
-from skerry.client.frames import STDERR, STDOUT, encode
+from skerry.codecs.frames import STDERR, STDOUT, encode
 
 PICTURE = base64.b64encode(b"\x89PNG").decode()
 NAMED = {**SANDBOX, "name": "dev"}
@@ -23,7 +23,7 @@ def sent(asked: list[Asked]) -> dict[str, Any]:
     return next(json.loads(one.body) for one in asked if one.path.endswith("/code"))
 
 
-def test_what_is_printed_and_given_goes_to_stdout_and_errors_to_stderr(tmp_path: Path) -> None:
+def test_output_and_values_go_to_stdout_and_errors_to_stderr(tmp_path: Path) -> None:
     error = {"name": "ValueError", "message": "no", "traceback": "Traceback …\nValueError: no", "line": 1}
     wire = (
         BEGIN
@@ -40,7 +40,7 @@ def test_what_is_printed_and_given_goes_to_stdout_and_errors_to_stderr(tmp_path:
     assert sent(server.asked) == {"code": "print(input())", "language": "python", "stdin_base64": "aW4="}
 
 
-def test_code_comes_from_stdin_or_the_command_line(tmp_path: Path) -> None:
+def test_code_is_read_from_stdin_or_the_command_line(tmp_path: Path) -> None:
     with lying(tmp_path, serving()) as server:
         assert skerry("run", "-l", "js", "-", server=server.address, stdin=b"6*7").returncode == 0
         assert sent(server.asked) == {"code": "6*7", "language": "js"}
@@ -49,7 +49,7 @@ def test_code_comes_from_stdin_or_the_command_line(tmp_path: Path) -> None:
         assert sent(server.asked) == {"code": "6*7", "language": "python"}
 
 
-def test_what_was_made_and_drawn_is_brought_back_and_nothing_outside(tmp_path: Path) -> None:
+def test_files_and_pictures_are_saved_only_below_out(tmp_path: Path) -> None:
     evil = {**MADE, "path": "/workspace/../../evil"}
     wire = BEGIN + value(False, text="<Figure>", png=PICTURE) + end(files=[MADE, evil])
     with lying(tmp_path, serving(wire)) as server:
@@ -57,7 +57,7 @@ def test_what_was_made_and_drawn_is_brought_back_and_nothing_outside(tmp_path: P
     assert (done.returncode, done.stdout) == (0, b"")
     assert done.stderr.decode().splitlines() == [
         "saved: out/a",
-        "'../../evil' is not brought back: its name leads elsewhere",
+        "'../../evil' was not copied back: its name refers to another directory",
         "saved: out/result-1.png",
     ]
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == {
@@ -66,7 +66,7 @@ def test_what_was_made_and_drawn_is_brought_back_and_nothing_outside(tmp_path: P
     }
 
 
-def test_a_picture_that_nobody_saves_is_told_of(tmp_path: Path) -> None:
+def test_unsaved_picture_prints_a_note(tmp_path: Path) -> None:
     with lying(tmp_path, serving(BEGIN + value(False, png=PICTURE) + end())) as server:
         done = skerry("run", "--code", "x", server=server.address)
         quiet = skerry("-q", "run", "--code", "x", server=server.address)
@@ -74,7 +74,7 @@ def test_a_picture_that_nobody_saves_is_told_of(tmp_path: Path) -> None:
     assert quiet.stderr == b""
 
 
-def test_json_has_all_of_it(tmp_path: Path) -> None:
+def test_json_has_the_whole_result(tmp_path: Path) -> None:
     with lying(tmp_path, serving(BEGIN + encode(STDOUT, b"out") + value(text="42") + end(files=[MADE]))) as server:
         done = skerry("run", "--json", "--code", "x", server=server.address)
     data = json.loads(done.stdout)
@@ -89,14 +89,14 @@ def test_json_has_all_of_it(tmp_path: Path) -> None:
         ({"exit_code": None, "timed_out": True, "hint": "it was interrupted"}, 124, b"hint: it was interrupted"),
     ],
 )
-def test_how_it_ended_is_the_exit_code(tmp_path: Path, how: dict[str, Any], code: int, hint: bytes) -> None:
+def test_exit_code_follows_the_result_of_the_code(tmp_path: Path, how: dict[str, Any], code: int, hint: bytes) -> None:
     with lying(tmp_path, serving(BEGIN + end(**how))) as server:
         done = skerry("run", "--code", "x", server=server.address)
     assert (done.returncode, done.stderr.strip()) == (code, hint)
 
 
 @pytest.mark.parametrize(("message", "told"), [("3", b""), ("no such file", b"no such file\n")])
-def test_code_that_leaves_by_itself_is_no_traceback(tmp_path: Path, message: str, told: bytes) -> None:
+def test_code_that_exits_prints_no_traceback(tmp_path: Path, message: str, told: bytes) -> None:
     error = {"name": "SystemExit", "message": message, "traceback": "Traceback …"}
     with lying(tmp_path, serving(BEGIN + end(exit_code=3, error=error))) as server:
         done = skerry("run", "--code", "x", server=server.address)
@@ -117,7 +117,7 @@ def test_code_that_leaves_by_itself_is_no_traceback(tmp_path: Path, message: str
         ("no\nmore\n", {"name": "Error", "message": "no", "traceback": "no"}, "no\nmore\nno\n"),
     ],
 )
-def test_an_error_that_is_made_of_what_was_printed_is_not_told_twice(
+def test_error_that_repeats_stderr_is_printed_once(
     tmp_path: Path, printed: str, error: dict[str, Any], told: str
 ) -> None:
     wire = BEGIN + encode(STDERR, printed.encode()) + end(exit_code=1, error=error)
@@ -126,7 +126,7 @@ def test_an_error_that_is_made_of_what_was_printed_is_not_told_twice(
     assert (done.returncode, done.stderr.decode()) == (1, told)
 
 
-def test_a_version_chooses_the_image(tmp_path: Path) -> None:
+def test_language_version_selects_the_image(tmp_path: Path) -> None:
     with lying(tmp_path, serving()) as server:
         for words in (("run", "-l", "python@3.12"), ("run", "--image", "base", "-l", "python@3.12")):
             assert skerry(*words, "--code", "x", server=server.address).returncode == 0
@@ -134,15 +134,15 @@ def test_a_version_chooses_the_image(tmp_path: Path) -> None:
     assert made == ["python:3.12", "base"]
 
 
-def test_in_a_sandbox_that_exists_it_runs_in_a_context(tmp_path: Path) -> None:
+def test_exec_runs_code_in_a_context(tmp_path: Path) -> None:
     with lying(tmp_path, serving(BEGIN + value(text="1") + end(lost="it was stopped"), name="dev")) as server:
         done = skerry("exec", "--context", "c", "--code", "x", "dev", server=server.address)
         assert (done.returncode, done.stdout) == (0, b"1\n")
-        assert b"began anew: it was stopped" in done.stderr
+        assert b"was restarted: it was stopped" in done.stderr
         assert sent(server.asked) == {"code": "x", "context": "c"}
         (tmp_path / "a.js").write_text("1")
         server.asked.clear()
-        done = skerry("exec", "--fresh", "-l", "js", "dev", "a.js", server=server.address, cwd=tmp_path)
+        done = skerry("exec", "--no-context", "-l", "js", "dev", "a.js", server=server.address, cwd=tmp_path)
         assert sent(server.asked) == {"code": "1", "language": "js", "fresh": True}
 
 
@@ -156,24 +156,24 @@ def test_in_a_sandbox_that_exists_it_runs_in_a_context(tmp_path: Path) -> None:
         ("exec", "--out", "x", "dev", "true"),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_invalid_option_combinations_are_rejected(tmp_path: Path, words: tuple[str, ...]) -> None:
     with lying(tmp_path, lambda _: said(NAMED)) as server:
         done = skerry(*words, server=server.address, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert not any(asked.path.endswith("/code") for asked in server.asked)
 
 
-def test_code_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_code_that_is_not_utf8_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_bytes(b"\xff")
     done = skerry("run", "-l", "python", "a.py", server="unix:///nobody", cwd=tmp_path)
     assert (done.returncode, b"not UTF-8" in done.stderr) == (2, True)
 
 
-def test_a_missing_toolchain_is_an_error_with_a_hint(tmp_path: Path) -> None:
+def test_missing_toolchain_is_an_error_with_a_hint(tmp_path: Path) -> None:
     ordinary = serving()
 
     def answer(asked: Asked) -> Said:
-        missing = refused(409, "setup_failed", "rustc is not there", hint="apt-get install rustc")
+        missing = refused(409, "toolchain_missing", "rustc is not there", hint="apt-get install rustc")
         return missing if asked.path.endswith("/code") else ordinary(asked)
 
     with lying(tmp_path, answer) as server:
@@ -182,7 +182,7 @@ def test_a_missing_toolchain_is_an_error_with_a_hint(tmp_path: Path) -> None:
     assert done.stderr == b"error: rustc is not there\nhint: apt-get install rustc\n"
 
 
-def test_the_shell_completes_languages(tmp_path: Path) -> None:
+def test_shell_completes_languages(tmp_path: Path) -> None:
     with lying(tmp_path, serving()) as server:
         done = skerry(
             server=server.address, _SKERRY_COMPLETE="bash_complete", COMP_WORDS="skerry run -l p", COMP_CWORD="3"
@@ -190,7 +190,7 @@ def test_the_shell_completes_languages(tmp_path: Path) -> None:
     assert done.stdout == b"plain,python\n"
 
 
-def test_the_shell_completes_files_of_code(tmp_path: Path) -> None:
+def test_shell_completes_code_files(tmp_path: Path) -> None:
     for words in ("skerry run -l python a", "skerry run --code x --file a", "skerry exec -l js dev a"):
         count = str(len(words.split()) - 1)
         env = {"_SKERRY_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": count}

@@ -1,4 +1,4 @@
-"""The command line as a process: its streams, its exit codes, its refusals. The server says what the test needs."""
+"""The command line as a process, with a scripted server: streams, exit codes and errors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import click
 import pytest
-from cli.calling import SKERRY, environment, skerry
-from client.lying import SANDBOX, Asked, Said, lying, refused, said
+from support.cli import SKERRY, environment, skerry
+from support.lying_server import SANDBOX, Asked, Said, lying, refused, said
 
 from skerry.cli.app import skerry as group
-from skerry.cli.setup import unit_file
-from skerry.client.frames import EXIT, MEDIA_TYPE, STARTED, STDERR, STDOUT, encode
+from skerry.cli.commands.setup import unit_file
+from skerry.codecs.frames import EXIT, MEDIA_TYPE, STARTED, STDERR, STDOUT, encode
 
 BEGIN = encode(STARTED, b'{"id":"p-1","pid":7}')
 
@@ -44,7 +44,7 @@ def paths_of(command: click.Command, *above: str) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("path", paths_of(group), ids=" ".join)
-def test_every_command_has_help_that_says_something(path: tuple[str, ...]) -> None:
+def test_every_command_has_help(path: tuple[str, ...]) -> None:
     command: click.Command = group
     for name in path:
         assert isinstance(command, click.Group)
@@ -55,7 +55,7 @@ def test_every_command_has_help_that_says_something(path: tuple[str, ...]) -> No
             assert parameter.help, f"{path} {parameter.name}"
 
 
-def test_output_passes_untouched_and_the_exit_code_is_the_commands(tmp_path: Path) -> None:
+def test_output_is_unchanged_and_the_exit_code_is_the_commands(tmp_path: Path) -> None:
     wire = BEGIN + encode(STDOUT, b"\x1b[31m\xff\n") + encode(STDERR, b"bad\x07") + end(exit_code=7)
     with lying(tmp_path, running(wire)) as server:
         done = skerry("run", "--", "x", "-y", server=server.address)
@@ -73,9 +73,7 @@ def test_output_passes_untouched_and_the_exit_code_is_the_commands(tmp_path: Pat
         ({"exit_code": None, "signal": "KILL", "oom_killed": True}, 137, b"--memory"),
     ],
 )
-def test_how_it_ended_shows_in_the_exit_code_and_the_hint(
-    tmp_path: Path, how: dict[str, object], code: int, hint: bytes
-) -> None:
+def test_exit_code_and_hint_follow_the_result(tmp_path: Path, how: dict[str, object], code: int, hint: bytes) -> None:
     with lying(tmp_path, running(BEGIN + end(**how))) as server:
         done = skerry("run", "--", "x", server=server.address)
     assert done.returncode == code
@@ -83,7 +81,7 @@ def test_how_it_ended_shows_in_the_exit_code_and_the_hint(
     assert done.stdout == b""
 
 
-def test_json_gives_the_whole_result_and_bytes_that_are_no_text(tmp_path: Path) -> None:
+def test_json_has_the_whole_result_and_invalid_utf8_as_base64(tmp_path: Path) -> None:
     wire = BEGIN + encode(STDOUT, b"\xff\x00") + encode(STDERR, b"ok") + end(exit_code=3)
     with lying(tmp_path, running(wire)) as server:
         done = skerry("run", "--json", "--", "x", server=server.address)
@@ -94,7 +92,7 @@ def test_json_gives_the_whole_result_and_bytes_that_are_no_text(tmp_path: Path) 
     assert result["oom_killed"] is False
 
 
-def test_options_after_the_command_are_the_commands(tmp_path: Path) -> None:
+def test_options_after_the_command_belong_to_the_command(tmp_path: Path) -> None:
     with lying(tmp_path, running(BEGIN + end())) as server:
         done = skerry("run", "--memory", "64M", "ls", "--memory", "-la", server=server.address)
     assert done.returncode == 0
@@ -103,7 +101,7 @@ def test_options_after_the_command_are_the_commands(tmp_path: Path) -> None:
     assert ask["cmd"] == ["ls", "--memory", "-la"]
 
 
-def test_flags_make_the_request(tmp_path: Path) -> None:
+def test_flags_form_the_request(tmp_path: Path) -> None:
     words = [
         "create",
         "--name",
@@ -125,9 +123,9 @@ def test_flags_make_the_request(tmp_path: Path) -> None:
         "--runtime",
         "runc",
         "--no-sudo",
-        "--waive",
+        "--waive-guarantee",
         "cgroup",
-        "--idle",
+        "--idle-timeout",
         "5m",
     ]
     with lying(tmp_path, lambda _: said({**SANDBOX, "name": "dev"}, 201)) as server:
@@ -136,17 +134,36 @@ def test_flags_make_the_request(tmp_path: Path) -> None:
     assert wish(server.asked[0]) == {
         "image": "i", "name": "dev", "env": {"A": "b=c", "HERE": "there"}, "labels": {"k": "v"},
         "limits": {"cpus": 0.5, "memory": "1G", "disk": "2G", "pids": 99},
-        "lifecycle": {"idle": "5m"}, "options": {"runtime": "runc", "sudo": False, "waive": ["cgroup"]},
+        "lifecycle": {"idle_timeout": "5m"},
+        "options": {"runtime": "runc", "sudo": False, "waive_guarantees": ["cgroup"]},
     }  # fmt: skip
 
 
-def test_the_projects_file_counts_below_environment_and_flags(tmp_path: Path) -> None:
+def test_environment_and_flags_override_the_project_file(tmp_path: Path) -> None:
     (tmp_path / "skerry.toml").write_text('image = "mine"\nenv = {A = "file"}\n[limits]\nmemory = "1G"\npids = 100\n')
     with lying(tmp_path, lambda _: said(SANDBOX, 201)) as server:
         skerry("create", "--pids", "200", server=server.address, cwd=tmp_path, SKERRY_LIMITS_MEMORY="3G")
     assert wish(server.asked[0]) == {
         "image": "mine", "env": {"A": "file"}, "limits": {"memory": "3G", "pids": 200},
     }  # fmt: skip
+
+
+def test_start_commands_come_from_flags_or_the_project_file(tmp_path: Path) -> None:
+    (tmp_path / "skerry.toml").write_text('on_start = ["echo a, b"]\nready = 8000\nready_timeout = "5s"\n')
+    with lying(tmp_path, lambda _: said(SANDBOX, 201)) as server:
+        for words in ((), ("--on-start", "x", "--on-start", "y", "--ready", "test -e z"), ("--no-on-start",)):
+            skerry("create", *words, server=server.address, cwd=tmp_path)
+        skerry("update", "sb-aaaaaaaaaa", "--no-on-start", server=server.address, cwd=tmp_path)
+        both = skerry("create", "--no-on-start", "--ready", "1", server=server.address, cwd=tmp_path)
+    asked = [wish(one) for one in server.asked if one.method in ("POST", "PATCH")]
+    assert [one["lifecycle"] for one in asked] == [
+        {"on_start": ["echo a, b"], "ready": 8000, "ready_timeout": "5s"},
+        {"on_start": ["x", "y"], "ready": "test -e z", "ready_timeout": "5s"},
+        {"on_start": [], "ready": ""},
+        {"on_start": [], "ready": ""},
+    ]
+    assert both.returncode == 2
+    assert b"--no-on-start" in both.stderr
 
 
 @pytest.mark.parametrize(
@@ -158,22 +175,22 @@ def test_the_projects_file_counts_below_environment_and_flags(tmp_path: Path) ->
         (["run", "--cpus", "0", "--", "a"], "limits.cpus"),
         (["run", "--pids", "many", "--", "a"], "--pids"),
         (["run", "-e", "=x", "--", "a"], "is not NAME=VALUE"),
-        (["run", "-e", "NOT_SET_HERE", "--", "a"], "is not set here"),
+        (["run", "-e", "NOT_SET_HERE", "--", "a"], "the variable NOT_SET_HERE is not set"),
         (["run", "--timeout", "soon", "--", "a"], "--timeout: 'soon' is not a time"),
         (["run", "--file", "/nonexistent", "--", "a"], "No such file"),
         (["run", "--file", "/etc", "--", "a"], "etc"),
         (["run", "--out", "/etc", "--", "a"], "is not empty"),
-        (["create", "--name", "No Good"], "name: 'No Good' can't be used"),
-        (["exec", "../x", "--", "a"], "there is no sandbox"),
-        (["cp", "a", "b"], "one of the two must be inside"),
-        (["cp", "a:/x", "b:/y"], "one of the two must be inside"),
+        (["create", "--name", "No Good"], "name: 'No Good' is not allowed"),
+        (["exec", "../x", "--", "a"], "not found"),
+        (["cp", "a", "b"], "must be in a sandbox"),
+        (["cp", "a:/x", "b:/y"], "must be in a sandbox"),
         (["--server", "nonsense", "ls"], "is not an address"),
         (["nonsense"], "No such command"),
         (["completion"], "Choose from: bash, zsh, fish"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_what_can_not_be_is_refused_with_2_and_a_reason(tmp_path: Path, words: list[str], says: str) -> None:
+def test_invalid_request_exits_with_2_and_a_reason(tmp_path: Path, words: list[str], says: str) -> None:
     with lying(tmp_path, lambda _: said(SANDBOX, 201)) as server:
         done = skerry(*words, server=server.address)
     assert done.returncode == 2
@@ -183,20 +200,20 @@ def test_what_can_not_be_is_refused_with_2_and_a_reason(tmp_path: Path, words: l
     assert server.asked == [], "refused before anything was asked of the server"
 
 
-def test_a_server_that_is_not_there_is_our_failure(tmp_path: Path) -> None:
+def test_unreachable_server_exits_with_125(tmp_path: Path) -> None:
     done = skerry("run", "--", "true", server=f"unix://{tmp_path}/none")
     assert done.returncode == 125
     assert done.stderr.decode().splitlines()[0].startswith("error: no server at unix://")
     assert done.stderr.decode().splitlines()[1].startswith("hint: ")
 
 
-def test_escape_codes_of_a_servers_words_are_made_harmless(tmp_path: Path) -> None:
+def test_escape_codes_in_server_messages_are_escaped(tmp_path: Path) -> None:
     evil = {**SANDBOX, "labels": {"k": "\x1b]52;c;x\x07"}, "state": "failed", "reason": "\x1b[2Jgone"}
     with lying(tmp_path, lambda _: refused(404, "not_found", "no \x1b[2J", hint="\x9b1m")) as server:
         done = skerry("show", "x", server=server.address)
         assert (done.returncode, done.stderr) == (2, b"error: no \\x1b[2J\nhint: \\x9b1m\n")
     (tmp_path / "two").mkdir()
-    with lying(tmp_path / "two", lambda _: said({"sandboxes": [evil]})) as server:
+    with lying(tmp_path / "two", lambda _: said({"sandboxes": [evil], "budgets": []})) as server:
         listed = skerry("ls", server=server.address)
         data = skerry("ls", "--json", server=server.address)
     assert b"\x1b" not in listed.stdout + data.stdout
@@ -204,7 +221,7 @@ def test_escape_codes_of_a_servers_words_are_made_harmless(tmp_path: Path) -> No
     assert json.loads(data.stdout)[0]["labels"]["k"] == "\x1b]52;c;x\x07"
 
 
-def test_a_reader_that_leaves_is_no_traceback(tmp_path: Path) -> None:
+def test_closed_pipe_prints_no_traceback(tmp_path: Path) -> None:
     wire = BEGIN + encode(STDOUT, b"y\n" * 400_000) + end()
     with lying(tmp_path, running(wire)) as server:
         read_end, write_end = os.pipe()
@@ -219,14 +236,14 @@ def test_a_reader_that_leaves_is_no_traceback(tmp_path: Path) -> None:
     assert [asked.method for asked in server.asked if "stdin" not in asked.path][-1] == "DELETE"
 
 
-def test_stdin_is_passed_on_when_it_is_no_terminal(tmp_path: Path) -> None:
+def test_stdin_is_forwarded_unless_it_is_a_terminal(tmp_path: Path) -> None:
     with lying(tmp_path, running(BEGIN + end())) as server:
         skerry("run", "--", "cat", server=server.address, stdin=b"some \xff input")
     ask = next(json.loads(a.body) for a in server.asked if a.path.endswith("/processes"))
     assert ask["stdin_stream"] is True
 
 
-def test_files_go_in_under_their_own_or_another_name(tmp_path: Path) -> None:
+def test_files_are_uploaded_under_their_own_or_another_name(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_bytes(b"1,2")
     (tmp_path / "tool").write_bytes(b"#!")
     (tmp_path / "tool").chmod(0o755)
@@ -244,7 +261,7 @@ def test_files_go_in_under_their_own_or_another_name(tmp_path: Path) -> None:
     ]
 
 
-def test_prune_asks_and_takes_only_what_does_not_run(tmp_path: Path) -> None:
+def test_prune_asks_and_deletes_only_stopped_sandboxes(tmp_path: Path) -> None:
     boxes = [{**SANDBOX, "id": f"sb-{letter * 10}", "state": state}
              for letter, state in zip("abcd", ("running", "stopped", "failed", "paused"), strict=True)]  # fmt: skip
 
@@ -258,7 +275,7 @@ def test_prune_asks_and_takes_only_what_does_not_run(tmp_path: Path) -> None:
     assert json.loads(done.stdout) == {"deleted": ["sb-bbbbbbbbbb", "sb-cccccccccc"]}
 
 
-def test_one_that_fails_does_not_keep_the_others(tmp_path: Path) -> None:
+def test_failure_for_one_sandbox_does_not_stop_the_others(tmp_path: Path) -> None:
     def answer(asked: Asked) -> Said:
         if asked.method == "DELETE":
             return Said(204)
@@ -272,7 +289,7 @@ def test_one_that_fails_does_not_keep_the_others(tmp_path: Path) -> None:
     assert [a.path for a in server.asked if a.method == "DELETE"] == ["/v1/sandboxes/sb-aaaaaaaaaa"] * 2
 
 
-def test_config_show_says_where_each_value_came_from(tmp_path: Path) -> None:
+def test_config_show_names_the_source_of_each_value(tmp_path: Path) -> None:
     (tmp_path / "skerry.toml").write_text('image = "mine"\n')
     done = skerry("config", "show", "--json", cwd=tmp_path, SKERRY_TOKEN="skt_secret", SKERRY_CONFIG="/nonexistent")
     shown = json.loads(done.stdout)
@@ -282,18 +299,18 @@ def test_config_show_says_where_each_value_came_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_are_given(shell: str) -> None:
+def test_completion_scripts_are_printed(shell: str) -> None:
     done = skerry("completion", shell)
     assert done.returncode == 0
     assert b"_SKERRY_COMPLETE" in done.stdout
 
 
-def test_a_group_alone_shows_its_help_once() -> None:
+def test_group_without_a_command_shows_help_once() -> None:
     done = skerry("snapshot")
     assert (done.returncode, done.stderr.count(b"Usage:"), b"error" in done.stderr) == (2, 1, False)
 
 
-def test_the_shell_completes_names_that_exist(tmp_path: Path) -> None:
+def test_shell_completes_existing_names(tmp_path: Path) -> None:
     boxes = [{**SANDBOX, "name": "dev"}, {**SANDBOX, "name": "demo"}, SANDBOX, {**SANDBOX, "name": "\x1b[2J"}]
     with lying(tmp_path, lambda _: said({"sandboxes": boxes})) as server:
         done = skerry(
@@ -310,22 +327,23 @@ def test_completion_never_starts_a_server(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_status_of_no_server_says_so_and_starts_none(tmp_path: Path) -> None:
+def test_status_without_a_server_starts_none(tmp_path: Path) -> None:
     done = skerry("server", "status", "--json", SKERRY_STATE_DIR=str(tmp_path))
     assert (done.returncode, json.loads(done.stdout)) == (1, {"running": False})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_setup_can_show_what_it_would_do() -> None:
+def test_setup_print_shows_the_planned_changes() -> None:
     done = skerry("setup", "--print")
     text = done.stdout.decode()
     assert done.returncode == 0
     assert "Delegate=yes\n" in text
     assert "KillMode=process\n" in text
     assert "systemctl enable --now skerry.service" in text
+    assert text.endswith("# for each user of the server:\nsudo usermod --append --groups skerry USER\n")
 
 
-def test_a_file_comes_out_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_file_is_copied_out_completely_or_not_at_all(tmp_path: Path) -> None:
     def answer(asked: Asked) -> Said:
         if asked.path.endswith("/files"):
             return Said(200, b"half", "application/octet-stream", whole=asked.query["path"] == ["/good"])
@@ -357,7 +375,7 @@ def test_a_file_comes_out_whole_or_not_at_all(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir() if p.name != "l.sock") == ["good"]
 
 
-def test_closed_streams_never_become_the_connection(tmp_path: Path) -> None:
+def test_closed_streams_do_not_become_the_connection(tmp_path: Path) -> None:
     wire = BEGIN + encode(STDOUT, b"DELETE /v1/sandboxes/x HTTP/1.1\r\n\r\n") + end(exit_code=5)
     with lying(tmp_path, running(wire)) as server:
         done = subprocess.run(
@@ -369,14 +387,44 @@ def test_closed_streams_never_become_the_connection(tmp_path: Path) -> None:
     assert all(a.path.startswith("/v1/sandboxes") and "/x" not in a.path for a in server.asked)
 
 
-def test_a_unit_survives_odd_characters_in_a_path() -> None:
+def test_unit_file_quotes_unusual_characters_in_paths() -> None:
     text = unit_file(['/opt/a b/100%/py"thon', "-m", "skerry"])
     assert 'ExecStart="/opt/a b/100%%/py\\"thon" "-m" "skerry"' in text
 
 
 @pytest.mark.skipif(Path("/run/systemd/system").is_dir(), reason="this host runs systemd; the test is for one without")
-def test_without_systemd_setup_says_what_to_run_instead() -> None:
+def test_setup_without_systemd_names_the_command() -> None:
     done = skerry("setup", "--yes")
     assert done.returncode == 125
     assert b"does not run systemd" in done.stderr
     assert b"serve --group skerry" in done.stderr
+    assert done.stderr.endswith(b"for each user of the server: sudo usermod --append --groups skerry USER\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["show", "--json", "x"], ["ls", "--bogus", "--json"], ["ls", "--json", "--state", "odd"], ["show", "--json"],
+        ["network", "log", "x", "--json"], ["run", "--json", "--memory", "much", "--", "a"],
+        ["run", "--json", "--file", "/nonexistent", "--", "a"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_errors_are_json_on_stderr_with_json(tmp_path: Path, words: list[str]) -> None:
+    with lying(tmp_path, lambda _: refused(404, "not_found", "no \x1b[2J", hint="look", details={"a": [1]})) as server:
+        done = skerry(*words, server=server.address)
+    assert (done.returncode, done.stdout) == (2, b"")
+    (line,) = done.stderr.splitlines()
+    assert b"\x1b" not in line
+    error = json.loads(line)["error"]
+    assert error.keys() == {"code", "message", "hint", "details"}
+    if words[-1] == "x":
+        assert error == {"code": "not_found", "message": "no \x1b[2J", "hint": "look", "details": {"a": [1]}}
+    else:
+        assert error["code"] in ("invalid_request", "not_found")
+
+
+def test_json_option_of_the_command_in_a_sandbox_is_not_ours(tmp_path: Path) -> None:
+    with lying(tmp_path, lambda _: refused(404, "not_found", "no")) as server:
+        done = skerry("exec", "x", "--", "tool", "--json", server=server.address)
+    assert (done.returncode, done.stderr) == (2, b"error: no\n")

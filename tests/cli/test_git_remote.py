@@ -1,4 +1,4 @@
-"""`git fetch skerry`: sandboxes' ledgers, and the agents' own commits, as a plain git remote."""
+"""`git fetch skerry`: ledgers of sandboxes and commits of agents as a git remote."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from cli.calling import skerry
-from serving import Server, wait_until
+from support.cli import skerry
+from support.server import Server, wait_until
 
 from skerry import Sandbox
 from skerry.client._sync.client import Client
@@ -51,18 +51,18 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sandbox(server: Server, project: Path) -> Iterator[Sandbox]:
     done = skerry("create", "--repo", str(project), "--name", NAME, server=server.address)
     assert done.returncode == 0, done.stderr
-    assert b"added the remote skerry" in done.stderr
+    assert b"added the git remote skerry" in done.stderr
     made = Sandbox.get(NAME, server=server.address)
     yield made
     made.delete()
 
 
-def test_the_history_of_a_sandbox_can_be_fetched(server: Server, project: Path, sandbox: Sandbox) -> None:
+def test_history_of_a_sandbox_can_be_fetched(server: Server, project: Path, sandbox: Sandbox) -> None:
     sandbox.run("sed -i s/foo/bar/ app.py", check=True)
     git("fetch", "-q", "skerry", cwd=project, server=server)
     assert git("log", "--format=%s", f"skerry/{NAME}", cwd=project).splitlines()[0] == "sed -i s/foo/bar/ app.py"
     assert git("show", f"skerry/{NAME}:app.py", cwd=project) == "print('bar')\nprint('more')\n"
-    assert git("for-each-ref", "refs/skerry", cwd=project) == ""  # the agent committed nothing itself
+    assert git("for-each-ref", "refs/skerry", cwd=project) == ""  # the agent made no commits
     assert git("show", "HEAD:app.py", cwd=project) == "print('foo')\nprint('more')\n"
     sandbox.run("echo more > more.txt", check=True)
     git("fetch", "-q", "skerry", cwd=project, server=server)
@@ -70,7 +70,7 @@ def test_the_history_of_a_sandbox_can_be_fetched(server: Server, project: Path, 
     git("fsck", "--strict", cwd=project)
 
 
-def test_what_the_agent_committed_comes_out_beside_it(server: Server, project: Path, sandbox: Sandbox) -> None:
+def test_commits_of_the_agent_are_fetched_too(server: Server, project: Path, sandbox: Sandbox) -> None:
     commit = "git -c user.name=agent -c user.email=agent@example.com commit -qam"
     sandbox.run(f"git checkout -qb mine && echo 1 >> app.py && {commit} one && git tag v1", check=True)
     sandbox.run(f"git checkout -q old && git checkout -qb fork && echo 2 >> app.py && {commit} two", check=True)
@@ -87,12 +87,12 @@ def test_what_the_agent_committed_comes_out_beside_it(server: Server, project: P
     assert git("for-each-ref", "--format=%(refname)", "refs/skerry", cwd=project).split() == [refs[0]]
     assert [
         one.id for one in sandbox.processes.list() if "skerry" in str(one.info().cmd)
-    ] == []  # ours are cleared away
+    ] == []  # temporary refs are removed
     assert list(sandbox.review.history().agent) == ["heads/fork"]
 
 
-def test_a_hostile_repository_inside_is_told_and_harms_nothing(server: Server, project: Path, sandbox: Sandbox) -> None:
-    """Its settings run inside, where they may; a tree with `.git` in it does not come out."""
+def test_hostile_repository_is_reported_and_harmless(server: Server, project: Path, sandbox: Sandbox) -> None:
+    """Its git settings take effect only in the sandbox; a tree with `.git` in it is not fetched."""
     script = r"""
     set -e
     git config core.fsmonitor 'touch /tmp/ran-inside'
@@ -107,14 +107,14 @@ def test_a_hostile_repository_inside_is_told_and_harms_nothing(server: Server, p
         (told,) = [one for one in client.reviews() if one.sandbox == sandbox.id]
     assert "heads/bad" not in told.agent
     assert ".git" in told.refused[""]
-    git("fetch", "-q", "skerry", cwd=project, server=server)  # the ledger is there all the same
+    git("fetch", "-q", "skerry", cwd=project, server=server)  # the ledger can be fetched anyway
     sandbox.run("git update-ref -d refs/heads/bad", check=True)
     with Client(server.address) as client:
         (told,) = [one for one in client.reviews() if one.sandbox == sandbox.id]
     assert told.refused == {}
 
 
-def test_only_what_is_listed_can_be_had(server: Server, project: Path, sandbox: Sandbox) -> None:
+def test_only_listed_objects_can_be_fetched(server: Server, project: Path, sandbox: Sandbox) -> None:
     blob = git("rev-parse", f"skerry/{NAME}:app.py", cwd=project).strip()
     with Client(server.address) as client:
         for wants in (["0" * 40], [blob]):
@@ -125,7 +125,7 @@ def test_only_what_is_listed_can_be_had(server: Server, project: Path, sandbox: 
         assert client.reviews("elsewhere") == []
 
 
-def test_other_projects_and_pushes_are_left_out(
+def test_other_projects_and_pushes_are_excluded(
     server: Server, project: Path, sandbox: Sandbox, tmp_path: Path
 ) -> None:
     git("init", "-q", "-b", "main", cwd=tmp_path)
@@ -134,22 +134,22 @@ def test_other_projects_and_pushes_are_left_out(
     assert git("for-each-ref", cwd=tmp_path) == ""
     said = git("push", "skerry", "HEAD:refs/heads/x", cwd=project, server=server, check=False)
     assert "remote rejected" in said
-    assert "nothing can be pushed into a sandbox" in said
+    assert "pushing to a sandbox is not supported" in said
 
 
-def test_started_by_hand_it_says_whose_it_is() -> None:
+def test_manual_start_explains_the_program() -> None:
     helper = Path(sys.executable).parent / "git-remote-skerry"
     done = subprocess.run([helper], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, "git fetch skerry" in done.stderr) == (2, True)
 
 
-def test_sandboxes_whose_git_does_not_answer_keep_nobody_from_the_others(server: Server, sandbox: Sandbox) -> None:
+def test_unresponsive_git_of_sandboxes_does_not_block_others(server: Server, sandbox: Sandbox) -> None:
     script = "#!/bin/sh\ntouch /tmp/asked; while [ ! -e /tmp/go ]; do sleep 0.1; done; exit 1\n"
     with Client(server.address) as client, Client(server.address) as beside, ExitStack() as stack:
         slow = [stack.enter_context(Sandbox(server=client)) for _ in range(4)]
         for one in slow:
             one.files.write("/usr/local/bin/git", script, mode=0o755, user="root")
-            one.review.begin(origin="slow")
+            one.review.start(origin="slow")
         asked = stack.enter_context(ThreadPoolExecutor(1)).submit(beside.reviews, "slow")
         for one in slow:
             wait_until(lambda one=one: one.files.exists("/tmp/asked"), "git inside was asked")

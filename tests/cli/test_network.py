@@ -1,4 +1,4 @@
-"""The network on the command line: flags and skerry.toml, the log, what is learned, and what a denial teaches."""
+"""The network on the command line: flags and skerry.toml, the log, suggestions and hints for denials."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli.calling import SKERRY, environment, skerry
 from cli.test_command_line import BEGIN, end, running
-from client.lying import SANDBOX, Asked, Said, lying, said
+from support.cli import SKERRY, environment, skerry
+from support.lying_server import SANDBOX, Asked, Said, lying, said
 
-from skerry.cli.policy import PRESETS
+from skerry.cli.options.network import PRESETS
 from skerry.client.presets import KNOWN
 
 NDJSON = "application/x-ndjson"
@@ -35,7 +35,7 @@ def sent(tmp_path: Path, *flags: str) -> dict[str, object]:
     return found
 
 
-def test_flags_make_a_policy(tmp_path: Path) -> None:
+def test_flags_form_a_policy(tmp_path: Path) -> None:
     flags = (
         "--allow",
         "a.test",
@@ -62,21 +62,21 @@ def test_flags_make_a_policy(tmp_path: Path) -> None:
         ("ask", {"on_unknown": "ask"}),
     ],
 )
-def test_a_mode_is_a_policy(tmp_path: Path, mode: str, network: dict[str, object]) -> None:
+def test_network_mode_sets_the_policy(tmp_path: Path, mode: str, network: dict[str, object]) -> None:
     assert sent(tmp_path, "--network", mode)["network"] == network
 
 
-def test_without_a_word_nothing_is_sent(tmp_path: Path) -> None:
+def test_without_flags_no_policy_is_sent(tmp_path: Path) -> None:
     assert "network" not in sent(tmp_path)
 
 
-def test_flags_add_to_what_the_project_wishes_and_none_takes_it_away(tmp_path: Path) -> None:
+def test_flags_extend_the_project_policy_and_none_replaces_it(tmp_path: Path) -> None:
     (tmp_path / "skerry.toml").write_text('[network]\nallow = ["a.test"]\ndeny = ["b.test"]\n')
-    assert sent(tmp_path)["network"] == {"allow": ["a.test"], "deny": ["b.test"]}
-    assert sent(tmp_path, "--allow", "c.test", "--allow", "a.test")["network"] == {
+    assert sent(tmp_path, "--trust")["network"] == {"allow": ["a.test"], "deny": ["b.test"]}
+    assert sent(tmp_path, "--trust", "--allow", "c.test", "--allow", "a.test")["network"] == {
         "allow": ["a.test", "c.test"], "deny": ["b.test"],
     }  # fmt: skip
-    assert sent(tmp_path, "--network", "none")["network"] == {}
+    assert sent(tmp_path, "--trust", "--network", "none")["network"] == {}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_flags_add_to_what_the_project_wishes_and_none_takes_it_away(tmp_path: P
         ("--allow", ""),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_is_made(tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_invalid_flags_are_rejected_before_creation(tmp_path: Path, flags: tuple[str, ...]) -> None:
     with lying(tmp_path, running(BEGIN + end())) as server:
         done = skerry("create", *flags, server=server.address, cwd=tmp_path)
     assert done.returncode == 2
@@ -97,7 +97,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_made(tmp_path: Path, 
     assert server.asked == []
 
 
-def test_a_denial_is_told_once_for_each_host_after_the_output(tmp_path: Path) -> None:
+def test_denial_is_reported_once_per_host_after_the_output(tmp_path: Path) -> None:
     denied = [
         attempt(id="t-1", kind="name", port=None, why="no rule allows example.test"),
         *(attempt(id=f"t-{n}", seq=n) for n in range(2, 6)),
@@ -110,30 +110,30 @@ def test_a_denial_is_told_once_for_each_host_after_the_output(tmp_path: Path) ->
         quiet = skerry("-q", "run", "--", "x", server=server.address, cwd=tmp_path)
     assert done.returncode == 6
     assert done.stderr.decode().splitlines() == [
-        "hint: example.test:443 was refused: no rule allows example.test:443; --allow example.test",
-        "hint: other.test:8080 was refused: no rule allows other.test:8080; --allow other.test:8080",
+        "hint: example.test:443 was denied: no rule allows example.test:443; --allow example.test",
+        "hint: other.test:8080 was denied: no rule allows other.test:8080; --allow other.test:8080",
     ]
     assert quiet.stderr == b""
 
 
-def test_the_hint_for_a_sandbox_that_stays_is_a_command(tmp_path: Path) -> None:
+def test_hint_for_an_existing_sandbox_is_a_command(tmp_path: Path) -> None:
     with lying(tmp_path, running(BEGIN + end(denied=[attempt()]))) as server:
         done = skerry("exec", "dev", "--", "x", server=server.address, cwd=tmp_path)
     assert b"; skerry network allow dev example.test\n" in done.stderr
 
 
-def test_what_denies_is_taken_back_by_a_command(tmp_path: Path) -> None:
+def test_hint_for_a_deny_rule_removes_it(tmp_path: Path) -> None:
     denied = attempt(rule="*.test", why="it is denied by *.test", hint="deny wins: take *.test out of deny")
     with lying(tmp_path, running(BEGIN + end(denied=[denied]))) as server:
         done = skerry("exec", "dev", "--", "x", server=server.address, cwd=tmp_path)
-    assert b"`skerry network allow dev '*.test'` takes that rule out of deny" in done.stderr
+    assert b"`skerry network allow dev '*.test'` removes the deny rule" in done.stderr
 
 
-def test_a_refused_look_up_says_that_ports_count(tmp_path: Path) -> None:
+def test_denied_lookup_mentions_ports(tmp_path: Path) -> None:
     name = attempt(kind="name", port=None, why="no rule allows example.test")
     with lying(tmp_path, running(BEGIN + end(denied=[name]))) as server:
         done = skerry("run", "--", "ssh", "example.test", server=server.address, cwd=tmp_path)
-    assert b"--allow example.test (for ports 80 and 443; for another like example.test:22)\n" in done.stderr
+    assert b"--allow example.test (for ports 80 and 443; for another port, like example.test:22)\n" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -146,24 +146,24 @@ def test_a_refused_look_up_says_that_ports_count(tmp_path: Path) -> None:
         (("curl", "pipe"), None),
     ],
 )
-def test_a_program_with_a_preset_is_told_of_it(tmp_path: Path, command: tuple[str, ...], preset: str | None) -> None:
+def test_program_with_a_preset_gets_a_hint(tmp_path: Path, command: tuple[str, ...], preset: str | None) -> None:
     with lying(tmp_path, running(BEGIN + end(exit_code=1, denied=[attempt()]))) as server:
         told = skerry("run", "--", *command, server=server.address, cwd=tmp_path).stderr.decode()
         stays = skerry("exec", "dev", "--", *command, server=server.address, cwd=tmp_path).stderr.decode()
-    assert (f"hint: with --preset {preset} it reaches all that this" in told) == (preset is not None)
-    assert (f"hint: a sandbox made with --preset {preset} reaches" in stays) == (preset is not None)
+    assert (f"hint: --preset {preset} allows all hosts that" in told) == (preset is not None)
+    assert (f"hint: a sandbox created with --preset {preset} allows" in stays) == (preset is not None)
 
 
-def test_who_allows_localhost_is_told_whose_it_is(tmp_path: Path) -> None:
+def test_allowing_localhost_prints_a_hint(tmp_path: Path) -> None:
     with lying(tmp_path, running(BEGIN + end())) as server:
         told = skerry("run", "--allow", "localhost:5432", "--", "x", server=server.address, cwd=tmp_path)
         quiet = skerry("-q", "run", "--allow", "127.0.0.1", "--", "x", server=server.address, cwd=tmp_path)
         named = skerry("run", "--allow", "db.test@127.0.0.1", "--", "x", server=server.address, cwd=tmp_path)
-    assert b"hint: localhost:5432: inside, that is the sandbox itself." in told.stderr
+    assert b"hint: localhost:5432: in a sandbox, this is the sandbox itself." in told.stderr
     assert (quiet.stderr, named.stderr) == (b"", b"")
 
 
-def test_text_from_inside_can_not_speak_to_the_terminal(tmp_path: Path) -> None:
+def test_hostile_text_in_the_log_is_escaped(tmp_path: Path) -> None:
     evil = attempt(host="\x1b]0;owned\x07evil\n.test", why="\x1b[2J", hint="--allow \x1b[2J")
     with lying(tmp_path, running(BEGIN + end(denied=[evil]))) as server:
         done = skerry("run", "--", "x", server=server.address, cwd=tmp_path)
@@ -175,36 +175,38 @@ def below(path: str, answer: Said) -> Callable[[Asked], Said]:
     return lambda asked: answer if asked.path.endswith(path) else said(SANDBOX)
 
 
-def test_the_log_is_for_people_or_for_programs(tmp_path: Path) -> None:
+def test_log_is_text_or_json(tmp_path: Path) -> None:
     tries = [
         attempt(),
         attempt(seq=2, decision="allowed", why="allowed by a.test", host="a.test", hint=None, sent=10, received=4096,
                 process="p-aaaaaaaaaa"),
         attempt(seq=3, kind="request", method="GET", path="/v1\x1b[2J", count=3),
+        attempt(seq=4, method="CONNECT"),
     ]  # fmt: skip
     lines = b"".join(json.dumps(one).encode() + b"\n" for one in tries)
     with lying(tmp_path, below("/log", Said(200, lines, NDJSON))) as server:
         shown = skerry("network", "log", "dev", server=server.address)
         as_json = skerry("network", "log", "--json", "--denied", "-n", "3", "dev", server=server.address)
-    first, second, third = shown.stdout.decode().splitlines()
+    first, second, third, fourth = shown.stdout.decode().splitlines()
     assert first.split("  ")[-1] == "hint: skerry network allow dev example.test"
     assert "denied" in first
     assert "p-aaaaaaaaaa" in second
     assert second.endswith("sent 10, received 4.0K")
     assert "GET /v1\\x1b[2J" in third
     assert "×3" in third
-    assert [json.loads(line)["seq"] for line in as_json.stdout.splitlines()] == [1, 2, 3]
+    assert "  CONNECT  " in fourth
+    assert [json.loads(line)["seq"] for line in as_json.stdout.splitlines()] == [1, 2, 3, 4]
     assert server.asked[-1].query == {"follow": ["false"], "since": ["0"], "denied": ["true"], "limit": ["3"]}
 
 
-def test_what_was_learned_is_a_patch_that_patch_applies(tmp_path: Path) -> None:
+def test_suggested_policy_is_a_valid_patch(tmp_path: Path) -> None:
     (tmp_path / "skerry.toml").write_text('# ours\nimage = "base"\n\n[network]\nallow = ["a.test"]\n')
-    with lying(tmp_path, below("/learn", said({"allow": ["a.test", "b.test:8080"]}))) as server:
-        done = skerry("network", "learn", "dev", server=server.address, cwd=tmp_path)
-        as_json = skerry("network", "learn", "dev", "--json", server=server.address, cwd=tmp_path)
+    with lying(tmp_path, below("/suggested-policy", said({"allow": ["a.test", "b.test:8080"]}))) as server:
+        done = skerry("network", "suggest", "dev", server=server.address, cwd=tmp_path)
+        as_json = skerry("network", "suggest", "dev", "--json", server=server.address, cwd=tmp_path)
         assert done.returncode == 0
         subprocess.run(["patch", "--strip=1"], input=done.stdout, cwd=tmp_path, check=True, capture_output=True)
-        again = skerry("network", "learn", "dev", server=server.address, cwd=tmp_path)
+        again = skerry("network", "suggest", "dev", server=server.address, cwd=tmp_path)
     assert json.loads(as_json.stdout)["allow"] == ["a.test", "b.test:8080"]
     text = (tmp_path / "skerry.toml").read_text()
     assert text.startswith('# ours\nimage = "base"\n')
@@ -212,19 +214,19 @@ def test_what_was_learned_is_a_patch_that_patch_applies(tmp_path: Path) -> None:
     assert (again.stdout, again.stderr) == (b"", b"nothing to add\n")
 
 
-def test_what_the_projects_presets_allow_is_not_learned_again(tmp_path: Path) -> None:
+def test_suggestion_omits_rules_of_presets(tmp_path: Path) -> None:
     (tmp_path / "skerry.toml").write_text('[network]\npresets = ["pip"]\n')
     presets = [{"name": "pip", "allow": ["index.test:443"]}, {"name": "npm", "allow": ["npm.test:443"]}]
-    box = said({**SANDBOX, "network": {"presets": presets}})
+    sandbox = said({**SANDBOX, "network": {"presets": presets}})
     learned = said({"allow": ["b.test", "index.test:443", "npm.test:443"]})
-    with lying(tmp_path, lambda asked: learned if asked.path.endswith("/learn") else box) as server:
-        done = skerry("network", "learn", "dev", server=server.address, cwd=tmp_path).stdout
+    with lying(tmp_path, lambda asked: learned if asked.path.endswith("/suggested-policy") else sandbox) as server:
+        done = skerry("network", "suggest", "dev", server=server.address, cwd=tmp_path).stdout
     assert b"b.test" in done
     assert b"npm.test" in done, "the project does not have that one"
     assert b"index.test" not in done
 
 
-def test_a_policy_is_shown_without_its_end_where_it_is_long(tmp_path: Path) -> None:
+def test_long_policy_is_truncated(tmp_path: Path) -> None:
     rules = [f"h{n}.test" for n in range(50)]
     info = {
         "network": {"allow": rules, "on_unknown": "ask"},
@@ -236,12 +238,12 @@ def test_a_policy_is_shown_without_its_end_where_it_is_long(tmp_path: Path) -> N
     with lying(tmp_path, below("/network", said(info))) as server:
         shown = skerry("network", "show", "dev", server=server.address).stdout.decode().splitlines()
         as_json = json.loads(skerry("network", "show", "--json", "dev", server=server.address).stdout)
-    assert shown[0] == "network  ask: somebody is asked about what no rule names"
-    assert shown[-2:] == ["allow    and 30 more: --json has them all", "traffic  sent 5, received 0, 1 open now"]
+    assert shown[0] == "network  ask: destinations without a rule need an approval"
+    assert shown[-2:] == ["allow    and 30 more: --json lists them all", "traffic  sent 5, received 0, 1 open now"]
     assert as_json["network"]["allow"] == rules
 
 
-def test_rules_are_sent_and_what_came_of_them_is_shown(tmp_path: Path) -> None:
+def test_rules_are_sent_and_the_new_policy_is_shown(tmp_path: Path) -> None:
     with lying(tmp_path, below("/network", said({"network": {"allow": ["a.test"]}}))) as server:
         assert skerry("network", "allow", "dev", "a.test", server=server.address).returncode == 0
         assert skerry("network", "deny", "dev", "b.test", "c.test", server=server.address).returncode == 0
@@ -254,7 +256,7 @@ def test_rules_are_sent_and_what_came_of_them_is_shown(tmp_path: Path) -> None:
     assert bodies == [{"allow": ["a.test"]}, {"deny": ["b.test", "c.test"]}, {"allow": ["a.test"]}]
 
 
-def test_nobody_can_be_asked_without_a_terminal(tmp_path: Path) -> None:
+def test_ask_needs_a_terminal(tmp_path: Path) -> None:
     with lying(tmp_path, lambda _: said(SANDBOX)) as server:
         done = subprocess.run(
             ["setsid", "--wait", *SKERRY, "network", "ask", "dev"],
@@ -265,7 +267,7 @@ def test_nobody_can_be_asked_without_a_terminal(tmp_path: Path) -> None:
     assert b"hint: " in done.stderr
 
 
-def test_presets_and_peers_are_completed(tmp_path: Path) -> None:
+def test_shell_completes_presets_and_peers(tmp_path: Path) -> None:
     with lying(tmp_path, lambda _: said({"sandboxes": [{**SANDBOX, "name": "my-db"}]})) as server:
 
         def complete(words: str, count: int) -> list[str]:
@@ -274,10 +276,10 @@ def test_presets_and_peers_are_completed(tmp_path: Path) -> None:
             )
             return done.stdout.decode().split()
 
-        assert complete("skerry run --preset ", 3) == ["plain,pip", "plain,npm", "plain,apt", "plain,git"]
+        assert complete("skerry run --preset ", 3) == [f"plain,{name}" for name in PRESETS]
         assert complete("skerry run --peer db=m", 3) == ["plain,db=my-db"]
         assert complete("skerry network log ", 3) == ["plain,my-db"]
 
 
-def test_the_presets_that_are_completed_are_those_that_there_are() -> None:
+def test_completed_presets_match_the_sdk() -> None:
     assert PRESETS == KNOWN

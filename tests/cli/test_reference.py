@@ -18,7 +18,7 @@ def walk(command: click.Command, *above: str) -> list[tuple[tuple[str, ...], cli
     return [(above, command), *(found for name, child in below for found in walk(child, *above, name))]
 
 
-def test_the_page_of_the_command_line_names_every_command_and_option() -> None:
+def test_cli_page_names_every_command_and_option() -> None:
     page = (REFERENCE / "cli.md").read_text()
     missing = []
     for path, command in walk(group):
@@ -34,12 +34,12 @@ def test_the_page_of_the_command_line_names_every_command_and_option() -> None:
     assert missing == []
 
 
-def test_the_page_of_the_sdk_names_every_public_name() -> None:
+def test_sdk_page_names_every_public_name() -> None:
     page = (REFERENCE / "sdk.md").read_text()
     assert [name for name in skerry.__all__ if not name.startswith("__") and name not in page] == []
 
 
-def test_the_page_of_the_sdk_names_every_method() -> None:
+def test_sdk_page_names_every_method() -> None:
     page = (REFERENCE / "sdk.md").read_text()
     sandbox = skerry.Sandbox()
     for thing in (

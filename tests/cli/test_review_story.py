@@ -1,4 +1,4 @@
-"""The whole story in one terminal: a copy of a project, an agent at work, watching, reviewing, applying, undoing."""
+"""A complete review in one terminal: copy a project, change it, watch, review, apply, undo."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
-from cli.calling import skerry
-from cli.multiplexer import Window
-from cli.test_guides import blocks
-from cli.test_review_guide import steady
-from serving import Server
+from support.cli import skerry
+from support.pages import plain, texts
+from support.server import Server
+from support.tmux import Window
+
+from skerry.cli.review.watch_model import SETTLE_S
 
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -41,7 +43,7 @@ def git(project: Path, *words: str) -> str:
     return subprocess.run(["git", *words], cwd=project, capture_output=True, text=True, check=True).stdout
 
 
-def test_nothing_lands_unapproved_from_beginning_to_end(window: Window, project: Path, server: Server) -> None:
+def test_only_approved_changes_are_applied(window: Window, project: Path, server: Server) -> None:
     def agent(*command: str) -> None:
         done = skerry("exec", NAME, "--", *command, server=server.address)
         assert done.returncode == 0, done.stderr
@@ -66,8 +68,9 @@ def test_nothing_lands_unapproved_from_beginning_to_end(window: Window, project:
     first, second = review_picture.COMMANDS
     agent(*first)
     window.shows("basket.py: a accept  r reject  u undo  ? help  q quit")
-    seen = [steady(line) for line in window.screen().splitlines()]
-    assert [line for line in blocks("review.md", "text")[0].splitlines()[1:-1] if steady(line) not in seen] == []
+    seen = [plain(line) for line in window.screen().splitlines()]
+    shown = texts(ROOT / "docs/guides/review.md", "text")[0].splitlines()[1:-1]
+    assert [line for line in shown if plain(line) not in seen] == []
     agent(*second)
     window.shows(":.3f}")
     window.type("q")
@@ -80,7 +83,7 @@ def test_nothing_lands_unapproved_from_beginning_to_end(window: Window, project:
     window.shows("1/2 basket.py")
     made = review_picture.words_of(review_picture.drawn(window.screen(colours=True)))
     assert made == review_picture.words_of(review_picture.PICTURE.read_text()), (
-        "scripts/review_picture.py makes it anew"
+        "scripts/review_picture.py draws it again"
     )
     window.press("C-z")
     window.is_back()
@@ -90,7 +93,7 @@ def test_nothing_lands_unapproved_from_beginning_to_end(window: Window, project:
     window.shows("y accept  n reject")
     window.resize(review_picture.COLS, review_picture.ROWS)
     window.type("?")
-    window.shows("reject; a reason is asked for")
+    window.shows("reject, with a reason")
     window.type("x")
     window.shows("1/2 basket.py")
     window.type("y")
@@ -98,7 +101,7 @@ def test_nothing_lands_unapproved_from_beginning_to_end(window: Window, project:
     window.type("n")
     window.type("two digits are enough")
     window.press("Enter")
-    window.shows("Everything is decided: 1 accepted, 1 rejected, 0 open.")
+    window.shows("All hunks are decided: 1 accepted, 1 rejected, 0 open.")
     window.type("q")
     window.shows(f"hint: skerry apply {NAME}")
     window.is_back()
@@ -110,6 +113,7 @@ def test_nothing_lands_unapproved_from_beginning_to_end(window: Window, project:
 
     window.clear()
     window.enter(f"skerry apply {NAME} --check '{TESTS}'")
+    window.shows("reverts it")  # the prompt alone may be the one before the command
     window.is_back()
     landed = (project / "basket.py").read_text()
     assert landed == before.replace("discount / 100", "min(discount, 100) / 100")
@@ -118,8 +122,42 @@ def test_nothing_lands_unapproved_from_beginning_to_end(window: Window, project:
     assert subprocess.run([*TESTS.split()], cwd=project, capture_output=True, check=False).returncode == 0
 
     window.clear()
-    window.enter(f"skerry unapply {NAME}")
+    window.enter(f"skerry undo {NAME}")
+    window.shows("1 file restored")
     window.is_back()
     assert (project / "basket.py").read_text() == before
-    window.enter(f"clear; skerry rm {NAME}")
+    window.enter(f"clear; skerry rm -f {NAME}")
     window.shows(f"{NAME}: deleted")
+
+
+def test_watch_applies_a_change_next_to_an_open_one_and_undoes_it(
+    window: Window, project: Path, server: Server
+) -> None:
+    def agent(line: str) -> None:
+        done = skerry("exec", NAME, "--", "sed", "-i", line, "lines.txt", server=server.address)
+        assert done.returncode == 0, done.stderr
+
+    (project / "lines.txt").write_text("".join(f"line {number}\n" for number in range(9)))
+    window.enter(f"cd {project}")
+    window.enter(f"skerry create --repo . --name {NAME}")
+    window.shows("sb-")
+    window.is_back()
+    window.clear()
+    window.enter(f"skerry watch --apply {NAME}")
+    window.shows("? help  q quit")
+    agent("s/line 3/LEFT OPEN/")
+    window.shows("LEFT OPEN")
+    agent("s/line 5/taken/")
+    window.shows("+ taken")
+    Event().wait(SETTLE_S + 0.1)  # a key right after a new change is ignored
+    window.type("a")
+    window.shows("1 applied in lines.txt")
+    lines = (project / "lines.txt").read_text().splitlines()
+    assert (lines[3], lines[5]) == ("line 3", "taken")
+    window.type("u")
+    window.shows("undone")
+    assert "taken" not in (project / "lines.txt").read_text()
+    window.type("q")
+    window.is_back()
+    done = skerry("watch", "--apply", NAME, server=server.address)
+    assert (done.returncode, b"--apply needs a terminal" in done.stderr) == (2, True)

@@ -1,4 +1,4 @@
-"""The guide to terminals, walked through in a real one: every command that it prints is typed here."""
+"""Type every command of the terminal guide in a real terminal."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cli.multiplexer import Window
-from cli.test_guides import blocks, commands
-from serving import Server
+from support.pages import ROOT, commands, texts
+from support.server import Server
+from support.tmux import Window
 
 from skerry import Client, Sandbox
 
-GUIDE = "terminals.md"
+GUIDE = ROOT / "docs/guides/terminals.md"
 PROMPT = "user@dev:/workspace$"
 
 
-def test_the_guides_commands_do_what_it_says(own_server: Server, tmp_path: Path) -> None:
+def test_terminal_guide_commands_have_documented_effects(own_server: Server, tmp_path: Path) -> None:
     own_server.start()
     with Window(tmp_path, own_server.address) as window:
         typed: list[str] = []
@@ -32,7 +32,7 @@ def test_the_guides_commands_do_what_it_says(own_server: Server, tmp_path: Path)
         enter("skerry shell dev", PROMPT)
         window.press("Enter")
         window.type("~.")
-        window.shows("left; it goes on. Come back: skerry attach dev p-")
+        window.shows("detached; the process keeps running. To return: skerry attach dev p-")
         enter("skerry ps dev", "/bin/bash -l")
         process = re.findall(r"^p-[a-z2-7]{10}", window.screen(), re.MULTILINE)[-1]
         enter("skerry attach dev p-4hq6t2wz7n", PROMPT, process)
@@ -43,16 +43,25 @@ def test_the_guides_commands_do_what_it_says(own_server: Server, tmp_path: Path)
         window.enter("exit")
         enter("skerry exec -it dev bash", PROMPT)
         window.enter("exit")
+        for command, shown, leave in (
+            ("skerry shell", "/workspace$", "exit"),
+            ("skerry shell --memory 512M -- python3", ">>>", "exit()"),
+            ("skerry run -it -- bash", "/workspace$", "exit"),
+            ("skerry run -it base", "/workspace$", "exit"),
+        ):
+            enter(command, shown)
+            window.enter(leave)
         enter("id=$(skerry exec -dt dev -- python3 -i)", "id=")
         window.is_back()
         enter("echo 'print(6*7); exit(5)' | skerry attach dev $id; echo $?", "42")
         window.shows_line("5")
-        assert sorted(typed) == sorted(command for command, _ in commands(GUIDE))
+        enter("skerry rm dev", "dev: deleted")
+        assert sorted(typed) == sorted(commands(GUIDE))
 
 
-def test_the_guides_program_needs_nothing_of_ours(own_server: Server) -> None:
+def test_terminal_guide_program_needs_no_skerry_package(own_server: Server) -> None:
     server = own_server.start("--listen", "127.0.0.1:0")
-    (program,) = blocks(GUIDE, "py")
+    *_, program = texts(GUIDE, "python")
     with Client(server.address) as client, Sandbox(server=client) as sandbox:
         process = sandbox.spawn('read -r l; eval "$l"; until stty size | grep "40 120"; do sleep 0.05; done', pty=True)
         url = client.info()["addresses"][1].removeprefix("http://")

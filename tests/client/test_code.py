@@ -1,4 +1,4 @@
-"""`sandbox.code` against a server that says what a test wants: what is asked, what is made of the answers, and what a
+"""`sandbox.code` against a scripted server: the requests, the handling of the responses, and the limits of a
 hostile one can do."""
 
 # ruff: noqa: SIM117  (a server, then what is expected of a client of it)
@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client.lying import SANDBOX, Asked, Said, lying, refused, said
+from support.lying_server import SANDBOX, Asked, Said, lying, refused, said
 
-from skerry import AsyncSandbox, CodeEvent, CodeResult, CodeValue, Output, Result, Sandbox, SkerryError
-from skerry.client.code_outcome import Between
-from skerry.client.frames import ERROR, EXIT, LARGEST_RESULT, MEDIA_TYPE, RESULT, STARTED, STDERR, STDOUT, encode
+from skerry import AsyncSandbox, CodeEvent, CodeResult, Output, Result, Sandbox, SkerryError
+from skerry.client.results.code import CharacterJoiner
+from skerry.codecs.frames import ERROR, EXIT, MAX_RESULT, MEDIA_TYPE, RESULT, STARTED, STDERR, STDOUT, encode
 from skerry.errors import CommandFailed, CommandTimeout, InvalidRequest, NotFound, SandboxUnavailable
-from skerry.types import RESULTS_MOST
+from skerry.results import CodeValue
+from skerry.types import MAX_RESULTS
 
 CONTEXT = {
     "name": "c1",
@@ -68,7 +69,7 @@ def ran(tmp_path: Path, wire: bytes, **options: Any) -> CodeResult:
         return sandbox.code.run("x", **options)
 
 
-def test_a_run_of_code_is_put_together_from_its_frames(tmp_path: Path) -> None:
+def test_code_result_is_assembled_from_frames(tmp_path: Path) -> None:
     seen: list[Output] = []
     wire = (
         BEGIN + encode(STDOUT, b"a\xff") + value(False, text="first") + encode(STDERR, b"e") + value(text="42") + end()
@@ -84,7 +85,7 @@ def test_a_run_of_code_is_put_together_from_its_frames(tmp_path: Path) -> None:
     assert ask.headers["accept"] == MEDIA_TYPE
 
 
-async def test_events_come_in_order_and_between_characters(tmp_path: Path) -> None:
+async def test_events_are_ordered_and_never_split_characters(tmp_path: Path) -> None:
     error = {"name": "NameError", "message": "no x", "traceback": "Traceback", "line": 1}
     wire = (
         BEGIN + encode(STDOUT, "aö"[:2].encode()[:2]) + value(text="1") + encode(STDOUT, "ö".encode()[1:] + b"\xe2\x82")
@@ -104,21 +105,21 @@ async def test_events_come_in_order_and_between_characters(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["plain", "ö", "€uro€", "🏝", "a🏝b", ""])
-def test_pieces_that_are_cut_anywhere_are_whole_characters_again(text: str) -> None:
+def test_characters_split_across_frames_are_joined(text: str) -> None:
     raw = text.encode()
     for at in range(len(raw) + 1):
-        between = Between()
+        between = CharacterJoiner()
         pieces = [between.whole(raw[:at]), between.whole(raw[at:]), between.rest()]
         assert "".join(piece.decode() for piece in pieces) == text
 
 
-def test_what_is_no_text_at_all_is_not_held_back() -> None:
-    between = Between()
+def test_non_utf8_bytes_are_not_buffered() -> None:
+    between = CharacterJoiner()
     assert between.whole(b"\x80\x80\x80\x80\xff") == b"\x80\x80\x80\x80\xff"
     assert between.rest() == b""
 
 
-def test_a_value_has_its_forms_by_name(tmp_path: Path) -> None:
+def test_value_has_its_forms_by_name(tmp_path: Path) -> None:
     chart = {"title": "t", "axes": [{"series": [{"label": "s", "x": [1], "y": [2]}]}]}
     forms = {"text": "t", "html": "<b>", "png": base64.b64encode(b"\x89PNG").decode(), "json": '{"a":[1]}'}
     result = ran(tmp_path, BEGIN + value(chart=json.dumps(chart), **forms) + end())
@@ -133,16 +134,14 @@ def test_a_value_has_its_forms_by_name(tmp_path: Path) -> None:
     ("form", "told"),
     [("png", "not base64!"), ("json", "{"), ("json", "[" * 100_000), ("json", "9" * 5000), ("chart", '{"axes": 7}')],
 )
-def test_a_form_that_is_not_what_it_says_is_an_error_only_when_it_is_looked_at(
-    tmp_path: Path, form: str, told: str
-) -> None:
+def test_invalid_form_is_an_error_only_on_access(tmp_path: Path, form: str, told: str) -> None:
     result = ran(tmp_path, BEGIN + value(text="fine", **{form: told}) + end())
     assert result.text == "fine"
-    with pytest.raises(SkerryError, match="can't be read"):
+    with pytest.raises(SkerryError, match="cannot be read"):
         getattr(result.results[0], form)
 
 
-def test_an_error_and_a_time_out_are_results_unless_they_are_to_be_raised(tmp_path: Path) -> None:
+def test_error_and_timeout_are_results_unless_check_is_set(tmp_path: Path) -> None:
     error = {"name": "ValueError", "message": "no", "traceback": "line 1\nValueError: no", "line": 1}
     failed, late = BEGIN + end(exit_code=1, error=error), BEGIN + end(exit_code=None, timed_out=True, after="kept")
     assert ran(tmp_path, failed).error is not None
@@ -150,17 +149,17 @@ def test_an_error_and_a_time_out_are_results_unless_they_are_to_be_raised(tmp_pa
         ran(tmp_path, failed, check=True)
     assert isinstance(caught.value.result, CodeResult)
     assert ran(tmp_path, late).after == "kept"
-    with pytest.raises(CommandTimeout, match="out of time"):
+    with pytest.raises(CommandTimeout, match="timed out"):
         ran(tmp_path, late, check=True)
 
 
-def test_code_that_died_without_an_error_of_its_own_says_how(tmp_path: Path) -> None:
+def test_code_that_ended_without_an_error_reports_its_exit(tmp_path: Path) -> None:
     wire = BEGIN + encode(STDERR, b"boom") + end(exit_code=None, signal="SEGV", after="replaced")
     with pytest.raises(CommandFailed, match="SIGSEGV\nboom"):
         ran(tmp_path, wire, check=True)
 
 
-def test_files_that_were_made_are_read_from_the_result(tmp_path: Path) -> None:
+def test_created_files_are_read_from_the_result(tmp_path: Path) -> None:
     raw = b"/workspace/\xff.csv"
     file = {"name": "?", "path": "?", "type": "file", "size": 3, "mode": 420, "uid": 0, "gid": 0, "mtime": 1.0,
             "media_type": "text/csv", "raw_path": base64.b64encode(raw).decode()}  # fmt: skip
@@ -177,7 +176,7 @@ def test_files_that_were_made_are_read_from_the_result(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wire", [b"", BEGIN, BEGIN + encode(STDOUT, b"half"), BEGIN + value(text="1")])
-def test_output_that_ends_before_the_code_is_the_sandboxs_failure(tmp_path: Path, wire: bytes) -> None:
+def test_output_that_ends_before_the_code_is_a_sandbox_error(tmp_path: Path, wire: bytes) -> None:
     with pytest.raises(SandboxUnavailable):
         ran(tmp_path, wire)
 
@@ -188,42 +187,42 @@ def test_output_that_ends_before_the_code_is_the_sandboxs_failure(tmp_path: Path
         encode(RESULT, b"[]"),
         encode(RESULT, b'{"data": {"text/plain": 7}}'),
         encode(EXIT, b'{"id": "p-1", "exit_code": 0, "duration_s": 1}'),
-        bytes((RESULT,)) + (LARGEST_RESULT + 1).to_bytes(4),
-        value(text="x") * (RESULTS_MOST + 1) + end(),
+        bytes((RESULT,)) + (MAX_RESULT + 1).to_bytes(4),
+        value(text="x") * (MAX_RESULTS + 1) + end(),
         encode(RESULT, json.dumps({"data": dict.fromkeys(map(str, range(1000)), "")}).encode()) + end(),
         encode(RESULT, json.dumps({"cut": ["x"] * 1000}).encode()) + end(),
     ],
 )
-def test_an_answer_that_is_none_or_too_much_is_refused(tmp_path: Path, wire: bytes) -> None:
+def test_missing_or_excessive_response_is_rejected(tmp_path: Path, wire: bytes) -> None:
     with pytest.raises(SkerryError):
         ran(tmp_path, BEGIN + wire)
 
 
-def test_values_that_are_too_large_together_are_refused(tmp_path: Path) -> None:
+def test_values_with_an_excessive_total_size_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(SkerryError, match="more results"):
         ran(tmp_path, BEGIN + value(text="x" * (15 << 20)) * 5 + end())
 
 
-def test_values_that_are_long_only_as_they_cross_are_read(tmp_path: Path) -> None:
+def test_values_that_are_long_only_when_encoded_are_read(tmp_path: Path) -> None:
     text = "\0" * (1 << 20)
     result = ran(tmp_path, BEGIN + value(text=text) * 12 + end())
     assert [value.text == text for value in result.results] == [True] * 12
 
 
-def test_an_end_with_very_many_files_is_read(tmp_path: Path) -> None:
+def test_end_with_very_many_files_is_read(tmp_path: Path) -> None:
     file = {"name": "f", "path": "/workspace/" + "f" * 3000, "type": "file", "size": 3, "mode": 420, "uid": 0, "gid": 0,
             "mtime": 1.0}  # fmt: skip
     result = ran(tmp_path, BEGIN + end(files=[file] * 1000, files_cut=True))
     assert (len(result.files), result.files_cut) == (1000, True)
 
 
-def test_an_error_in_the_stream_is_the_error_that_it_is(tmp_path: Path) -> None:
+def test_error_in_the_stream_is_raised_with_its_type(tmp_path: Path) -> None:
     error = json.dumps({"error": {"code": "sandbox_unavailable", "message": "it died"}}).encode()
     with pytest.raises(SandboxUnavailable, match="it died"):
         ran(tmp_path, BEGIN + encode(ERROR, error))
 
 
-def test_an_unknown_language_is_what_the_server_says_it_is(tmp_path: Path) -> None:
+def test_unknown_language_error_comes_from_the_server(tmp_path: Path) -> None:
     def answer(asked: Asked) -> Said:
         if asked.path.endswith("/code"):
             return refused(400, "invalid_request", "there is no language 'cobol': python, javascript")
@@ -234,7 +233,7 @@ def test_an_unknown_language_is_what_the_server_says_it_is(tmp_path: Path) -> No
             sandbox.code.run("x", "cobol")
 
 
-def test_a_context_is_asked_for_by_its_name(tmp_path: Path) -> None:
+def test_context_is_requested_by_name(tmp_path: Path) -> None:
     with lying(tmp_path, with_code(BEGIN + end(context="c1"))) as server, Sandbox(server=server.address) as sandbox:
         context = sandbox.code.context("python", "c1", cwd="/tmp", env={"A": "1"})
         assert context.run("x", stdin="in", timeout=None).context == "c1"
@@ -255,7 +254,7 @@ def test_a_context_is_asked_for_by_its_name(tmp_path: Path) -> None:
     assert told == [("POST", "c1/interrupt"), ("POST", "c1/restart"), ("GET", "c1"), ("GET", "c1"), ("DELETE", "c1")]
 
 
-def test_a_context_that_can_not_be_is_not_asked_for(tmp_path: Path) -> None:
+def test_invalid_context_is_rejected_before_sending(tmp_path: Path) -> None:
     with lying(tmp_path, with_code(b"")) as server, Sandbox(server=server.address) as sandbox:
         for name in ("../x", "", "A"):
             with pytest.raises(NotFound):
@@ -278,17 +277,17 @@ def test_a_context_that_can_not_be_is_not_asked_for(tmp_path: Path) -> None:
         {"language": 3},
         {"context": "c", "fresh": True},
         {"env": {"A": 1}},
-        {"cwd": "here"},
+        {"cwd": ""},
     ],
 )
-def test_what_makes_no_sense_is_refused_before_it_is_sent(tmp_path: Path, given: dict[str, Any]) -> None:
+def test_invalid_arguments_are_rejected_before_sending(tmp_path: Path, given: dict[str, Any]) -> None:
     with lying(tmp_path, with_code(b"")) as server, Sandbox(server=server.address) as sandbox:
         with pytest.raises(InvalidRequest):
             sandbox.code.run(**{"code": "x", **given})
     assert not any(a.path.endswith("/code") for a in server.asked)
 
 
-def test_a_callback_that_fails_hangs_up(tmp_path: Path) -> None:
+def test_failed_callback_closes_the_connection(tmp_path: Path) -> None:
     def on_output(_: Output) -> None:
         raise ZeroDivisionError
 
@@ -296,7 +295,7 @@ def test_a_callback_that_fails_hangs_up(tmp_path: Path) -> None:
         ran(tmp_path, BEGIN + encode(STDOUT, b"x") + end(), on_output=on_output)
 
 
-def test_languages_are_a_servers_and_a_sandboxes(tmp_path: Path) -> None:
+def test_languages_are_listed_for_server_and_sandbox(tmp_path: Path) -> None:
     with lying(tmp_path, with_code(b"")) as server, Sandbox(server=server.address) as sandbox:
         assert sandbox.code.languages()[0].version == "3.11.2"
         assert sandbox.client.languages()[0].versions == {"3.12": "python:3.12"}
@@ -306,6 +305,6 @@ def test_languages_are_a_servers_and_a_sandboxes(tmp_path: Path) -> None:
     ]
 
 
-def test_events_and_values_are_values() -> None:
+def test_events_and_values_are_comparable() -> None:
     assert CodeEvent(type="stdout", data=b"\xff").text == "�"
     assert CodeValue(data={"text/plain": "1"}) == CodeValue(data={"text/plain": "1"})

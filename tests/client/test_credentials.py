@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from skerry.client.credentials import find_credentials
+from skerry.client.host.credentials import find_credentials
 from skerry.errors import SkerryError
 from skerry.types import Credentials, parse_reference
 
@@ -33,7 +33,7 @@ def helper(home: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
 
 
-def test_a_machine_without_logins_has_none(tmp_path: Path) -> None:
+def test_host_without_logins_has_none(tmp_path: Path) -> None:
     assert found(tmp_path) is None
     docker(tmp_path, auths={"other.test": {"auth": AUTH}}, unknown={"a": 1})
     assert found(tmp_path) is None
@@ -42,23 +42,23 @@ def test_a_machine_without_logins_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "key", ["reg.test:5000", "https://reg.test:5000", "https://reg.test:5000/v1/", "reg.test:5000/team"]
 )
-def test_dockers_file_is_read_whichever_way_the_registry_is_written(tmp_path: Path, key: str) -> None:
+def test_docker_config_is_read_for_every_spelling_of_a_registry(tmp_path: Path, key: str) -> None:
     docker(tmp_path, auths={key: {"auth": AUTH}})
     assert found(tmp_path) == ANN
 
 
-def test_dockers_own_registry_has_a_name_of_its_own_there(tmp_path: Path) -> None:
+def test_docker_hub_has_a_special_key(tmp_path: Path) -> None:
     docker(tmp_path, auths={"https://index.docker.io/v1/": {"auth": AUTH}})
     assert found(tmp_path, "python:3.12") == ANN
     assert found(tmp_path) is None
 
 
-def test_a_token_takes_a_passwords_place(tmp_path: Path) -> None:
+def test_token_replaces_a_password(tmp_path: Path) -> None:
     docker(tmp_path, auths={"reg.test:5000": {"auth": AUTH, "identitytoken": "long"}})
     assert found(tmp_path) == Credentials(identity_token="long")
 
 
-def test_the_more_exact_place_and_the_named_file_come_first(tmp_path: Path) -> None:
+def test_more_specific_entry_and_named_file_have_priority(tmp_path: Path) -> None:
     other = base64.b64encode(b"bob:1").decode()
     docker(tmp_path, auths={"reg.test:5000": {"auth": other}, "reg.test:5000/team": {"auth": AUTH}})
     assert found(tmp_path) == ANN
@@ -68,21 +68,23 @@ def test_the_more_exact_place_and_the_named_file_come_first(tmp_path: Path) -> N
     assert found(tmp_path, REGISTRY_AUTH_FILE=str(tmp_path / "missing")) is None
 
 
-def test_podmans_file_is_read_too(tmp_path: Path) -> None:
+def test_podman_auth_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "run/containers").mkdir(parents=True)
     (tmp_path / "run/containers/auth.json").write_text(json.dumps({"auths": {"reg.test:5000": {"auth": AUTH}}}))
     assert found(tmp_path, XDG_RUNTIME_DIR=str(tmp_path / "run")) == ANN
 
 
 @pytest.mark.parametrize("where", [{"credHelpers": {"reg.test:5000": "vault"}}, {"credsStore": "vault"}])
-def test_a_helper_is_asked_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: dict[str, object]) -> None:
+def test_credential_helper_is_run_on_the_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: dict[str, object]
+) -> None:
     script = 'read k; [ "$1 $k" = "get reg.test:5000" ] && echo \'{"Username":"ann","Secret":"se:cret"}\''
     helper(tmp_path, monkeypatch, script)
     docker(tmp_path, auths={"reg.test:5000": {}}, **where)
     assert found(tmp_path) == ANN
 
 
-def test_a_helper_may_know_a_token_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credential_helper_may_return_a_token_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     helper(tmp_path, monkeypatch, 'read k; [ $k = reg.test:5000 ] && echo \'{"Username":"<token>","Secret":"t"}\'')
     docker(tmp_path, credsStore="vault")
     assert found(tmp_path) == Credentials(identity_token="t")
@@ -90,18 +92,18 @@ def test_a_helper_may_know_a_token_or_nothing(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("name", ["missing", "../../bin/evil", "a b", ""])
-def test_a_helper_that_is_not_there_or_is_none_says_so(tmp_path: Path, name: str) -> None:
+def test_missing_or_invalid_helper_is_an_error(tmp_path: Path, name: str) -> None:
     docker(tmp_path, credHelpers={"reg.test:5000": name})
     with pytest.raises(SkerryError):
         found(tmp_path)
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_damaged_file_is_named(tmp_path: Path) -> None:
     docker(tmp_path)
     (tmp_path / ".docker/config.json").write_text("{")
     with pytest.raises(SkerryError, match=r"config\.json"):
         found(tmp_path)
 
 
-def test_a_login_does_not_show_itself() -> None:
+def test_repr_of_a_login_hides_the_password() -> None:
     assert "secret" not in f"{Credentials(username='u', password='secret')!r}{Credentials(password='secret')}"

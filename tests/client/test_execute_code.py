@@ -1,24 +1,46 @@
-"""`execute_code` against a server that says what a test wants: every field is there, and is what was told."""
+"""`execute_code` against a scripted server: every field is present and correct."""
 
 from __future__ import annotations
 
 import json
+import math
+import pickle
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-from client.lying import SANDBOX, Asked, Said, lying, refused, said
 from client.test_code import BEGIN, end, value
+from support.lying_server import SANDBOX, Asked, Said, lying, refused, said
 
-from skerry import ExecuteResult, async_execute_code, execute_code
-from skerry.client.execute_outcome import CONTENT_MOST, OUTPUT_CHARS_MOST, shortened
-from skerry.client.frames import MEDIA_TYPE, STDERR, STDOUT, encode
-from skerry.errors import InvalidRequest, SandboxUnavailable, ServerUnreachable
+from skerry import (
+    ExecuteResult,
+    async_execute_code,
+    execute_code,
+    execute_file,
+    supported_languages,
+    validate_language,
+    validate_session_id,
+    validate_timeout,
+)
+from skerry.client.results.execute import MAX_CONTENT_BYTES, MAX_OUTPUT_CHARS, session_name, shortened
+from skerry.codecs.frames import MEDIA_TYPE, STDERR, STDOUT, encode
+from skerry.errors import (
+    CommandFailed,
+    CommandTimeout,
+    InvalidRequest,
+    NetworkDenied,
+    OutOfMemory,
+    SandboxUnavailable,
+    ServerUnreachable,
+)
+from skerry.types import check_name
 
 MADE = {"name": "a", "path": "/workspace/a", "type": "file", "size": 2, "mode": 420, "uid": 0, "gid": 0, "mtime": 1.0,
         "media_type": "text/csv"}  # fmt: skip
+
+ATTEMPT = {"id": "n-1", "at": 1.0, "kind": "connection", "host": "a.test", "decision": "denied", "why": "no rule"}
 
 
 def serving(wire: bytes = BEGIN + end(), **sandbox: Any) -> Callable[[Asked], Said]:
@@ -41,44 +63,75 @@ def serving(wire: bytes = BEGIN + end(), **sandbox: Any) -> Callable[[Asked], Sa
 
 
 def told(tmp_path: Path, wire: bytes, **options: Any) -> ExecuteResult:
-    with lying(tmp_path, serving(wire)) as server:
+    with lying(Path(tempfile.mkdtemp(dir=tmp_path)), serving(wire)) as server:
         return execute_code("python", "x", server=server.address, **options)
 
 
-def test_every_field_of_a_success_is_what_was_measured_and_what_held(tmp_path: Path) -> None:
-    usage = {"cpu_s": 0.25, "memory_peak": 3 << 20}
+def test_success_has_measured_usage_and_actual_limits(tmp_path: Path) -> None:
+    usage = {"cpu_s": 0.25, "memory_peak": 3 << 20, "memory_start": 1 << 20, "cpu_peak_percent": 80.0}
     wire = BEGIN + encode(STDOUT, b"out") + encode(STDERR, b"err") + value(text="42")
     result = told(tmp_path, wire + end(duration_s=1.5, usage=usage, files=[MADE]), timeout=7, max_output_chars=500)
-    assert json.loads(msgspec.json.encode(result)) == {
+    assert json.loads(json.dumps(result)) == dict(result) == {
         "status": "success", "stdout": "out", "stderr": "err", "exit_code": 0, "execution_time": 1.5,
         "error_message": None, "text": "42", "truncated": False, "notice": None,
-        "resource_usage": {"execution_time_seconds": 1.5, "memory_peak_mb": 3.0, "cpu_seconds": 0.25},
+        "resource_usage": {
+            "execution_time_seconds": 1.5, "cpu_seconds": 0.25, "cpu_average_percent": 100 * 0.25 / 1.5,
+            "cpu_peak_percent": 80.0, "memory_start_mb": 1.0, "memory_peak_mb": 3.0,
+        },
         "limits_applied": {"time_limit_seconds": 7, "memory_limit_mb": 512.0, "cpu_limit_cores": 0.5,
                            "max_output_chars": 500},
-        "files": [{"path": "/workspace/a", "size": 2, "media_type": "text/csv", "content": "YWI="}],
-        "results": [{"data": {"text/plain": "42"}, "main": True, "cut": []}],
+        "files": [{**MADE, "content": "YWI=", "target": None, "raw_path": None, "raw_target": None}],
+        "results": [{"data": {"text/plain": "42"}, "main": True, "cut": []}], "denied": [],
     }  # fmt: skip
+    assert (result["status"], result.get("exit_code"), result.get("nothing")) == ("success", 0, None)
+    assert result.files[0].content == b"ab"
+    assert pickle.loads(pickle.dumps(result)).limits_applied == result.limits_applied
 
 
 @pytest.mark.parametrize(
     ("how", "status", "message"),
     [
-        ({"exit_code": 1, "error": {"name": "ValueError", "message": "no"}}, "execution_error", "ValueError: no"),
-        ({"exit_code": 3}, "execution_error", "it ended with exit code 3"),
-        ({"exit_code": None, "signal": "SEGV"}, "execution_error", "it was ended by SIGSEGV"),
-        ({"exit_code": None, "signal": "KILL", "oom_killed": True}, "execution_error", "it ran out of memory"),
-        ({"exit_code": None, "timed_out": True}, "timeout", "it ran out of time after 30 s"),
+        ({"exit_code": 1, "error": {"name": "ValueError", "message": "no"}}, "error", "ValueError: no"),
+        ({"exit_code": 1, "error": {"name": "E", "message": "no", "line": 7}}, "error", "E: no (line 7)"),
+        ({"exit_code": 3}, "error", "it ended with exit code 3"),
+        ({"exit_code": None, "signal": "SEGV"}, "error", "it was killed by SIGSEGV"),
+        ({"exit_code": None, "signal": "KILL", "oom_killed": True}, "error", "it ran out of memory"),
+        ({"exit_code": None, "timed_out": True, "duration_s": 30.2}, "timeout", "it timed out after 30 s"),
+        ({"exit_code": None, "timed_out": True, "duration_s": 5.04}, "timeout", "it timed out after 5 s"),
     ],
 )
-def test_how_code_ended_is_a_status_and_a_message(
-    tmp_path: Path, how: dict[str, Any], status: str, message: str
-) -> None:
+def test_result_has_a_status_and_a_message(tmp_path: Path, how: dict[str, Any], status: str, message: str) -> None:
     result = told(tmp_path, BEGIN + end(**how))
     assert (result.status, result.error_message) == (status, message)
+    assert result.exit_code == (-1 if how["exit_code"] is None else how["exit_code"])
 
 
-@pytest.mark.parametrize("code", ["setup_failed", "invalid_request", "quota_exceeded", "not_found"])
-def test_code_that_was_not_run_is_a_setup_error_that_says_why(tmp_path: Path, code: str) -> None:
+def test_stderr_has_the_traceback_of_a_kernel_once(tmp_path: Path) -> None:
+    error = {"name": "ValueError", "message": "no", "traceback": "Traceback:\n  line 1\nValueError: no"}
+    result = told(tmp_path, BEGIN + encode(STDERR, b"first") + end(exit_code=1, error=error))
+    assert result.stderr == "first\nTraceback:\n  line 1\nValueError: no\n"
+    printed = BEGIN + encode(STDERR, result.stderr.encode())
+    assert told(tmp_path, printed + end(exit_code=1, error=error)).stderr == result.stderr
+
+
+@pytest.mark.parametrize(
+    ("how", "raised"),
+    [
+        ({"exit_code": 3}, CommandFailed),
+        ({"exit_code": None, "timed_out": True}, CommandTimeout),
+        ({"exit_code": None, "signal": "KILL", "oom_killed": True}, OutOfMemory),
+        ({"exit_code": 1, "denied": [ATTEMPT]}, NetworkDenied),
+    ],
+)
+def test_check_raises_the_matching_error(tmp_path: Path, how: dict[str, Any], raised: type[Exception]) -> None:
+    with pytest.raises(raised) as caught:
+        told(tmp_path, BEGIN + end(**how), check=True)
+    assert type(caught.value) is raised
+    assert told(tmp_path, BEGIN + end(**how)).status != "success"
+
+
+@pytest.mark.parametrize("code", ["toolchain_missing", "invalid_request", "quota_exceeded", "not_found"])
+def test_code_that_did_not_run_is_a_setup_error_with_the_reason(tmp_path: Path, code: str) -> None:
     ordinary = serving()
 
     def answer(asked: Asked) -> Said:
@@ -86,44 +139,51 @@ def test_code_that_was_not_run_is_a_setup_error_that_says_why(tmp_path: Path, co
 
     with lying(tmp_path, answer) as server:
         result = execute_code("python", "x", server=server.address)
-    assert (result.status, result.error_message, result.notice, result.exit_code) == ("setup_error", "why", "how", None)
+    assert (result.status, result.error_message, result.notice, result.exit_code) == ("setup_error", "why", "how", -1)
     assert result.limits_applied.memory_limit_mb == 512
     assert server.asked[-1].method == "DELETE", "nothing is left behind"
 
 
-def test_a_sandbox_or_a_server_that_fails_is_no_answer(tmp_path: Path) -> None:
+def test_failing_sandbox_or_server_is_a_status_and_raises_only_with_check(tmp_path: Path) -> None:
+    failed = told(tmp_path, BEGIN)
+    assert (failed.status, failed.exit_code) == ("error", -1)
+    assert failed.error_message
     with pytest.raises(SandboxUnavailable):
-        told(tmp_path, BEGIN)
+        told(tmp_path, BEGIN, check=True)
+    nowhere = f"unix://{tmp_path}/nobody.sock"
+    absent = execute_code("python", "x", server=nowhere)
+    assert (absent.status, absent.exit_code) == ("setup_error", -1)
+    assert absent.keys() == failed.keys()
     with pytest.raises(ServerUnreachable):
-        execute_code("python", "x", server=f"unix://{tmp_path}/nobody.sock")
+        execute_code("python", "x", server=nowhere, check=True)
 
 
-def test_output_is_cut_to_so_many_characters_and_says_so(tmp_path: Path) -> None:
+def test_long_output_is_truncated_and_marked(tmp_path: Path) -> None:
     result = told(tmp_path, BEGIN + encode(STDOUT, "ö".encode() * 1000) + end(), max_output_chars=100)
     assert (len(result.stdout), result.truncated) == (100, True)
-    assert "left out here" in result.stdout
+    assert "output omitted" in result.stdout
     assert (shortened("x" * 100, 100), shortened("x" * 11, 10)) == ("x" * 100, "x" * 10)
 
 
-def test_a_file_that_is_too_large_is_named_and_does_not_come_along(tmp_path: Path) -> None:
-    result = told(tmp_path, BEGIN + end(files=[{**MADE, "size": CONTENT_MOST + 1}, MADE]))
+def test_oversized_file_is_named_and_not_returned(tmp_path: Path) -> None:
+    result = told(tmp_path, BEGIN + end(files=[{**MADE, "size": MAX_CONTENT_BYTES + 1}, MADE]))
     assert [file.content for file in result.files] == [None, b"ab"]
 
 
-async def test_a_session_is_a_sandbox_of_that_name_and_stays(tmp_path: Path) -> None:
+async def test_session_is_a_named_sandbox_that_stays(tmp_path: Path) -> None:
     with lying(tmp_path, serving(BEGIN + end(lost="it was stopped"), name="fresh")) as server:
         files = {"in.txt": "data"}
         result = await async_execute_code("python", "x", session_id="fresh", files=files, server=server.address)
     assert result.notice == "it was stopped"
     assert [(asked.method, asked.path.rpartition("/")[2]) for asked in server.asked] == [
-        ("GET", "fresh"), ("POST", "sandboxes"), ("PUT", "files"), ("POST", "code"),
+        ("GET", "languages"), ("GET", "fresh"), ("POST", "sandboxes"), ("PUT", "files"), ("POST", "code"),
     ]  # fmt: skip
-    assert json.loads(server.asked[1].body)["name"] == "fresh"
-    assert server.asked[2].query["path"] == ["/workspace/in.txt"]
+    assert json.loads(server.asked[2].body)["name"] == "fresh"
+    assert server.asked[3].query["path"] == ["/workspace/in.txt"]
 
 
 @pytest.mark.parametrize(("options", "image"), [({}, "python:3.12"), ({"image": "mine"}, "mine")])
-def test_a_version_chooses_the_image_unless_one_is_named(tmp_path: Path, options: Any, image: str) -> None:
+def test_version_selects_the_image_unless_one_is_named(tmp_path: Path, options: Any, image: str) -> None:
     with lying(tmp_path, serving()) as server:
         assert execute_code("py@3.12", "x", server=server.address, **options).status == "success"
     made = next(json.loads(asked.body) for asked in server.asked if asked.path == "/v1/sandboxes")
@@ -131,9 +191,7 @@ def test_a_version_chooses_the_image_unless_one_is_named(tmp_path: Path, options
 
 
 @pytest.mark.parametrize("language", ["cobol@1", "python@2"])
-def test_a_language_or_version_that_nobody_has_is_a_setup_error_with_those_that_there_are(
-    tmp_path: Path, language: str
-) -> None:
+def test_unknown_language_or_version_is_a_setup_error_with_the_known_ones(tmp_path: Path, language: str) -> None:
     with lying(tmp_path, serving()) as server:
         result = execute_code(language, "x", server=server.address)
     assert result.status == "setup_error"
@@ -145,11 +203,57 @@ def test_a_language_or_version_that_nobody_has_is_a_setup_error_with_those_that_
 @pytest.mark.parametrize(
     "given",
     [
-        {"code": 7}, {"timeout": 0}, {"session_id": "No!"}, {"files": {"a": 7}}, {"stdin": 7}, {"max_output_chars": 0},
-        {"max_output_chars": OUTPUT_CHARS_MOST + 1}, {"language": ""},
+        {"code": 7}, {"code": " \n"}, {"timeout": 0}, {"timeout": 0.5}, {"timeout": "1"}, {"timeout": math.inf},
+        {"session_id": "No!"}, {"session_id": "x" * 65}, {"session_id": ""}, {"files": {"a": 7}}, {"files": 7},
+        {"stdin": 7}, {"max_output_chars": 0}, {"max_output_chars": MAX_OUTPUT_CHARS + 1}, {"language": ""},
+        {"language": None},
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused_before_anything_is_made(tmp_path: Path, given: dict[str, Any]) -> None:
-    with lying(tmp_path, serving()) as server, pytest.raises(InvalidRequest):
-        execute_code(**{"language": "python", "code": "x", "server": server.address, **given})
+def test_invalid_arguments_are_setup_errors_before_anything_is_created(tmp_path: Path, given: dict[str, Any]) -> None:
+    with lying(tmp_path, serving()) as server:
+        arguments = {"language": "python", "code": "x", "server": server.address, **given}
+        result = execute_code(**arguments)
+        with pytest.raises(InvalidRequest):
+            execute_code(**arguments, check=True)
+    assert (result.status, result.exit_code) == ("setup_error", -1)
+    assert result.error_message
     assert server.asked == []
+
+
+def test_no_timeout_is_the_default_timeout(tmp_path: Path) -> None:
+    assert told(tmp_path, BEGIN + end(), timeout=None).limits_applied.time_limit_seconds == 30
+
+
+def test_session_ids_keep_their_case_and_never_share_a_sandbox() -> None:
+    ids = ["abc", "Abc", "ABC", "a_b", "-a", "a-", "_", "x" * 64, "sb-abcdefghij", "session-" + "0" * 32]
+    names = [session_name(one) for one in ids]
+    assert len(set(names)) == len(ids)
+    assert names[0] == "abc"
+    for name in names:
+        check_name(name)
+
+
+def test_file_is_run_in_the_language_of_its_suffix(tmp_path: Path) -> None:
+    file = tmp_path / "a.PY"
+    file.write_text("x = 1")
+    with lying(tmp_path, serving()) as server:
+        assert execute_file(file, server=server.address).status == "success"
+        asked = json.loads(next(one.body for one in server.asked if one.path.endswith("/code")))
+        assert (asked["language"], asked["code"]) == ("python", "x = 1")
+        for path, said in ((tmp_path / "none.py", "No such file"), (tmp_path, "directory"), (tmp_path / "b.xyz", "")):
+            if path.suffix == ".xyz":
+                path.write_bytes(b"")
+            result = execute_file(path, server=server.address)
+            assert result.status == "setup_error"
+            assert said in (result.error_message or "")
+    assert execute_file(None).status == "setup_error"  # type: ignore[arg-type]
+
+
+def test_languages_are_listed_and_validated(tmp_path: Path) -> None:
+    with lying(tmp_path, serving()) as server:
+        assert supported_languages(server.address) == ["python"]
+        assert validate_language("PY", server.address) == "python"
+        with pytest.raises(InvalidRequest):
+            validate_language("cobol", server.address)
+    assert (validate_timeout(None), validate_timeout(7)) == (30, 7)
+    assert validate_session_id("Ab_1-") == "Ab_1-"

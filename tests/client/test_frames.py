@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from skerry.client.frames import EXIT, LARGEST, STDERR, STDOUT, FrameDecoder, encode
-from skerry.client.lines import LONGEST, LineDecoder
+from skerry.codecs.frames import EXIT, MAX_PAYLOAD, STDERR, STDOUT, FrameDecoder, encode
+from skerry.codecs.ndjson import MAX_LINE, LineDecoder
 from skerry.errors import SkerryError
 
 SENT = [(STDOUT, b"a"), (STDERR, b"bc"), (STDERR, b""), (STDOUT, bytes(range(256)) * 50), (EXIT, b"{}"), (EXIT, b"")]
 
 
-def test_any_cut_of_the_bytes_gives_the_same_frames() -> None:
+def test_frames_are_the_same_for_any_chunking() -> None:
     wire = b"".join(encode(kind, payload) for kind, payload in SENT)
     chance = random.Random(7)
     for _ in range(50):
@@ -39,25 +39,25 @@ def test_output_does_not_wait_for_the_rest_of_its_frame() -> None:
     assert not decoder.unfinished
 
 
-def test_a_frame_of_the_largest_size_passes() -> None:
-    assert list(FrameDecoder().feed(encode(STDOUT, b"x" * LARGEST))) == [(STDOUT, b"x" * LARGEST)]
+def test_frame_of_the_maximum_size_is_accepted() -> None:
+    assert list(FrameDecoder().feed(encode(STDOUT, b"x" * MAX_PAYLOAD))) == [(STDOUT, b"x" * MAX_PAYLOAD)]
 
 
 @pytest.mark.parametrize(
     "wire", [b"\x01\x00\x10\x00\x01", b"\x00\x00\x00\x00\x00", b"\x09\x00\x00\x00\x01x", b"HTTP/1.1 200 OK"]
 )
-def test_what_is_no_frame_is_refused_before_its_payload_comes(wire: bytes) -> None:
-    with pytest.raises(SkerryError, match="which is none"):
+def test_invalid_frame_is_rejected_before_its_payload(wire: bytes) -> None:
+    with pytest.raises(SkerryError, match="invalid frame"):
         list(FrameDecoder().feed(wire))
 
 
-def test_half_a_frame_is_known_to_be_unfinished() -> None:
+def test_partial_frame_is_incomplete() -> None:
     decoder = FrameDecoder()
     assert list(decoder.feed(encode(EXIT, b"abc")[:6])) == []
     assert decoder.unfinished
 
 
-def test_lines_come_whole_however_they_are_cut() -> None:
+def test_lines_are_complete_for_any_chunking() -> None:
     decoder = LineDecoder()
     assert [line for byte in b'{"a":1}\n\n{"b":2}\n' for line in decoder.feed(bytes((byte,)))] == [
         b'{"a":1}',
@@ -65,6 +65,6 @@ def test_lines_come_whole_however_they_are_cut() -> None:
     ]
 
 
-def test_a_line_without_an_end_is_refused() -> None:
+def test_endless_line_is_rejected() -> None:
     with pytest.raises(SkerryError, match="does not end"):
-        list(LineDecoder().feed(b"x" * (LONGEST + 1)))
+        list(LineDecoder().feed(b"x" * (MAX_LINE + 1)))

@@ -1,4 +1,4 @@
-"""What git would take is what git says; and a hostile repository gets nothing run, and nothing else sent."""
+"""Ignore rules are evaluated by git itself; a hostile repository runs nothing and adds nothing."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from skerry.client.packing import Packer
+from skerry.client.host.pack import Packer
 from skerry.errors import InvalidRequest
-from skerry.types import Transfer
+from skerry.types import TransferResult
 
-NOTHING = Transfer(files=0, directories=0, links=0, bytes=0)
+NOTHING = TransferResult(files=0, directories=0, links=0, bytes=0)
 
 
 @pytest.fixture(autouse=True)
@@ -43,11 +43,11 @@ def packed(directory: Path, **how: object) -> tuple[set[str], list[str]]:
     packer = Packer(directory, ignoring=True, **how)  # type: ignore[arg-type]
     with tarfile.open(fileobj=io.BytesIO(b"".join(packer))) as tar:
         names = {one.name for one in tar if not one.isdir()}
-    return names, [one.path for one in packer.told(NOTHING).skipped]
+    return names, [one.path for one in packer.with_skipped(NOTHING).skipped]
 
 
 @pytest.mark.parametrize("repository", [True, False])
-def test_nested_files_negation_and_directories_are_as_in_git(tmp_path: Path, repository: bool) -> None:
+def test_nested_files_negation_and_directories_work_like_git(tmp_path: Path, repository: bool) -> None:
     fill(tmp_path, "a.log", "keep.log", "build/out", "src/build/x", "src/a.tmp", "src/b.c", "deep/er/x.o", "deep/y.o")
     (tmp_path / ".gitignore").write_text("*.log\n!keep.log\nbuild/\n")
     (tmp_path / "src/.gitignore").write_text("*.tmp\n!build/\n")
@@ -61,7 +61,7 @@ def test_nested_files_negation_and_directories_are_as_in_git(tmp_path: Path, rep
     assert skipped == []
 
 
-def test_tracked_files_come_also_where_they_are_ignored_and_git_itself_does_not(tmp_path: Path) -> None:
+def test_tracked_files_are_included_although_ignored_and_git_is_not(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     fill(tmp_path, "a.log", "b.log", "c", "gone")
     git(tmp_path, "add", "a.log", "gone")
@@ -72,14 +72,14 @@ def test_tracked_files_come_also_where_they_are_ignored_and_git_itself_does_not(
     assert packed(tmp_path) == ({".gitignore", "a.log"}, [])
 
 
-def test_a_directory_below_the_repositorys_root_and_further_patterns(tmp_path: Path) -> None:
+def test_subdirectory_and_additional_patterns_are_respected(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     fill(tmp_path, "sub/a.log", "sub/b", "sub/c.x", "other")
     (tmp_path / ".gitignore").write_text("*.log\n")
     assert packed(tmp_path / "sub", exclude=["*.x"]) == ({"b"}, [])
 
 
-def test_repositories_within_are_asked_themselves(tmp_path: Path) -> None:
+def test_nested_repositories_use_their_ignore_rules(tmp_path: Path) -> None:
     library = tmp_path / "library"
     outer = tmp_path / "outer"
     for place in (library, outer, outer / "nested"):
@@ -98,13 +98,13 @@ def test_repositories_within_are_asked_themselves(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_odd_names_survive(tmp_path: Path) -> None:
+def test_odd_names_are_preserved(tmp_path: Path) -> None:
     names = {"-n", "a b", 'q"', "new\nline", os.fsdecode(b"\xff")}
     fill(tmp_path, *names)
     assert packed(tmp_path) == (names, [])
 
 
-def test_a_hostile_repository_runs_nothing(tmp_path: Path) -> None:
+def test_hostile_repository_runs_nothing(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     git(work, "init", "-q")
@@ -132,7 +132,7 @@ def test_a_hostile_repository_runs_nothing(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def test_an_index_made_by_hand_reaches_nothing_outside(tmp_path: Path) -> None:
+def test_forged_index_reaches_nothing_outside(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     git(work, "init", "-q")
@@ -150,7 +150,7 @@ def test_an_index_made_by_hand_reaches_nothing_outside(tmp_path: Path) -> None:
     assert set(skipped) == {"../secret", "link/secret"}
 
 
-def test_a_repository_of_somebody_else_is_an_error_that_says_so(tmp_path: Path) -> None:
+def test_repository_of_another_user_is_a_clear_error(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q")
     fill(tmp_path, "f")
     os.chown(tmp_path, 12345, 12345)
@@ -159,13 +159,13 @@ def test_a_repository_of_somebody_else_is_an_error_that_says_so(tmp_path: Path) 
         packed(tmp_path)
 
 
-def test_without_git_it_is_an_error_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_git_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InvalidRequest, match="no git"):
+    with pytest.raises(InvalidRequest, match="git is not installed"):
         packed(tmp_path)
 
 
-def test_settings_of_the_environment_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_settings_of_the_environment_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, "f")
     monkeypatch.setenv("GIT_DIR", "/nonexistent")
     monkeypatch.setenv("GIT_WORK_TREE", "/etc")

@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 
 import pytest
-from client.repositories import begun, commit, copied, fill, git
+from support.repositories import begun, commit, copied, fill, git
 
-from skerry.client.repository.finding import find
+from skerry.client.repository.locate import find_repository
 from skerry.client.repository.settings import clean_url
 from skerry.errors import InvalidRequest
 
@@ -34,7 +34,7 @@ def everything(target: Path) -> bytes:
     return found
 
 
-def test_nothing_that_its_settings_name_is_run(tmp_path: Path, home: Path) -> None:
+def test_programs_in_its_settings_are_not_run(tmp_path: Path, home: Path) -> None:
     source = begun(tmp_path / "source")
     nested = begun(source / "nested")
     library = begun(tmp_path / "library")
@@ -89,7 +89,7 @@ def test_nothing_that_its_settings_name_is_run(tmp_path: Path, home: Path) -> No
     assert not mark.exists()
 
 
-def test_no_password_hook_stash_reflog_or_setting_goes_along(tmp_path: Path, home: Path) -> None:
+def test_passwords_hooks_stash_reflog_and_settings_are_not_copied(tmp_path: Path, home: Path) -> None:
     library = begun(tmp_path / "library")
     source = tmp_path / "source"
     git(tmp_path, "clone", "-q", str(library), str(source))
@@ -125,16 +125,16 @@ def test_no_password_hook_stash_reflog_or_setting_goes_along(tmp_path: Path, hom
                        "ssh://git@example.com/x.git"]  # fmt: skip
 
 
-def test_a_working_tree_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_working_tree_elsewhere_is_rejected(tmp_path: Path) -> None:
     source = begun(tmp_path / "source")
     (tmp_path / "private").mkdir()
     fill(tmp_path / "private", key=CANARY)
     git(source, "config", "core.worktree", str(tmp_path / "private"))
     with pytest.raises(InvalidRequest, match=r"working tree .* elsewhere"):
-        find(source)
+        find_repository(source)
 
 
-def test_a_git_file_within_reaches_no_other_repository(tmp_path: Path) -> None:
+def test_nested_git_file_reaches_no_other_repository(tmp_path: Path) -> None:
     private = begun(tmp_path / "private")
     fill(private, key=CANARY)
     commit(private)
@@ -154,23 +154,23 @@ def test_a_git_file_within_reaches_no_other_repository(tmp_path: Path) -> None:
         assert not (tmp_path / "target" / name / ".git").exists()
 
 
-def test_a_git_file_at_the_top_must_be_known_where_it_leads(tmp_path: Path) -> None:
+def test_top_level_git_file_must_be_known_to_its_repository(tmp_path: Path) -> None:
     private = begun(tmp_path / "private")
     source = tmp_path / "source"
     source.mkdir()
     (source / ".git").write_text(f"gitdir: {private}/.git\n")
-    with pytest.raises(InvalidRequest, match="knows nothing of it"):
-        find(source)
+    with pytest.raises(InvalidRequest, match="does not refer back to it"):
+        find_repository(source)
     git(tmp_path, "init", "-q", "--separate-git-dir", str(tmp_path / "apart"), str(tmp_path / "mine"))
-    with pytest.raises(InvalidRequest, match="knows nothing of it") as caught:
-        find(tmp_path / "mine")
+    with pytest.raises(InvalidRequest, match="does not refer back to it") as caught:
+        find_repository(tmp_path / "mine")
     hint = (caught.value.hint or "").partition("git ")[2].split()
     git(tmp_path, *hint)
-    assert find(tmp_path / "mine").git_dir == str(tmp_path / "apart")
+    assert find_repository(tmp_path / "mine").git_dir == str(tmp_path / "apart")
 
 
 @pytest.mark.parametrize("name", ["refs", "refs/heads", "packed-refs", "objects", "index", "config"])
-def test_a_git_directory_made_of_links_is_refused(tmp_path: Path, name: str) -> None:
+def test_git_directory_made_of_links_is_rejected(tmp_path: Path, name: str) -> None:
     private = begun(tmp_path / "private")
     git(private, "pack-refs", "--all")
     source = begun(tmp_path / "source")
@@ -178,10 +178,10 @@ def test_a_git_directory_made_of_links_is_refused(tmp_path: Path, name: str) -> 
     (source / ".git" / name).rename(tmp_path / "away")
     (source / ".git" / name).symlink_to(private / ".git" / name)
     with pytest.raises(InvalidRequest, match="is a link"):
-        find(source)
+        find_repository(source)
 
 
-def test_files_that_its_settings_name_are_not_read(tmp_path: Path) -> None:
+def test_files_in_its_settings_are_not_read(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text(f"{CANARY}\n")
     source = begun(tmp_path / "source")
@@ -200,7 +200,7 @@ def test_files_that_its_settings_name_are_not_read(tmp_path: Path) -> None:
     assert CANARY.encode() not in everything(tmp_path / "target")
 
 
-def test_an_index_made_by_hand_reaches_neither_outside_nor_the_git_directory(tmp_path: Path) -> None:
+def test_forged_index_reaches_neither_outside_nor_the_git_directory(tmp_path: Path) -> None:
     source = begun(tmp_path / "source")
     names = {
         "aa/secret": "../secret",
@@ -255,11 +255,11 @@ def test_an_index_made_by_hand_reaches_neither_outside_nor_the_git_directory(tmp
         ("https:///x", None),
     ],
 )
-def test_urls_lose_who_signs_in(url: str, clean: str | None) -> None:
+def test_urls_lose_their_credentials(url: str, clean: str | None) -> None:
     assert clean_url(url) == clean
 
 
-def test_names_in_settings_stay_names(tmp_path: Path) -> None:
+def test_hostile_names_in_settings_stay_names(tmp_path: Path) -> None:
     source = begun(tmp_path / "source")
     odd = 'we"ird\\]'
     git(source, "remote", "add", "origin", 'https://example.com/a"b')

@@ -1,4 +1,4 @@
-"""What the client makes of a server that lies, breaks off or is not one."""
+"""The client and a server that misbehaves, disconnects or speaks another protocol."""
 
 # ruff: noqa: SIM117  (a server, then what is expected of a client of it)
 
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from client.lying import SANDBOX, Asked, Said, lying, refused, said
+from support.lying_server import SANDBOX, Asked, Said, lying, refused, said
 
 from skerry import AsyncSandbox, Output, Sandbox, ServerUnreachable, SkerryError, run
-from skerry.client.frames import ERROR, EXIT, MEDIA_TYPE, STARTED, STDERR, STDOUT, encode
+from skerry.codecs.frames import ERROR, EXIT, MEDIA_TYPE, STARTED, STDERR, STDOUT, encode
 from skerry.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded, SandboxUnavailable
 
 Answer = Callable[[Asked], Said]
@@ -21,7 +21,7 @@ BEGIN = encode(STARTED, b'{"id":"p-1","pid":7}')
 
 
 def with_run(wire: bytes, *, whole: bool = True) -> Answer:
-    """A server with one sandbox, whose runs all give these bytes."""
+    """Run a server with one sandbox; all its runs return these bytes."""
 
     def answer(asked: Asked) -> Said:
         if asked.method == "DELETE" or asked.path.endswith(("/signal", "/stdin")):
@@ -33,7 +33,7 @@ def with_run(wire: bytes, *, whole: bool = True) -> Answer:
     return answer
 
 
-def test_a_run_is_put_together_from_its_frames(tmp_path: Path) -> None:
+def test_result_is_assembled_from_frames(tmp_path: Path) -> None:
     wire = BEGIN + encode(STDOUT, b"a\xff") + encode(STDERR, b"e") + encode(STDOUT, b"b") + END
     seen: list[Output] = []
     with lying(tmp_path, with_run(wire)) as server, Sandbox(server=server.address) as sandbox:
@@ -47,7 +47,7 @@ def test_a_run_is_put_together_from_its_frames(tmp_path: Path) -> None:
     assert server.asked[-1].method == "DELETE", "an unnamed sandbox is deleted when the block ends"
 
 
-async def test_the_async_twin_awaits_its_callback(tmp_path: Path) -> None:
+async def test_async_client_awaits_its_callback(tmp_path: Path) -> None:
     seen: list[bytes] = []
 
     async def on_output(output: Output) -> None:
@@ -60,13 +60,13 @@ async def test_the_async_twin_awaits_its_callback(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wire", [b"", BEGIN, BEGIN + encode(STDOUT, b"half"), BEGIN + END[:-1]])
-def test_output_that_ends_before_its_command_is_the_sandboxs_failure_not_a_result(tmp_path: Path, wire: bytes) -> None:
+def test_output_that_ends_before_its_command_is_a_sandbox_error(tmp_path: Path, wire: bytes) -> None:
     with lying(tmp_path, with_run(wire)) as server, Sandbox(server=server.address) as sandbox:
         with pytest.raises(SandboxUnavailable):
             sandbox.run("x")
 
 
-def test_a_connection_that_breaks_in_a_run_is_not_tried_again(tmp_path: Path) -> None:
+def test_run_is_not_retried_after_a_broken_connection(tmp_path: Path) -> None:
     with lying(tmp_path, with_run(BEGIN, whole=False)) as server, Sandbox(server=server.address) as sandbox:
         with pytest.raises(ServerUnreachable, match="broke"):
             sandbox.run("x")
@@ -76,20 +76,20 @@ def test_a_connection_that_breaks_in_a_run_is_not_tried_again(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "wire", [b"<html>no</html>", BEGIN + b"\x01\xff\xff\xff\xff", BEGIN + encode(EXIT, b"{}"), encode(STARTED, b"[]")]
 )
-def test_a_stream_that_is_none_is_refused(tmp_path: Path, wire: bytes) -> None:
+def test_invalid_stream_is_rejected(tmp_path: Path, wire: bytes) -> None:
     with lying(tmp_path, with_run(wire)) as server, Sandbox(server=server.address) as sandbox:
         with pytest.raises(SkerryError):
             sandbox.run("x")
 
 
-def test_an_error_in_the_stream_is_the_error_that_it_is(tmp_path: Path) -> None:
+def test_error_in_the_stream_is_raised_with_its_type(tmp_path: Path) -> None:
     error = json.dumps({"error": {"code": "sandbox_unavailable", "message": "it died"}}).encode()
     with lying(tmp_path, with_run(BEGIN + encode(ERROR, error))) as server, Sandbox(server=server.address) as sandbox:
         with pytest.raises(SandboxUnavailable, match="it died"):
             sandbox.run("x")
 
 
-def test_a_callback_that_fails_ends_the_command(tmp_path: Path) -> None:
+def test_failed_callback_ends_the_command(tmp_path: Path) -> None:
     def on_output(_: Output) -> None:
         raise ZeroDivisionError
 
@@ -100,7 +100,7 @@ def test_a_callback_that_fails_ends_the_command(tmp_path: Path) -> None:
     assert [json.loads(a.body) for a in server.asked if a.path.endswith("/p-1/signal")] == [{"signal": "KILL"}]
 
 
-def test_a_create_whose_connection_broke_is_sent_once_more_with_the_same_key(tmp_path: Path) -> None:
+def test_create_after_a_broken_connection_is_repeated_with_the_same_key(tmp_path: Path) -> None:
     answers = iter([Said(0), said(SANDBOX, 201)])
     with lying(tmp_path, lambda _: next(answers)) as server:
         assert Sandbox.create(server=server.address).id == SANDBOX["id"]
@@ -109,25 +109,25 @@ def test_a_create_whose_connection_broke_is_sent_once_more_with_the_same_key(tmp
     assert len(set(keys)) == 1
 
 
-def test_a_create_is_not_sent_a_third_time(tmp_path: Path) -> None:
+def test_create_is_sent_at_most_twice(tmp_path: Path) -> None:
     with lying(tmp_path, lambda _: Said(0)) as server, pytest.raises(ServerUnreachable):
         Sandbox.create(server=server.address)
     assert len(server.asked) == 2
 
 
-def test_nothing_else_is_sent_twice(tmp_path: Path) -> None:
+def test_other_requests_are_sent_once(tmp_path: Path) -> None:
     with lying(tmp_path, lambda _: Said(0)) as server, pytest.raises(ServerUnreachable):
         Sandbox.get("dev", server=server.address)
     assert len(server.asked) == 1
 
 
-def test_a_refusal_is_not_sent_again(tmp_path: Path) -> None:
+def test_rejected_request_is_not_repeated(tmp_path: Path) -> None:
     with lying(tmp_path, lambda _: refused(429, "quota_exceeded")) as server, pytest.raises(QuotaExceeded):
         Sandbox.create(server=server.address)
     assert len(server.asked) == 1
 
 
-def test_get_or_create_takes_the_one_that_another_made_meanwhile(tmp_path: Path) -> None:
+def test_get_or_create_returns_a_concurrently_created_sandbox(tmp_path: Path) -> None:
     named = {**SANDBOX, "name": "dev"}
     answers = iter([refused(404, "not_found"), refused(409, "conflict"), said(named)])
     with lying(tmp_path, lambda _: next(answers)) as server:
@@ -135,14 +135,14 @@ def test_get_or_create_takes_the_one_that_another_made_meanwhile(tmp_path: Path)
     assert [a.method for a in server.asked] == ["GET", "POST", "GET"]
 
 
-def test_a_named_sandbox_stays_when_the_block_ends(tmp_path: Path) -> None:
+def test_named_sandbox_stays_when_the_block_ends(tmp_path: Path) -> None:
     with lying(tmp_path, lambda _: said({**SANDBOX, "name": "dev"}, 201)) as server:
         with Sandbox(name="dev", server=server.address) as sandbox:
             assert repr(sandbox) == "<Sandbox dev running>"
     assert [a.method for a in server.asked] == ["POST"]
 
 
-def test_a_failed_delete_does_not_hide_what_failed_in_the_block(tmp_path: Path) -> None:
+def test_failed_delete_does_not_hide_the_error_of_the_block(tmp_path: Path) -> None:
     def answer(asked: Asked) -> Said:
         return refused(503, "sandbox_unavailable", "stuck") if asked.method == "DELETE" else said(SANDBOX, 201)
 
@@ -152,7 +152,7 @@ def test_a_failed_delete_does_not_hide_what_failed_in_the_block(tmp_path: Path) 
     assert any("stuck" in note for note in caught.value.__notes__)
 
 
-def test_a_missing_image_that_can_be_built_is_built_in_the_open(
+def test_missing_image_that_can_be_built_is_built_with_progress(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     image = {"name": "base", "digest": "d", "layers": [], "size": 1, "created_at": 1.0}
@@ -182,14 +182,14 @@ def test_a_missing_image_that_can_be_built_is_built_in_the_open(
     ]
 
 
-def test_an_image_that_nobody_can_build_is_not_found(tmp_path: Path) -> None:
+def test_image_that_cannot_be_built_is_not_found(tmp_path: Path) -> None:
     with lying(tmp_path, lambda _: refused(404, "not_found", details={"image": "x"})) as server:
         with pytest.raises(NotFound):
             Sandbox.create("x", server=server.address)
     assert len(server.asked) == 1
 
 
-def test_a_failed_build_is_the_error_that_it_is(tmp_path: Path) -> None:
+def test_failed_build_raises_its_error(tmp_path: Path) -> None:
     def answer(asked: Asked) -> Said:
         if asked.path == "/v1/images":
             return Said(200, b'{"error":{"code":"conflict","message":"another builds it"}}\n', "application/x-ndjson")
@@ -199,8 +199,8 @@ def test_a_failed_build_is_the_error_that_it_is(tmp_path: Path) -> None:
         Sandbox.create(server=server.address)
 
 
-def test_use_before_it_is_made_says_what_to_do() -> None:
-    with pytest.raises(InvalidRequest, match="only described") as caught:
+def test_use_before_creation_gets_a_hint() -> None:
+    with pytest.raises(InvalidRequest, match="has not been created") as caught:
         Sandbox().run("x")
     assert "with Sandbox" in (caught.value.hint or "")
 
@@ -213,7 +213,7 @@ def entry(name: str, kind: str = "file") -> dict[str, object]:
     return {"name": name, "path": path, "type": kind, "size": 1, "mode": 420, "uid": 0, "gid": 0, "mtime": 1.0}
 
 
-def test_whatever_names_a_server_tells_nothing_lands_outside(tmp_path: Path) -> None:
+def test_hostile_names_of_a_server_never_write_outside(tmp_path: Path) -> None:
     ran: list[bool] = []
 
     def answer(asked: Asked) -> Said:
@@ -230,7 +230,7 @@ def test_whatever_names_a_server_tells_nothing_lands_outside(tmp_path: Path) -> 
     told: list[str] = []
     out = tmp_path / "deep" / "out"
     with lying(tmp_path, answer) as server:
-        result = run("x", out=out, tell=told.append, server=server.address)
+        result = run("x", out=out, on_warning=told.append, server=server.address)
     assert [p.name for p in out.rglob("*")] == ["good"]
     assert [info.name for info in result.files] == ["good"]
     assert len(told) == len(HOSTILE) + 2
@@ -238,7 +238,7 @@ def test_whatever_names_a_server_tells_nothing_lands_outside(tmp_path: Path) -> 
     assert [a.query["path"] for a in server.asked if a.path.endswith("/files")] == [["/workspace/good"]]
 
 
-def test_directories_without_end_are_not_walked_without_end(tmp_path: Path) -> None:
+def test_endless_directories_are_walked_to_a_bound(tmp_path: Path) -> None:
     def answer(asked: Asked) -> Said:
         if asked.path.endswith("/processes"):
             return Said(200, BEGIN + END, MEDIA_TYPE)

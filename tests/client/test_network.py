@@ -1,4 +1,4 @@
-"""`sandbox.network` and a server that says what the test needs: what is sent, what is taken up again, who answers."""
+"""`sandbox.network` and a scripted server: sent requests, resumed streams, answered approval requests."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from client.lying import SANDBOX, Asked, Said, lying, refused, said
-from serving import wait_until
+from support.lying_server import SANDBOX, Asked, Said, lying, refused, said
+from support.server import wait_until
 
-from skerry import AsyncSandbox, InvalidRequest, Network, NotFound, Question, Reply, Sandbox
+from skerry import Approval, ApprovalRequest, AsyncSandbox, InvalidRequest, Network, NotFound, Sandbox
 from skerry.types import Preset
 
 NDJSON = "application/x-ndjson"
@@ -34,7 +34,7 @@ def of(path: str, answer: Callable[[Asked], Said]) -> Callable[[Asked], Said]:
     return lambda asked: answer(asked) if path in asked.path else said(SANDBOX)
 
 
-def test_changes_are_sent_as_they_are_given(tmp_path: Path) -> None:
+def test_changes_are_sent_unchanged(tmp_path: Path) -> None:
     with lying(tmp_path, of("/network", lambda _: said(INFO))) as server:
         with Sandbox.get("dev", server=server.address).client as client:
             sandbox = Sandbox.get("dev", server=client)
@@ -51,7 +51,7 @@ def test_changes_are_sent_as_they_are_given(tmp_path: Path) -> None:
     ]
 
 
-def test_a_rule_that_can_be_none_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+def test_invalid_rule_is_rejected_before_sending(tmp_path: Path) -> None:
     with lying(tmp_path, of("/network", lambda _: said(INFO))) as server:
         sandbox = Sandbox.get("dev", server=server.address)
         for wrong in ((), ("",), (5,)):
@@ -61,14 +61,14 @@ def test_a_rule_that_can_be_none_is_refused_before_it_is_sent(tmp_path: Path) ->
         assert not any("/network" in asked.path for asked in server.asked)
 
 
-def test_a_text_in_place_of_a_list_is_refused_with_a_hint() -> None:
+def test_string_in_place_of_a_list_is_rejected_with_a_hint() -> None:
     with pytest.raises(InvalidRequest, match="not a list") as refusal:
         Network(allow="api.example.com")  # type: ignore[arg-type]
     assert refusal.value.hint == "put it in brackets: ['api.example.com']"
 
 
 @pytest.mark.parametrize("wrong", [["a.test"], "open", True])
-def test_what_is_no_policy_is_refused_by_name(wrong: object) -> None:
+def test_invalid_policy_is_rejected_by_name(wrong: object) -> None:
     with pytest.raises(InvalidRequest, match="is not a Network") as refused:
         Sandbox(network=wrong)  # type: ignore[arg-type]
     assert "Network(allow=[" in str(refused.value.hint)
@@ -76,19 +76,19 @@ def test_what_is_no_policy_is_refused_by_name(wrong: object) -> None:
         Sandbox(network=wrong, on_unknown=lambda _: False)  # type: ignore[arg-type]
 
 
-def test_a_list_in_place_of_rules_is_told_how_it_is_given(tmp_path: Path) -> None:
+def test_list_in_place_of_rules_gets_a_hint(tmp_path: Path) -> None:
     with lying(tmp_path, of("/network", lambda _: said(INFO))) as server:
         sandbox = Sandbox.get("dev", server=server.address)
-        with pytest.raises(InvalidRequest, match="one after the other"):
+        with pytest.raises(InvalidRequest, match="separate arguments"):
             sandbox.network.allow(["a.test"])  # type: ignore[arg-type]
         sandbox.close()
 
 
-def test_a_presets_certificates_are_not_shown() -> None:
+def test_repr_of_a_preset_hides_certificates() -> None:
     assert "BEGIN" not in repr(Network(presets=[Preset(name="pip", certificates="-----BEGIN CERTIFICATE-----")]))
 
 
-def test_nothing_said_of_the_network_is_something_else_than_nothing_allowed(tmp_path: Path) -> None:
+def test_unset_network_differs_from_an_empty_policy(tmp_path: Path) -> None:
     with lying(tmp_path, lambda _: said(SANDBOX, 201)) as server:
         Sandbox.create(server=server.address).close()
         Sandbox.create(server=server.address, network=Network()).close()
@@ -96,18 +96,18 @@ def test_nothing_said_of_the_network_is_something_else_than_nothing_allowed(tmp_
     assert [body.get("network") for body in bodies] == [None, {}]
 
 
-def test_a_sandbox_stands_for_its_id_among_peers(tmp_path: Path) -> None:
+def test_peer_can_be_a_sandbox_object(tmp_path: Path) -> None:
     with lying(tmp_path, lambda _: said(SANDBOX, 201)) as server:
         other = Sandbox.get("other", server=server.address)
         other.close()
     assert Network(peers={"db": other, "cache": "my-cache"}).peers == {"db": SANDBOX["id"], "cache": "my-cache"}
-    with pytest.raises(InvalidRequest, match="only described"):
+    with pytest.raises(InvalidRequest, match="has not been created"):
         Network(peers={"db": Sandbox()})
     with pytest.raises(InvalidRequest, match=r"network\.peers\.db"):
         Network(peers={"db": 5})
 
 
-def test_a_followed_log_is_taken_up_where_it_broke(tmp_path: Path) -> None:
+def test_followed_log_resumes_after_a_disconnect(tmp_path: Path) -> None:
     def log(asked: Asked) -> Said:
         since = int(asked.query["since"][0])
         if since >= 4:
@@ -124,7 +124,7 @@ def test_a_followed_log_is_taken_up_where_it_broke(tmp_path: Path) -> None:
     assert server.asked[1].query == {"follow": ["true"], "since": ["0"], "denied": ["true"]}
 
 
-def test_a_log_that_is_not_followed_ends(tmp_path: Path) -> None:
+def test_log_without_follow_ends(tmp_path: Path) -> None:
     with lying(
         tmp_path, of("/log", lambda _: Said(200, attempt(1) + attempt(2, decision="allowed"), NDJSON))
     ) as server:
@@ -135,16 +135,16 @@ def test_a_log_that_is_not_followed_ends(tmp_path: Path) -> None:
 
 
 class Asking:
-    """A server with two questions, one of them told again after each break; it keeps what was answered."""
+    """A server with two approval requests, one of them repeated after each disconnect; it stores the answers."""
 
     def __init__(self) -> None:
         self.answers: dict[str, dict[str, object]] = {}
 
     def __call__(self, asked: Asked) -> Said:
-        if asked.method == "POST" and "/questions/" in asked.path:
+        if asked.method == "POST" and "/approvals/" in asked.path:
             self.answers[asked.path.rpartition("/")[2]] = json.loads(asked.body)
             return Said(204)
-        if asked.path.endswith("/questions"):
+        if asked.path.endswith("/approvals"):
             waiting = [name for name in ("q-aaaaaaaaaa", "q-bbbbbbbbbb") if name not in self.answers]
             if not waiting:
                 return refused(404, "not_found")
@@ -152,11 +152,11 @@ class Asking:
         return Said(204) if asked.method == "DELETE" else said(SANDBOX, 201)
 
 
-def test_questions_come_once_each_and_are_answered(tmp_path: Path) -> None:
+def test_approval_requests_arrive_once_and_are_answered(tmp_path: Path) -> None:
     asking = Asking()
     with lying(tmp_path, asking) as server:
         sandbox = Sandbox.get("dev", server=server.address)
-        questions = sandbox.network.questions()
+        questions = sandbox.network.approvals()
         for one in questions:
             sandbox.network.answer(one, one.host == "b.test", remember=True)
         with pytest.raises(NotFound):
@@ -175,14 +175,14 @@ def test_questions_come_once_each_and_are_answered(tmp_path: Path) -> None:
         (False, {"allow": False}),
         (None, {"allow": False}),
         ("yes", {"allow": False}),
-        (Reply(allow=True, remember=True), {"allow": True, "remember": True}),
+        (Approval(allow=True, remember=True), {"allow": True, "remember": True}),
     ],
 )
-def test_a_callback_answers_beside_all_else(tmp_path: Path, says: object, sent: dict[str, object]) -> None:
+def test_callback_answers_in_the_background(tmp_path: Path, says: object, sent: dict[str, object]) -> None:
     asking = Asking()
     hosts: list[str] = []
 
-    def answer(one: Question) -> object:
+    def answer(one: ApprovalRequest) -> object:
         hosts.append(one.host)
         return says
 
@@ -193,10 +193,10 @@ def test_a_callback_answers_beside_all_else(tmp_path: Path, says: object, sent: 
     assert json.loads(server.asked[0].body)["network"] == {"on_unknown": "ask"}
 
 
-def test_a_callback_that_raises_has_said_no(tmp_path: Path) -> None:
+def test_callback_that_raises_denies(tmp_path: Path) -> None:
     asking = Asking()
 
-    def answer(_: Question) -> bool:
+    def answer(_: ApprovalRequest) -> bool:
         raise RuntimeError("broken")
 
     with (
@@ -210,7 +210,7 @@ def test_a_callback_that_raises_has_said_no(tmp_path: Path) -> None:
     assert any("broken" in str(one.message) for one in heard)
 
 
-def test_a_callback_outlives_an_answer_that_did_not_arrive(tmp_path: Path) -> None:
+def test_callback_survives_a_lost_answer(tmp_path: Path) -> None:
     """The server went while the callback thought, and its question with it; the next one is answered."""
     asking, posted = Asking(), list[str]()
 
@@ -224,10 +224,10 @@ def test_a_callback_outlives_an_answer_that_did_not_arrive(tmp_path: Path) -> No
         wait_until(lambda: "q-bbbbbbbbbb" in asking.answers, "the second answer")
 
 
-async def test_an_async_callback_may_wait(tmp_path: Path) -> None:
+async def test_async_callback_may_await(tmp_path: Path) -> None:
     asking = Asking()
 
-    async def answer(one: Question) -> bool:
+    async def answer(one: ApprovalRequest) -> bool:
         await asyncio.sleep(0)
         return one.host == "a.test"
 
@@ -239,16 +239,18 @@ async def test_an_async_callback_may_wait(tmp_path: Path) -> None:
     assert asking.answers == {"q-aaaaaaaaaa": {"allow": True}, "q-bbbbbbbbbb": {"allow": False}}
 
 
-def test_one_that_learns_asks_nobody() -> None:
-    with pytest.raises(InvalidRequest, match="asks nobody"):
+def test_learning_network_sends_no_approval_requests() -> None:
+    with pytest.raises(InvalidRequest, match="asks no questions"):
         Sandbox(network=Network(on_unknown="learn"), on_unknown=lambda _: True)
 
 
 def test_denials_are_part_of_a_result(tmp_path: Path) -> None:
-    from skerry.client.outcome import result_of
-    from skerry.client.responses import decode
-    from skerry.types import RunResult
+    from skerry.client.results.command import result_of
+    from skerry.client.transport.responses import decode
+    from skerry.types import ProcessInfo, RunResult
 
     body = {"id": "p-1", "exit_code": 6, "duration_s": 0.1, "denied": [json.loads(attempt(3))]}
-    (denied,) = result_of(decode(json.dumps(body).encode(), RunResult)).denied
+    (denied,) = result_of(
+        decode(json.dumps(body).encode(), RunResult), ProcessInfo(id="p-1", cmd="x", state="exited", pid=7)
+    ).denied
     assert (denied.host, denied.decision, denied.why) == ("a.test", "denied", "no")

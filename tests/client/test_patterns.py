@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skerry.client.patterns import Patterns
+from skerry.client.host.patterns import Patterns
 from skerry.errors import InvalidRequest
 
 CASES = [
@@ -24,17 +24,17 @@ CASES = [
 
 
 @pytest.mark.parametrize(("pattern", "path", "directory", "wanted"), CASES)
-def test_a_pattern_matches_what_it_means(pattern: str, path: str, directory: bool, wanted: bool) -> None:
+def test_pattern_matches_expected_paths(pattern: str, path: str, directory: bool, wanted: bool) -> None:
     assert Patterns([pattern]).excludes(path, directory) == wanted
 
 
 @pytest.mark.parametrize("pattern", ["", "/", "..", "a/../b", "a\\", "{a", "x" * 1025, "{a,b}" * 7])
-def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+def test_invalid_pattern_is_rejected(pattern: str) -> None:
     with pytest.raises(InvalidRequest, match="exclude"):
         Patterns([pattern])
 
 
-def test_a_lone_text_and_too_many_are_refused() -> None:
+def test_single_string_and_too_many_patterns_are_rejected() -> None:
     with pytest.raises(InvalidRequest, match="not a list"):
         Patterns("*.pyc")
     with pytest.raises(InvalidRequest, match="more than 100"):

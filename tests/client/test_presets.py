@@ -1,4 +1,4 @@
-"""Presets, read by asking the real pip, npm, apt and git of this machine with made-up homes and settings."""
+"""Presets, read by asking the real package managers of this machine with made-up homes and settings."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from skerry.cli.options.network import PRESETS
 from skerry.client.presets import KNOWN, Machine, read_presets
+from skerry.client.presets.cache import cached_answer
 from skerry.client.presets.pip import parse_settings
-from skerry.client.presets.remembered import remembered
 from skerry.errors import InvalidRequest
-from skerry.network.rules import check_rules
+from skerry.network.policy.rules import check_rules
 from skerry.types import Network, Preset, SecretValue
 from skerry.types.hosts import Address
 
@@ -37,7 +38,8 @@ class Quiet(Machine):
         return (ip_address(self.where.get(host, "203.0.113.9")),)
 
     def ask(self, *argv: str, here: bool = False, variables: Mapping[str, str] | None = None) -> str | None:
-        return None if "--dry-run" in argv or "view" in argv else super().ask(*argv, here=here, variables=variables)
+        asks_an_index = {"--dry-run", "view", "fetch"} & set(argv)
+        return None if asks_an_index else super().ask(*argv, here=here, variables=variables)
 
 
 Make = Callable[..., Quiet]
@@ -74,30 +76,30 @@ def certificate(path: Path) -> str:
     return ssl.DER_cert_to_PEM_cert(ssl.PEM_cert_to_DER_cert(path.read_text()))
 
 
-def test_an_unknown_preset_is_told_which_there_are(machine: Make) -> None:
-    with pytest.raises(InvalidRequest, match=r"there is no 'gem'") as caught:
-        read_presets(["gem"], machine())
-    assert caught.value.hint == "there are pip, npm, apt, git"
+def test_unknown_preset_error_lists_the_known_ones(machine: Make) -> None:
+    with pytest.raises(InvalidRequest, match=r"'conda' not found") as caught:
+        read_presets(["conda"], machine())
+    assert caught.value.hint == f"known presets: {', '.join(KNOWN)}"
     with pytest.raises(InvalidRequest) as caught:
         read_presets(("pip,npm",))
-    assert caught.value.hint == "there are pip, npm, apt, git; each is named by itself"
-    assert KNOWN == ("pip", "npm", "apt", "git")
+    assert caught.value.hint == f"known presets: {', '.join(KNOWN)}; each is named by itself"
+    assert KNOWN == PRESETS
 
 
-def test_a_preset_that_was_read_already_stays_as_it_is(machine: Make) -> None:
+def test_resolved_preset_is_unchanged(machine: Make) -> None:
     given = Preset(name="mine", allow=("a.example",))
     assert read_presets([given, given], machine()) == ((given,), ())
     assert read_presets([], machine()) == ((), ())
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_a_client_that_is_not_there_is_an_error_that_says_so(name: str, machine: Make, tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match=f"network.presets: {name}: there is no {name} on this machine"):
+def test_missing_program_is_a_clear_error(name: str, machine: Make, tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match=f"network.presets: {name}: {name} is not installed on this machine"):
         one(name, machine(PATH=str(tmp_path)))
 
 
 @needs("pip")
-def test_pips_indexes_are_allowed_and_carried_inside(machine: Make) -> None:
+def test_pip_indexes_are_allowed_and_configured_inside(machine: Make) -> None:
     here = machine(
         PIP_INDEX_URL="https://mirror.example/simple", PIP_EXTRA_INDEX_URL="http://other.example:8080/x file:///srv/x",
         PIP_FIND_LINKS="/opt/wheels https://links.example/w", PIP_TRUSTED_HOST="other.example:8080",
@@ -106,13 +108,14 @@ def test_pips_indexes_are_allowed_and_carried_inside(machine: Make) -> None:
     assert preset.allow == ("mirror.example:443", "other.example:8080", "links.example:443")
     assert preset.env == {
         "PIP_INDEX_URL": "https://mirror.example/simple", "PIP_EXTRA_INDEX_URL": "http://other.example:8080/x",
+        "UV_DEFAULT_INDEX": "https://mirror.example/simple", "UV_INDEX": "http://other.example:8080/x",
         "PIP_FIND_LINKS": "https://links.example/w", "PIP_TRUSTED_HOST": "other.example:8080",
     }  # fmt: skip
     assert (secrets, preset.proxy) == ((), None)
 
 
 @needs("pip")
-def test_pips_own_files_are_read_and_its_password_is_a_secret(machine: Make) -> None:
+def test_pip_config_files_are_read_and_the_password_is_a_secret(machine: Make) -> None:
     here = machine(PIP_CONFIG_FILE="")
     file = here.home / ".config/pip/pip.conf"
     file.parent.mkdir(parents=True)
@@ -128,7 +131,7 @@ def test_pips_own_files_are_read_and_its_password_is_a_secret(machine: Make) -> 
 
 
 @needs("pip")
-def test_a_token_in_the_users_place_signs_in_too(machine: Make) -> None:
+def test_token_in_place_of_a_user_name_is_used(machine: Make) -> None:
     for login, sent in (("t0ken", b"t0ken:"), ("me:short", b"me:short")):
         _, (secret,) = one("pip", machine(PIP_INDEX_URL=f"https://{login}@mirror.example/simple"))
         assert secret.header == "Authorization: Basic {}"
@@ -136,14 +139,14 @@ def test_a_token_in_the_users_place_signs_in_too(machine: Make) -> None:
 
 
 @needs("pip")
-def test_a_password_without_tls_is_refused(machine: Make) -> None:
+def test_password_without_tls_is_rejected(machine: Make) -> None:
     with pytest.raises(InvalidRequest, match="without TLS") as caught:
         one("pip", machine(PIP_INDEX_URL="http://me:hidden@mirror.example/simple"))
     assert "hidden" not in str(caught.value)
 
 
 @needs("pip")
-def test_a_pip_that_is_not_set_up_goes_where_it_would_go_itself(machine: Make) -> None:
+def test_unconfigured_pip_uses_its_default_index(machine: Make) -> None:
     preset, _ = one("pip", machine())
     assert len(preset.allow) == 1
     assert preset.allow[0].endswith(":443")
@@ -151,19 +154,22 @@ def test_a_pip_that_is_not_set_up_goes_where_it_would_go_itself(machine: Make) -
 
 
 @needs("pip")
-def test_an_index_that_is_a_directory_here_is_not_replaced_by_pips_own_inside(machine: Make) -> None:
+def test_local_directory_index_is_not_replaced_by_the_default_one(machine: Make) -> None:
     preset, _ = one(
         "pip", machine(PIP_INDEX_URL="file:///srv/simple", PIP_EXTRA_INDEX_URL="https://a.example/ https://b.example/")
     )
     assert preset.allow == ("a.example:443", "b.example:443")
-    assert preset.env == {"PIP_INDEX_URL": "https://a.example/", "PIP_EXTRA_INDEX_URL": "https://b.example/"}
+    assert preset.env == {
+        "PIP_INDEX_URL": "https://a.example/", "PIP_EXTRA_INDEX_URL": "https://b.example/",
+        "UV_DEFAULT_INDEX": "https://a.example/", "UV_INDEX": "https://b.example/",
+    }  # fmt: skip
     preset, _ = one("pip", machine(PIP_INDEX_URL="file:///srv/simple", PIP_FIND_LINKS="https://links.example/"))
-    assert preset.env == {"PIP_FIND_LINKS": "https://links.example/", "PIP_NO_INDEX": "1"}
+    assert preset.env == {"PIP_FIND_LINKS": "https://links.example/", "PIP_NO_INDEX": "1", "UV_NO_INDEX": "1"}
 
 
 @needs("pip")
-def test_a_pip_that_only_has_files_is_an_error(machine: Make) -> None:
-    with pytest.raises(InvalidRequest, match="files of this machine only"):
+def test_pip_with_only_local_files_is_an_error(machine: Make) -> None:
+    with pytest.raises(InvalidRequest, match="only files of this machine"):
         one("pip", machine(PIP_NO_INDEX="1", PIP_FIND_LINKS="/opt/wheels"))
 
 
@@ -172,20 +178,20 @@ def test_a_pip_that_only_has_files_is_an_error(machine: Make) -> None:
     ("10.1.2.3", "mirror.internal:443@10.1.2.3"), ("fd00:1::5", "mirror.internal:443@fd00:1::5"),
     ("203.0.113.9", "mirror.internal:443"),
 ])  # fmt: skip
-def test_a_mirror_at_a_private_address_gets_a_rule_that_names_it(address: str, rule: str, machine: Make) -> None:
+def test_mirror_at_a_private_address_gets_an_address_rule(address: str, rule: str, machine: Make) -> None:
     here = machine({"mirror.internal": address}, PIP_INDEX_URL="https://mirror.internal/simple")
     assert one("pip", here)[0].allow == (rule,)
 
 
 @needs("pip")
 @pytest.mark.parametrize("address", ["127.0.0.1", "169.254.169.254", "::1"])
-def test_a_mirror_at_an_address_that_means_another_inside_is_an_error(address: str, machine: Make) -> None:
-    with pytest.raises(InvalidRequest, match="means something else inside"):
+def test_mirror_at_a_host_local_address_is_an_error(address: str, machine: Make) -> None:
+    with pytest.raises(InvalidRequest, match="is a different host inside"):
         one("pip", machine({"localhost": address}, PIP_INDEX_URL="http://localhost:3141/simple"))
 
 
 @needs("pip")
-def test_a_proxy_is_allowed_and_leads_to_the_hosts_behind_it(machine: Make) -> None:
+def test_proxy_is_allowed_with_the_hosts_behind_it(machine: Make) -> None:
     where = {"proxy.internal": "10.0.0.1", "mirror.example": "127.0.0.1"}
     for variables in ({"PIP_PROXY": "http://proxy.internal:3128"}, {"https_proxy": "proxy.internal:3128"}):
         preset, _ = one("pip", machine(where, PIP_INDEX_URL="https://mirror.example/simple", **variables))
@@ -215,7 +221,7 @@ def test_a_proxy_is_allowed_and_leads_to_the_hosts_behind_it(machine: Make) -> N
 
 @needs("openssl")
 @needs("pip")
-def test_certificates_that_only_this_machine_trusts_go_along(machine: Make, tmp_path: Path) -> None:
+def test_certificates_trusted_only_by_the_host_are_included(machine: Make, tmp_path: Path) -> None:
     mine, company = certificate(tmp_path / "pip.crt"), certificate(tmp_path / "company.crt")
     here = machine(PIP_INDEX_URL="https://a.example/", PIP_CERT=str(tmp_path / "pip.crt"),
                    SSL_CERT_FILE=str(tmp_path / "company.crt"))  # fmt: skip
@@ -226,7 +232,7 @@ def test_certificates_that_only_this_machine_trusts_go_along(machine: Make, tmp_
         assert preset.certificates.count("BEGIN") < BUNDLE.read_text().count("BEGIN"), "what every image has stays here"
 
 
-def test_pips_settings_are_read_as_pip_ranks_them() -> None:
+def test_pip_settings_have_the_priority_of_pip() -> None:
     said = "global.index-url='https://g.example/'\ninstall.index-url='https://i.example/'\nglobal.extra-index-url='\\na\\nb'\n"
     assert parse_settings(said) == {"index-url": "https://i.example/", "extra-index-url": "\na\nb"}
     assert parse_settings(":env:.index-url='https://e.example/'\n" + said)["index-url"] == "https://e.example/"
@@ -234,7 +240,7 @@ def test_pips_settings_are_read_as_pip_ranks_them() -> None:
 
 
 @needs("npm")
-def test_npms_registries_and_logins(machine: Make) -> None:
+def test_npm_registries_and_logins_are_read(machine: Make) -> None:
     here = machine({"npm.internal": "10.9.9.9"}, MY_TOKEN="s3cret-token")
     (here.home / ".npmrc").write_text(
         "registry=https://npm.internal/root/\n@ours:registry=https://scoped.example:8443/\n"
@@ -243,7 +249,8 @@ def test_npms_registries_and_logins(machine: Make) -> None:
     )
     preset, secrets = one("npm", here)
     assert preset.allow == ("npm.internal:443@10.9.9.9", "scoped.example:8443")
-    assert preset.env["NPM_CONFIG_REGISTRY"] == "https://npm.internal/root/"
+    assert preset.env["NPM_CONFIG_REGISTRY"] == preset.env["YARN_REGISTRY"] == "https://npm.internal/root/"
+    assert preset.env["YARN_NPM_REGISTRY_SERVER"] == "https://npm.internal/root"
     assert preset.files == {"npmrc": "@ours:registry=https://scoped.example:8443/\n"}
     assert preset.env["NPM_CONFIG_GLOBALCONFIG"] == "/run/skerry/presets/npmrc"
     token, login = secrets
@@ -254,7 +261,7 @@ def test_npms_registries_and_logins(machine: Make) -> None:
 
 
 @needs("npm")
-def test_attack_a_projects_own_npmrc_opens_nothing_and_has_no_variable_sent_anywhere(machine: Make) -> None:
+def test_attack_npmrc_of_a_project_opens_nothing_and_sends_no_variable(machine: Make) -> None:
     here = machine({"evil.example": "10.0.0.1"}, AWS_SECRET_ACCESS_KEY="very-secret-key")
     (here.cwd / "package.json").write_text("{}")
     (here.cwd / ".npmrc").write_text(
@@ -268,7 +275,7 @@ def test_attack_a_projects_own_npmrc_opens_nothing_and_has_no_variable_sent_anyw
 
 
 @needs("pip")
-def test_attack_no_program_of_the_project_runs_when_a_preset_is_read(machine: Make, tmp_path: Path) -> None:
+def test_attack_reading_a_preset_runs_no_program_of_the_project(machine: Make, tmp_path: Path) -> None:
     here = machine(PIP_INDEX_URL="https://a.example/")
     for name in ("pip.py", "json.py", "sitecustomize.py"):
         (here.cwd / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
@@ -282,14 +289,14 @@ def test_attack_no_program_of_the_project_runs_when_a_preset_is_read(machine: Ma
 
 
 @needs("npm")
-def test_an_npm_that_is_not_set_up_goes_where_it_would_go_itself(machine: Make) -> None:
+def test_unconfigured_npm_uses_its_default_registry(machine: Make) -> None:
     preset, secrets = one("npm", machine())
     assert len(preset.allow) == 1
     assert secrets == ()
 
 
 @needs("npm")
-def test_npms_proxy_and_what_it_leaves_out(machine: Make) -> None:
+def test_npm_proxy_and_its_exceptions(machine: Make) -> None:
     variables = {"npm_config_registry": "https://npm.example/", "npm_config_https_proxy": "http://proxy.example:3128"}
     assert one("npm", machine(**variables))[0].proxy == "http://proxy.example:3128"
     assert one("npm", machine(**variables, npm_config_noproxy="npm.example"))[0].proxy is None
@@ -311,7 +318,7 @@ STANZA = "Types: deb\nURIs: {}\nSuites: stable\nComponents: main\nSigned-By: /x.
 
 
 @needs("apt-get")
-def test_apts_archives_of_every_kind_of_source(machine: Make, tmp_path: Path) -> None:
+def test_apt_archives_are_read_from_every_kind_of_source(machine: Make, tmp_path: Path) -> None:
     mirrors = tmp_path / "mirrors.txt"
     mirrors.write_text(
         "# ours\nhttps://m1.example/debian priority:1\nhttp://m2.example:8080/debian\nfile:/srv/debian\n"
@@ -334,7 +341,7 @@ def test_apts_archives_of_every_kind_of_source(machine: Make, tmp_path: Path) ->
 
 
 @needs("apt-get")
-def test_apts_proxy_and_logins(machine: Make, tmp_path: Path) -> None:
+def test_apt_proxy_and_logins_are_read(machine: Make, tmp_path: Path) -> None:
     here = apt_machine(
         machine, tmp_path, STANZA.format("https://me:password@deb.example/debian https://two.example/x"),
         'Acquire::https::Proxy "http://proxy.example:3142";\n',
@@ -350,13 +357,13 @@ def test_apts_proxy_and_logins(machine: Make, tmp_path: Path) -> None:
 
 
 @needs("apt-get")
-def test_an_apt_with_local_archives_only_is_an_error(machine: Make, tmp_path: Path) -> None:
+def test_apt_with_only_local_archives_is_an_error(machine: Make, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="no archive on the network"):
         one("apt", apt_machine(machine, tmp_path, STANZA.format("file:/srv/debian")))
 
 
 @needs("git")
-def test_gits_hosts_come_from_its_configuration_and_the_repository_here(machine: Make, tmp_path: Path) -> None:
+def test_git_hosts_come_from_the_configuration_and_the_repository(machine: Make, tmp_path: Path) -> None:
     here = machine({"git.internal": "10.0.0.7"}, GIT_CONFIG_NOSYSTEM="1")
     (here.home / ".gitconfig").write_text(
         '[url "https://me:t0kent0ken@git.internal/"]\n\tinsteadOf = "gh:"\n[credential "https://cred.example"]\n'
@@ -382,7 +389,7 @@ def test_gits_hosts_come_from_its_configuration_and_the_repository_here(machine:
 
 
 @needs("git")
-def test_attack_the_repository_here_brings_its_remotes_and_neither_a_proxy_nor_headers(machine: Make) -> None:
+def test_attack_repository_adds_its_remotes_but_neither_proxy_nor_headers(machine: Make) -> None:
     here = machine(GIT_CONFIG_NOSYSTEM="1")
     subprocess.run(["git", "init", "-q", str(here.cwd)], check=True, timeout=20)
     with (here.cwd / ".git/config").open("a") as file:
@@ -394,12 +401,12 @@ def test_attack_the_repository_here_brings_its_remotes_and_neither_a_proxy_nor_h
 
 
 @needs("git")
-def test_a_git_that_names_no_host_is_an_error(machine: Make) -> None:
+def test_git_without_hosts_is_an_error(machine: Make) -> None:
     with pytest.raises(InvalidRequest, match="name no host"):
         one("git", machine(GIT_CONFIG_NOSYSTEM="1"))
 
 
-def test_a_slow_answer_is_kept_for_the_next_time_without_any_password(machine: Make) -> None:
+def test_slow_result_is_cached_without_passwords(machine: Make) -> None:
     here, asked = machine(), []
 
     def look() -> list[str]:
@@ -407,18 +414,98 @@ def test_a_slow_answer_is_kept_for_the_next_time_without_any_password(machine: M
         return ["https://files.example/"]
 
     for _ in range(2):
-        assert remembered(here, "pip https://me:pw@mirror.example/", look) == ["https://files.example/"]
+        assert cached_answer(here, "pip https://me:pw@mirror.example/", look) == ["https://files.example/"]
     assert len(asked) == 1
     kept = [path for path in here.home.rglob("*") if path.is_file()]
     assert kept
     assert not any("pw@" in path.read_text() or "mirror" in path.name for path in kept)
-    assert remembered(here, "other", lambda: None) == []
+    assert cached_answer(here, "other", lambda: None) == []
 
 
 @needs("pip")
-def test_every_rule_of_a_preset_is_one_that_the_server_takes(machine: Make) -> None:
+def test_every_rule_of_a_preset_is_valid_for_the_server(machine: Make) -> None:
     here = machine({"a.example": "10.0.0.1", "[fd00::7]": "fd00::7"}, PIP_INDEX_URL="https://a.example/",
                    PIP_EXTRA_INDEX_URL="https://[fd00::7]:8443/x", PIP_PROXY="")  # fmt: skip
     preset, _ = one("pip", here)
     check_rules(Network(presets=(preset,)))
     assert preset.allow == ("a.example:443@10.0.0.1", "[fd00::7]:8443")
+
+
+@needs("go")
+def test_go_proxies_and_checksums_are_allowed_and_passwords_become_secrets(machine: Make) -> None:
+    here = machine(
+        GOPROXY="https://ann:correct-horse@proxy.example/go|http://second.example:8081,direct",
+        GOSUMDB="sums.example+033de0ae+Ac4z https://sums.example/db", GOPRIVATE="corp.example", GOFLAGS="",
+    )  # fmt: skip
+    preset, (secret,) = one("go", here)
+    assert preset.allow == ("proxy.example:443", "second.example:8081", "sums.example:443")
+    assert preset.env == {
+        "GOPROXY": "https://proxy.example/go,http://second.example:8081",
+        "GOSUMDB": "sums.example+033de0ae+Ac4z https://sums.example/db",
+        "GONOPROXY": "corp.example", "GONOSUMDB": "corp.example",
+    }  # fmt: skip
+    assert (secret.hosts, secret.basic, secret.value) == (("proxy.example",), "ann", "correct-horse")
+    assert one("go", machine(GOSUMDB="off", GOFLAGS=""))[0].env["GOSUMDB"] == "off"
+    with pytest.raises(InvalidRequest, match="GOPROXY names no module proxy"):
+        one("go", machine(GOPROXY="direct", GOFLAGS=""))
+
+
+@needs("gem")
+def test_gem_sources_are_allowed_and_configured_inside(machine: Make) -> None:
+    here = machine()
+    (here.home / ".gemrc").write_text(":sources:\n- https://ann:correct-horse@gems.example/\n")
+    preset, (secret,) = one("gem", here)
+    assert preset.allow == ("gems.example:443", "index.gems.example:443")
+    assert preset.files == {"gemrc": ":sources:\n- https://gems.example/\n"}
+    assert preset.env["GEMRC"] == "/run/skerry/presets/gemrc"
+    assert (secret.hosts, secret.value) == (("gems.example",), "correct-horse")
+
+
+MAVEN = """<settings xmlns="http://maven.apache.org/SETTINGS/1.2.0">
+<mirrors><mirror><id>ours</id><url>https://maven.example/all</url><mirrorOf>*</mirrorOf></mirror></mirrors>
+<servers><server><id>ours</id><username>ann</username><password>correct-horse</password></server></servers>
+</settings>"""
+
+
+@needs("mvn")
+def test_maven_mirrors_replace_the_built_in_repository(machine: Make) -> None:
+    here = machine()
+    built_in, _ = one("maven", here)
+    assert len(built_in.allow) == 1
+    assert built_in.files == {}
+    (here.home / ".m2").mkdir()
+    (here.home / ".m2/settings.xml").write_text(MAVEN)
+    preset, (secret,) = one("maven", here)
+    assert preset.allow == ("maven.example:443",)
+    assert "<url>https://maven.example/all</url>" in preset.files["settings.xml"]
+    assert "correct-horse" not in preset.files["settings.xml"]
+    assert preset.env == {"MAVEN_ARGS": "--settings /run/skerry/presets/settings.xml"}
+    assert (secret.hosts, secret.basic, secret.value) == (("maven.example",), "ann", "correct-horse")
+    (here.home / ".m2/settings.xml").write_text(MAVEN.replace("<mirrorOf>*<", "<mirrorOf>*,!central<"))
+    assert one("maven", here)[0].allow == ("maven.example:443", *built_in.allow)
+    (here.home / ".m2/settings.xml").write_text(f'<!DOCTYPE s [<!ENTITY a "x">]>{MAVEN}')  # not expanded, not used
+    assert one("maven", here)[0].allow == built_in.allow
+
+
+CARGO = """
+[source.crates-io]
+replace-with = "ours"
+[source.ours]
+registry = "sparse+https://crates.example/index/"
+[registries.team]
+index = "https://git.example/team-index"
+"""
+
+
+@needs("cargo")
+def test_cargo_registries_are_allowed_and_a_replaced_source_has_a_file(machine: Make) -> None:
+    here = machine(RUSTUP_HOME=os.environ.get("RUSTUP_HOME") or str(Path.home() / ".rustup"))
+    with pytest.raises(InvalidRequest, match="cargo did not reach its registry"):
+        one("cargo", here)  # the built-in registry is known only to cargo, which has no network here
+    (here.home / ".cargo").mkdir()
+    (here.home / ".cargo/config.toml").write_text(CARGO)
+    preset, secrets = one("cargo", here)
+    assert preset.allow == ("git.example:443", "crates.example:443")
+    assert preset.env["CARGO_REGISTRIES_TEAM_INDEX"] == "https://git.example/team-index"
+    assert 'registry = "sparse+https://crates.example/index/"' in preset.files["cargo.toml"]
+    assert secrets == ()

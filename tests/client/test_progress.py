@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar where somebody looks, plain lines elsewhere, nobody else's escape codes in either."""
+"""Progress on stderr: a bar on a terminal, plain lines elsewhere, no foreign escape codes in either."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import pty
 from collections.abc import Callable
 from typing import TextIO
 
-from skerry.client.progress import Bar, Lines, many_shown, shown
+from skerry.client.host.progress import ProgressBar, ProgressLines, show_progress, show_stages
 from skerry.types import Progress
 
 
-def test_plain_lines_come_once_a_stage_and_once_a_tenth() -> None:
+def test_plain_lines_are_printed_per_stage_and_per_tenth() -> None:
     stream = io.StringIO()
-    with shown("building", stream) as told:
+    with show_progress("building", stream) as told:
         for done in range(0, 101, 2):
             told.update(Progress(stage="fetch\x1b[2J", done=done, total=100, eta_s=3.0))
         told.update(Progress(stage="pack", message="a\nb"))
     lines = stream.getvalue().splitlines()
-    assert isinstance(told, Lines)
+    assert isinstance(told, ProgressLines)
     assert lines[0] == "building"
     assert lines[1] == r"building: fetch\x1b[2J 0 %, 3 s left"
     assert len([line for line in lines if "fetch" in line]) == 11
     assert lines[-2:] == [r"building: pack: a\nb", "building: done"]
 
 
-def test_a_failure_is_told_too() -> None:
+def test_failure_is_reported() -> None:
     stream = io.StringIO()
     try:
-        with shown("building", stream):
+        with show_progress("building", stream):
             raise ZeroDivisionError
     except ZeroDivisionError:
         pass
@@ -38,7 +38,7 @@ def test_a_failure_is_told_too() -> None:
 
 
 def on_a_terminal(work: Callable[[TextIO], None]) -> bytes:
-    """What a terminal gets of it."""
+    """Return the output for a terminal."""
     leader, follower = pty.openpty()
     seen = b""
     try:
@@ -53,10 +53,10 @@ def on_a_terminal(work: Callable[[TextIO], None]) -> bytes:
     return seen
 
 
-def test_a_terminal_gets_a_bar_with_amounts_and_nobody_elses_escape_codes() -> None:
+def test_terminal_gets_a_bar_with_amounts_and_no_foreign_escape_codes() -> None:
     def work(stream: TextIO) -> None:
-        with shown("building", stream) as told:
-            assert isinstance(told, Bar)
+        with show_progress("building", stream) as told:
+            assert isinstance(told, ProgressBar)
             told.update(Progress(stage="fetch\x1b]0;evil\x07[red]", done=5 << 20, total=10 << 20, eta_s=3.0))
 
     seen = on_a_terminal(work)
@@ -65,9 +65,9 @@ def test_a_terminal_gets_a_bar_with_amounts_and_nobody_elses_escape_codes() -> N
     assert b"5/10 MiB" in seen
 
 
-def test_work_side_by_side_gets_a_bar_for_each_part() -> None:
+def test_parallel_work_has_a_bar_for_each_part() -> None:
     def work(stream: TextIO) -> None:
-        with many_shown("pulling", stream) as told:
+        with show_stages("pulling", stream) as told:
             told.update(Progress(stage="first", message="downloading", done=5 << 20, total=10 << 20))
             told.update(Progress(stage="notice", message="left out dev/sda\x1b]0;evil\x07"))
             told.update(Progress(stage="second", message="unpacking", done=2, total=2))
@@ -83,9 +83,9 @@ def test_work_side_by_side_gets_a_bar_for_each_part() -> None:
     assert (b"2/2" in second, b"unpacking" in second) == (True, True)
 
 
-def test_plain_lines_of_work_side_by_side_come_once_a_tenth_of_each() -> None:
+def test_plain_lines_of_parallel_work_are_printed_per_tenth_of_each_part() -> None:
     stream = io.StringIO()
-    with many_shown("pulling", stream) as told:
+    with show_stages("pulling", stream) as told:
         for done in range(0, 100, 5):
             for stage in ("one", "two"):
                 told.update(Progress(stage=stage, done=done, total=100))

@@ -1,4 +1,4 @@
-"""A repository arrives as it is: the same files, the same status, the same history, and git works in it."""
+"""A repository is copied with the same files, status and history, and git works in it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from client.repositories import NOTHING, begun, commit, copied, fill, git, same, told
+from support.repositories import NOTHING, begun, commit, copied, fill, git, same, told
 
-from skerry.client.repository.copying import RepositoryCopy
-from skerry.client.repository.finding import find
+from skerry.client.repository.archive import RepositoryCopy
+from skerry.client.repository.host_files import read_host_files
+from skerry.client.repository.locate import find_repository
 from skerry.client.repository.source import Repo, repo_of
-from skerry.errors import InvalidRequest
+from skerry.errors import Conflict, InvalidRequest
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +30,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The home of whoever works inside."""
+    """The home directory of the user inside."""
     return tmp_path_factory.mktemp("inside")
 
 
@@ -43,7 +44,7 @@ def works(target: Path, empty: Path) -> None:
     git(target, "gc", "-q", home=empty)
 
 
-def test_staged_unstaged_untracked_deleted_and_intended_files_are_told_alike(tmp_path: Path, empty: Path) -> None:
+def test_staged_unstaged_untracked_deleted_and_intended_files_have_the_same_status(tmp_path: Path, empty: Path) -> None:
     source = begun(tmp_path / "source")
     fill(
         source,
@@ -77,7 +78,7 @@ def test_staged_unstaged_untracked_deleted_and_intended_files_are_told_alike(tmp
     works(target, empty)
 
 
-def test_ignored_files_come_on_request(tmp_path: Path, empty: Path) -> None:
+def test_ignored_files_are_included_on_request(tmp_path: Path, empty: Path) -> None:
     source = begun(tmp_path / "source")
     fill(source, **{".gitignore": "*.log\nbuild/\n", "x.log": "1"})
     (source / "build/deep").mkdir(parents=True)
@@ -88,7 +89,7 @@ def test_ignored_files_come_on_request(tmp_path: Path, empty: Path) -> None:
     same(source, tmp_path / "target", home=empty)
 
 
-def test_names_of_every_kind_arrive(tmp_path: Path, empty: Path) -> None:
+def test_names_of_every_kind_are_copied(tmp_path: Path, empty: Path) -> None:
     source = begun(tmp_path / "so\nurce")
     for name in (
         b"-n",
@@ -109,7 +110,7 @@ def test_names_of_every_kind_arrive(tmp_path: Path, empty: Path) -> None:
     same(source, tmp_path / "target", home=empty)
 
 
-def test_a_repository_without_commits_and_an_unborn_branch(tmp_path: Path, empty: Path) -> None:
+def test_repository_without_commits_and_an_unborn_branch_are_copied(tmp_path: Path, empty: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     git(source, "init", "-q", "-b", "first")
@@ -126,7 +127,22 @@ def test_a_repository_without_commits_and_an_unborn_branch(tmp_path: Path, empty
     same(source, tmp_path / "unborn", home=empty)
 
 
-def test_a_detached_head_and_flags_of_the_index(tmp_path: Path, empty: Path) -> None:
+def test_packed_refs_are_those_of_git(tmp_path: Path, empty: Path) -> None:
+    """Other readers (GitPython, for example) call a file without git's header corrupt. With the header, the object of
+    each tag object must stand there, also of a tag of a tag."""
+    source = begun(tmp_path / "source")
+    git(source, "tag", "light")
+    git(source, "tag", "-a", "-m", "x", "deep")
+    git(source, "tag", "-a", "-m", "x", "deeper", "deep")
+    git(source, "tag", "-a", "-m", "x", "content", "HEAD:a")
+    copied(source, tmp_path / "target")
+    written = (tmp_path / "target/.git/packed-refs").read_bytes()
+    git(source, "pack-refs", "--all")
+    assert written == (source / ".git/packed-refs").read_bytes()
+    same(source, tmp_path / "target", home=empty)
+
+
+def test_detached_head_and_index_flags_are_copied(tmp_path: Path, empty: Path) -> None:
     source = begun(tmp_path / "source")
     git(source, "checkout", "-q", "--detach", "HEAD~1")
     git(source, "update-index", "--assume-unchanged", "a")
@@ -139,7 +155,7 @@ def test_a_detached_head_and_flags_of_the_index(tmp_path: Path, empty: Path) -> 
     assert (tmp_path / "target/a").read_text() == "not seen"
 
 
-def test_a_merge_and_a_rebase_under_way_can_be_ended_inside(tmp_path: Path, empty: Path) -> None:
+def test_unfinished_merge_and_rebase_can_be_completed_inside(tmp_path: Path, empty: Path) -> None:
     source = begun(tmp_path / "source")
     git(source, "checkout", "-q", "side")
     fill(source, a="other\n")
@@ -163,7 +179,7 @@ def test_a_merge_and_a_rebase_under_way_can_be_ended_inside(tmp_path: Path, empt
     assert git(tmp_path / "rebase", "symbolic-ref", "HEAD", home=empty) == "refs/heads/side\n"
 
 
-def test_submodules_absorbed_or_not_fetched_or_not(tmp_path: Path, empty: Path) -> None:
+def test_submodules_of_every_kind_are_copied(tmp_path: Path, empty: Path) -> None:
     library = begun(tmp_path / "library")
     source = begun(tmp_path / "source")
     for name in ("absorbed", "gone"):
@@ -187,7 +203,7 @@ def test_submodules_absorbed_or_not_fetched_or_not(tmp_path: Path, empty: Path) 
     assert list((tmp_path / "target/gone").iterdir()) == []
 
 
-def test_repositories_that_lie_within_and_their_rules(tmp_path: Path, empty: Path) -> None:
+def test_nested_repositories_and_their_ignore_rules_are_copied(tmp_path: Path, empty: Path) -> None:
     source = begun(tmp_path / "source")
     fill(source, **{".gitignore": "*.log\n"})
     nested = begun(source / "deep/nested")
@@ -202,7 +218,7 @@ def test_repositories_that_lie_within_and_their_rules(tmp_path: Path, empty: Pat
     assert rules["deep/nested"] == ("!*", "*.o")
 
 
-def test_shallow_clones_and_alternates_are_whole_inside(tmp_path: Path, empty: Path) -> None:
+def test_shallow_clones_and_alternates_are_complete_inside(tmp_path: Path, empty: Path) -> None:
     library = begun(tmp_path / "library")
     shallow, shared = tmp_path / "shallow", tmp_path / "shared"
     git(tmp_path, "clone", "-q", "--depth=1", f"file://{library}", str(shallow))
@@ -218,7 +234,29 @@ def test_shallow_clones_and_alternates_are_whole_inside(tmp_path: Path, empty: P
     assert git(tmp_path / "shallow-copy", "rev-parse", "--is-shallow-repository") == "true\n"
 
 
-def test_a_partial_clone_stays_one(tmp_path: Path, empty: Path) -> None:
+@pytest.mark.parametrize("how", ["tmpfs", "read-only"])
+def test_repository_on_another_file_system_or_read_only_is_copied(tmp_path: Path, empty: Path, how: str) -> None:
+    """`copied` compares a listing of the repository with all times before and after."""
+    source = tmp_path / 'so"ur\\ce'
+    source.mkdir()
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "skerry-test", source], check=True)
+        begun(source / "lender")
+        git(source, "clone", "-q", "--shared", "lender", "borrower")
+        (source / "borrower/.git/objects/info/alternates").write_text("../../../lender/.git/objects\n")
+        if how == "read-only":
+            subprocess.run(["mount", "-o", "remount,ro", source], check=True)
+            with pytest.raises(OSError, match="Read-only"):
+                (source / "lender/.git/x").touch()
+        for name in ("lender", "borrower"):
+            copied(source / name, tmp_path / name)
+            assert git(tmp_path / name, "log", "--oneline", home=empty) == git(source / name, "log", "--oneline")
+            git(tmp_path / name, "fsck", "--strict", home=empty)
+    finally:
+        subprocess.run(["umount", source], check=True)
+
+
+def test_partial_clone_stays_partial(tmp_path: Path, empty: Path) -> None:
     library = begun(tmp_path / "library")
     git(library, "config", "uploadpack.allowFilter", "true")
     source = tmp_path / "source"
@@ -231,7 +269,7 @@ def test_a_partial_clone_stays_one(tmp_path: Path, empty: Path) -> None:
     assert (tmp_path / "target/a").read_text() == "two\n"
 
 
-def test_a_linked_worktree_brings_its_own_head_and_no_others_index(tmp_path: Path, empty: Path) -> None:
+def test_linked_worktree_copies_only_its_head_and_index(tmp_path: Path, empty: Path) -> None:
     library = begun(tmp_path / "library")
     fill(library, canary="STAGED-ELSEWHERE")
     git(library, "add", "canary")
@@ -247,7 +285,7 @@ def test_a_linked_worktree_brings_its_own_head_and_no_others_index(tmp_path: Pat
     git(tmp_path / "target", "cat-file", "-e", blob, code=1)
 
 
-def test_objects_named_by_sha256(tmp_path: Path, empty: Path) -> None:
+def test_sha256_objects_are_copied(tmp_path: Path, empty: Path) -> None:
     source = begun(tmp_path / "source", "--object-format=sha256")
     fill(source, b="b")
     git(source, "add", "b")
@@ -258,7 +296,7 @@ def test_objects_named_by_sha256(tmp_path: Path, empty: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["--cone", "--no-cone"])
-def test_a_sparse_checkout_stays_sparse(tmp_path: Path, empty: Path, how: str) -> None:
+def test_sparse_checkout_stays_sparse(tmp_path: Path, empty: Path, how: str) -> None:
     source = begun(tmp_path / "source")
     for name in ("in", "out"):
         (source / name).mkdir()
@@ -272,7 +310,7 @@ def test_a_sparse_checkout_stays_sparse(tmp_path: Path, empty: Path, how: str) -
 
 
 @pytest.mark.parametrize("setting", ["splitIndex", "untrackedCache"])
-def test_an_index_of_another_form_is_read(tmp_path: Path, empty: Path, setting: str) -> None:
+def test_index_of_every_format_is_read(tmp_path: Path, empty: Path, setting: str) -> None:
     source = begun(tmp_path / "source")
     git(source, "config", f"core.{setting}", "true")
     git(source, "update-index", "--split-index" if setting == "splitIndex" else "--untracked-cache")
@@ -285,7 +323,7 @@ def test_an_index_of_another_form_is_read(tmp_path: Path, empty: Path, setting: 
     assert not list((tmp_path / "target/.git").glob("sharedindex*"))
 
 
-def test_line_ends_are_compared_as_outside(tmp_path: Path, empty: Path) -> None:
+def test_line_endings_are_compared_like_outside(tmp_path: Path, empty: Path) -> None:
     source = begun(tmp_path / "source")
     (source / "dos.txt").write_bytes(b"a\r\nb\r\n")
     git(source, "config", "core.autocrlf", "true")
@@ -296,7 +334,7 @@ def test_line_ends_are_compared_as_outside(tmp_path: Path, empty: Path) -> None:
     assert (tmp_path / "target/dos.txt").read_bytes() == b"a\r\nb\r\n"
 
 
-def test_pointers_of_large_files_arrive_as_they_are(tmp_path: Path, empty: Path) -> None:
+def test_lfs_pointers_are_copied_unchanged(tmp_path: Path, empty: Path) -> None:
     source = begun(tmp_path / "source")
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 12345\n"
     fill(source, **{"model.bin": pointer, ".gitattributes": "*.bin filter=lfs diff=lfs merge=lfs -text\n"})
@@ -306,7 +344,7 @@ def test_pointers_of_large_files_arrive_as_they_are(tmp_path: Path, empty: Path)
     assert (tmp_path / "target/model.bin").read_text() == pointer
 
 
-def test_files_whose_content_a_filter_put_there_are_not_modified_inside(tmp_path: Path, empty: Path) -> None:
+def test_filtered_files_are_not_modified_inside(tmp_path: Path, empty: Path) -> None:
     source = begun(tmp_path / "source")
     for name, value in (("clean", "sed s/content/pointer/"), ("smudge", "sed s/pointer/content/")):
         git(source, "config", f"filter.lfs.{name}", value)
@@ -322,15 +360,15 @@ def test_files_whose_content_a_filter_put_there_are_not_modified_inside(tmp_path
     assert "one.bin" not in told(source)["status"]
 
 
-def test_a_very_large_file_takes_little_memory(tmp_path: Path) -> None:
+def test_very_large_file_uses_little_memory(tmp_path: Path) -> None:
     source = begun(tmp_path / "source")
     with (source / "sparse").open("wb") as file:
         file.truncate(100 << 20)
     script = (
         "import sys, resource, os\n"
-        "from skerry.client.repository.copying import RepositoryCopy\n"
-        "from skerry.client.repository.finding import find\n"
-        "copy = RepositoryCopy(find(sys.argv[1]))\n"
+        "from skerry.client.repository.archive import RepositoryCopy\n"
+        "from skerry.client.repository.locate import find_repository\n"
+        "copy = RepositoryCopy(find_repository(sys.argv[1]))\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "total = sum(map(len, copy))\n"
         "print(total, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
@@ -341,7 +379,7 @@ def test_a_very_large_file_takes_little_memory(tmp_path: Path) -> None:
     assert grown < 20_000
 
 
-def test_a_long_pack_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: Path) -> None:
+def test_long_pack_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: Path) -> None:
     source = begun(tmp_path / "source")
     slow = tmp_path / "bin/git"
     slow.parent.mkdir()
@@ -352,8 +390,8 @@ def test_a_long_pack_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.Mon
     slow.chmod(0o755)
     os.mkfifo(tmp_path / "gate")
     monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr("skerry.client.repository.copying._SILENT_S", 0.01)
-    archive = iter(RepositoryCopy(find(source)))
+    monkeypatch.setattr("skerry.client.repository.archive._SILENT_S", 0.01)
+    archive = iter(RepositoryCopy(find_repository(source)))
     pieces = [next(archive), next(archive), next(archive)]
     (tmp_path / "gate").write_text("\n")
     pieces += archive
@@ -362,21 +400,21 @@ def test_a_long_pack_gives_signs_of_life(tmp_path: Path, monkeypatch: pytest.Mon
     same(source, tmp_path / "target", home=empty)
 
 
-def test_a_file_that_shrinks_while_it_is_read_ends_it_and_says_so(tmp_path: Path) -> None:
+def test_file_that_shrinks_while_it_is_read_is_an_error(tmp_path: Path) -> None:
     source = begun(tmp_path / "source")
     (source / "zz").write_bytes(b"x" * 3_000_000)
-    pieces = iter(RepositoryCopy(find(source)))
+    pieces = iter(RepositoryCopy(find_repository(source)))
     next(pieces)
     os.truncate(source / "zz", 1000)
     with pytest.raises(InvalidRequest, match="zz: it became shorter"):
         list(pieces)
 
 
-def test_a_file_that_grows_is_taken_as_long_as_it_was_and_one_that_vanishes_is_left_out(tmp_path: Path) -> None:
+def test_growing_file_keeps_its_first_size_and_removed_file_is_skipped(tmp_path: Path) -> None:
     source = begun(tmp_path / "source")
     (source / "mm").write_bytes(b"x" * 3_000_000)
     fill(source, zz="1")
-    copy = RepositoryCopy(find(source))
+    copy = RepositoryCopy(find_repository(source))
     pieces = iter(copy)
     out = next(pieces)
     with (source / "mm").open("ab") as file:
@@ -388,7 +426,7 @@ def test_a_file_that_grows_is_taken_as_long_as_it_was_and_one_that_vanishes_is_l
     assert not (tmp_path / "target/zz").exists()
 
 
-def test_what_can_not_be_read_is_left_out_and_told() -> None:
+def test_unreadable_files_are_skipped_and_reported() -> None:
     with tempfile.TemporaryDirectory() as made:
         os.chown(made, 65534, 65534)
         os.seteuid(65534)
@@ -403,31 +441,31 @@ def test_what_can_not_be_read_is_left_out_and_told() -> None:
             fill(source / "closed", f="f")
             git(source, "add", "-A", "closed")
             (source / "closed").chmod(0)
-            place = find(source)
+            place = find_repository(source)
             copy = RepositoryCopy(place)
             packed = b"".join(copy)
             (source / "closed").chmod(0o700)
         finally:
             os.seteuid(0)
-    skipped = {one.path: one.reason for one in copy.told(NOTHING).skipped}
+    skipped = {one.path: one.reason for one in copy.with_skipped(NOTHING).skipped}
     assert skipped == {
         "locked": "permission denied", "closed/f": "permission denied", "swapped": "it is a FIFO, a socket or a device"
     }  # fmt: skip
     assert b"two.txt" in packed
 
 
-def test_a_directory_below_means_the_whole_repository_unless_git_ignores_it(tmp_path: Path) -> None:
+def test_subdirectory_means_the_whole_repository_unless_ignored(tmp_path: Path) -> None:
     source = begun(tmp_path / "source")
     (source / "sub").mkdir()
     (source / "apart").mkdir()
     fill(source, **{".gitignore": "apart/\n"})
-    place = find(source / "sub")
+    place = find_repository(source / "sub")
     assert (place.top, place.given) == (str(source), str(source / "sub"))
-    assert find(source / "apart").git_dir is None
-    assert find(source / "apart").top == str(source / "apart")
+    assert find_repository(source / "apart").git_dir is None
+    assert find_repository(source / "apart").top == str(source / "apart")
 
 
-def test_a_directory_that_is_no_repository_comes_with_its_files_and_its_rules(tmp_path: Path) -> None:
+def test_plain_directory_is_copied_with_its_ignore_rules(tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "node_modules/x").mkdir(parents=True)
     fill(source, **{"a": "1", ".gitignore": "node_modules/\n"})
@@ -438,25 +476,25 @@ def test_a_directory_that_is_no_repository_comes_with_its_files_and_its_rules(tm
     assert dict(review.ignore)[""][-1] == "node_modules/"
 
 
-def test_what_is_no_place_to_begin_with_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_repository_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(tmp_path / "source")
     git(tmp_path, "clone", "-q", "--bare", "source", "bare.git")
     for bare in ("bare.git", "bare.git/refs", "source/.git"):
         with pytest.raises(InvalidRequest, match="bare repository"):
-            find(tmp_path / bare)
-    with pytest.raises(InvalidRequest, match="no directory"):
-        find(tmp_path / "missing")
+            find_repository(tmp_path / bare)
+    with pytest.raises(InvalidRequest, match="not a directory"):
+        find_repository(tmp_path / "missing")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken/.git").write_text("gitdir: /nonexistent\n")
     with pytest.raises(InvalidRequest, match="not a git repository"):
-        find(tmp_path / "broken")
+        find_repository(tmp_path / "broken")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InvalidRequest, match="there is no git on this host") as caught:
-        find(tmp_path / "source")
+    with pytest.raises(InvalidRequest, match="git is not installed on this host") as caught:
+        find_repository(tmp_path / "source")
     assert caught.value.hint
 
 
-def test_rules_of_the_user_of_the_repository_and_of_its_directories(tmp_path: Path, home: Path, empty: Path) -> None:
+def test_ignore_rules_of_user_repository_and_directories_apply(tmp_path: Path, home: Path, empty: Path) -> None:
     source = begun(tmp_path / "source")
     (home / ".gitconfig").write_text("[core]\n\texcludesFile = ~/mine\n")
     (home / "mine").write_text("*.swp\n")
@@ -475,7 +513,7 @@ def test_rules_of_the_user_of_the_repository_and_of_its_directories(tmp_path: Pa
     assert "y.swp" not in git(tmp_path / "target", "status", "--porcelain", home=empty)
 
 
-def test_a_source_is_a_directory_or_a_url(tmp_path: Path) -> None:
+def test_source_is_a_directory_or_a_url(tmp_path: Path) -> None:
     assert repo_of(None) is None
     assert repo_of(tmp_path) == Repo(tmp_path)
     for url in ("https://example.com/x.git", "ssh://git@example.com/x", "git@example.com:team/x.git"):
@@ -485,3 +523,16 @@ def test_a_source_is_a_directory_or_a_url(tmp_path: Path) -> None:
     for wrong in ("", "ext::sh -c id", "file:///etc", "ftp://x/y", 5, ["x"]):
         with pytest.raises(InvalidRequest):
             repo_of(wrong)
+
+
+def test_reading_the_host_leaves_its_directory_for_no_path_of_a_server(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    root.mkdir()
+    (tmp_path / "secret").write_text("secret")
+    (root / "link").symlink_to(tmp_path)
+    place = find_repository(root)
+    for path in (b"../secret", b"/etc/passwd", b"a/../../secret", b".git/config"):
+        with pytest.raises(Conflict):
+            read_host_files(place, {path})
+    found = read_host_files(place, {b"link/secret"})
+    assert (set(found.files), found.kept) == ({b"link"}, frozenset())

@@ -1,4 +1,4 @@
-"""Requests as values: what is sent, and what is refused before anything is."""
+"""Requests as values: the sent content, and errors before sending."""
 
 from __future__ import annotations
 
@@ -11,69 +11,69 @@ from typing import Any
 import msgspec
 import pytest
 
-from skerry.client import file_requests, requests
-from skerry.client.content import check_contents, pieces, size_of
-from skerry.client.description import run_request, words
+from skerry.client.create_options import check_command, run_request
+from skerry.client.host.content import check_contents, pieces, size_of
+from skerry.client.transport.requests import files, sandboxes
 from skerry.errors import InvalidRequest, NotFound
 from skerry.types import CreateRequest, RunRequest, UpdateRequest
 
 
-def test_each_create_has_a_key_of_its_own_and_may_be_repeated() -> None:
-    one, two = requests.create(CreateRequest()), requests.create(CreateRequest())
+def test_each_create_has_a_separate_key_and_may_be_repeated() -> None:
+    one, two = sandboxes.create(CreateRequest()), sandboxes.create(CreateRequest())
     assert one.repeatable
     assert one.headers()["idempotency-key"] != two.headers()["idempotency-key"]
 
 
-def test_nothing_but_a_create_may_be_repeated() -> None:
-    assert not requests.run("dev", RunRequest(cmd="x")).repeatable
-    assert not requests.delete("dev").repeatable
+def test_only_a_create_may_be_repeated() -> None:
+    assert not sandboxes.run("dev", RunRequest(cmd="x")).repeatable
+    assert not sandboxes.delete("dev").repeatable
 
 
 @pytest.mark.parametrize(
     "ref", ["", ".", "..", "a/b", "../x", "A", "a?b", "a#b", "a%2fb", "-a", "sb-x\n", "é", "x" * 64]
 )
-def test_what_can_be_no_sandbox_is_not_sent(ref: str) -> None:
+def test_invalid_sandbox_name_is_not_sent(ref: str) -> None:
     with pytest.raises(NotFound):
-        requests.get(ref)
+        sandboxes.get(ref)
 
 
 @pytest.mark.parametrize("process", ["", ".", "..", "a/b", "a?b", "p-1\n", "é"])
-def test_what_can_be_no_process_is_not_sent(process: str) -> None:
+def test_invalid_process_name_is_not_sent(process: str) -> None:
     with pytest.raises(NotFound):
-        requests.signal("dev", process, "TERM")
+        sandboxes.signal("dev", process, "TERM")
 
 
-def test_a_signal_is_sent_by_its_short_name() -> None:
-    assert requests.signal("dev", "p-1", "sigkill").content == b'{"signal":"KILL"}'
+def test_signal_is_sent_by_its_short_name() -> None:
+    assert sandboxes.signal("dev", "p-1", "sigkill").content == b'{"signal":"KILL"}'
 
 
-def test_only_what_is_given_is_sent() -> None:
-    assert requests.update("dev", UpdateRequest(labels={"a": "b"})).content == b'{"labels":{"a":"b"}}'
-    assert requests.update("dev", UpdateRequest(env={"A": None})).content == b'{"env":{"A":null}}'
+def test_only_given_fields_are_sent() -> None:
+    assert sandboxes.update("dev", UpdateRequest(labels={"a": "b"})).content == b'{"labels":{"a":"b"}}'
+    assert sandboxes.update("dev", UpdateRequest(env={"A": None})).content == b'{"env":{"A":null}}'
 
 
-def test_a_mode_goes_in_octal() -> None:
-    request = file_requests.write_file("dev", "a b&c", b"", mode=0o640, user=None, parents=True)
+def test_mode_is_sent_in_octal() -> None:
+    request = files.write_file("dev", "a b&c", b"", mode=0o640, user=None, parents=True)
     assert dict(request.params) == {"path": "a b&c", "mode": "0640", "parents": "true"}
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "a" * 4097, "ü" * 2049, "\ud800", b"bytes"])
-def test_a_path_that_can_be_none_is_refused(path: str) -> None:
+def test_invalid_path_is_rejected(path: str) -> None:
     with pytest.raises(InvalidRequest):
-        file_requests.look("dev", "stat", path, None)
+        files.query_file("dev", "stat", path, None)
 
 
-def test_patience_with_a_run_outlasts_its_time_out() -> None:
-    assert (requests.run("dev", RunRequest(cmd="x", timeout=300)).read_timeout or 0) > 300
-    assert requests.run("dev", RunRequest(cmd="x")).read_timeout is None
+def test_http_timeout_exceeds_the_timeout_of_a_run() -> None:
+    assert (sandboxes.run("dev", RunRequest(cmd="x", timeout=300)).read_timeout or 0) > 300
+    assert sandboxes.run("dev", RunRequest(cmd="x")).read_timeout is None
 
 
-def test_binary_stdin_survives_the_wire() -> None:
-    request = requests.with_stdin(RunRequest(cmd="cat"), bytes(range(256)))
+def test_binary_stdin_is_preserved() -> None:
+    request = sandboxes.with_stdin(RunRequest(cmd="cat"), bytes(range(256)))
     assert msgspec.json.decode(msgspec.json.encode(request), type=RunRequest).stdin_base64 == bytes(range(256))
 
 
-def test_content_of_every_kind_becomes_pieces_of_bytes() -> None:
+def test_content_of_every_kind_becomes_chunks_of_bytes() -> None:
     assert b"".join(pieces("é")) == "é".encode()
     assert b"".join(pieces(b"ab")) == b"ab"
     assert list(pieces(b"")) == []
@@ -82,19 +82,19 @@ def test_content_of_every_kind_becomes_pieces_of_bytes() -> None:
     assert list(pieces(iter([b"a", b"", "é"]))) == [b"a", "é".encode()]  # type: ignore[arg-type]
 
 
-def test_a_piece_that_is_no_bytes_is_refused() -> None:
+def test_chunk_that_is_not_bytes_is_rejected() -> None:
     with pytest.raises(InvalidRequest, match="a piece is a int"):
         list(pieces([1, 2]))  # type: ignore[list-item]
 
 
-def test_wrong_types_are_refused_by_name_before_anything_is_sent() -> None:
+def test_wrong_types_are_rejected_by_name_before_sending() -> None:
     for given, says in (
-        ({"cmd": ["echo", 1]}, "cmd: 1 is not text"),
-        ({"cmd": b"x"}, "neither a text nor a list"),
-        ({"cmd": 5}, "neither a text nor a list"),
-        ({"env": {"PORT": 8080}}, "env: 'PORT': 8080 is not text"),
+        ({"cmd": ["echo", 1]}, "cmd: 1 is not a string"),
+        ({"cmd": b"x"}, "neither a string nor a list"),
+        ({"cmd": 5}, "neither a string nor a list"),
+        ({"env": {"PORT": 8080}}, "env: 'PORT': 8080 is not a string"),
         ({"timeout": "5m"}, "timeout: '5m' is not a number"),
-        ({"cwd": "here"}, "is not absolute"),
+        ({"cwd": ""}, "cwd: empty"),
         ({"timeout": -1}, "out of range"),
     ):
         values: dict[str, Any] = {"cmd": "x", "env": {}, "cwd": None, "user": None, "timeout": None, **given}  # type: ignore[dict-item]
@@ -102,12 +102,12 @@ def test_wrong_types_are_refused_by_name_before_anything_is_sent() -> None:
             run_request(**values)
 
 
-def test_paths_are_welcome_where_texts_are() -> None:
-    assert words(["cat", PurePosixPath("/a/b")]) == ["cat", "/a/b"]
-    assert dict(file_requests.look("dev", "stat", PurePosixPath("/a"), None).params) == {"path": "/a"}
+def test_path_objects_are_accepted_in_place_of_strings() -> None:
+    assert check_command(["cat", PurePosixPath("/a/b")]) == ["cat", "/a/b"]
+    assert dict(files.query_file("dev", "stat", PurePosixPath("/a"), None).params) == {"path": "/a"}
 
 
-def test_a_file_of_this_host_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
+def test_invalid_host_file_is_rejected_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path, says in (
         ("pipe", "not a regular file"),
@@ -117,11 +117,11 @@ def test_a_file_of_this_host_that_is_none_is_refused_at_once(tmp_path: Path) -> 
     ):
         with pytest.raises(InvalidRequest, match=says):
             check_contents([tmp_path / path])
-    with pytest.raises(InvalidRequest, match="can't be sent"):
+    with pytest.raises(InvalidRequest, match="cannot be sent"):
         check_contents([5])
 
 
-def test_the_size_of_what_open_gives_is_known_and_of_nothing_else(tmp_path: Path) -> None:
+def test_size_is_known_only_for_files_from_open(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"0123456789")
     with path.open("rb") as file, path.open("rb", buffering=0) as raw, path.open() as text:
@@ -146,7 +146,7 @@ def test_the_size_of_what_open_gives_is_known_and_of_nothing_else(tmp_path: Path
         assert size_of(other) is None
 
 
-def test_a_file_that_changes_while_it_is_sent_is_not_sent_wrongly(tmp_path: Path) -> None:
+def test_file_that_changes_while_sent_keeps_its_length_or_fails(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"x" * 600_000)
     with path.open("rb") as file:

@@ -6,38 +6,38 @@ import re
 
 import pytest
 
-from skerry.client.search import WINDOW, Search
+from skerry.client.results.search import WINDOW, OutputSearch
 from skerry.errors import InvalidRequest
 
 
-def test_a_match_is_found_wherever_the_output_was_cut() -> None:
+def test_match_is_found_for_any_chunking() -> None:
     data = "listening on örtlich:8080\n".encode()
     for size in range(1, len(data)):
-        search = Search(r"on (\w+):(\d+)\n")
+        search = OutputSearch(r"on (\w+):(\d+)\n")
         found = [m for at in range(0, len(data), size) if (m := search.add(data[at : at + size]))]
         assert found[0].groups() == ("örtlich", "8080")
 
 
 def test_bytes_are_searched_as_bytes() -> None:
-    search = Search(rb"\xff(.)")
+    search = OutputSearch(rb"\xff(.)")
     assert search.add(b"a\xff") is None
     found = search.add(b"b")
     assert found is not None
     assert found[1] == b"b"
 
 
-def test_a_compiled_pattern_keeps_its_flags() -> None:
-    assert Search(re.compile("READY", re.IGNORECASE)).add(b"ready") is not None
+def test_compiled_pattern_keeps_its_flags() -> None:
+    assert OutputSearch(re.compile("READY", re.IGNORECASE)).add(b"ready") is not None
 
 
-def test_what_stands_before_a_gap_is_not_next_to_what_stands_behind_it() -> None:
-    search = Search("ready")
+def test_search_does_not_match_across_a_gap() -> None:
+    search = OutputSearch("ready")
     assert search.add(b"rea") is None
     assert search.add(b"dy", after_gap=True) is None
 
 
-def test_the_window_is_bounded_and_its_end_can_be_quoted() -> None:
-    search = Search(
+def test_window_is_bounded_and_its_end_can_be_quoted() -> None:
+    search = OutputSearch(
         "begin.*end",
     )
     assert search.add(b"begin") is None
@@ -49,6 +49,6 @@ def test_the_window_is_bounded_and_its_end_can_be_quoted() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(", 7, None])
-def test_what_is_no_pattern_is_refused(pattern: object) -> None:
+def test_invalid_pattern_is_rejected(pattern: object) -> None:
     with pytest.raises(InvalidRequest, match="pattern"):
-        Search(pattern)  # type: ignore[type-var]
+        OutputSearch(pattern)  # type: ignore[type-var]

@@ -1,4 +1,4 @@
-"""Where a secret's value comes from on the client's machine, and that it is told nowhere."""
+"""Sources of secret values on the client's host; a value is never shown."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from skerry.cli.secrets import secret_options, secrets
-from skerry.client.egress import secret_values
+from skerry.cli.options.secrets import secret_options, secrets_from_options
+from skerry.cli.project import find_project_file
+from skerry.client.policy_inputs import secret_values
+from skerry.client.secret_store import UserSecrets
 from skerry.client.secrets import Secret
 from skerry.config import load
-from skerry.errors import InvalidRequest
+from skerry.errors import InvalidRequest, NotFound
 
 VALUE = "s3cr3t-value-0123456789"
 HOSTS = ["api.example.com"]
 
 
-def test_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", VALUE)
     monkeypatch.setenv("OTHER", "0th3r-value-0123456789")
     assert Secret("TOKEN", hosts=HOSTS).read().value == VALUE
@@ -30,7 +32,7 @@ def test_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Secret.from_env("TOKEN", "OTHER", hosts=HOSTS).read().value == "0th3r-value-0123456789"
 
 
-def test_it_is_read_when_it_is_needed_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_is_read_when_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TOKEN", raising=False)
     secret = Secret.from_env("TOKEN", hosts=HOSTS)
     with pytest.raises(InvalidRequest, match="TOKEN is not set here"):
@@ -39,7 +41,7 @@ def test_it_is_read_when_it_is_needed_and_not_before(monkeypatch: pytest.MonkeyP
     assert secret.read().value == VALUE
 
 
-def test_from_a_file_without_its_last_line_end(tmp_path: Path) -> None:
+def test_secret_is_read_from_a_file_without_its_final_newline(tmp_path: Path) -> None:
     for text in (VALUE, VALUE + "\n", VALUE + "\r\n"):
         (tmp_path / "token").write_text(text)
         assert Secret.from_file("TOKEN", tmp_path / "token", hosts=HOSTS).read().value == VALUE
@@ -48,7 +50,7 @@ def test_from_a_file_without_its_last_line_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "short", f"{VALUE}\n{VALUE}", "é" * 20, "x" * 20_000, "a\0b" * 10, " leading-blank", "trailing-blank "]
 )
-def test_a_file_that_holds_no_secret_is_refused_without_being_told(tmp_path: Path, text: str) -> None:
+def test_file_without_a_secret_is_rejected_without_printing_it(tmp_path: Path, text: str) -> None:
     (tmp_path / "token").write_text(text)
     with pytest.raises(InvalidRequest) as refused:
         Secret.from_file("TOKEN", tmp_path / "token", hosts=HOSTS).read()
@@ -56,14 +58,14 @@ def test_a_file_that_holds_no_secret_is_refused_without_being_told(tmp_path: Pat
     assert VALUE not in str(refused.value)
 
 
-def test_a_file_that_can_not_be_read_says_why(tmp_path: Path) -> None:
+def test_unreadable_file_error_has_the_reason(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="No such file"):
         Secret.from_file("TOKEN", tmp_path / "none", hosts=HOSTS).read()
     with pytest.raises(InvalidRequest, match="Is a directory"):
         Secret.from_file("TOKEN", tmp_path, hosts=HOSTS).read()
 
 
-def test_from_a_command_that_no_shell_sees() -> None:
+def test_secret_is_read_from_a_command_without_a_shell() -> None:
     odd = "$HOME; `id` && s3cr3t"
     told = Secret.from_command("TOKEN", [sys.executable, "-c", "import sys; print(sys.argv[1])", odd], hosts=HOSTS)
     assert told.read().value == odd
@@ -79,27 +81,27 @@ def test_from_a_command_that_no_shell_sees() -> None:
         ("import os; os.write(1, b'\\xff' * 20)", "not ASCII"),
     ],
 )
-def test_a_command_that_gives_no_secret_is_refused_in_time(program: str, why: str) -> None:
+def test_command_without_a_secret_is_rejected_in_time(program: str, why: str) -> None:
     with pytest.raises(InvalidRequest, match=why):
         Secret.from_command("TOKEN", [sys.executable, "-c", program], hosts=HOSTS, timeout=2).read()
 
 
-def test_a_command_that_is_not_there_says_so() -> None:
-    with pytest.raises(InvalidRequest, match="can't be run"):
+def test_missing_command_is_an_error() -> None:
+    with pytest.raises(InvalidRequest, match="cannot be run"):
         Secret.from_command("TOKEN", ["/no/such/program"], hosts=HOSTS).read()
     with pytest.raises(InvalidRequest, match="not a list"):
         Secret.from_command("TOKEN", "pass show token", hosts=HOSTS)
 
 
 @pytest.mark.parametrize("wrong", [Secret("TOKEN", hosts=HOSTS), {"TOKEN": VALUE}, VALUE, [VALUE]])
-def test_what_is_no_list_of_secrets_is_told_how_it_is_written(wrong: Any) -> None:
+def test_invalid_list_of_secrets_gets_a_hint(wrong: Any) -> None:
     with pytest.raises(InvalidRequest, match="is not a") as refused:
         secret_values(wrong)
     assert "secrets=[Secret.from_env(" in str(refused.value.hint)
     assert VALUE not in str(refused.value)
 
 
-def test_nothing_tells_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_value_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", VALUE)
     for secret in (Secret("TOKEN", hosts=HOSTS, value=VALUE), Secret.from_env("TOKEN", hosts=HOSTS)):
         shown = f"{secret} {secret!r} {copy.copy(secret)!r} {secret.read()!r} {secret.read()}"
@@ -122,7 +124,7 @@ def test_nothing_tells_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
         {"header": "Transfer-Encoding: {}"},
     ],
 )
-def test_what_can_not_be_is_refused_when_it_is_written(wrong: dict[str, Any]) -> None:
+def test_invalid_secret_is_rejected_at_construction(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         Secret(**({"name": "TOKEN", "hosts": HOSTS, "value": VALUE} | wrong))
 
@@ -133,7 +135,7 @@ def test_what_can_not_be_is_refused_when_it_is_written(wrong: dict[str, Any]) ->
 @click.command()
 @secret_options
 def command(**given: Any) -> None:
-    for secret in secrets(given, load(project=Path.cwd())):
+    for secret in secrets_from_options(given, load(project=find_project_file())):
         form = secret.read().form
         click.echo(f"{form.name} {','.join(form.hosts)} {form.header} {form.query} {form.basic}")
 
@@ -145,7 +147,7 @@ def call(*args: str) -> str:
     return done.stdout
 
 
-def test_flags_name_hosts_and_forms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_flags_set_hosts_and_forms(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TOKEN", VALUE)
     (tmp_path / "a@b").write_text(VALUE)
     assert call("--secret", "TOKEN=a.example,*.b.example:8443") == "TOKEN a.example,*.b.example:8443 None None None\n"
@@ -155,9 +157,31 @@ def test_flags_name_hosts_and_forms(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert told == "KEY c.example None None me\n"
 
 
+def test_flags_name_the_source_of_a_value(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("MINE", VALUE)
+    UserSecrets().set("anthropic", VALUE, place="file")
+    assert call("--secret", "@anthropic") == "ANTHROPIC_API_KEY api.anthropic.com None None None\n"
+    told = call("--secret", "KEY=@anthropic:a.example,b.example:8443", "--secret-header", "KEY=x-api-key: {}")
+    assert told == "KEY a.example,b.example:8443 x-api-key: {} None None\n"
+    assert call("--secret-env", "KEY=MINE@a.example") == "KEY a.example None None None\n"
+    assert call("--secret-command", "KEY=printenv MINE@a.example") == "KEY a.example None None None\n"
+    with pytest.raises(NotFound, match="openai is not in the store"):
+        call("--secret", "KEY=@openai")
+    with pytest.raises(InvalidRequest, match="KEY is given twice"):
+        call("--secret", "KEY=a.example", "--secret-env", "KEY=MINE@a.example")
+
+
 @pytest.mark.parametrize(
     "args",
     [
+        ("--secret", "TOKEN=@s3cr3t"),
+        ("--secret", "@s3cr3t"),
+        ("--secret", "TOKEN=@S3cr3t/s3cr3t:a.example"),
+        ("--secret-env", "TOKEN=s3cr3t-value@a.example"),
+        ("--secret-env", "TOKEN=s3cr3t"),
+        ("--secret-command", "TOKEN=s3cr3t"),
+        ("--secret-command", "TOKEN='s3cr3t@a.example"),
         ("--secret", "TOKEN=ghp_s3cr3t_value"),
         ("--secret", "ghp_s3cr3t_value"),
         ("--secret", "TOKEN=a.example,s3cr3t value"),
@@ -168,14 +192,14 @@ def test_flags_name_hosts_and_forms(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         ("--secret", "TOKEN=a.example", "--secret-header", "TOKEN=Authorization: Bearer s3cr3t"),
     ],
 )
-def test_a_value_on_the_command_line_is_refused_and_not_told(args: tuple[str, ...]) -> None:
+def test_value_on_the_command_line_is_rejected_and_not_printed(args: tuple[str, ...]) -> None:
     os.environ.pop("TOKEN", None)
     with pytest.raises(InvalidRequest) as refused:
         call(*args)
     assert "s3cr3t" not in f"{refused.value} {refused.value.hint}"
 
 
-def test_a_value_that_could_be_a_host_is_known_by_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_that_looks_like_a_host_is_recognised_by_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "abcdefgh")
     with pytest.raises(InvalidRequest, match="not a list of hosts"):
         call("--secret", "TOKEN=abcdefgh")
@@ -184,13 +208,13 @@ def test_a_value_that_could_be_a_host_is_known_by_the_variable(monkeypatch: pyte
     )
 
 
-def test_an_address_of_the_web_is_told_from_a_value() -> None:
+def test_web_address_is_distinguished_from_a_value() -> None:
     with pytest.raises(InvalidRequest, match="not a host") as refused:
         call("--secret", "TOKEN=https://api.example.com/v1")
     assert "without https://" in str(refused.value.hint)
 
 
-def test_a_projects_file_says_where_a_secret_goes_and_its_user_gives_it(
+def test_project_file_names_the_hosts_of_a_secret_and_the_user_its_value(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -198,7 +222,7 @@ def test_a_projects_file_says_where_a_secret_goes_and_its_user_gives_it(
     (tmp_path / "skerry.toml").write_text('[secrets.TOKEN]\nhosts = ["a.example"]\nheader = "X-Key: {}"\n')
     assert call() == "", "not unless it is named"
     assert call("--secret", "TOKEN") == "TOKEN a.example X-Key: {} None None\n"
-    with pytest.raises(InvalidRequest, match="says where it goes"):
+    with pytest.raises(InvalidRequest, match="no hosts given"):
         call("--secret", "OTHER")
 
 
@@ -215,14 +239,14 @@ def test_a_projects_file_says_where_a_secret_goes_and_its_user_gives_it(
         'secrets = "TOKEN"\n',
     ],
 )
-def test_a_projects_file_names_no_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
+def test_project_file_cannot_name_a_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "skerry.toml").write_text(text)
     with pytest.raises(InvalidRequest):
         call()
 
 
-def test_a_variable_that_is_not_set_is_named() -> None:
+def test_unset_variable_is_named() -> None:
     os.environ.pop("TOKEN", None)
     with pytest.raises(InvalidRequest, match="TOKEN is not set here") as refused:
         call("--secret", "TOKEN=a.example")

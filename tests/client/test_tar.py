@@ -1,15 +1,28 @@
-"""Our headers are tar's, and what is not tar is refused."""
+"""Our headers are valid tar, and invalid tar is rejected."""
 
 from __future__ import annotations
 
 import io
 import subprocess
 import tarfile
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from skerry.client.tar import END, Entry, Malformed, Reader, clean, header, padding
+from skerry.codecs.tar import (
+    END,
+    Entry,
+    Malformed,
+    Reader,
+    TarError,
+    clean,
+    header,
+    header_block,
+    padding,
+    parse_records,
+)
+from skerry.images.archive.tar import Damaged, LayerReader
 
 ENTRIES = (
     Entry(b"d", "directory", 0o755, 0, 1_000_000_000),
@@ -40,11 +53,11 @@ def read(data: bytes, size: int = 1 << 20) -> list[Entry]:
 
 
 @pytest.mark.parametrize("size", [1 << 20, 1000, 513, 512, 7, 1])
-def test_what_is_written_is_read_in_pieces_of_any_size(size: int) -> None:
+def test_written_archive_is_read_in_pieces_of_any_size(size: int) -> None:
     assert read(written(), size) == list(ENTRIES)
 
 
-def test_pythons_tarfile_reads_what_is_written() -> None:
+def test_python_tarfile_reads_a_written_archive() -> None:
     with tarfile.open(fileobj=io.BytesIO(written())) as tar:
         found = tar.getmembers()
     assert [one.name.encode("utf-8", "surrogateescape") for one in found] == [one.name for one in ENTRIES]
@@ -53,7 +66,7 @@ def test_pythons_tarfile_reads_what_is_written() -> None:
     assert [one.linkname.encode("utf-8", "surrogateescape") for one in found] == [one.link for one in ENTRIES]
 
 
-def test_gnu_tar_reads_what_is_written(tmp_path: Path) -> None:
+def test_gnu_tar_reads_a_written_archive(tmp_path: Path) -> None:
     subprocess.run(["tar", "x", "--warning=all", "-C", tmp_path], input=written(), check=True)
     assert (tmp_path / "h").read_bytes() == b"x" * 700
     assert (tmp_path / "h").stat().st_nlink == 2
@@ -61,7 +74,7 @@ def test_gnu_tar_reads_what_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_what_pythons_tarfile_writes_is_read(form: int) -> None:
+def test_archive_of_python_tarfile_is_read(form: int) -> None:
     out = io.BytesIO()
     long = "p/" * (40 if form == tarfile.USTAR_FORMAT else 400) + "n"
     with tarfile.open(fileobj=out, mode="w", format=form) as tar:
@@ -84,12 +97,12 @@ def test_sizes_beyond_eight_gibibytes_are_written_and_read() -> None:
 
 
 @pytest.mark.parametrize("name", [b"/a", b"..", b"a/../b", b"../a", b"a/..", b"n" * 256, b"a/" * 20_000, b"a\0b"])
-def test_names_that_lead_out_are_refused(name: bytes) -> None:
+def test_names_that_lead_outside_are_rejected(name: bytes) -> None:
     with pytest.raises(Malformed):
         clean(name)
 
 
-def test_dots_and_slashes_that_mean_nothing_are_dropped() -> None:
+def test_redundant_dots_and_slashes_are_dropped() -> None:
     assert clean(b"./a//b/./c/") == b"a/b/c"
     assert clean(b"./") == b""
 
@@ -117,12 +130,33 @@ def bent(at: int, value: bytes) -> bytes:
         bent(0, b"\0"),
     ],
 )
-def test_what_is_no_archive_of_ours_is_refused(data: bytes) -> None:
+def test_foreign_archive_is_rejected(data: bytes) -> None:
     with pytest.raises(Malformed):
         list(Reader().feed(data))
 
 
-def test_a_header_that_never_ends_is_not_waited_for() -> None:
+INVALID_RECORDS = {
+    "no space after a record": b"8 path=\n" + b"x" * 20,
+    "no length": b" path=a\n",
+    "length of zero": b"0 path=a\n",
+    "length beyond the header": b"11 path=a\n",
+    "no line end": b"9 path=ab",
+    "length that is no number": b"+9 path=a\n",
+}
+
+
+@pytest.mark.parametrize("content", INVALID_RECORDS.values(), ids=INVALID_RECORDS)
+def test_invalid_record_is_rejected_at_once(content: bytes) -> None:
+    with pytest.raises(TarError):
+        list(islice(parse_records(content), 3))  # bounded: such a record of a hostile image was once read forever
+    archive = header_block(b"x", b"x", 0o644, len(content), 0, b"") + content + padding(len(content)) + END
+    with pytest.raises(Malformed):
+        list(Reader().feed(archive))
+    with pytest.raises(Damaged):
+        list(LayerReader(io.BytesIO(archive).read))
+
+
+def test_endless_header_is_rejected() -> None:
     block = bytearray(header(Entry(b"f", "file", 0, 1 << 20)))
     block[156:157] = b"x"
     block[148:156] = b"        "
@@ -131,5 +165,5 @@ def test_a_header_that_never_ends_is_not_waited_for() -> None:
         list(Reader().feed(bytes(block)))
 
 
-def test_what_follows_the_end_is_left_alone() -> None:
+def test_data_after_the_end_is_ignored() -> None:
     assert read(written() + b'{"skipped": []}\n') == list(ENTRIES)

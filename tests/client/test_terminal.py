@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client.lying import SANDBOX
-from server.echoing import DEAF, ECHO, FLOOD, PLAIN
-from server.listening import Listening
-from serving import wait_until
+from support.echo_terminal import DEAF, ECHO, FLOOD, PLAIN
+from support.listening_server import Listening
+from support.lying_server import SANDBOX
+from support.server import wait_until
 from websockets.frames import Frame, Opcode
 
 from skerry import AsyncClient, AsyncSandbox, Client, Sandbox
-from skerry.client import patience
 from skerry.client._async.terminal import AsyncTerminal
 from skerry.client._sync.terminal import Terminal
-from skerry.client.responses import decode
+from skerry.client.transport import backoff
+from skerry.client.transport.responses import decode
 from skerry.errors import CommandTimeout, Conflict, InvalidRequest, NotFound, SkerryError
-from skerry.server import websocket
+from skerry.server.http import websocket
 from skerry.types import SandboxInfo
 
 GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -48,7 +48,7 @@ def terminal_at(listening: Listening, process: str = ECHO, **options: Any) -> Te
     return Terminal(sandbox_at(f"unix://{listening.socket}"), process, **options)
 
 
-def test_what_is_typed_comes_back_and_the_end_is_told(listening: Listening) -> None:
+def test_terminal_returns_typed_input_and_the_end(listening: Listening) -> None:
     with terminal_at(listening, since=100) as terminal:
         terminal.write("é\n")
         assert terminal.read() == "é\n".encode()
@@ -67,7 +67,7 @@ def test_what_is_typed_comes_back_and_the_end_is_told(listening: Listening) -> N
     wait_until(lambda: listening.engine.terminals.open_now == 0, "the terminal to be let go")
 
 
-async def test_the_async_twin_reads_and_writes_at_once(listening: Listening) -> None:
+async def test_async_client_reads_and_writes_concurrently(listening: Listening) -> None:
     info = decode(json.dumps({**SANDBOX, "id": "echo"}).encode(), SandboxInfo)
     async with AsyncClient(f"unix://{listening.socket}") as client:
         sandbox = AsyncSandbox._of(info, client, shared=True)
@@ -85,7 +85,7 @@ async def test_the_async_twin_reads_and_writes_at_once(listening: Listening) -> 
             assert read == b"".join(b"%04d" % number for number in range(500))
 
 
-def test_two_threads_may_share_one(listening: Listening) -> None:
+def test_two_threads_may_share_a_terminal(listening: Listening) -> None:
     big = b"x" * (1 << 20)
     with terminal_at(listening) as terminal:
         thread = threading.Thread(target=terminal.write, args=(big,))
@@ -97,7 +97,7 @@ def test_two_threads_may_share_one(listening: Listening) -> None:
     assert got == big
 
 
-def test_nothing_within_the_time_that_was_given(listening: Listening) -> None:
+def test_read_times_out_without_output(listening: Listening) -> None:
     with terminal_at(listening) as terminal:
         with pytest.raises(CommandTimeout, match=r"0\.2 s"):
             terminal.read(timeout=0.2)
@@ -106,12 +106,12 @@ def test_nothing_within_the_time_that_was_given(listening: Listening) -> None:
 
 
 @pytest.mark.parametrize(("process", "kind"), [("p-aaaaaaaaaa", NotFound), ("..", NotFound), (PLAIN, Conflict)])
-def test_what_has_no_terminal_is_told(listening: Listening, process: str, kind: type[SkerryError]) -> None:
+def test_process_without_a_terminal_is_reported(listening: Listening, process: str, kind: type[SkerryError]) -> None:
     with pytest.raises(kind), terminal_at(listening, process):
         pass
 
 
-def test_nonsense_is_refused_before_it_is_sent(listening: Listening) -> None:
+def test_invalid_arguments_are_rejected_before_sending(listening: Listening) -> None:
     for options in ({"replay": -1}, {"since": True}, {"replay": "1"}):
         with pytest.raises(InvalidRequest):
             terminal_at(listening, **options)
@@ -123,8 +123,8 @@ def test_nonsense_is_refused_before_it_is_sent(listening: Listening) -> None:
         terminal.write(b"x")
 
 
-def test_a_server_that_goes_and_comes_is_not_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "CLOSE_WITHIN_S", 0.3)  # nobody reads its farewell
+def test_server_restart_is_transparent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "CLOSE_TIMEOUT_S", 0.3)  # its last message is not read
     first = Listening(tmp_path, listen=None).start()
     with terminal_at(first) as terminal:
         terminal.write(b"before")
@@ -141,7 +141,7 @@ def test_a_server_that_goes_and_comes_is_not_noticed(tmp_path: Path, monkeypatch
             second.stop()
 
 
-def test_a_reader_goes_on_when_the_server_comes_back(tmp_path: Path) -> None:
+def test_reader_continues_after_a_server_restart(tmp_path: Path) -> None:
     first = Listening(tmp_path, listen=None).start()
     with terminal_at(first) as terminal:
         terminal.write(b"before")
@@ -160,11 +160,9 @@ def test_a_reader_goes_on_when_the_server_comes_back(tmp_path: Path) -> None:
             second.stop()
 
 
-def test_one_that_was_cut_off_for_its_silence_comes_again(
-    listening: Listening, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_terminal_reconnects_after_silence(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "PING_EVERY_S", 0.1)
-    monkeypatch.setattr(websocket, "SILENT_S", 0.5)
+    monkeypatch.setattr(websocket, "SILENCE_TIMEOUT_S", 0.5)
     with terminal_at(listening) as terminal:
         wait_until(lambda: listening.engine.terminals.open_now == 1, "the terminal to be open")
         wait_until(lambda: listening.engine.terminals.open_now == 0, "it to be cut off")
@@ -172,7 +170,7 @@ def test_one_that_was_cut_off_for_its_silence_comes_again(
         assert terminal.read(timeout=20) == b"still here"
 
 
-def test_leaving_does_not_wait_for_a_program_that_reads_nothing(listening: Listening) -> None:
+def test_close_does_not_wait_for_a_program_that_reads_nothing(listening: Listening) -> None:
     with terminal_at(listening, DEAF) as terminal:
         thread = threading.Thread(target=_write_until_it_fails, args=(terminal,), daemon=True)
         thread.start()
@@ -186,7 +184,7 @@ def _write_until_it_fails(terminal: Terminal) -> None:
         terminal.write(b"x" * (64 << 20))
 
 
-def test_leaving_wakes_whoever_reads(listening: Listening) -> None:
+def test_close_wakes_a_reader(listening: Listening) -> None:
     met: list[BaseException] = []
 
     def read() -> None:
@@ -204,7 +202,7 @@ def test_leaving_wakes_whoever_reads(listening: Listening) -> None:
     assert isinstance(met[0], SkerryError)
 
 
-def test_leaving_does_not_wait_for_the_rest_of_a_flood(listening: Listening) -> None:
+def test_close_does_not_wait_for_the_rest_of_a_flood(listening: Listening) -> None:
     with terminal_at(listening, FLOOD) as terminal:
         assert terminal.read(timeout=20)
     wait_until(lambda: listening.engine.terminals.open_now == 0, "the terminal to be let go")
@@ -215,7 +213,7 @@ def test_leaving_does_not_wait_for_the_rest_of_a_flood(listening: Listening) -> 
 
 @contextmanager
 def answering(tmp_path: Path, answer: Callable[[str], bytes]) -> Iterator[str]:
-    """Answers each connection with what `answer` makes of its key, and closes."""
+    """Send each connection the result of `answer` for its key, and close it."""
     path = tmp_path / "l.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
         door.bind(str(path))
@@ -274,7 +272,7 @@ def closing(code: int) -> bytes:
         lambda _: b"nonsense\r\n\r\n",
     ],
 )
-def test_an_answer_that_is_no_websocket_is_an_error(tmp_path: Path, answer: Callable[[str], bytes]) -> None:
+def test_response_that_is_not_a_websocket_is_an_error(tmp_path: Path, answer: Callable[[str], bytes]) -> None:
     with answering(tmp_path, answer) as address, pytest.raises(SkerryError), Terminal(sandbox_at(address), ECHO):
         pass
 
@@ -291,7 +289,7 @@ def test_an_answer_that_is_no_websocket_is_an_error(tmp_path: Path, answer: Call
         closing(1008),
     ],
 )
-def test_messages_that_make_no_sense_are_an_error_and_not_asked_for_again(tmp_path: Path, frames: bytes) -> None:
+def test_invalid_messages_are_an_error_and_not_retried(tmp_path: Path, frames: bytes) -> None:
     asked: list[str] = []
 
     def answer(key: str) -> bytes:
@@ -303,8 +301,8 @@ def test_messages_that_make_no_sense_are_an_error_and_not_asked_for_again(tmp_pa
     assert len(asked) == 1
 
 
-def test_one_that_always_breaks_off_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "GIVE_UP_AFTER", 0.5)
+def test_terminal_that_always_disconnects_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backoff, "GIVE_UP_AFTER", 0.5)
     for last in (closing(1001), b"\x89\x00" + closing(1001)):
         answer = switched(text('{"type":"unheard-of"}'), last)
         with answering(tmp_path, answer) as at, Terminal(sandbox_at(at), ECHO) as terminal, pytest.raises(SkerryError):

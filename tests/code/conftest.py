@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from kernel_harness import Running, running
+from support.kernel import Running, running
 
 
 @pytest.fixture(scope="module")

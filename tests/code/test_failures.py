@@ -1,11 +1,11 @@
-"""How code failed, read from what its language really prints."""
+"""Failures of code, read from the real output of its language."""
 
 from __future__ import annotations
 
 import pytest
 
 from skerry.code import failures
-from skerry.code.table import build
+from skerry.code.languages import build
 from skerry.types import RunResult
 
 AT = "/tmp/skerry-code-0123456789abcdef"
@@ -54,7 +54,7 @@ def ended(exit_code: int | None = 1, signal: str | None = None, timed_out: bool 
 
 
 @pytest.mark.parametrize("what", PRINTED)
-def test_an_error_is_told_in_its_languages_own_words(what: str) -> None:
+def test_error_is_parsed_from_the_output_of_its_language(what: str) -> None:
     printed, name, message, line = PRINTED[what]
     error = failures.of_program(TABLE[what.partition(",")[0]], ended(), printed, AT)
     assert error is not None
@@ -63,11 +63,11 @@ def test_an_error_is_told_in_its_languages_own_words(what: str) -> None:
     assert error.traceback == printed.replace(f"{AT}/", "").rstrip("\n")
 
 
-def test_what_ended_well_is_no_error_whatever_it_printed() -> None:
+def test_success_is_no_error_despite_its_output() -> None:
     assert failures.of_program(TABLE["perl"], ended(0), f"boom at {AT}/main.pl line 2.\n", AT) is None
 
 
-def test_a_signal_and_a_time_out_have_names() -> None:
+def test_signal_and_timeout_have_names() -> None:
     def told(end: RunResult, printed: str = "") -> tuple[str, str]:
         error = failures.of_program(TABLE["cpp"], end, printed, AT)
         assert error is not None
@@ -92,7 +92,7 @@ def test_a_signal_and_a_time_out_have_names() -> None:
         ("c", "", "", None),
     ],
 )  # fmt: skip
-def test_a_compilers_words_are_the_errors(language: str, printed: str, message: str, line: int | None) -> None:
+def test_compiler_output_is_the_error(language: str, printed: str, message: str, line: int | None) -> None:
     error = failures.of_compiler(TABLE[language], printed, AT)
     assert (error.name, error.message, error.line) == ("CompileError", message, line)
     assert error.traceback == printed.rstrip("\n")
@@ -102,12 +102,12 @@ def test_a_compilers_words_are_the_errors(language: str, printed: str, message: 
 @pytest.mark.parametrize(
     "piece", ["Error in ", "thread ' panicked at '", "main.rb:1:in a (a", "\n", "x", "main.go:", "\ufffd"]
 )
-def test_what_is_printed_without_end_is_read_within_bounds(language: str, piece: str) -> None:
+def test_endless_output_is_read_within_bounds(language: str, piece: str) -> None:
     printed = piece * (1_000_000 // len(piece))
     for error in (
         failures.of_program(TABLE[language], ended(), printed, AT), failures.of_compiler(TABLE[language], printed, AT),
     ):  # fmt: skip
         assert error is not None
-        assert len(error.traceback) < failures.READ_MOST + 100
-        assert len(error.message) <= failures.MESSAGE_MOST
+        assert len(error.traceback) < failures.MAX_TEXT + 100
+        assert len(error.message) <= failures.MAX_MESSAGE
         assert len(error.name) <= 200

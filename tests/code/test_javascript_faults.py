@@ -1,4 +1,4 @@
-"""The JavaScript kernel when code fails, never ends, or lays hands on what is ours."""
+"""The JavaScript kernel when code fails, never ends, or attacks the kernel."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from kernel_harness import KernelDied, Running, running
-from nodes import node, nodes
+from support.kernel import KernelDied, Running, running
+from support.node import node, nodes
 
 
 @pytest.fixture(scope="module", params=[".".join(map(str, version)) for version in nodes()] or ["none"])
-def kernel(request: pytest.FixtureRequest) -> Iterator[Running]:
-    path = next((path for version, path in nodes().items() if ".".join(map(str, version)) == request.param), node())
-    with running("javascript", (path,)) as made:
+def program(request: pytest.FixtureRequest) -> str:
+    return next((path for version, path in nodes().items() if ".".join(map(str, version)) == request.param), node())
+
+
+@pytest.fixture(scope="module")
+def kernel(program: str) -> Iterator[Running]:
+    with running("javascript", (program,)) as made:
         yield made
 
 
-def test_an_error_has_its_name_its_line_and_the_code_there_and_none_of_our_frames(kernel: Running) -> None:
+def test_error_has_name_line_and_code_without_kernel_frames(kernel: Running) -> None:
     ran = kernel.run("function deep() {\n  throw Object.assign(new RangeError('odd'), { code: 'E_ODD' })\n}\n\ndeep()")
     assert ran.error
     assert (ran.status, ran.error["name"], ran.error["message"], ran.error["line"]) == (
@@ -50,13 +54,13 @@ def test_an_error_has_its_name_its_line_and_the_code_there_and_none_of_our_frame
         ("throw new Error('x')", None),
     ],
 )
-def test_what_else_an_error_holds_is_there_as_json(kernel: Running, code: str, properties: object) -> None:
+def test_error_properties_are_json(kernel: Running, code: str, properties: object) -> None:
     error = kernel.run(code).error
     assert error
     assert json.loads(error.get("properties", "null")) == properties
 
 
-def test_the_line_is_the_one_of_this_run_also_when_an_earlier_one_defined_what_failed(kernel: Running) -> None:
+def test_error_line_refers_to_this_run_for_earlier_definitions_too(kernel: Running) -> None:
     kernel.run("\n\n\nfunction early() { return missing.name }")
     error = kernel.run("1\nearly()").error
     assert error
@@ -78,7 +82,7 @@ def test_a_syntax_error_has_its_line_and_nothing_ran(kernel: Running, code: str,
 @pytest.mark.parametrize(
     ("code", "text"), [("throw 'text'", "'text'"), ("throw { a: 1 }", "{ a: 1 }"), ("throw null", "null")]
 )
-def test_what_is_thrown_need_not_be_an_error(kernel: Running, code: str, text: str) -> None:
+def test_thrown_value_need_not_be_an_error(kernel: Running, code: str, text: str) -> None:
     error = kernel.run(code).error
     assert error
     assert (error["name"], error["message"]) == ("Uncaught", text)
@@ -94,14 +98,14 @@ def test_what_is_thrown_need_not_be_an_error(kernel: Running, code: str, text: s
         "(async () => { await null; throw new Error('missed') })()",
     ],
 )
-def test_what_nobody_catches_is_the_runs_error(kernel: Running, code: str) -> None:
+def test_uncaught_exception_is_the_error_of_the_run(kernel: Running, code: str) -> None:
     ran = kernel.run(code)
     assert ran.error
     assert (ran.status, ran.error["message"], ran.error["line"], ran.outputs) == ("error", "missed", "1", [])
     assert "<skerry>" not in ran.error["traceback"]
 
 
-def test_an_error_between_two_runs_is_told_on_stderr_and_the_context_lives(kernel: Running) -> None:
+def test_error_between_runs_is_on_stderr_and_the_context_survives(kernel: Running) -> None:
     assert kernel.run("setTimeout(() => { throw new Error('late') }, 50); 5").text == "5"
     assert kernel.process.stderr
     assert select.select([kernel.process.stderr], [], [], 10)[0]
@@ -109,7 +113,7 @@ def test_an_error_between_two_runs_is_told_on_stderr_and_the_context_lives(kerne
     assert kernel.run("7").text == "7"
 
 
-def test_a_module_that_is_not_there_is_told_with_the_line(kernel: Running) -> None:
+def test_missing_module_is_reported_with_the_line(kernel: Running) -> None:
     for code in ("import x from 'no-such-package'", "require('no-such-package')", "await import('no-such-package')"):
         error = kernel.run(f"1\n{code}").error
         assert error
@@ -120,13 +124,13 @@ def test_a_module_that_is_not_there_is_told_with_the_line(kernel: Running) -> No
     assert wrong["message"] == "The requested module 'fs' does not provide an export named 'raedFile'"
 
 
-def test_recursion_without_end_is_an_error(kernel: Running) -> None:
+def test_endless_recursion_is_an_error(kernel: Running) -> None:
     error = kernel.run("function r() { r() }; r()").error
     assert error
     assert error["name"] == "RangeError"
 
 
-def test_a_value_that_can_not_be_shown_is_told_as_text(kernel: Running) -> None:
+def test_value_that_cannot_be_shown_is_text(kernel: Running) -> None:
     throws = kernel.run("({ [require('util').inspect.custom]() { throw new Error('no') } })")
     assert (throws.status, throws.text) == ("ok", "[object that can't be shown: Error: no]")
     assert kernel.run("new Proxy({}, { get() { throw 1 }, ownKeys() { throw 2 } })").status == "ok"
@@ -134,7 +138,7 @@ def test_a_value_that_can_not_be_shown_is_told_as_text(kernel: Running) -> None:
     assert kernel.run("throw new Proxy(new Error('x'), { get() { throw 1 }, ownKeys() { throw 2 } })").status == "error"
 
 
-def test_values_are_bounded_and_what_was_cut_is_named(kernel: Running) -> None:
+def test_values_are_bounded_and_truncation_is_named(kernel: Running) -> None:
     long = kernel.run("'x'.repeat(400_000_000)").main
     assert long
     assert (len(long["text/plain"]), long["cut"]) == (1 << 20, b"text/plain application/json")
@@ -163,7 +167,7 @@ def test_values_are_bounded_and_what_was_cut_is_named(kernel: Running) -> None:
         "for (;;) console.log('go')",
     ],
 )
-def test_what_never_ends_is_interrupted_and_the_state_is_kept(kernel: Running, code: str) -> None:
+def test_endless_code_is_interrupted_and_the_state_is_kept(kernel: Running, code: str) -> None:
     kernel.run("globalThis.kept = 41")
     ran = kernel.run(code, interrupt_at=b"go", timeout=5)
     assert ran.error
@@ -184,14 +188,15 @@ def test_an_interrupt_between_two_runs_does_nothing(kernel: Running) -> None:
     assert kernel.run("kept").text == "1"
 
 
-def test_an_await_that_nothing_can_end_is_told_at_once(kernel: Running) -> None:
-    error = kernel.run("await new Promise(() => {})").error
-    assert error
-    assert "never comes" in error["message"]
-    assert kernel.run("new Array(1e6).fill().map(() => ({})).length").text == "1000000"  # the collector comes by
+def test_await_that_cannot_end_is_reported_at_once(program: str) -> None:
+    with running("javascript", (program,)) as kernel:  # earlier code may have left work that could bring it
+        error = kernel.run("await new Promise(() => {})").error
+        assert error
+        assert "never comes" in error["message"]
+        assert kernel.run("new Array(1e6).fill().map(() => ({})).length").text == "1000000"  # the collector comes by
 
 
-def test_a_server_goes_on_between_runs(kernel: Running) -> None:
+def test_server_continues_between_runs(kernel: Running) -> None:
     kernel.run("globalThis.server = require('http').createServer((_, r) => r.end('served')).listen(0)")
     get = "await (await fetch(`http://127.0.0.1:${server.address().port}`)).text()"
     assert kernel.run(get).text == "'served'"
@@ -207,7 +212,7 @@ def test_a_server_goes_on_between_runs(kernel: Running) -> None:
         ("const fs = require('fs'); fs.closeSync(3); fs.openSync('/dev/null', 'w')", 70),
     ],
 )
-def test_a_kernel_that_dies_says_nothing_more(code: str, ended: int) -> None:
+def test_dead_kernel_sends_nothing_more(code: str, ended: int) -> None:
     with running("javascript", (node(),)) as mine, pytest.raises(KernelDied) as died:
         mine.run(code)
     assert died.value.code == ended

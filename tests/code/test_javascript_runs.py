@@ -1,4 +1,4 @@
-"""The JavaScript kernel runs code: values, state, modules, what it prints and reads. On each Node of this machine."""
+"""The JavaScript kernel runs code: values, state, modules, output and input. On each Node of this host."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kernel_harness import Running, running
-from nodes import node, nodes
+from support.kernel import Running, running
+from support.node import node, nodes
 
 
 @pytest.fixture(scope="module", params=[".".join(map(str, version)) for version in nodes()] or ["none"])
@@ -52,7 +52,7 @@ def test_the_last_expression_is_the_result(kernel: Running, code: str, text: str
     assert (ran.status, ran.text, ran.error) == ("ok", text, None)
 
 
-def test_what_is_declared_lasts_and_may_be_declared_again(kernel: Running) -> None:
+def test_declarations_persist_and_may_be_repeated(kernel: Running) -> None:
     kernel.run("let x = 1; const y = 2; class A {}; function f() { return x + y }; var v = 5")
     assert kernel.run("f()").text == "3"
     kernel.run("let x = 10; const y = await 20; class A { z = 1 }; function f() { return x * y }")
@@ -89,7 +89,7 @@ def test_modules_are_found_from_the_cwd(kernel: Running, code: str, text: str | 
     assert (ran.status, ran.text, ran.error) == ("ok", text, None)
 
 
-def test_imported_names_last(kernel: Running) -> None:
+def test_imported_names_persist(kernel: Running) -> None:
     kernel.run("import { basename } from 'node:path'")
     assert kernel.run("basename('/a/b')").text == "'b'"
 
@@ -103,7 +103,7 @@ def test_imported_names_last(kernel: Running) -> None:
         ("'text'", "text"),
     ],
 )
-def test_what_json_can_hold_is_there_as_json(kernel: Running, code: str, value: object) -> None:
+def test_json_compatible_values_are_json(kernel: Running, code: str, value: object) -> None:
     main = kernel.run(code).main
     assert main
     assert json.loads(main["application/json"]) == value
@@ -113,7 +113,7 @@ def test_what_json_can_hold_is_there_as_json(kernel: Running, code: str, value: 
     "code",
     ["new Map()", "10n", "NaN", "Symbol('s')", "[() => 1]", "const r = []; r.push(r); r", "({ get a() { throw 1 } })"],
 )
-def test_what_json_would_lie_about_is_not(kernel: Running, code: str) -> None:
+def test_json_incompatible_values_are_not_json(kernel: Running, code: str) -> None:
     main = kernel.run(code).main
     assert main
     assert main.keys() == {"main", "text/plain"}
@@ -125,7 +125,7 @@ def test_display_gives_results_before_the_main_one(kernel: Running) -> None:
         (b"0", b"{ a: 1 }"), (b"0", b"'b'"), (b"1", b"3")]  # fmt: skip
 
 
-def test_a_value_can_bring_its_own_forms(kernel: Running) -> None:
+def test_value_can_define_its_forms(kernel: Running) -> None:
     png = "Buffer.from([0x89, 0x50, 0x4e, 0x47, 13, 10, 26, 10])"
     main = kernel.run(
         f"({{ _repr_mimebundle_() {{ return {{ 'text/html': '<b>x</b>', 'image/png': {png} }} }} }})"
@@ -137,13 +137,13 @@ def test_a_value_can_bring_its_own_forms(kernel: Running) -> None:
     assert plain["image/png"] == b"\x89PNG\r\n\x1a\n"
 
 
-def test_all_that_was_printed_is_there_when_the_run_is_over(kernel: Running) -> None:
+def test_output_is_complete_at_the_end_of_the_run(kernel: Running) -> None:
     ran = kernel.run("for (let i = 0; i < 3000; i++) console.log('x'.repeat(1000)); process.stderr.write('e\\xe9')")
     assert (len(ran.stdout), ran.stderr) == (3000 * 1001, "eé".encode())
     assert kernel.run("process.stdout.write(Buffer.from([0xff, 0]))").stdout == b"\xff\0"
 
 
-def test_what_the_code_put_in_place_of_stdout_is_put_back(kernel: Running) -> None:
+def test_replaced_stdout_is_restored(kernel: Running) -> None:
     assert kernel.run("process.stdout.write = () => true; process.stdout.end(); console.log('gone')").stdout == b""
     assert kernel.run("console.log('back')").stdout == b"back\n"
 
@@ -158,7 +158,7 @@ def test_what_the_code_put_in_place_of_stdout_is_put_back(kernel: Running) -> No
         "await new Promise((end) => process.stdin.on('end', end)); Buffer.concat(all).toString()",
     ],
 )
-def test_the_given_stdin_is_read_and_without_one_it_ends_at_once(kernel: Running, code: str) -> None:
+def test_given_stdin_is_read_and_a_missing_one_ends_at_once(kernel: Running, code: str) -> None:
     assert kernel.run(code, stdin=b"one\ntwo").text == "'one\\ntwo'"
     assert kernel.run(code).text == "''"
 
@@ -184,7 +184,7 @@ def test_process_exit_ends_the_run_and_not_the_context(kernel: Running) -> None:
     assert kernel.run("kept").text == "1"
 
 
-def test_children_are_no_kernels(kernel: Running, tmp_path: Path) -> None:
+def test_child_processes_are_not_kernels(kernel: Running, tmp_path: Path) -> None:
     (tmp_path / "child.js").write_text(
         "process.send([process.execArgv, require('fs').readdirSync('/proc/self/fd').length])"
     )

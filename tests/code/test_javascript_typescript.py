@@ -1,12 +1,12 @@
-"""The JavaScript kernel takes TypeScript: types are stripped, what needs more than that is transformed, lines stay."""
+"""The JavaScript kernel accepts TypeScript: types are stripped, other syntax is transformed, lines stay."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from kernel_harness import Running, running
-from nodes import STRIPPING, node, nodes
+from support.kernel import Running, running
+from support.node import STRIPPING, node, nodes
 
 
 @pytest.fixture(scope="module")

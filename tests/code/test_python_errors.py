@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kernel_harness import Ran, Running
+from support.kernel import Ran, Running
 
 
 def error(ran: Ran) -> dict[str, str]:
@@ -12,7 +12,7 @@ def error(ran: Ran) -> dict[str, str]:
     return ran.error
 
 
-def test_a_traceback_has_the_lines_of_all_runs_that_took_part(fresh: Running) -> None:
+def test_traceback_has_the_lines_of_all_involved_runs(fresh: Running) -> None:
     fresh.run("def divide(a, b):\n    return a / b")
     told = error(fresh.run("x = 1\ndivide(x, 0)\n"))
     assert (told["name"], told["message"], told["line"]) == ("ZeroDivisionError", "division by zero", "2")
@@ -49,11 +49,11 @@ def test_a_syntax_error_shows_the_line_and_the_place(
     assert told["traceback"].endswith(f"{name}: {told['message']}")
 
 
-def test_nothing_runs_of_code_that_does_not_compile(kernel: Running) -> None:
+def test_code_with_a_syntax_error_does_not_run(kernel: Running) -> None:
     assert kernel.run("print('ran')\n1 +").stdout == b""
 
 
-def test_causes_and_groups_are_told_whole(kernel: Running) -> None:
+def test_causes_and_groups_are_reported_completely(kernel: Running) -> None:
     told = error(kernel.run("try:\n    int('x')\nexcept ValueError as e:\n    raise KeyError('no') from e"))
     assert "The above exception was the direct cause" in told["traceback"]
     assert (told["name"], told["message"], told["line"]) == ("KeyError", "'no'", "4")
@@ -63,19 +63,19 @@ def test_causes_and_groups_are_told_whole(kernel: Running) -> None:
     assert "TypeError: b" in told["traceback"]
 
 
-def test_an_exception_that_cannot_be_printed_is_still_told(kernel: Running) -> None:
+def test_exception_that_cannot_be_printed_is_reported(kernel: Running) -> None:
     told = error(kernel.run("class Bad(Exception):\n    def __str__(self): raise RuntimeError('no')\nraise Bad"))
     assert (told["name"], told["message"], told["line"]) == ("Bad", "<exception str() failed>", "3")
     told = error(kernel.run("class Worse(Exception):\n    def __str__(self): raise SystemExit(9)\nraise Worse"))
     assert told["name"] == "Worse"
 
 
-def test_an_exception_that_counts_as_false_is_still_one(kernel: Running) -> None:
+def test_falsy_exception_is_reported(kernel: Running) -> None:
     ran = kernel.run("class Empty(Exception):\n    def __len__(self): return 0\nraise Empty")
     assert (ran.status, error(ran)["name"]) == ("error", "Empty")
 
 
-def test_an_error_behind_await_shows_no_event_loop(kernel: Running) -> None:
+def test_error_behind_await_shows_no_event_loop_frames(kernel: Running) -> None:
     told = error(
         kernel.run("import asyncio\nasync def f():\n    await asyncio.sleep(0)\n    raise OSError('x')\nawait f()")
     )
@@ -140,7 +140,7 @@ def test_an_interrupt_ends_the_run_and_keeps_its_names(kernel: Running, forever:
     assert kernel.run("memory").text == "6"
 
 
-def test_what_awaited_is_cancelled_by_an_interrupt_and_can_clean_up(kernel: Running) -> None:
+def test_interrupt_cancels_awaiting_code_which_can_clean_up(kernel: Running) -> None:
     code = (
         "import asyncio\ntry:\n    print('begun', flush=True)\n    await asyncio.sleep(60)\n"
         "finally:\n    cleaned = True"
@@ -156,13 +156,13 @@ def test_an_interrupt_between_runs_changes_nothing(kernel: Running) -> None:
     assert (ran.status, ran.text) == ("ok", "7")
 
 
-def test_a_handler_of_the_codes_own_does_not_outlive_its_run(fresh: Running) -> None:
+def test_signal_handler_of_the_code_ends_with_its_run(fresh: Running) -> None:
     fresh.run("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)")
     ran = fresh.run("print('begun', flush=True)\nwhile True: pass", interrupt_at=b"begun")
     assert ran.status == "interrupted"
 
 
-def test_an_excepthook_of_the_codes_own_comes_not_between(kernel: Running) -> None:
+def test_excepthook_of_the_code_is_not_used(kernel: Running) -> None:
     ran = kernel.run("import sys\nsys.excepthook = lambda *a: sys.exit(1)\n1 / 0")
     assert error(ran)["name"] == "ZeroDivisionError"
 
@@ -186,7 +186,7 @@ def test_an_error_in_a_thread_is_printed_with_its_lines(kernel: Running) -> None
     assert "    raise ValueError('in it')\nValueError: in it\n" in printed
 
 
-def test_magic_without_ipython_says_what_to_install(kernel: Running) -> None:
+def test_magic_without_ipython_has_an_install_hint(kernel: Running) -> None:
     told = error(kernel.run("x = 1\n!ls /"))
     assert (told["name"], told["line"]) == ("SyntaxError", "2")
     assert "pip install ipython" in told["message"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 
 import pytest
-from kernel_harness import KernelDied, Running, running
+from support.kernel import KernelDied, Running, running
 
-from skerry.types import PICTURE_MOST, RESULTS_MOST, TEXT_MOST
+from skerry.types import MAX_PICTURE, MAX_RESULTS, MAX_TEXT
 
 # -- values --
 
 
-def test_a_repr_that_raises_is_told_as_text(kernel: Running) -> None:
+def test_repr_that_raises_is_reported_as_text(kernel: Running) -> None:
     ran = kernel.run("class Bad:\n    def __repr__(self): raise ValueError('no')\nBad()")
     assert (ran.status, ran.text) == ("ok", "<Bad whose repr raised ValueError: no>")
     assert kernel.run("[Bad()]").text == "<list whose repr raised ValueError: no>"
@@ -34,7 +34,7 @@ def test_a_value_of_a_gigabyte_is_shown_in_part_and_never_copied(value: str) -> 
         assert ran.main is not None
         assert ran.main["cut"] == b"text/plain"
         assert b"b'\\x00\\x00" in ran.main["text/plain"]
-        assert TEXT_MOST - 8 < len(ran.main["text/plain"]) <= TEXT_MOST
+        assert MAX_TEXT - 8 < len(ran.main["text/plain"]) <= MAX_TEXT
 
 
 def test_long_collections_are_cut_and_their_json_is_left_out(kernel: Running) -> None:
@@ -43,7 +43,7 @@ def test_long_collections_are_cut_and_their_json_is_left_out(kernel: Running) ->
     assert ran.main["cut"] == b"application/json text/plain"
     assert ran.main["text/plain"].startswith(b"[0, 1, 2,")
     assert ran.main["text/plain"].endswith("…".encode())
-    assert len(ran.main["text/plain"]) <= TEXT_MOST
+    assert len(ran.main["text/plain"]) <= MAX_TEXT
     assert "application/json" not in ran.main
 
 
@@ -64,14 +64,14 @@ def test_a_collection_that_holds_itself_is_shown(kernel: Running) -> None:
 
 def test_results_are_bounded_in_number_and_the_last_value_is_kept(kernel: Running) -> None:
     ran = kernel.run("for i in range(1000): display(i)\n'last'")
-    assert len(ran.outputs) == RESULTS_MOST
+    assert len(ran.outputs) == MAX_RESULTS
     assert ran.text == "'last'"
     assert b"left out" in ran.stderr
 
 
 def test_results_are_bounded_in_size(kernel: Running) -> None:
     ran = kernel.run(
-        f"class P:\n    def _repr_png_(self): return b'\\x89PNG' + bytes({PICTURE_MOST} - 4)\n"
+        f"class P:\n    def _repr_png_(self): return b'\\x89PNG' + bytes({MAX_PICTURE} - 4)\n"
         "    def __repr__(self): return 'P'\nfor i in range(9): display(P())\n'last'"
     )
     assert 2 <= len(ran.outputs) <= 5
@@ -81,7 +81,7 @@ def test_results_are_bounded_in_size(kernel: Running) -> None:
 # -- output --
 
 
-def test_output_that_is_no_text_does_no_harm(kernel: Running) -> None:
+def test_non_utf8_output_is_harmless(kernel: Running) -> None:
     ran = kernel.run("import sys\nprint('\\ud800', '\\x00\\x1b')\nsys.stdout.buffer.write(b'\\xff\\xfe\\n')\n'\\udcff'")
     assert ran.stdout == b"\\ud800 \x00\x1b\n\xff\xfe\n"
     assert ran.text == "'\\udcff'"
@@ -112,7 +112,7 @@ def test_streams_and_descriptors_are_put_back_after_the_run(kernel: Running, har
     assert ran.text == "('in', 8)"
 
 
-def test_what_was_buffered_elsewhere_is_written_before_the_run_is_over(kernel: Running) -> None:
+def test_other_buffers_are_flushed_before_the_end_of_the_run(kernel: Running) -> None:
     ran = kernel.run(
         "import ctypes, io, sys\nctypes.CDLL(None).printf(b'from C\\n')\n"
         "sys.stdout = io.TextIOWrapper(open(1, 'wb', closefd=False))\nprint('replaced')\nprint('no end', end='')\nNone"
@@ -126,7 +126,7 @@ def test_what_was_buffered_elsewhere_is_written_before_the_run_is_over(kernel: R
 @pytest.mark.parametrize(
     "harm", ["os.dup2(1, 100)", "os.close(100)", "os.closerange(3, 200)", "os.dup2(os.open('/dev/null', 2), 100)"]
 )
-def test_a_kernel_whose_channel_is_taken_ends_and_writes_to_nothing_else(fresh: Running, harm: str) -> None:
+def test_kernel_without_its_channel_ends_and_writes_nowhere_else(fresh: Running, harm: str) -> None:
     fresh.run("1")
     with pytest.raises(KernelDied) as died:
         fresh.run(f"import os\n{harm}\n'a value'")
@@ -170,7 +170,7 @@ def test_a_forked_child_never_comes_back_into_the_kernel(kernel: Running) -> Non
     assert kernel.run("pid != 0").text == "True"
 
 
-def test_threads_outlive_the_run_and_show_only_what_they_may(kernel: Running) -> None:
+def test_threads_outlive_the_run_with_restricted_display(kernel: Running) -> None:
     kernel.run(
         "import threading\ngo, done = threading.Event(), threading.Event()\n"
         "def work():\n    go.wait()\n    display('shown')\n    print('printed')\n    done.set()\n"

@@ -6,18 +6,19 @@ from __future__ import annotations
 import json
 
 import pytest
-from kernel_harness import Running
+from support.kernel import Running
 
-from skerry.types import PICTURE_MOST
+from skerry.types import MAX_PICTURE
 
 
-def test_objects_say_their_own_forms(kernel: Running) -> None:
+def test_objects_define_their_forms(kernel: Running) -> None:
     ran = kernel.run(
         "class Rich:\n"
         "    def __repr__(self): return 'plain'\n"
         "    def _repr_html_(self): return '<b>h</b>'\n"
         "    def _repr_markdown_(self): return '**m**', {'meta': 1}\n"
         "    def _repr_latex_(self): return '$l$'\n"
+        "    def _repr_javascript_(self): return 'alert(1)'\n"
         "    def _repr_svg_(self): return '<svg/>'\n"
         "    def _repr_png_(self): return b'\\x89PNG...'\n"
         "    def _repr_jpeg_(self): return '/9j/4AAQ'\n"
@@ -30,6 +31,7 @@ def test_objects_say_their_own_forms(kernel: Running) -> None:
         "text/html": b"<b>h</b>",
         "text/markdown": b"**m**",
         "text/latex": b"$l$",
+        "application/javascript": b"alert(1)",
         "image/svg+xml": b"<svg/>",
         "image/png": b"\x89PNG...",
         "image/jpeg": b"\xff\xd8\xff\xe0\x00\x10",
@@ -48,7 +50,7 @@ def test_a_bundle_is_taken_and_a_charts_description_is_json(kernel: Running) -> 
     assert ran.outputs == [{"main": b"0", "text/html": b"<i>", "text/plain": b"raw"}]
 
 
-def test_a_form_that_raises_is_left_out_and_told(kernel: Running) -> None:
+def test_form_that_raises_is_dropped_and_reported(kernel: Running) -> None:
     ran = kernel.run(
         "class Half:\n    def _repr_html_(self): raise KeyError('k')\n    def __repr__(self): return 'H'\nHalf()"
     )
@@ -57,8 +59,8 @@ def test_a_form_that_raises_is_left_out_and_told(kernel: Running) -> None:
     assert kernel.run("from unittest.mock import MagicMock\nMagicMock(name='m')").status == "ok"
 
 
-def test_a_picture_that_is_too_large_is_left_out_and_named(kernel: Running) -> None:
-    ran = kernel.run(f"class P:\n    def _repr_png_(self): return b'\\x89PNG' + bytes({PICTURE_MOST})\nP()")
+def test_oversized_image_is_dropped_and_named(kernel: Running) -> None:
+    ran = kernel.run(f"class P:\n    def _repr_png_(self): return b'\\x89PNG' + bytes({MAX_PICTURE})\nP()")
     assert ran.main is not None
     assert ran.main["cut"] == b"image/png"
     assert "image/png" not in ran.main

@@ -1,4 +1,4 @@
-"""The Python kernel runs code: values, state, output, what it reads."""
+"""The Python kernel runs code: values, state, output, input."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kernel_harness import Running, running
+from support.kernel import Running, running
 
 PYTHONS = [  # 3.8 and newer
     str(path)
@@ -35,6 +35,10 @@ PYTHONS = [  # 3.8 and newer
         ("", None),
         ("# nothing", None),
         ("1\r\n2\r\n", "2"),
+        ("\n    x = 3\n    if x:\n        x += 1\n\n    x", "4"),
+        ("\tx = 3\n\tx", "3"),
+        ('    # only a comment is indented\nx = """\n    kept"""\nlen(x)', "9"),
+        ("# a comment\n    5", "5"),
     ],
 )
 def test_the_last_expression_is_the_result_unless_a_semicolon_hides_it(
@@ -44,7 +48,7 @@ def test_the_last_expression_is_the_result_unless_a_semicolon_hides_it(
     assert (ran.status, ran.text, ran.error) == ("ok", text, None)
 
 
-def test_names_last_from_run_to_run_and_the_last_value_is_kept(kernel: Running) -> None:
+def test_names_persist_across_runs_and_the_last_value_is_kept(kernel: Running) -> None:
     kernel.run("import math\ndef double(x): return 2 * x\nkept = [1]")
     assert kernel.run("kept.append(double(math.floor(2.5)))\nkept").text == "[1, 4]"
     assert kernel.run("_[1]").text == "4"
@@ -70,18 +74,18 @@ sys.argv, __doc__
     assert (ran.error, ran.stdout, ran.text) == (None, b"as a program\n", "([''], None)")
 
 
-def test_a_future_import_holds_for_later_runs(kernel: Running) -> None:
+def test_future_import_applies_to_later_runs(kernel: Running) -> None:
     kernel.run("from __future__ import annotations")
     assert kernel.run("def f(x: not_there): pass\nf.__annotations__").text == "{'x': 'not_there'}"
 
 
-def test_display_shows_values_in_order_with_what_is_printed(kernel: Running) -> None:
+def test_display_is_ordered_with_printed_output(kernel: Running) -> None:
     ran = kernel.run("print('one')\ndisplay(1, 'two')\nprint('three')\n4")
     assert [(o["main"], o["text/plain"]) for o in ran.outputs] == [(b"0", b"1"), (b"0", b"'two'"), (b"1", b"4")]
     assert ran.stdout == b"one\nthree\n"
 
 
-def test_top_level_await_and_tasks_that_go_on_between_runs(kernel: Running) -> None:
+def test_top_level_await_works_and_tasks_continue_between_runs(kernel: Running) -> None:
     ran = kernel.run(
         "import asyncio, os\nasync def later(x):\n    await asyncio.sleep(0)\n    return x\nawait later(5)"
     )
@@ -96,7 +100,7 @@ def test_top_level_await_and_tasks_that_go_on_between_runs(kernel: Running) -> N
     assert kernel.run("os.read(back[0], 9)").text == "b'between'"  # nothing is awaited here
 
 
-def test_asyncio_run_works_where_nothing_is_awaited_at_the_top(kernel: Running) -> None:
+def test_asyncio_run_works_without_top_level_await(kernel: Running) -> None:
     assert kernel.run("import asyncio\nasync def f(): return 8\nasyncio.run(f())").text == "8"
     assert kernel.run("await f()").text == "8"
 
@@ -109,9 +113,7 @@ def test_input_reads_the_given_stdin_and_children_do_too(kernel: Running) -> Non
 
 
 @pytest.mark.parametrize(("stdin", "why"), [(None, "it was given no stdin"), (b"", "its stdin is at its end")])
-def test_input_without_anything_to_read_fails_at_once_and_says_why(
-    kernel: Running, stdin: bytes | None, why: str
-) -> None:
+def test_input_without_stdin_fails_at_once_with_a_reason(kernel: Running, stdin: bytes | None, why: str) -> None:
     kernel.run("1", stdin=b"left over from another run\n")
     ran = kernel.run("input()", stdin=stdin)
     assert ran.error is not None
@@ -120,12 +122,12 @@ def test_input_without_anything_to_read_fails_at_once_and_says_why(
     assert "skerry" not in ran.error["traceback"]
 
 
-def test_ten_mebibytes_of_output_arrive_whole(kernel: Running) -> None:
+def test_ten_mebibytes_of_output_arrive_completely(kernel: Running) -> None:
     ran = kernel.run("for i in range(10):\n    print('x' * ((1 << 20) - 1))")
     assert len(ran.stdout) == 10 << 20
 
 
-def test_multiprocessing_works_with_what_the_code_defines(kernel: Running) -> None:
+def test_multiprocessing_works_with_names_of_the_code(kernel: Running) -> None:
     ran = kernel.run(
         "import multiprocessing\ndef square(x): return x * x\n"
         "with multiprocessing.Pool(2) as pool:\n    found = pool.map(square, range(4))\nfound"
@@ -133,7 +135,7 @@ def test_multiprocessing_works_with_what_the_code_defines(kernel: Running) -> No
     assert (ran.error, ran.text) == (None, "[0, 1, 4, 9]")
 
 
-def test_it_starts_with_nothing_but_what_the_interpreter_has_built_in() -> None:
+def test_kernel_starts_with_builtin_modules_only() -> None:
     listed = "import sys; print(*sorted(sys.modules))"
     bare = subprocess.run(["/usr/bin/python3", "-c", listed], capture_output=True, text=True, check=True).stdout.split()
     with running("python") as kernel:
@@ -145,7 +147,7 @@ def test_it_starts_with_nothing_but_what_the_interpreter_has_built_in() -> None:
 
 
 @pytest.mark.parametrize("program", PYTHONS)
-def test_it_runs_on_every_python_of_this_machine(program: str) -> None:
+def test_kernel_runs_on_every_python_of_the_host(program: str) -> None:
     with running("python", (program,)) as kernel:
         ran = kernel.run("import asyncio\nawait asyncio.sleep(0, [1, {'a': None}])")
         assert kernel.version is not None

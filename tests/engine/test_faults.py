@@ -8,9 +8,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
-import httpx
+import httpx2
 import pytest
-from serving import Server, wait_until
+from support.server import Server, wait_until
 
 from skerry.engine import faults
 
@@ -23,7 +23,8 @@ def key(point: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def house(make_server: Callable[[], Server]) -> Iterator[Server]:
+def server(make_server: Callable[[], Server]) -> Iterator[Server]:
+    """Create a server that each test starts."""
     made = make_server()
     yield made
     made.retire()
@@ -43,9 +44,9 @@ class Armed:
             self.server.start(SKERRY_FAULT=str(self._fault), **env)
         self._env = env
 
-    def dies(self, at: str, work: Callable[[httpx.Client], None]) -> None:
+    def dies(self, at: str, work: Callable[[httpx2.Client], None]) -> None:
         self._fault.write_text(at)
-        with self.server.http() as http, pytest.raises(httpx.TransportError):
+        with self.server.http() as http, pytest.raises(httpx2.TransportError):
             work(http)
         assert self.server.process is not None
         assert self.server.process.wait(10) == -9
@@ -59,8 +60,8 @@ def armed(make_server: Callable[[], Server]) -> Iterator[Armed]:
     made.retire()
 
 
-def drive(http: httpx.Client, point: str) -> None:
-    """Do what passes the point; the connection breaks there."""
+def drive(http: httpx2.Client, point: str) -> None:
+    """Make the call that passes the point; the connection breaks there."""
     verb = point.partition(".")[0]
     if verb in ("create", "start", "claim"):
         http.post("/v1/sandboxes", json={"name": "subject"}, headers=key(point)).raise_for_status()
@@ -72,22 +73,22 @@ def drive(http: httpx.Client, point: str) -> None:
         http.delete("/v1/sandboxes/subject").raise_for_status()
 
 
-def state_of(http: httpx.Client) -> str | None:
+def state_of(http: httpx2.Client) -> str | None:
     answer = http.get("/v1/sandboxes/subject")
     return answer.json()["state"] if answer.status_code == 200 else None
 
 
-def is_ready(http: httpx.Client) -> bool:
+def is_ready(http: httpx2.Client) -> bool:
     return any(image["ready"] for image in http.get("/v1/pool").json()["images"])
 
 
-def run(http: httpx.Client, line: str) -> str:
+def run(http: httpx2.Client, line: str) -> str:
     answer = http.post("/v1/sandboxes/subject/processes?wait=true", json={"cmd": line})
     answer.raise_for_status()
     return answer.json()["stdout"]
 
 
-def held(http: httpx.Client) -> dict[str, object]:
+def held(http: httpx2.Client) -> dict[str, object]:
     """The limits that really hold, as the inside meets them."""
     groups = "/sys/fs/cgroup"
     told = run(
@@ -102,12 +103,12 @@ def held(http: httpx.Client) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("point", faults.LIFE)
-def test_a_server_killed_at_any_step_leaves_a_sandbox_complete_or_gone(armed: Armed, point: str) -> None:
-    house = armed.server
+def test_server_killed_at_any_step_leaves_a_sandbox_complete_or_gone(armed: Armed, point: str) -> None:
+    server = armed.server
     made_before = point.partition(".")[0] in ("stop", "delete", "limits")
-    pool = {"SKERRY_POOL_SIZE": "1", "SKERRY_POOL_IMAGES": "base"} if point.startswith("claim") else {}
+    pool = {"SKERRY_POOL_PER_IMAGE": "1", "SKERRY_POOL_IMAGES": "base"} if point.startswith("claim") else {}
     armed.serve(**pool)
-    with house.http() as http:
+    with server.http() as http:
         if pool:
             wait_until(lambda: is_ready(http), "a ready sandbox")
         if made_before:
@@ -116,7 +117,7 @@ def test_a_server_killed_at_any_step_leaves_a_sandbox_complete_or_gone(armed: Ar
             run(http, "echo kept > /workspace/note; sync")
     armed.dies(point, lambda http: drive(http, point))
     armed.serve()
-    with house.http() as http:
+    with server.http() as http:
         state = state_of(http)
         if made_before:
             if state is not None:  # complete: files are there, and it runs again
@@ -133,72 +134,72 @@ def test_a_server_killed_at_any_step_leaves_a_sandbox_complete_or_gone(armed: Ar
             assert run(http, "echo alive") == "alive\n"
         if point.startswith("delete"):
             assert state is None
-        house.remove_all()
-    assert house.leftovers() == []
+        server.remove_all()
+    assert server.leftovers() == []
 
 
-def test_the_same_key_gives_the_same_id_across_a_crash(house: Server) -> None:
-    house.start(SKERRY_FAULT="start.wall")
-    with house.http() as http, pytest.raises(httpx.TransportError):
+def test_idempotency_key_gives_the_same_id_across_a_crash(server: Server) -> None:
+    server.start(SKERRY_FAULT="start.container")
+    with server.http() as http, pytest.raises(httpx2.TransportError):
         http.post("/v1/sandboxes", json={"labels": {"a": "1"}}, headers={"Idempotency-Key": "across"})
-    assert house.process is not None
-    house.process.wait(10)
-    ((promised,),) = house.sql("SELECT sandbox FROM creates WHERE key = 'across'")
-    house.start()
-    with house.http() as http:
+    assert server.process is not None
+    server.process.wait(10)
+    ((promised,),) = server.sql("SELECT sandbox FROM creates WHERE key = 'across'")
+    server.start()
+    with server.http() as http:
         body = {"labels": {"a": "1"}}
         ids = {http.post("/v1/sandboxes", json=body, headers={"Idempotency-Key": "across"}).json()["id"] for _ in "ab"}
         assert ids == {promised}
         other = http.post("/v1/sandboxes", json={"labels": {"a": "2"}}, headers={"Idempotency-Key": "across"})
         assert other.status_code == 400
-        house.remove_all()
-    house.end()
+        server.remove_all()
+    server.end()
 
 
-def test_every_step_that_a_life_passes_is_a_fault_point(house: Server) -> None:
-    """Steps report themselves to `faults.passed`, which refuses names that are not in its list; and a whole life
+def test_every_step_of_a_sandbox_lifetime_is_a_fault_point(server: Server) -> None:
+    """Steps report themselves to `faults.fault_point`, which refuses names that are not in its list; and a whole life
     passes every name in its list, so none is there for show."""
     script = (
         "import asyncio, sys\n"
         "from skerry.config import load\n"
-        "from skerry.engine import claims, creation, engine as whole, faults, lifecycle, limits\n"
+        "from skerry.engine import faults\n"
+        "seen = []\n"
+        "fault_point = faults.fault_point\n"
+        "faults.fault_point = lambda name: (fault_point(name), seen.append(name))  # before others import it\n"
         "from skerry.engine.engine import Engine\n"
         "from skerry.types import Caller, CreateRequest, Limits, UpdateRequest\n"
-        "seen = []\n"
-        "passed = faults.passed\n"
-        "for module in (whole, lifecycle, limits, claims, creation):\n"
-        "    module.passed = lambda name: (passed(name), seen.append(name))\n"
         "async def main():\n"
-        "    engine = Engine(load()); await engine.open()\n"
+        "    engine = await Engine.open(load())\n"
         "    me = Caller(owner='local', scope='admin')\n"
         "    await engine.pool.set('base', 1)\n"
         "    while not engine.pool.info().images[0].ready: await asyncio.sleep(0.01)\n"
-        "    info = await engine.create(me, CreateRequest())\n"
-        "    await engine.update(me, info.id, UpdateRequest(limits=Limits(cpus=0.5)))\n"
-        "    await engine.pause(me, info.id); await engine.resume(me, info.id)\n"
-        "    await engine.stop(me, info.id); await engine.delete(me, info.id); await engine.close()\n"
+        "    info = await engine.sandboxes.create(me, CreateRequest())\n"
+        "    await engine.sandboxes.update(me, info.id, UpdateRequest(limits=Limits(cpus=0.5)))\n"
+        "    await engine.sandboxes.pause(me, info.id); await engine.sandboxes.resume(me, info.id)\n"
+        "    await engine.sandboxes.stop(me, info.id); await engine.sandboxes.delete(me, info.id)\n"
+        "    await engine.close()\n"
         "asyncio.run(main())\n"
         "print(*sorted(set(seen)))\n"
     )
     out = subprocess.run(
-        [sys.executable, "-c", script], env={**os.environ, "SKERRY_STATE_DIR": str(house.state_dir)},
+        [sys.executable, "-c", script], env={**os.environ, "SKERRY_STATE_DIR": str(server.state_dir)},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert set(out.stdout.split()) == set(faults.LIFE + faults.SLEEP)
+    assert set(out.stdout.split()) == set(faults.LIFE + faults.SLEEP + faults.RECORD)
 
 
-def test_a_sandbox_lives_on_while_its_server_is_dead(house: Server) -> None:
-    house.start()
-    with house.http() as http:
+def test_sandbox_keeps_running_while_its_server_is_dead(server: Server) -> None:
+    server.start()
+    with server.http() as http:
         made = http.post("/v1/sandboxes", json={"name": "subject"})
         assert made.status_code == 201, made.text
         run(http, "(while true; do date +%s%N > /tmp/beat; sleep 0.02; done) >/dev/null 2>&1 &")
-    house.end(signal.SIGKILL)
-    house.start()
-    with house.http() as http:
+    server.end(signal.SIGKILL)
+    server.start()
+    with server.http() as http:
         assert state_of(http) == "running"
         beat = run(http, "cat /tmp/beat")
         wait_until(lambda: run(http, "cat /tmp/beat") != beat, "the loop inside to go on")
-        house.remove_all()
-    assert house.leftovers() == []
-    house.end()
+        server.remove_all()
+    assert server.leftovers() == []
+    server.end()

@@ -21,20 +21,20 @@ def database(tmp_path: Path) -> Iterator[Database]:
     database.close()
 
 
-def test_a_token_stands_for_its_owner_and_scope(database: Database) -> None:
+def test_token_has_an_owner_and_a_scope(database: Database) -> None:
     tokens = Tokens(database)
     made = tokens.create("review", "ann", "for the laptop")
     assert made.secret is not None
-    assert tokens.authenticate(made.secret) == Caller(owner="ann", scope="review")
+    assert tokens.authenticate(made.secret) == Caller(owner="ann", scope="review", token=made.id)
 
 
-def test_a_token_without_an_owner_is_one_of_its_own(database: Database) -> None:
+def test_token_without_an_owner_is_a_separate_owner(database: Database) -> None:
     one, two = (Tokens(database).create("use", None, "") for _ in range(2))
     assert one.owner == one.id
     assert one.owner != two.owner
 
 
-def test_the_secret_is_shown_once_and_not_kept(database: Database, tmp_path: Path) -> None:
+def test_secret_is_shown_once_and_not_stored(database: Database, tmp_path: Path) -> None:
     tokens = Tokens(database)
     secret = tokens.create("use", None, "").secret
     assert secret is not None
@@ -47,13 +47,13 @@ def test_the_secret_is_shown_once_and_not_kept(database: Database, tmp_path: Pat
     assert [len(row[0]) for row in rows] == [32]
 
 
-def test_tokens_outlive_the_server(database: Database) -> None:
+def test_tokens_survive_a_server_restart(database: Database) -> None:
     made = Tokens(database).create("admin", "ops", "")
     assert made.secret is not None
-    assert Tokens(database).authenticate(made.secret) == Caller(owner="ops", scope="admin")
+    assert Tokens(database).authenticate(made.secret) == Caller(owner="ops", scope="admin", token=made.id)
 
 
-def test_a_removed_token_is_nobody(database: Database) -> None:
+def test_removed_token_is_not_accepted(database: Database) -> None:
     tokens = Tokens(database)
     made = tokens.create("use", None, "")
     assert made.secret is not None
@@ -69,7 +69,7 @@ def test_a_removed_token_is_nobody(database: Database) -> None:
 @pytest.mark.parametrize(
     "wrong", ["", "skt_", "x" * 44, "skt_" + "A" * 40, "skt_" + "a" * 39, "skt_" + "a" * 41, "skt_" + "a" * 40]
 )
-def test_nothing_else_opens(database: Database, wrong: str) -> None:
+def test_other_strings_are_not_accepted(database: Database, wrong: str) -> None:
     tokens = Tokens(database)
     tokens.create("use", None, "")
     assert tokens.authenticate(wrong) is None
@@ -84,12 +84,12 @@ def test_secrets_have_200_bits_and_a_prefix_that_scanners_find() -> None:
 
 
 @pytest.mark.parametrize("owner", ["", "A", "a b", "../x", "a" * 64, "-a"])
-def test_an_owner_that_is_no_name_is_refused(database: Database, owner: str) -> None:
+def test_invalid_owner_name_is_rejected(database: Database, owner: str) -> None:
     with pytest.raises(InvalidRequest):
         Tokens(database).create("use", owner, "")
 
 
 @pytest.mark.parametrize("note", ["\0", "x" * 1001])
-def test_a_note_is_bounded_text(database: Database, note: str) -> None:
+def test_note_is_bounded_text(database: Database, note: str) -> None:
     with pytest.raises(InvalidRequest):
         Tokens(database).create("use", None, note)

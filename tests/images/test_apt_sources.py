@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from skerry.errors import HostUnsupported
-from skerry.images.sources import Source, host_release, host_sources, without_passwords
+from skerry.errors import HostUnsupported, SkerryError
+from skerry.images.base.apt import Apt
+from skerry.images.base.sources import AptSource, host_release, host_sources, without_passwords
 
 MIRROR = "http://mirror.test/debian"
 
@@ -18,12 +19,12 @@ def etc(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def one_line(etc: Path, text: str) -> list[Source]:
+def one_line(etc: Path, text: str) -> list[AptSource]:
     (etc / "sources.list").write_text(text)
     return host_sources("bookworm", etc)
 
 
-def stanzas(etc: Path, text: str) -> list[Source]:
+def stanzas(etc: Path, text: str) -> list[AptSource]:
     (etc / "sources.list.d/debian.sources").write_text(text)
     return host_sources("bookworm", etc)
 
@@ -40,9 +41,9 @@ deb {MIRROR}-security bookworm-security main
 """,
     )
     assert found == [
-        Source((MIRROR,), ("bookworm",), ("main", "contrib")),
-        Source((MIRROR,), ("bookworm-updates",), ("main",), {"signed-by": "/usr/share/keyrings/x.gpg"}),
-        Source((f"{MIRROR}-security",), ("bookworm-security",), ("main",)),
+        AptSource((MIRROR,), ("bookworm",), ("main", "contrib")),
+        AptSource((MIRROR,), ("bookworm-updates",), ("main",), {"signed-by": "/usr/share/keyrings/x.gpg"}),
+        AptSource((f"{MIRROR}-security",), ("bookworm-security",), ("main",)),
     ]
 
 
@@ -75,14 +76,14 @@ Enabled: no
     assert host_sources("bookworm", etc) == found
 
 
-def test_other_peoples_archives_are_left_out(etc: Path) -> None:
+def test_third_party_archives_are_left_out(etc: Path) -> None:
     (etc / "sources.list.d/cloud.list").write_text("deb https://packages.test/apt cloud-sdk-bookworm main\n")
     (etc / "sources.list.d/node.sources").write_text(
         "Types: deb\nURIs: https://node.test/node_20.x\nSuites: nodistro\nComponents: main\n"
     )
     (etc / "sources.list.d/old.list.disabled").write_text(f"deb {MIRROR}/disabled bookworm main\n")
     (etc / "sources.list.d/trixie.list").write_text(f"deb {MIRROR} trixie main\n")
-    assert one_line(etc, f"deb {MIRROR} bookworm main\n") == [Source((MIRROR,), ("bookworm",), ("main",))]
+    assert one_line(etc, f"deb {MIRROR} bookworm main\n") == [AptSource((MIRROR,), ("bookworm",), ("main",))]
 
 
 def test_an_archive_that_is_named_twice_is_used_once(etc: Path) -> None:
@@ -106,20 +107,20 @@ def test_an_archive_that_is_named_twice_is_used_once(etc: Path) -> None:
         "Types: deb\nURIs: http://mirror.test\nSuites: bookworm\nComponents: main\n",
     ],
 )
-def test_a_host_without_its_own_archive_is_told_so(etc: Path, text: str) -> None:
+def test_a_host_without_its_own_archive_is_unsupported(etc: Path, text: str) -> None:
     with pytest.raises(HostUnsupported, match="bookworm"):
         one_line(etc, text)
 
 
-def test_passwords_do_not_stay_in_the_addresses() -> None:
-    source = Source(("https://me:p%40ss@mirror.test:8443/debian",), ("bookworm",), ("main",))
+def test_passwords_are_removed_from_urls() -> None:
+    source = AptSource(("https://me:p%40ss@mirror.test:8443/debian",), ("bookworm",), ("main",))
     clean, netrc = without_passwords(source)
     assert clean.uris == ("https://mirror.test:8443/debian",)
     assert netrc == ["machine https://mirror.test:8443/debian login me password p@ss"]
     assert without_passwords(clean) == (clean, [])
 
 
-def test_a_list_of_mirrors_on_the_hosts_disk_becomes_an_address_that_works_inside(etc: Path, tmp_path: Path) -> None:
+def test_a_mirror_list_on_disk_becomes_a_usable_url(etc: Path, tmp_path: Path) -> None:
     mirrors = tmp_path / "mirrors.txt"
     mirrors.write_text(f"# first one wins\n{MIRROR}\tpriority:1\nhttp://other.test/debian\n")
     assert one_line(etc, f"deb mirror+file:{mirrors} bookworm main\n")[0].uris == (MIRROR,)
@@ -144,7 +145,25 @@ def test_the_release_is_that_of_the_host(tmp_path: Path) -> None:
         ("", "unknown"),
     ],
 )
-def test_a_host_that_is_no_debian_is_told_so(tmp_path: Path, text: str, reason: str) -> None:
+def test_a_host_without_debian_is_unsupported(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "os-release").write_text(text)
     with pytest.raises(HostUnsupported, match=reason):
         host_release(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["deb [trusted=yes] {} bookworm main\n", "deb [trusted=YES] {} bookworm main\n"])
+def test_permission_for_unsigned_archives_is_not_taken_over(etc: Path, text: str) -> None:
+    assert one_line(etc, text.format(MIRROR)) == [AptSource((MIRROR,), ("bookworm",), ("main",))]
+    stanza = f"Types: deb\nURIs: {MIRROR}\nSuites: bookworm\nComponents: main\nTrusted: yes\n"
+    assert "rusted" not in stanzas(etc, stanza)[0].stanza()
+    assert one_line(etc, f"deb [trusted=no] {MIRROR} bookworm main\n")[0].options == {"trusted": "no"}
+
+
+def test_update_fails_if_an_index_is_unreachable(tmp_path: Path) -> None:
+    """apt's own default is a warning and exit code 0: the image would be built from the rest, or from old lists."""
+    source = AptSource(("http://127.0.0.1:1/debian",), ("bookworm",), ("main",))
+    apt = Apt(tmp_path / "apt", [source])
+    with (apt.root / "apt.conf").open("a") as settings:
+        settings.write('Acquire::Retries "0";\n')
+    with pytest.raises(SkerryError, match="fetching the package lists"):
+        list(apt.update())

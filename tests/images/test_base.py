@@ -1,4 +1,4 @@
-"""The image `base`: what is in it, and that its build can be cut and repeated."""
+"""The image `base`: its content, and that its build can be interrupted and repeated."""
 
 from __future__ import annotations
 
@@ -12,26 +12,38 @@ from pathlib import Path
 
 import pytest
 
-from skerry.errors import Conflict, HostUnsupported
-from skerry.images import base, build_base, finish
+from skerry.errors import HostUnsupported
+from skerry.images import RECIPES, build_image
+from skerry.images.base import build as base
+from skerry.images.base import finish, node
+from skerry.images.base.downloads import Pinned
+from skerry.images.base.recipe import chain
 from skerry.storage import Image, ImageStore, LayerStore
-from skerry.types import Progress
+from skerry.types import OWN_IMAGES, Progress
 
 
 @pytest.fixture(scope="session")
 def built(base_store: Path) -> tuple[Image, Path]:
+    """Return `base`, and the tree of `base-slim`, its lower layer."""
     layers = LayerStore(base_store / "layers")
     image = ImageStore(base_store / "images", layers).get("base")
     return image, layers.path(image.layers[0])
+
+
+@pytest.fixture(scope="session")
+def upper(base_store: Path) -> Path:
+    """Return the tree of the layer that `base` adds to `base-slim`."""
+    layers = LayerStore(base_store / "layers")
+    return layers.path(ImageStore(base_store / "images", layers).get("base").layers[-1])
 
 
 def read(root: Path, name: str) -> str:
     return (root / name).read_text()
 
 
-def test_it_is_small_and_starts_as_user_in_the_workspace(built: tuple[Image, Path]) -> None:
+def test_base_is_small_and_starts_as_user_in_the_workspace(built: tuple[Image, Path]) -> None:
     image, _ = built
-    assert image.size < 600 << 20
+    assert image.size < 800 << 20
     assert (image.user, image.cwd, image.env["LANG"]) == ("user", "/workspace", "C.UTF-8")
     assert {"/usr/bin", "/usr/sbin", "/run/skerry/bin", "/home/user/.local/bin"} <= set(image.env["PATH"].split(":"))
 
@@ -73,7 +85,7 @@ def test_the_user_owns_its_home_and_the_workspace(built: tuple[Image, Path]) -> 
 @pytest.mark.parametrize(
     "program", ["bash", "python3", "python", "pip", "git", "curl", "ps", "adduser", "vim", "vi", "tmux", "less"]
 )
-def test_what_was_promised_is_there(built: tuple[Image, Path], program: str) -> None:
+def test_documented_programs_exist(built: tuple[Image, Path], program: str) -> None:
     assert any(os.path.lexists(built[1] / folder / program) for folder in ("usr/bin", "usr/sbin"))
 
 
@@ -98,10 +110,38 @@ def test_git_has_an_identity_below_the_users_own(built: tuple[Image, Path], tmp_
 
 
 @pytest.mark.parametrize("program", ["node", "npm", "npx", "corepack"])
-def test_node_is_there_with_its_tools(built: tuple[Image, Path], program: str) -> None:
+def test_node_and_its_tools_exist(built: tuple[Image, Path], program: str) -> None:
     target = Path(os.path.realpath(built[1] / "usr/local/bin" / program))
     assert built[1] in target.parents
     assert target.stat().st_mode & 0o111 == 0o111
+
+
+@pytest.mark.parametrize(
+    "program",
+    [*("bin/gcc", "bin/g++", "bin/pkg-config", "bin/sqlite3", "bin/rsync"),
+     *("local/bin/uv", "local/bin/uvx", "local/bin/pnpm", "local/bin/yarn")],
+)  # fmt: skip
+def test_compilers_and_package_managers_are_in_the_layer_of_base(upper: Path, program: str) -> None:
+    target = Path(os.path.realpath(upper / "usr" / program))
+    assert upper in target.parents
+    assert target.stat().st_mode & 0o111 == 0o111
+
+
+def test_the_layer_of_base_has_no_trace_of_the_host_or_the_build(upper: Path, base_store: Path) -> None:
+    assert not os.path.lexists(upper / "usr/sbin/policy-rc.d")
+    assert not os.path.lexists(upper / "etc/apt/sources.list.d")
+    for folder in ("var/log", "var/cache/apt", "var/lib/apt/lists", "dev", "proc", "run", "tmp"):
+        assert [name for _, _, names in os.walk(upper / folder) for name in names] == []
+    assert [place.name for place in upper.rglob("*") if stat.S_ISCHR(os.lstat(place).st_mode)] == []
+    owned = {str(place.relative_to(upper)) for place in upper.rglob("*") if os.lstat(place).st_uid == 1000}
+    assert owned == {"home/user", "home/user/.config", "home/user/.config/pnpm", "home/user/.config/pnpm/rc"}
+
+
+def test_every_own_image_has_a_recipe_and_stands_on_base() -> None:
+    assert set(RECIPES) == set(OWN_IMAGES)
+    assert {name: [one.name for one in chain(name)][:2] for name in RECIPES if name != "base-slim"} == {
+        name: ["base-slim", "base"] for name in RECIPES if name != "base-slim"
+    }
 
 
 def test_pip_works_without_tricks(built: tuple[Image, Path]) -> None:
@@ -109,7 +149,7 @@ def test_pip_works_without_tricks(built: tuple[Image, Path]) -> None:
     assert "EXTERNALLY-MANAGED" in "".join(f.read_text() for f in (built[1] / "etc/dpkg/dpkg.cfg.d").iterdir())
 
 
-def test_nothing_of_the_host_or_of_the_build_is_in_it(built: tuple[Image, Path]) -> None:
+def test_base_has_no_trace_of_the_host_or_the_build(built: tuple[Image, Path]) -> None:
     root = built[1]
     assert read(root, "etc/resolv.conf") == read(root, "etc/machine-id") == ""
     assert read(root, "etc/hostname") == "skerry\n"
@@ -130,22 +170,19 @@ def test_python_does_not_read_its_sources_to_import_them(built: tuple[Image, Pat
             assert (flags, when, size) == (0, int(source.stat().st_mtime), source.stat().st_size)
 
 
-def test_a_second_build_at_the_same_time_is_refused(tmp_path: Path) -> None:
-    store = ImageStore(tmp_path / "images", LayerStore(tmp_path / "layers"))
-    (tmp_path / "cache").mkdir()
-    with (
-        base._only_one_build(tmp_path / "cache"),
-        pytest.raises(Conflict, match="already"),
-    ):
-        build_base(store, store.layers, tmp_path / "cache", lambda _: None)
-
-
-def test_a_host_without_mmdebstrap_is_told_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_mmdebstrap_gets_the_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "_TOOLS", {"no-such-bootstrap": "mmdebstrap"})
     store = ImageStore(tmp_path / "images", LayerStore(tmp_path / "layers"))
     with pytest.raises(HostUnsupported) as caught:
-        build_base(store, store.layers, tmp_path / "cache", lambda _: None)
+        build_image("base", store, store.layers, tmp_path / "cache", lambda _: None)
     assert caught.value.hint == "apt-get install mmdebstrap"
+
+
+def test_a_download_with_another_hash_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "yarn-1.22.22.tgz").write_bytes(b"not yarn")
+    (yarn,) = (item for item in RECIPES["base"].npm if item.name == "yarn")
+    assert Pinned(tmp_path, yarn).present() is None
+    assert os.listdir(tmp_path) == []
 
 
 class Cut(Exception):
@@ -160,30 +197,43 @@ def cut_at(stage: str, share: float) -> Callable[[Progress], None]:
     return progress
 
 
+def test_a_build_waits_for_another_one_and_can_be_cancelled_meanwhile(tmp_path: Path) -> None:
+    store = ImageStore(tmp_path / "images", LayerStore(tmp_path / "layers"))
+    (tmp_path / "cache").mkdir()
+    with base._only_one_build(tmp_path / "cache", lambda _: None), pytest.raises(Cut):
+        build_image("base", store, store.layers, tmp_path / "cache", cut_at("wait", 0))
+    with base._only_one_build(tmp_path / "cache", cut_at("wait", 0)):
+        assert os.listdir(tmp_path / "cache") == ["build.lock"]
+
+
 @pytest.mark.soak
-@pytest.mark.timeout(900)
-def test_a_build_cut_anywhere_leaves_nothing_half_and_goes_on_to_the_same_image(
-    tmp_path: Path, base_store: Path
-) -> None:
+@pytest.mark.timeout(1800)
+def test_an_interrupted_build_leaves_nothing_and_continues_to_the_same_image(tmp_path: Path, base_store: Path) -> None:
     store = ImageStore(tmp_path / "images", LayerStore(tmp_path / "layers"))
     cache = tmp_path / "cache"
-    for stage, share in (("packages", 0.3), ("packages", 0.9), ("node", 0.0), ("install", 0.5), ("store", 0.5)):
-        with pytest.raises(Cut):
-            build_base(store, store.layers, cache, cut_at(stage, share))
-        assert (store.list(), store.layers.digests()) == ([], [])
-        assert [name for name in os.listdir(cache) if name.startswith("build-")] == []
-    steps: list[Progress] = []
-    image = build_base(store, store.layers, cache, steps.append)
-    downloads = [step for step in steps if step.stage == "packages"]
-    assert downloads[0].done == downloads[0].total > 10 << 20, "nothing is downloaded twice"
-    assert [step for step in steps if step.stage == "node"] == []
+    stages = (("packages", 0.3), ("packages", 0.9), (node.NODE.name, 0.0), ("install", 0.5), ("store", 0.5))
+    for name, cuts in (
+        ("base-slim", stages),
+        ("base", (("packages", 0.3), ("pnpm", 0.0), ("install", 0.5), ("store", 0.5))),
+    ):
+        before = store.list(), store.layers.digests()
+        for stage, share in cuts:
+            with pytest.raises(Cut):
+                build_image(name, store, store.layers, cache, cut_at(stage, share))
+            assert (store.list(), store.layers.digests()) == before
+            assert [name for name in os.listdir(cache) if name.startswith("build-")] == []
+        steps: list[Progress] = []
+        image = build_image(name, store, store.layers, cache, steps.append)
+        downloads = [step for step in steps if step.stage == "packages"]
+        assert downloads[0].done == downloads[0].total > 10 << 20, "nothing is downloaded twice"
+        assert {step.stage for step in steps} == {"lists", "packages", "install", "finish", "store"}
     assert all(0 <= step.done <= step.total or step.total == 0 for step in steps)
     assert store.get("base") == image
 
     old = os.umask(0o077)
     try:
-        again = build_base(store, store.layers, cache, lambda _: None)
+        again = build_image("base", store, store.layers, cache, lambda _: None, rebuild=True)
     finally:
         os.umask(old)
     assert again.digest == image.digest
-    assert store.layers.verify(image.layers[0])
+    assert all(map(store.layers.verify, image.layers))

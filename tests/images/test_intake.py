@@ -1,4 +1,4 @@
-"""Archives of images come in: of ours, of Docker's, of skopeo's, of strangers who mean harm."""
+"""Import archives of images: Skerry's, Docker's, skopeo's and hostile ones."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archives import Item, folder, gzipped, hard_link, link, tar, zstandard
+from support.archives import Item, folder, gzipped, hard_link, link, tar, zstandard
 
 from skerry.errors import InvalidRequest, SkerryError
-from skerry.images.intake import Intake, Taken
-from skerry.images.manifests import host_platform
-from skerry.images.tar import Damaged
-from skerry.images.unpack import Bounds
+from skerry.images.archive.intake import ArchivedImage, Intake
+from skerry.images.archive.tar import Damaged
+from skerry.images.archive.unpack import UnpackLimits
+from skerry.images.registry.manifests import host_platform
 from skerry.storage import LayerStore
 
-Take = Callable[[bytes], Taken]
+Take = Callable[[bytes], ArchivedImage]
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -37,9 +37,9 @@ class Store:
         self.pinned: list[str] = []
         self.check: Callable[[], None] = lambda: None
 
-    def take(self, data: bytes, most: int = 1 << 30) -> Taken:
+    def take(self, data: bytes, most: int = 1 << 30) -> ArchivedImage:
         intake = Intake(
-            self.layers, self.home / "scratch", bounds=Bounds(bytes=most, reserve=0), pinned=self.pinned.append,
+            self.layers, self.home / "scratch", limits=UnpackLimits(bytes=most, min_free=0), pinned=self.pinned.append,
             passed=lambda step: None, check=lambda: self.check(),
         )  # fmt: skip
         with tempfile.TemporaryFile() as file:
@@ -111,7 +111,7 @@ def test_a_layout_becomes_its_layers(store: Store) -> None:
     assert store.take(zstandard(layout())).layers == taken.layers  # a compressed one, stored once
 
 
-def test_what_docker_saves_becomes_its_layers(store: Store) -> None:
+def test_docker_save_output_becomes_its_layers(store: Store) -> None:
     """Also as older ones wrote it: a layer that is there already is a link to it, and an empty one holds nothing."""
     empty = tar()
     layers = [Item("1/layer.tar", ROOT), link("2/layer.tar", "../1/layer.tar"), Item("3/layer.tar", gzipped(empty))]
@@ -137,7 +137,7 @@ def machine(architecture: str) -> dict[str, Any]:
     return {"platform": {"architecture": architecture, "os": "linux"}}
 
 
-def test_of_several_machines_ours_is_taken(store: Store) -> None:
+def test_the_image_for_this_platform_is_chosen(store: Store) -> None:
     about = config(ROOT)
     ours, other = manifest(about, (ROOT, LAYER)), manifest(b"{}", (b"never looked at", LAYER))
     both = index(
@@ -191,20 +191,20 @@ HOSTILE: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_wrong_is_refused_and_leaves_nothing(store: Store, name: str) -> None:
+def test_invalid_archives_are_rejected_and_leave_nothing(store: Store, name: str) -> None:
     with pytest.raises(InvalidRequest):
         store.take(HOSTILE[name])
     assert len(store.layers.digests()) <= 1  # of two layers the first may have been right: it is collected
 
 
-def test_layers_are_bounded_together(store: Store) -> None:
+def test_layers_share_one_size_limit(store: Store) -> None:
     big = [tar(Item(name, bytes(1 << 20))) for name in "ab"]
     archive = docker_save(config(*big), *(Item(f"{number}.tar", gzipped(one)) for number, one in enumerate(big)))
     with pytest.raises(Damaged, match="more than"):
         store.take(archive, most=3 << 19)
 
 
-def test_an_import_that_nobody_waits_for_ends_at_its_next_step(store: Store) -> None:
+def test_a_cancelled_import_ends_at_its_next_step(store: Store) -> None:
     class Left(SkerryError):
         pass
 
@@ -222,7 +222,7 @@ def test_a_reader_of_streams_needs_no_file(store: Store) -> None:
         os.write(sink, gzipped(ROOT))
         os.close(sink)
         intake = Intake(
-            store.layers, store.home / "scratch", bounds=Bounds(reserve=0), pinned=store.pinned.append,
+            store.layers, store.home / "scratch", limits=UnpackLimits(min_free=0), pinned=store.pinned.append,
             passed=lambda step: None, check=lambda: None,
         )  # fmt: skip
         assert len(intake.run(source).layers) == 1

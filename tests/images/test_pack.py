@@ -14,16 +14,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from counting import descriptors, left_over
-from serving import wait_until
+from support.descriptors import descriptors, left_over
+from support.server import wait_until
 
 from skerry.errors import SkerryError
-from skerry.images import packer
-from skerry.images.layout import About
-from skerry.images.pack import Packing
-from skerry.images.unpack import unpack
+from skerry.images.archive import packer
+from skerry.images.archive.layout import About
+from skerry.images.archive.pack import PackProcess
+from skerry.images.archive.unpack import unpack
 from skerry.storage import tree
-from skerry.types import Transfer
+from skerry.types import TransferResult
 
 WEIRD = os.fsdecode(b"\xff\xfe\n=")
 LONG = "/".join(["directory-with-a-long-name"] * 8)
@@ -74,8 +74,8 @@ def layers(tmp_path: Path) -> list[Path]:
     return [upper, base]
 
 
-def packed(layers: list[Path]) -> tuple[bytes, Transfer]:
-    packing = Packing(layers, ABOUT)
+def packed(layers: list[Path]) -> tuple[bytes, TransferResult]:
+    packing = PackProcess(layers, ABOUT)
     try:
         whole = b"".join(iter(packing.read, b""))
         return whole, packing.finish()
@@ -95,7 +95,7 @@ def layer_of(archive: bytes) -> bytes:
 
 
 def facts(root: Path) -> dict[bytes, tuple[object, ...]]:
-    """What a tree's digest leaves out: times, and whether holes are holes."""
+    """The properties that a tree's digest leaves out: times and holes."""
     return {
         entry.path: (
             entry.stat.st_mtime_ns,
@@ -106,7 +106,7 @@ def facts(root: Path) -> dict[bytes, tuple[object, ...]]:
 
 
 def expected(layers: list[Path], target: Path) -> Path:
-    """The merged tree as `cp` sees it, without what is not the sandbox's."""
+    """The merged tree as `cp` sees it, without Skerry's own paths."""
     subprocess.run(["cp", "-a", str(layers[1]), str(target)], check=True)
     for path in ("etc/gone", "dev/console"):
         (target / path).unlink()
@@ -119,7 +119,7 @@ def expected(layers: list[Path], target: Path) -> Path:
     return target
 
 
-def test_what_goes_out_comes_back_as_the_same_tree(layers: list[Path], tmp_path: Path) -> None:
+def test_an_exported_tree_round_trips(layers: list[Path], tmp_path: Path) -> None:
     before = descriptors()
     archive, moved = packed(layers)
     assert left_over(before) == 0
@@ -145,7 +145,7 @@ def _tool(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_skopeo_reads_it_in_both_of_its_forms(layers: list[Path], tmp_path: Path) -> None:
+def test_skopeo_reads_both_formats(layers: list[Path], tmp_path: Path) -> None:
     archive = tmp_path / "image.tar"
     archive.write_bytes(packed(layers)[0])
     for form in ("oci-archive", "docker-archive"):
@@ -204,7 +204,7 @@ def nested(root: Path, names: list[str]) -> None:
         pytest.param(lambda root: nested(root, ["n" * 200] * 20), "too long", id="long path"),
     ],
 )
-def test_what_no_archive_holds_is_left_out_and_told(tmp_path: Path, plant: Plant, reason: str) -> None:
+def test_unsupported_files_are_skipped_and_reported(tmp_path: Path, plant: Plant, reason: str) -> None:
     root = tmp_path / "root"
     root.mkdir()
     plant(root)
@@ -215,19 +215,19 @@ def test_what_no_archive_holds_is_left_out_and_told(tmp_path: Path, plant: Plant
         assert "kept" in layer.getnames()
 
 
-def test_attributes_that_no_header_holds_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_attributes_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(packer, "_ATTRIBUTES_MOST", 50)
+    monkeypatch.setattr(packer, "_MAX_ATTRIBUTES", 50)
     for name, value in (("long", bytes(40)), ("short", b"1")):
         Path(name).touch()
         os.setxattr(name, "user.a", value)
     layer = packer.Layer()
     whole = b"".join(layer.pieces())
-    assert layer.skipped == [(b"long", "not itself, but its attributes: they are too long")]
+    assert layer.skipped == [(b"long", "only its attributes: they are too long")]
     assert (whole.count(b"SCHILY.xattr.user.a"), b"long" in whole) == (1, True)
 
 
-def test_a_tree_nested_deeper_than_any_path_goes_out_without_its_depths(tmp_path: Path) -> None:
+def test_a_too_deep_tree_is_exported_without_its_deepest_parts(tmp_path: Path) -> None:
     nested(tmp_path, ["d"] * (tree.MAX_DEPTH + 5))
     assert packed([tmp_path])[1].skipped != ()  # no archive holds it, but nothing fails
 
@@ -240,15 +240,15 @@ def is_group(number: int) -> bool:
     return True
 
 
-def test_a_packer_that_dies_is_told_and_one_that_nobody_waits_for_ends(tmp_path: Path) -> None:
+def test_a_dead_packer_is_reported_and_an_abandoned_one_ends(tmp_path: Path) -> None:
     before = descriptors()
-    packing = Packing([tmp_path], ABOUT)
+    packing = PackProcess([tmp_path], ABOUT)
     os.killpg(packing.pid, signal.SIGKILL)
     assert b"".join(iter(packing.read, b"")) == b""
-    with pytest.raises(SkerryError, match="without a word"):
+    with pytest.raises(SkerryError, match="without a report"):
         packing.finish()
     packing.close()
-    packing = Packing([tmp_path], ABOUT)
+    packing = PackProcess([tmp_path], ABOUT)
     packing.close()
     packing.close()
     wait_until(lambda: not is_group(packing.pid), "all of its processes to be gone")

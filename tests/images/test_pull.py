@@ -8,11 +8,13 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
-from archives import Item, folder, gzipped, tar, zstandard
-from registries import (
+from support.archives import Item, folder, gzipped, tar, zstandard
+from support.registry import (
     IDENTITY,
     INDEX,
     LAYER,
@@ -31,12 +33,14 @@ from registries import (
 )
 from world import certificates
 
-from skerry.errors import Conflict, Denied, InvalidRequest, NotFound, RegistryFailed, SkerryError
-from skerry.images.blobs import Blobs
-from skerry.images.pull import Pull
-from skerry.images.unpack import Bounds
+from skerry.errors import Conflict, InvalidRequest, NotFound, PermissionDenied, RegistryError, SkerryError
+from skerry.images.archive.unpack import UnpackLimits
+from skerry.images.registry import blobs
+from skerry.images.registry.blobs import Blobs
+from skerry.images.registry.client import Registry
+from skerry.images.registry.pull import Pull
 from skerry.storage import Image, ImageStore, LayerStore
-from skerry.types import Credentials, Progress, PullRequest
+from skerry.types import Credentials, Progress, PullRequest, parse_reference
 
 LOWER = tar(folder("etc"), Item("etc/os", b"lower"), folder("opt"), Item("opt/old", b"1"), Item("gone", b"1"))
 UPPER = tar(folder("etc"), Item("etc/os", b"upper"), Item(".wh.gone"), folder("opt"), Item("opt/.wh..wh..opq"))
@@ -44,13 +48,13 @@ BIG = tar(Item("big", os.urandom(1 << 20)))
 LOGIN = Credentials(username=USER, password=PASSWORD)
 
 
-class House:
-    """A store of images and what a pull needs."""
+class PullHarness:
+    """An image store and the other arguments of a pull."""
 
     def __init__(self, root: Path) -> None:
         self.images = ImageStore(root / "images", LayerStore(root / "layers"))
         self.blobs = Blobs(root / "cache/blobs")
-        self.told: list[Progress] = []
+        self.progress: list[Progress] = []
         self.pinned: list[str] = []
         self.steps: list[str] = []
 
@@ -60,15 +64,15 @@ class House:
     def work(self, reference: str, *, stall_s: float = 5.0, **rest: object) -> Pull:
         return Pull(
             self.images, self.blobs, PullRequest(reference=reference, **rest),  # type: ignore[arg-type]
-            tell=self.told.append, pinned=self.pinned.append, passed=self.steps.append, stall_s=stall_s,
-            bounds=Bounds(reserve=0),
+            tell=self.progress.append, pinned=self.pinned.append, passed=self.steps.append, stall_s=stall_s,
+            limits=UnpackLimits(min_free=0),
         )  # fmt: skip
 
     def messages(self) -> list[str]:
-        return [progress.message for progress in self.told]
+        return [progress.message for progress in self.progress]
 
     def content(self, image: Image, name: str) -> bytes:
-        """What the upmost layer that has it says."""
+        """Return the file from the topmost layer that has it."""
         for layer in image.layers:
             path = self.images.layers.path(layer) / name
             if path.is_file():
@@ -77,8 +81,8 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def harness(tmp_path: Path) -> PullHarness:
+    return PullHarness(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -101,139 +105,137 @@ def fake() -> Iterator[Fake]:
     [(gzipped, LAYER, False), (zstandard, ZSTD, False), (gzipped, LAYER, True)],
     ids=["oci gzip", "oci zstd", "docker"],
 )
-def test_an_image_comes_with_its_layers_and_what_it_says_of_itself(
-    house: House, real: Real, packed: Callable[[bytes], bytes], kind: str, docker: bool
+def test_a_pulled_image_has_its_layers_and_configuration(
+    harness: PullHarness, real: Real, packed: Callable[[bytes], bytes], kind: str, docker: bool
 ) -> None:
     says = {"Env": ["PATH=/bin", "A=b=c"], "User": "me:group", "WorkingDir": "/srv"}
     says |= {"Entrypoint": ["/run", "x"], "Cmd": ["y"]}
     pushed = real.push("some/app", Made([LOWER, UPPER], packed, kind, says, docker=docker), "v1")
-    image = house.pull(f"{real.host}/some/app:v1")
+    image = harness.pull(f"{real.host}/some/app:v1")
     assert (image.name, image.source) == (f"{real.host}/some/app:v1", f"{real.host}/some/app:v1@{pushed}")
     assert (image.user, image.cwd, image.env) == ("me:group", "/srv", {"PATH": "/bin", "A": "b=c"})
     assert (image.entrypoint, image.cmd, image.platform) == (("/run", "x"), ("y",), "linux/amd64")
-    assert house.content(image, "etc/os") == b"upper"
+    assert harness.content(image, "etc/os") == b"upper"
     assert len(image.layers) == 2
-    assert image.size == sum(house.images.layers.size(layer) for layer in image.layers) > 0
-    assert all(house.images.layers.verify(layer) for layer in image.layers)
-    assert set(house.pinned) == set(image.layers)
-    assert [name for name in os.listdir(house.blobs.root) if not name.endswith(".json")] == []
+    assert image.size == sum(harness.images.layers.size(layer) for layer in image.layers) > 0
+    assert all(harness.images.layers.verify(layer) for layer in image.layers)
+    assert set(harness.pinned) == set(image.layers)
+    assert [name for name in os.listdir(harness.blobs.root) if not name.endswith(".json")] == []
 
 
-def test_it_is_found_by_every_way_to_write_its_name(house: House, real: Real) -> None:
+def test_a_pulled_image_is_found_by_every_spelling_of_its_name(harness: PullHarness, real: Real) -> None:
     pushed = real.push("names", Made([LOWER]))
-    image = house.pull(f"{real.host}/names", name="mine")
+    image = harness.pull(f"{real.host}/names", name="mine")
     assert image.name == "mine"
     for name in ("mine", f"{real.host}/names", f"{real.host}/names:latest", f"{real.host}/names@{pushed}"):
-        assert house.images.get(name) == image
+        assert harness.images.get(name) == image
     with pytest.raises(NotFound):
-        house.images.get(f"{real.host}/names:other")
+        harness.images.get(f"{real.host}/names:other")
 
 
-def test_of_an_index_the_image_for_this_machine_is_taken_or_the_one_that_was_asked_for(
-    house: House, real: Real
-) -> None:
+def test_an_index_gives_the_image_of_the_requested_platform(harness: PullHarness, real: Real) -> None:
     one, other = Made([tar(Item("is", b"amd64"))]), Made([tar(Item("is", b"arm64"))], platform=("linux", "arm64"))
     real.push("many", one, "a")
     real.push("many", other, "b")
     index_digest = real.put("many", "latest", index_of(other, one, attested=False), INDEX)
-    image = house.pull(f"{real.host}/many")
-    assert house.content(image, "is") == b"amd64"
+    image = harness.pull(f"{real.host}/many")
+    assert harness.content(image, "is") == b"amd64"
     assert image.source == f"{real.host}/many:latest@{index_digest}"
-    image = house.pull(f"{real.host}/many@{index_digest}", platform="linux/arm64")
-    assert (house.content(image, "is"), image.platform) == (b"arm64", "linux/arm64")
+    image = harness.pull(f"{real.host}/many@{index_digest}", platform="linux/arm64")
+    assert (harness.content(image, "is"), image.platform) == (b"arm64", "linux/arm64")
     with pytest.raises(InvalidRequest, match="linux/s390x") as caught:
-        house.pull(f"{real.host}/many", platform="linux/s390x")
+        harness.pull(f"{real.host}/many", platform="linux/s390x")
     assert "linux/amd64, linux/arm64" in (caught.value.hint or "")
     with pytest.raises(InvalidRequest, match="for linux/arm64"):
-        house.pull(f"{real.host}/many:b")
+        harness.pull(f"{real.host}/many:b")
 
 
-def test_what_is_for_no_machine_in_an_index_is_passed_over(house: House, fake: Fake) -> None:
+def test_index_entries_without_a_platform_are_skipped(harness: PullHarness, fake: Fake) -> None:
     image = Made([LOWER])
     fake.push(image)
     fake.manifests["latest"] = (INDEX, index_of(image))
-    assert house.pull(f"{fake.host}/app").layers
+    assert harness.pull(f"{fake.host}/app").layers
 
 
-def test_a_layer_that_two_images_share_is_fetched_and_stored_once(house: House, real: Real) -> None:
+def test_a_layer_that_two_images_share_is_fetched_and_stored_once(harness: PullHarness, real: Real) -> None:
     real.push("shared", Made([LOWER, UPPER]), "one")
     real.push("shared", Made([LOWER, BIG]), "two")
-    first = house.pull(f"{real.host}/shared:one")
-    house.told.clear()
-    second = house.pull(f"{real.host}/shared:two")
+    first = harness.pull(f"{real.host}/shared:one")
+    harness.progress.clear()
+    second = harness.pull(f"{real.host}/shared:two")
     assert first.layers[1] == second.layers[1]
-    assert house.messages().count("already here") == 1
-    assert len(house.images.layers.digests()) == 3
-    house.told.clear()
-    assert house.pull(f"{real.host}/shared:two").layers == second.layers
-    assert house.messages().count("already here") == 2
+    assert harness.messages().count("already here") == 1
+    assert len(harness.images.layers.digests()) == 3
+    harness.progress.clear()
+    assert harness.pull(f"{real.host}/shared:two").layers == second.layers
+    assert harness.messages().count("already here") == 2
 
 
-def test_several_pulls_at_once_do_the_same_work_once(house: House, real: Real) -> None:
+def test_several_pulls_at_once_do_the_same_work_once(harness: PullHarness, real: Real) -> None:
     real.push("busy", Made([BIG, LOWER, UPPER]))
     with ThreadPoolExecutor(4) as pool:
-        images = list(pool.map(lambda n: house.pull(f"{real.host}/busy", name=f"busy{n}"), range(4)))
+        images = list(pool.map(lambda n: harness.pull(f"{real.host}/busy", name=f"busy{n}"), range(4)))
     assert len({image.layers for image in images}) == 1
-    assert house.steps.count("pull.layer") == 3
-    assert len(house.images.list()) == 4
+    assert harness.steps.count("pull.layer") == 3
+    assert len(harness.images.list()) == 4
 
 
-def test_layers_that_hold_nothing_or_come_twice_are_stacked_once(house: House, real: Real) -> None:
+def test_empty_and_repeated_layers_are_stacked_once(harness: PullHarness, real: Real) -> None:
     real.push("odd", Made([LOWER, bytes(10240), UPPER, bytes(10240), LOWER]))
-    image = house.pull(f"{real.host}/odd")
+    image = harness.pull(f"{real.host}/odd")
     assert len(image.layers) == 2
-    assert house.content(image, "etc/os") == b"lower"
+    assert harness.content(image, "etc/os") == b"lower"
 
 
-def test_what_is_not_there_is_not_found(house: House, real: Real) -> None:
+def test_a_missing_image_is_not_found(harness: PullHarness, real: Real) -> None:
     with pytest.raises(NotFound, match="no/such"):
-        house.pull(f"{real.host}/no/such:thing")
-    assert house.images.list() == []
+        harness.pull(f"{real.host}/no/such:thing")
+    assert harness.images.list() == []
 
 
-def test_a_password_opens_a_registry(house: House, tmp_path: Path) -> None:
+def test_a_password_opens_a_registry(harness: PullHarness, tmp_path: Path) -> None:
     with with_password(tmp_path / "registry").running() as registry:
         registry.push("app", Made([LOWER]))
         for wrong in (None, Credentials(username=USER, password="wrong")):
-            with pytest.raises(Denied) as caught:
-                house.pull(f"{registry.host}/app", credentials=wrong)
+            with pytest.raises(PermissionDenied) as caught:
+                harness.pull(f"{registry.host}/app", credentials=wrong)
             assert "--password-stdin" in (caught.value.hint or "")
             assert "wrong" not in str(caught.value)
-        house.pull(f"{registry.host}/app", credentials=LOGIN)
+        harness.pull(f"{registry.host}/app", credentials=LOGIN)
 
 
-def test_a_token_opens_a_registry_to_those_who_may_have_one(house: House, tmp_path: Path) -> None:
+def test_a_token_opens_a_registry_for_permitted_users(harness: PullHarness, tmp_path: Path) -> None:
     tokens = Tokens(tmp_path / "registry")
     with tokens.registry() as registry:
         for name in ("public/app", "private/app"):
             registry.headers = {"Authorization": f"Bearer {tokens.token(name, 'pull,push')}"}
             registry.push(name, Made([LOWER, UPPER, BIG]))
-        house.pull(f"{registry.host}/public/app")
-        with pytest.raises(Denied):
-            house.pull(f"{registry.host}/private/app")
-        house.pull(f"{registry.host}/private/app", credentials=LOGIN)
+        harness.pull(f"{registry.host}/public/app")
+        with pytest.raises(PermissionDenied):
+            harness.pull(f"{registry.host}/private/app")
+        harness.pull(f"{registry.host}/private/app", credentials=LOGIN)
         assert tokens.given <= 3, "one token does for all layers"
 
 
 # -- one of ours ------------------------------------------------------------------------------------------------------
 
 
-def nothing_is_left(house: House) -> None:
-    assert house.images.list() == []
-    assert house.images.layers.digests() == []
-    parts = os.listdir(house.blobs.root) if house.blobs.root.exists() else []
+def nothing_is_left(harness: PullHarness) -> None:
+    assert harness.images.list() == []
+    assert harness.images.layers.digests() == []
+    parts = os.listdir(harness.blobs.root) if harness.blobs.root.exists() else []
     assert [name for name in parts if name.startswith("tree-")] == []
 
 
-def test_a_token_of_an_earlier_login_opens_a_registry_too(house: House, fake: Fake) -> None:
+def test_a_token_of_an_earlier_login_opens_a_registry_too(harness: PullHarness, fake: Fake) -> None:
     fake.push(Made([LOWER]))
     fake.token_realm = True
-    with pytest.raises(Denied):
-        house.pull(f"{fake.host}/app", credentials=Credentials(identity_token="another"))
-    house.pull(f"{fake.host}/app", credentials=Credentials(identity_token=IDENTITY))
+    with pytest.raises(PermissionDenied):
+        harness.pull(f"{fake.host}/app", credentials=Credentials(identity_token="another"))
+    harness.pull(f"{fake.host}/app", credentials=Credentials(identity_token=IDENTITY))
 
 
-def test_a_login_is_for_the_registry_alone_and_not_for_where_it_sends_one(house: House, fake: Fake) -> None:
+def test_a_login_is_not_sent_to_redirect_targets(harness: PullHarness, fake: Fake) -> None:
     image = Made([LOWER])
     fake.push(image)
     fake.password = True
@@ -246,15 +248,13 @@ def test_a_login_is_for_the_registry_alone_and_not_for_where_it_sends_one(house:
             return True
 
         fake.manners[layer] = send_on
-        house.pull(f"{fake.host}/app", credentials=LOGIN)
+        harness.pull(f"{fake.host}/app", credentials=LOGIN)
         assert [headers.get("Authorization") for _, headers in elsewhere.asked] == [None]
 
 
 @pytest.mark.parametrize("realm", ["http://192.0.2.1/token", "http://[token"])
-def test_a_registry_here_can_not_have_a_login_sent_in_the_clear_to_elsewhere(
-    house: House, fake: Fake, realm: str
-) -> None:
-    """That it may be asked without TLS itself is because nobody listens in between."""
+def test_a_local_registry_cannot_redirect_a_login_to_plain_http(harness: PullHarness, fake: Fake, realm: str) -> None:
+    """The registry itself is allowed without TLS only because it is local."""
     fake.push(Made([LOWER]))
 
     def ask(handler: Handler) -> bool:
@@ -262,12 +262,12 @@ def test_a_registry_here_can_not_have_a_login_sent_in_the_clear_to_elsewhere(
         return True
 
     fake.manners["*"] = ask
-    with pytest.raises(RegistryFailed, match="an address without TLS"):
-        house.pull(f"{fake.host}/app", credentials=LOGIN)
+    with pytest.raises(RegistryError, match="an address without TLS"):
+        harness.pull(f"{fake.host}/app", credentials=LOGIN)
 
 
 @pytest.mark.parametrize("what", ["the manifest", "the configuration", "a layer", "more of a layer", "another layer"])
-def test_a_registry_that_lies_about_a_digest_is_found_out(house: House, fake: Fake, what: str) -> None:
+def test_wrong_digests_are_detected(harness: PullHarness, fake: Fake, what: str) -> None:
     image = Made([LOWER])
     tag = fake.push(image)
     layer = digest(image.layers[0])
@@ -280,16 +280,16 @@ def test_a_registry_that_lies_about_a_digest_is_found_out(house: House, fake: Fa
         fake.blobs[layer] = {
             "a layer": flipped, "more of a layer": image.layers[0] + b"x", "another layer": gzipped(UPPER)
         }[what]  # fmt: skip
-    with pytest.raises(RegistryFailed) as caught:
-        house.pull(f"{fake.host}/app@{tag}")
+    with pytest.raises(RegistryError) as caught:
+        harness.pull(f"{fake.host}/app@{tag}")
     assert caught.value.details["reason"] in ("digest", "stalled"), caught.value
-    nothing_is_left(house)
+    nothing_is_left(harness)
     if what != "another layer":
         fake.push(image)
-        assert house.pull(f"{fake.host}/app@{tag}").layers
+        assert harness.pull(f"{fake.host}/app@{tag}").layers
 
 
-def test_a_layer_that_is_not_what_the_configuration_says_is_refused(house: House, fake: Fake) -> None:
+def test_a_layer_with_the_wrong_diff_id_is_rejected(harness: PullHarness, fake: Fake) -> None:
     image, other = Made([LOWER]), Made([UPPER])
     image.manifest = image.manifest.replace(digest(image.layers[0]).encode(), digest(other.layers[0]).encode())
     image.manifest = image.manifest.replace(
@@ -298,23 +298,23 @@ def test_a_layer_that_is_not_what_the_configuration_says_is_refused(house: House
     fake.push(other)
     fake.push(image)
     with pytest.raises(InvalidRequest, match="unpacks to"):
-        house.pull(f"{fake.host}/app")
-    nothing_is_left(house)
+        harness.pull(f"{fake.host}/app")
+    nothing_is_left(harness)
 
 
 @pytest.mark.parametrize("where", ["latest", "layer"])
-def test_a_registry_that_stalls_is_given_up(house: House, fake: Fake, where: str) -> None:
+def test_a_stalled_registry_times_out(harness: PullHarness, fake: Fake, where: str) -> None:
     image = Made([LOWER])
     fake.push(image)
     fake.manners[digest(image.layers[0]) if where == "layer" else where] = stall
-    with pytest.raises(RegistryFailed, match="sent nothing") as caught:
-        house.pull(f"{fake.host}/app", stall_s=0.2)
+    with pytest.raises(RegistryError, match="sent no data") as caught:
+        harness.pull(f"{fake.host}/app", stall_s=0.2)
     assert caught.value.details["reason"] == "stalled"
-    nothing_is_left(house)
+    nothing_is_left(harness)
 
 
 @pytest.mark.parametrize("where", ["before it answers", "in a layer"])
-def test_a_stalled_pull_ends_when_it_is_told_to(house: House, fake: Fake, where: str) -> None:
+def test_a_stalled_pull_can_be_stopped(harness: PullHarness, fake: Fake, where: str) -> None:
     image = Made([LOWER])
     fake.push(image)
     waits = threading.Event()
@@ -324,18 +324,18 @@ def test_a_stalled_pull_ends_when_it_is_told_to(house: House, fake: Fake, where:
         return stall(handler, answers=where == "in a layer")
 
     fake.manners[digest(image.layers[0])] = hold
-    work = house.work(f"{fake.host}/app", stall_s=60)
+    work = harness.work(f"{fake.host}/app", stall_s=60)
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(work.run)
         assert waits.wait(20)
         work.stop(SkerryError("the server is stopping"))
         with pytest.raises(SkerryError, match="is stopping"):
             done.result(20)
-    nothing_is_left(house)
+    nothing_is_left(harness)
 
 
 @pytest.mark.parametrize("where", ["latest", "layer"])
-def test_a_page_of_html_is_no_image(house: House, fake: Fake, where: str) -> None:
+def test_an_html_page_is_rejected(harness: PullHarness, fake: Fake, where: str) -> None:
     def page(handler: Handler) -> bool:
         handler.send(200, b"<!doctype html><title>Log in to the hotel</title>", {"Content-Type": "text/html"})
         return True
@@ -343,10 +343,10 @@ def test_a_page_of_html_is_no_image(house: House, fake: Fake, where: str) -> Non
     image = Made([LOWER])
     fake.push(image)
     fake.manners[digest(image.layers[0]) if where == "layer" else where] = page
-    with pytest.raises(RegistryFailed, match="HTML") as caught:
-        house.pull(f"{fake.host}/app")
+    with pytest.raises(RegistryError, match="HTML") as caught:
+        harness.pull(f"{fake.host}/app")
     assert "hotel" not in str(caught.value)
-    nothing_is_left(house)
+    nothing_is_left(harness)
 
 
 @pytest.mark.parametrize(
@@ -358,14 +358,14 @@ def test_a_page_of_html_is_no_image(house: House, fake: Fake, where: str) -> Non
     ],
     ids=["empty", "list", "object", "null", "version 1", "deep", "path", "negative"],
 )  # fmt: skip
-def test_a_manifest_that_is_none_is_refused(house: House, fake: Fake, manifest: bytes) -> None:
+def test_invalid_manifests_are_rejected(harness: PullHarness, fake: Fake, manifest: bytes) -> None:
     fake.manifests["latest"] = ("application/vnd.oci.image.manifest.v1+json", manifest)
     with pytest.raises(InvalidRequest):
-        house.pull(f"{fake.host}/app")
-    nothing_is_left(house)
+        harness.pull(f"{fake.host}/app")
+    nothing_is_left(harness)
 
 
-def test_a_layer_that_breaks_off_is_gone_on_with(house: House, fake: Fake) -> None:
+def test_an_interrupted_layer_is_resumed(harness: PullHarness, fake: Fake) -> None:
     """Twice within one pull, and once more from where the last one was given up."""
     image = Made([BIG])
     fake.push(image)
@@ -379,25 +379,46 @@ def test_a_layer_that_breaks_off_is_gone_on_with(house: House, fake: Fake) -> No
         return True
 
     fake.manners[layer] = cut
-    pulled = house.pull(f"{fake.host}/app")
+    pulled = harness.pull(f"{fake.host}/app")
     ranges = [headers.get("Range") for path, headers in fake.asked if layer in path]
     assert ranges == [None, "bytes=100000-", "bytes=300000-"]
-    assert house.images.layers.verify(pulled.layers[0])
+    assert harness.images.layers.verify(pulled.layers[0])
 
 
-@pytest.mark.parametrize("part", ["right", "wrong", "too long"])
-def test_what_an_earlier_pull_left_is_used_if_it_is_right(house: House, fake: Fake, part: str) -> None:
+def test_a_registry_that_interrupts_every_transfer_is_given_up(
+    harness: PullHarness, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each transfer makes progress, so that no single one is a reason to give up."""
+    monkeypatch.setattr(blobs, "MAX_TRANSFERS", 7)
     image = Made([BIG])
     fake.push(image)
     layer, data = digest(image.layers[0]), image.layers[0]
-    house.blobs.root.mkdir(parents=True)
-    house.blobs.part(layer).write_bytes({"right": data[:5000], "wrong": bytes(5000), "too long": data + b"x"}[part])
-    house.pull(f"{fake.host}/app")
+    sent = [0]
+
+    def trickle(handler: Handler) -> bool:
+        sent[0] += 1000
+        handler.send_blob(data, upto=sent[0])
+        return True
+
+    fake.manners[layer] = trickle
+    with pytest.raises(RegistryError, match="interrupted a layer 7 times"):
+        harness.pull(f"{fake.host}/app")
+    assert sum(layer in path for path, _ in fake.asked) == 7
+
+
+@pytest.mark.parametrize("part", ["right", "wrong", "too long"])
+def test_valid_partial_blobs_of_an_earlier_pull_are_reused(harness: PullHarness, fake: Fake, part: str) -> None:
+    image = Made([BIG])
+    fake.push(image)
+    layer, data = digest(image.layers[0]), image.layers[0]
+    harness.blobs.root.mkdir(parents=True)
+    harness.blobs.part(layer).write_bytes({"right": data[:5000], "wrong": bytes(5000), "too long": data + b"x"}[part])
+    harness.pull(f"{fake.host}/app")
     ranges = [headers.get("Range") for path, headers in fake.asked if layer in path]
     assert ranges == {"right": ["bytes=5000-"], "wrong": ["bytes=5000-", None], "too long": [None]}[part]
 
 
-def test_a_registry_that_does_not_know_ranges_begins_anew(house: House, fake: Fake) -> None:
+def test_a_registry_without_ranges_restarts_the_blob(harness: PullHarness, fake: Fake) -> None:
     image = Made([BIG])
     fake.push(image)
     layer, data = digest(image.layers[0]), image.layers[0]
@@ -407,12 +428,12 @@ def test_a_registry_that_does_not_know_ranges_begins_anew(house: House, fake: Fa
         return True
 
     fake.manners[layer] = whole
-    house.blobs.root.mkdir(parents=True)
-    house.blobs.part(layer).write_bytes(bytes(5000))
-    house.pull(f"{fake.host}/app")
+    harness.blobs.root.mkdir(parents=True)
+    harness.blobs.part(layer).write_bytes(bytes(5000))
+    harness.pull(f"{fake.host}/app")
 
 
-def test_a_registry_that_fails_now_and_then_is_asked_again(house: House, fake: Fake) -> None:
+def test_temporary_registry_failures_are_retried(harness: PullHarness, fake: Fake) -> None:
     fake.push(Made([LOWER]))
     failures = [500, 503]
 
@@ -423,80 +444,133 @@ def test_a_registry_that_fails_now_and_then_is_asked_again(house: House, fake: F
         return False
 
     fake.manners["latest"] = fail
-    house.pull(f"{fake.host}/app")
+    harness.pull(f"{fake.host}/app")
 
 
-def test_a_damaged_layer_stops_the_others_and_leaves_no_tree(house: House, fake: Fake) -> None:
+def test_a_damaged_layer_stops_the_others_and_leaves_no_tree(harness: PullHarness, fake: Fake) -> None:
     bad = tar(Item("../out", b"x"))
     fake.push(Made([BIG, bad, LOWER]))
     with pytest.raises(InvalidRequest, match="leads out"):
-        house.pull(f"{fake.host}/app")
-    assert house.images.list() == []
-    assert [name for name in os.listdir(house.blobs.root) if name.startswith("tree-")] == []
+        harness.pull(f"{fake.host}/app")
+    assert harness.images.list() == []
+    assert [name for name in os.listdir(harness.blobs.root) if name.startswith("tree-")] == []
 
 
-def test_names_that_are_anothers_are_not_taken(house: House, fake: Fake) -> None:
+def test_names_of_other_images_are_rejected(harness: PullHarness, fake: Fake) -> None:
     fake.push(Made([LOWER]))
     with pytest.raises(InvalidRequest, match="Skerry's own"):
-        house.pull(f"{fake.host}/app", name="base")
-    image = house.pull(f"{fake.host}/app", name="mine")
-    house.images.put(Image(name="built", digest="x", layers=image.layers, size=1, created_at=0))
+        harness.pull(f"{fake.host}/app", name="base")
+    image = harness.pull(f"{fake.host}/app", name="mine")
+    harness.images.put(Image(name="built", digest="x", layers=image.layers, size=1, created_at=0))
     with pytest.raises(Conflict, match="not pulled"):
-        house.pull(f"{fake.host}/app", name="built")
+        harness.pull(f"{fake.host}/app", name="built")
 
 
-def test_a_registry_without_tls_is_not_asked_unless_it_is_this_machine_or_vouched_for(
-    house: House, monkeypatch: pytest.MonkeyPatch
+def test_plain_http_is_used_only_for_local_or_insecure_registries(
+    harness: PullHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`registry.test` is this machine too, as the resolver of this test has it; but a name proves nothing."""
     with Fake().running() as fake:
         fake.push(Made([LOWER]))
         port = fake.host.partition(":")[2]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(2, 1, 6, "", ("127.0.0.1", int(port)))])
-        with pytest.raises(RegistryFailed, match="can't be reached"):
-            house.pull(f"registry.test:{port}/app")
+        with pytest.raises(RegistryError, match="is not reachable"):
+            harness.pull(f"registry.test:{port}/app")
         assert fake.asked == []
-        assert house.pull(f"registry.test:{port}/app", insecure=True).layers
-        assert house.pull(f"localhost:{port}/app").layers
+        assert harness.pull(f"registry.test:{port}/app", insecure=True).layers
+        assert harness.pull(f"localhost:{port}/app").layers
 
 
-def test_a_certificate_counts_if_the_servers_environment_trusts_it_or_the_caller_vouches(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_certificate_is_trusted_by_environment_or_insecure_flag(
+    harness: PullHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificates.make(tmp_path, ["registry.test"], ["127.0.0.1"])
     with Fake(tmp_path).running() as fake:
         fake.push(Made([LOWER]))
-        with pytest.raises(RegistryFailed, match="can't be reached"):
-            house.pull(f"{fake.host}/app")
-        assert house.pull(f"{fake.host}/app", insecure=True).layers
+        with pytest.raises(RegistryError, match="is not reachable"):
+            harness.pull(f"{fake.host}/app")
+        assert harness.pull(f"{fake.host}/app", insecure=True).layers
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
-        assert house.pull(f"{fake.host}/app").layers
+        assert harness.pull(f"{fake.host}/app").layers
 
 
 def test_the_servers_proxy_is_used_but_for_this_machine(
-    house: House, fake: Fake, monkeypatch: pytest.MonkeyPatch
+    harness: PullHarness, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.push(Made([LOWER]))
     for name in ("http_proxy", "https_proxy"):
         monkeypatch.setenv(name, f"http://{fake.host}")
     monkeypatch.delenv("no_proxy", raising=False)
-    assert house.pull("registry.invalid/app", insecure=True).layers
+    assert harness.pull("registry.invalid/app", insecure=True).layers
     assert fake.asked[0][0].startswith("http://registry.invalid/v2/")
     for name in ("http_proxy", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    assert house.pull(f"{fake.host}/app").layers
+    assert harness.pull(f"{fake.host}/app").layers
 
 
-def test_what_a_keeper_left_in_an_image_does_not_come_along(house: House, fake: Fake) -> None:
+def test_keeper_files_in_an_image_are_removed(harness: PullHarness, fake: Fake) -> None:
     """An image may be made of a sandbox's files, or forge a sandbox's past."""
     fake.push(Made([tar(Item("var/lib/skerry/p-aaaaaaaaaa/journal", b"x"), Item("var/lib/kept", b"1"))]))
-    root = house.images.layers.path(house.pull(f"{fake.host}/app").layers[0])
+    root = harness.images.layers.path(harness.pull(f"{fake.host}/app").layers[0])
     assert os.listdir(root / "var/lib") == ["kept"]
 
 
-def test_devices_that_are_left_out_are_told(house: House, fake: Fake) -> None:
+def test_skipped_devices_are_reported(harness: PullHarness, fake: Fake) -> None:
     fake.push(Made([tar(Item("dev/sda", kind=tarfile.BLKTYPE, device=(8, 0)), Item("f", b"1"))]))
-    house.pull(f"{fake.host}/app")
-    notices = [told.message for told in house.told if told.stage == "notice"]
+    harness.pull(f"{fake.host}/app")
+    notices = [told.message for told in harness.progress if told.stage == "notice"]
     assert len(notices) == 1
     assert notices[0].startswith("left out dev/sda: it is a device")
+
+
+def test_a_resumed_layer_that_the_registry_rejects_is_restarted(harness: PullHarness, fake: Fake) -> None:
+    """416: its blob is shorter, or it does not resume."""
+    image = Made([BIG])
+    fake.push(image)
+    layer, data = digest(image.layers[0]), image.layers[0]
+
+    def reject_ranges(handler: Handler) -> bool:
+        if handler.headers.get("Range"):
+            handler.send(416, b"", {"Content-Range": f"bytes */{len(data)}"})
+            return True
+        return False
+
+    fake.manners[layer] = reject_ranges
+    harness.blobs.root.mkdir(parents=True)
+    harness.blobs.part(layer).write_bytes(data[:5000])
+    assert harness.pull(f"{fake.host}/app").layers
+    assert [headers.get("Range") for path, headers in fake.asked if layer in path] == ["bytes=5000-", None]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_the_pause_that_a_registry_requests_is_kept(fake: Fake, status: int) -> None:
+    fake.push(Made([LOWER]))
+    busy = ["7", format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)]
+
+    def later(handler: Handler) -> bool:
+        if busy:
+            handler.send(status, b"", {"Retry-After": busy.pop(0)})
+            return True
+        return False
+
+    fake.manners["latest"] = later
+    pauses: list[float] = []
+    registry = Registry(parse_reference(f"{fake.host}/app"), pause=pauses.append)
+    # After the first pause, the registry requests an hour, which is an error.
+    with pytest.raises(RegistryError, match=f"is busy .{status}.") as caught:
+        registry.manifest("latest")
+    assert pauses == [7.0]
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("it requests a pause of 3")
+    assert registry.manifest("latest")
+    registry.close()
+
+
+def test_layers_are_not_requested_again_during_a_requested_pause(harness: PullHarness, fake: Fake) -> None:
+    image = Made([LOWER])
+    fake.push(image)
+    layer = digest(image.layers[0])
+    fake.manners[layer] = lambda handler: handler.send(429, b"", {"Retry-After": "3600"}) is None
+    with pytest.raises(RegistryError, match="is busy"):
+        harness.pull(f"{fake.host}/app")
+    assert len([path for path, _ in fake.asked if layer in path]) == 1

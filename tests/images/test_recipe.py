@@ -1,4 +1,4 @@
-"""A new version of Skerry that makes `base` otherwise makes it again; what runs on the old one lives on."""
+"""A new version of Skerry with another recipe rebuilds `base`; sandboxes of the old one keep running."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from serving import Server
+from support.server import Server
 
 from skerry import Client, Sandbox
 from skerry.images import recipe_digest
-from skerry.images.recipe import _MODULES
+from skerry.images.base.recipe import _LAYER_MODULES, _SLIM_MODULES
 from skerry.storage import Image, ImageStore, LayerStore
 
 
@@ -23,7 +23,7 @@ def store_of(server: Server) -> ImageStore:
 
 
 def age(store: ImageStore) -> Image:
-    """As if an earlier version had made it: with a recipe of its own, and a layer that ours has not."""
+    """An image as an earlier version made it: with another recipe, and a layer that the current one lacks."""
     tree = store.root.parent / "old-tree"
     tree.mkdir(mode=0o755)
     (tree / "old").write_text("old")
@@ -34,30 +34,31 @@ def age(store: ImageStore) -> Image:
 
 
 def test_the_recipe_changes_with_each_module_that_makes_the_image(tmp_path: Path) -> None:
-    import skerry.images
+    import skerry.images.base
 
     ask = "import sys; sys.path.insert(0, sys.argv[1]); import recipe; print(recipe.recipe_digest())"
     found = set()
-    for changed in (None, *_MODULES):
+    modules = *_SLIM_MODULES, *_LAYER_MODULES
+    for changed in (None, *modules):
         copy = tmp_path / str(changed)
-        shutil.copytree(Path(skerry.images.__file__).parent, copy)
+        shutil.copytree(Path(skerry.images.base.__file__).parent, copy)
         if changed:
             with (copy / changed).open("a") as module:
                 module.write("# changed\n")
         answer = subprocess.run([sys.executable, "-c", ask, str(copy)], capture_output=True, text=True, check=True)
         found.add(answer.stdout.strip())
     assert recipe_digest() in found
-    assert len(found) == 1 + len(_MODULES)
+    assert len(found) == 1 + len(modules)
 
 
-def test_an_image_of_the_same_recipe_is_given_at_once(server: Server) -> None:
+def test_an_image_of_the_current_recipe_is_returned_at_once(server: Server) -> None:
     with server.http() as http:
         lines = http.post("/v1/images", json={"name": "base"}).text.splitlines()
     assert [list(json.loads(line)) for line in lines] == [["image"]]
     assert json.loads(lines[0])["image"]["recipe"] == recipe_digest()
 
 
-def test_an_image_of_another_recipe_is_made_again_and_stays_until_the_new_one_is_whole(own_server: Server) -> None:
+def test_an_outdated_image_is_rebuilt_and_stays_until_the_new_one_is_complete(own_server: Server) -> None:
     old = age(store_of(own_server))
     own_server.start()
     with own_server.http() as http, http.stream("POST", "/v1/images", json={"name": "base"}) as answer:
@@ -67,7 +68,7 @@ def test_an_image_of_another_recipe_is_made_again_and_stays_until_the_new_one_is
     assert all(store_of(own_server).layers.has(digest) for digest in old.layers)
 
 
-def test_the_doctor_tells_of_an_older_image(own_server: Server) -> None:
+def test_doctor_reports_an_outdated_image(own_server: Server) -> None:
     age(store_of(own_server))
     own_server.start()
     with Client(own_server.address) as client:
@@ -79,9 +80,7 @@ def test_the_doctor_tells_of_an_older_image(own_server: Server) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_sandboxes_on_the_old_image_live_on_and_its_layers_go_with_the_last_of_them(
-    own_server: Server, base_store: Path
-) -> None:
+def test_sandboxes_keep_an_old_image_until_the_last_one_is_deleted(own_server: Server, base_store: Path) -> None:
     subprocess.run(["cp", "-al", str(base_store / "cache"), str(own_server.state_dir / "cache")], check=True)
     old = age(store_of(own_server))
     own_server.start()

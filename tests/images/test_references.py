@@ -27,7 +27,7 @@ HEX = "sha256:" + "a" * 64
         ("docker://quay.io/a/b", "quay.io/a/b:latest"),
     ],
 )
-def test_a_name_means_what_it_means_to_docker(written: str, meant: str) -> None:
+def test_names_are_parsed_as_in_docker(written: str, meant: str) -> None:
     assert str(parse_reference(written)) == meant
     assert parse_reference(meant) == parse_reference(written)
 
@@ -37,7 +37,7 @@ def test_a_name_means_what_it_means_to_docker(written: str, meant: str) -> None:
     ["", "/", "a//b", "Python", "a:", "a:b:c", "https://a.test/b", "a@sha256:12", "a@md5:1", "../a", "a/../b", "a b",
      "-a", "a:" + "t" * 129, "x" * 300, "host.test:123456/a", "host_.test/a", "a\n", "a@"],
 )  # fmt: skip
-def test_what_is_no_name_is_refused_with_an_example(written: str) -> None:
+def test_invalid_names_are_rejected_with_an_example(written: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse_reference(written)
     assert "python:3.12" in (caught.value.hint or "")
@@ -48,5 +48,5 @@ def test_what_is_no_name_is_refused_with_an_example(written: str) -> None:
     [("localhost:5000/a", True), ("127.8.9.1/a", True), ("[::1]/a", True),
      ("10.0.0.1:5000/a", False), ("a.test/b", False)],
 )  # fmt: skip
-def test_a_registry_on_this_machine_is_known_as_such(written: str, local: bool) -> None:
+def test_a_local_registry_is_recognised(written: str, local: bool) -> None:
     assert parse_reference(written).local is local

@@ -1,4 +1,4 @@
-"""Archives of layers become trees: what is right in them is kept, what is wrong in them harms nothing."""
+"""Unpack archives of layers: valid content is kept, invalid content is harmless."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from archives import Item, device, folder, gzipped, hard_link, link, tar, zstandard
-from serving import wait_until
+from support.archives import Item, device, folder, gzipped, hard_link, link, tar, zstandard
+from support.server import wait_until
 
-from skerry import syscalls
+from skerry import linux
 from skerry.errors import QuotaExceeded, SkerryError
 from skerry.images import child
-from skerry.images.tar import Reader
-from skerry.images.unpack import Bounds, Damaged, Unpacked, unpack
+from skerry.images.archive.tar import LayerReader
+from skerry.images.archive.unpack import Damaged, Unpacked, UnpackLimits, unpack
 
 Unpack = Callable[..., tuple[Path, Unpacked]]
 
@@ -116,15 +116,15 @@ def test_a_directory_that_is_hidden_and_made_again_shows_nothing_from_below(unpa
     assert os.getxattr(root / "d", "trusted.overlay.opaque") == b"y"
 
 
-def test_a_directory_whose_name_is_no_text_is_hidden_all_the_same(unpacked: Unpack) -> None:
-    """Its mark must not get lost on the way from the child, or what the image deleted would be back."""
+def test_a_directory_with_a_name_that_is_not_text_is_hidden(unpacked: Unpack) -> None:
+    """The mark must not get lost on the way from the child, or deleted files of the image would return."""
     name = "d\udcff"
     root, _ = unpacked(tar(folder(name), Item(f"{name}/.wh..wh..opq"), Item(".wh.e\udcfe"), form=tarfile.GNU_FORMAT))
     assert os.getxattr(os.fsencode(root / name), "trusted.overlay.opaque") == b"y"
     assert stat.S_ISCHR((root / "e\udcfe").lstat().st_mode)
 
 
-def test_things_of_aufs_are_passed_over_and_a_plain_tree_has_no_whiteouts(unpacked: Unpack, tmp_path: Path) -> None:
+def test_aufs_files_are_skipped_and_plain_trees_have_no_whiteouts(unpacked: Unpack, tmp_path: Path) -> None:
     data = tar(folder(".wh..wh.plnk"), Item(".wh..wh.plnk/1.2", b"x"), Item(".wh..wh.aufs"), Item("kept", b"1"))
     root, _ = unpacked(data)
     assert listed(root) == {"kept": "file"}
@@ -133,7 +133,7 @@ def test_things_of_aufs_are_passed_over_and_a_plain_tree_has_no_whiteouts(unpack
     assert (root / ".wh.file").read_bytes() == b"1"
 
 
-def test_a_later_entry_stands_for_an_earlier_one(unpacked: Unpack) -> None:
+def test_a_later_entry_replaces_an_earlier_one(unpacked: Unpack) -> None:
     root, _ = unpacked(
         tar(
             Item("a", b"1"), Item("a", b"2"), folder("d/e"), Item("d/e/f", b"x"), Item("d", b"now a file"),
@@ -144,7 +144,7 @@ def test_a_later_entry_stands_for_an_earlier_one(unpacked: Unpack) -> None:
     assert (root / "a").read_bytes() == b"2"
 
 
-def test_directories_that_no_entry_names_are_as_everywhere(unpacked: Unpack) -> None:
+def test_unnamed_directories_get_the_usual_mode(unpacked: Unpack) -> None:
     root, _ = unpacked(tar(Item("tmp/x"), Item("var/tmp/x"), Item("usr/x"), Item("root/.x")))
     modes = {name: oct(stat.S_IMODE((root / name).stat().st_mode)) for name in ("tmp", "var/tmp", "usr", "root", ".")}
     assert modes == {"tmp": "0o1777", "var/tmp": "0o1777", "usr": "0o755", "root": "0o700", ".": "0o755"}
@@ -154,18 +154,18 @@ def test_directories_that_no_entry_names_are_as_everywhere(unpacked: Unpack) -> 
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/../x", "..", "./.wh..", ".wh...", "a/.wh."])
-def test_a_path_that_leads_out_is_refused(unpacked: Unpack, name: str) -> None:
-    with pytest.raises(Damaged, match=r"leads out|can't be hidden"):
+def test_a_path_that_leads_out_is_rejected(unpacked: Unpack, name: str) -> None:
+    with pytest.raises(Damaged, match=r"leads out|invalid whiteout"):
         unpacked(tar(Item("first", b"1"), Item(name, b"x")))
 
 
-def test_an_absolute_path_is_one_of_the_tree(unpacked: Unpack) -> None:
+def test_an_absolute_path_stays_in_the_tree(unpacked: Unpack) -> None:
     root, _ = unpacked(tar(Item("/etc/skerry-was-here", b"x"), Item("//a//./b", b"y")))
     assert listed(root) == {"etc": "directory", "etc/skerry-was-here": "file", "a": "directory", "a/b": "file"}
 
 
-def test_a_link_leads_nowhere_but_into_the_tree(unpacked: Unpack, tmp_path: Path) -> None:
-    """Links to the host's root, upwards and through the process's own descriptors: what goes through them stays."""
+def test_a_link_leads_only_into_the_tree(unpacked: Unpack, tmp_path: Path) -> None:
+    """Links to the host's root, upwards and through the process's descriptors: writes through them stay in the tree."""
     root, _ = unpacked(
         tar(
             folder("in"), link("host", "/"), Item("host/in/a", b"1"), link("up", "../../../../.."),
@@ -180,24 +180,24 @@ def test_a_link_leads_nowhere_but_into_the_tree(unpacked: Unpack, tmp_path: Path
 
 
 @pytest.mark.parametrize("target", ["/proc/self/root", "/etc", "/proc/1/cwd", "l", "missing/../.."])
-def test_a_link_to_a_place_of_the_host_is_not_gone_through(unpacked: Unpack, target: str) -> None:
+def test_a_link_to_a_host_path_is_not_followed(unpacked: Unpack, target: str) -> None:
     with pytest.raises(Damaged):
         unpacked(tar(link("l", target), Item("l/skerry-was-here", b"x")))
     assert not os.path.lexists("/etc/skerry-was-here")
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "etc/passwd", "../../etc/passwd", "d", "gone", "self"])
-def test_a_second_name_for_what_is_no_file_of_the_layer_is_refused(unpacked: Unpack, target: str) -> None:
+def test_a_hard_link_to_a_missing_file_is_rejected(unpacked: Unpack, target: str) -> None:
     with pytest.raises(Damaged):
         unpacked(tar(folder("d"), Item(".wh.gone"), hard_link("self", target)))
 
 
-def test_a_second_name_through_a_link_is_one_of_the_tree(unpacked: Unpack) -> None:
-    with pytest.raises(Damaged, match="second name"):
+def test_a_hard_link_through_a_symlink_stays_in_the_tree(unpacked: Unpack) -> None:
+    with pytest.raises(Damaged, match="hard link"):
         unpacked(tar(link("host", "/"), hard_link("stolen", "host/etc/shadow")))
 
 
-def test_devices_are_left_out_and_told(unpacked: Unpack) -> None:
+def test_devices_are_skipped_and_reported(unpacked: Unpack) -> None:
     """A character device 0:0 too: in a layer it would hide a file of a lower one."""
     root, told = unpacked(
         tar(
@@ -217,12 +217,12 @@ def test_a_fifo_is_kept_and_nothing_lies_below_it(unpacked: Unpack) -> None:
     assert (stat.S_ISFIFO(found.st_mode), found.st_mode & 0o7777, found.st_uid, found.st_nlink) == (True, 0o640, 7, 2)
     assert told.notices == ()
     subprocess.run(["rm", "-r", str(root)], check=True)
-    with pytest.raises(Damaged, match="no directory"):
+    with pytest.raises(Damaged, match="not a directory"):
         unpacked(tar(pipe, Item("pipe/x", b"1")))
 
 
 def holed(size: int, table: str, data: bytes = b"") -> bytes:
-    """A file in GNU's sparse form 1.0, as it was told to be."""
+    """A file in GNU's sparse format 1.0, with the given map."""
     about = {"major": "1", "minor": "0", "name": "big", "realsize": str(size)}
     content = table.encode() + bytes(-len(table) % 512) + data
     return tar(Item("GNUSparseFile.0/big", content, pax={f"GNU.sparse.{key}": value for key, value in about.items()}))
@@ -253,13 +253,13 @@ def test_a_file_with_holes_keeps_them(unpacked: Unpack) -> None:
         pytest.param(9, "x\n", id="no number"),
     ],
 )
-def test_a_file_with_holes_that_are_wrong_is_refused(size: int, table: str) -> None:
-    reader = Reader(io.BytesIO(holed(size, table, b"abcde")).read)
+def test_a_sparse_file_with_an_invalid_map_is_rejected(size: int, table: str) -> None:
+    reader = LayerReader(io.BytesIO(holed(size, table, b"abcde")).read)
     with pytest.raises(Damaged):
         [list(reader.parts(entry)) for entry in reader]
 
 
-def test_holes_count_as_what_they_stand_for(unpacked: Unpack) -> None:
+def test_holes_count_toward_the_size_limit(unpacked: Unpack) -> None:
     with pytest.raises(Damaged, match="more than"):
         unpacked(holed(1 << 40, "1\n0\n5\n", b"abcde"))
 
@@ -284,7 +284,7 @@ def test_owners_beyond_a_sandboxs_range_become_nobody(unpacked: Unpack) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bounds", "data"),
+    ("limits", "data"),
     [
         pytest.param({"bytes": 1 << 20}, gzipped(tar(Item("zeros", bytes(2 << 20)))), id="bytes"),
         pytest.param({"bytes": 1 << 20}, gzipped(tar(Item("a")) + bytes(2 << 20)), id="bytes after its end"),
@@ -301,12 +301,12 @@ def test_owners_beyond_a_sandboxs_range_become_nobody(unpacked: Unpack) -> None:
         pytest.param({}, tar(link("l", "x" * 5000)), id="long link"),
     ],
 )
-def test_an_archive_beyond_its_bounds_is_refused(unpacked: Unpack, bounds: dict[str, int], data: bytes) -> None:
+def test_an_archive_above_its_limits_is_rejected(unpacked: Unpack, limits: dict[str, int], data: bytes) -> None:
     with pytest.raises(Damaged):
-        unpacked(data, bounds=Bounds(**bounds))
+        unpacked(data, limits=UnpackLimits(**limits))
 
 
-def test_a_bomb_is_refused(unpacked: Unpack) -> None:
+def test_a_decompression_bomb_is_rejected(unpacked: Unpack) -> None:
     """One and a half GiB in a few KiB; after the archive's end, so that this disk need not hold them."""
     piece = zstandard(bytes(128 << 20))
     data = zstandard(tar(Item("a"))) + piece * 12
@@ -315,37 +315,35 @@ def test_a_bomb_is_refused(unpacked: Unpack) -> None:
         unpacked(data)
 
 
-def test_a_disk_that_is_nearly_full_is_a_refusal_of_its_own(unpacked: Unpack) -> None:
+def test_a_nearly_full_disk_is_reported(unpacked: Unpack) -> None:
     with pytest.raises(QuotaExceeded, match="full"):
-        unpacked(tar(Item("a", bytes(3 << 20))), bounds=Bounds(reserve=1 << 60))
+        unpacked(tar(Item("a", bytes(3 << 20))), limits=UnpackLimits(min_free=1 << 60))
 
 
-def test_files_without_content_can_not_take_the_last_of_a_disks_inodes(tmp_path: Path) -> None:
+def test_empty_files_cannot_use_the_last_inodes(tmp_path: Path) -> None:
     """They take no block, so no reserve of bytes would ever stop them."""
-    syscalls.mount("none", str(tmp_path), "tmpfs", 0, "size=64m,nr_inodes=2000")
+    linux.mount("none", str(tmp_path), "tmpfs", 0, "size=64m,nr_inodes=2000")
     try:
         with tempfile.TemporaryFile() as file:
             file.write(tar(*(Item(f"f{number}") for number in range(1950)), Item("more", bytes(3 << 20))))
             file.seek(0)
-            with pytest.raises(QuotaExceeded, match="hold hardly more files"):
-                unpack(file.fileno(), tmp_path / "tree", bounds=Bounds(reserve=0))
+            with pytest.raises(QuotaExceeded, match="almost out of inodes"):
+                unpack(file.fileno(), tmp_path / "tree", limits=UnpackLimits(min_free=0))
         assert os.listdir(tmp_path) == []
     finally:
-        syscalls.umount(str(tmp_path))
+        linux.umount(str(tmp_path))
 
 
 @pytest.mark.parametrize("packed", [bytes, gzipped, zstandard], ids=["plain", "gzip", "zstd"])
 @pytest.mark.parametrize("share", [0.0001, 0.6])
-def test_an_archive_that_is_cut_off_is_refused(
-    unpacked: Unpack, packed: Callable[[bytes], bytes], share: float
-) -> None:
+def test_a_truncated_archive_is_rejected(unpacked: Unpack, packed: Callable[[bytes], bytes], share: float) -> None:
     data = packed(tar(*(Item(f"f{n}", os.urandom(3000)) for n in range(10))))
     with pytest.raises(Damaged):
         unpacked(data[: max(1, int(len(data) * share))])
 
 
 @pytest.mark.parametrize("kind", ["empty", "html", "noise", "flipped"])
-def test_what_is_no_archive_is_refused(unpacked: Unpack, kind: str) -> None:
+def test_data_that_is_not_an_archive_is_rejected(unpacked: Unpack, kind: str) -> None:
     flipped = bytearray(gzipped(tar(Item("a", os.urandom(5000)))))
     flipped[2000] ^= 1
     data = {"empty": b"", "html": b"<html>" * 200, "noise": os.urandom(2000), "flipped": bytes(flipped)}[kind]
@@ -353,7 +351,7 @@ def test_what_is_no_archive_is_refused(unpacked: Unpack, kind: str) -> None:
         unpacked(data)
 
 
-def test_nothing_is_left_when_the_caller_stops(unpacked: Unpack) -> None:
+def test_a_cancelled_unpack_leaves_nothing(unpacked: Unpack) -> None:
     class Cut(Exception):
         """Stands for a server that closes."""
 
@@ -364,9 +362,9 @@ def test_nothing_is_left_when_the_caller_stops(unpacked: Unpack) -> None:
         unpacked(tar(Item("a", bytes(3 << 20))), progress=stop)
 
 
-def test_the_child_sees_nothing_but_the_tree_and_has_no_other_rights(tmp_path: Path) -> None:
+def test_the_child_is_confined_to_the_tree(tmp_path: Path) -> None:
     program = (
-        "from skerry.images.confine import confine\n"
+        "from skerry.images.archive.confine import confine\n"
         "import os, socket; confine(); print(sorted(os.listdir('/')), os.listdir('..'))\n"
         "for what in (lambda: os.chroot('/'), lambda: os.mknod('d', 0o20666, os.makedev(1, 3)), lambda: os.setuid(1),\n"
         "             lambda: os.kill(SERVER, 0), lambda: os.setxattr('in', 'trusted.x', b'1')):\n"
@@ -380,13 +378,13 @@ def test_the_child_sees_nothing_but_the_tree_and_has_no_other_rights(tmp_path: P
     assert [line.text for line in ran if line.text] == ["['in'] ['in']", "1", "1", "1", "3", "1"]
 
 
-def test_the_child_runs_no_code_that_lies_where_pythons_modules_were(tmp_path: Path) -> None:
+def test_the_child_imports_no_code_from_the_tree(tmp_path: Path) -> None:
     for place in map(Path, sys.path):
         if place.is_absolute() and place.is_dir():
             planted = tmp_path / place.relative_to("/") / "colorsys.py"
             planted.parent.mkdir(parents=True, exist_ok=True)
             planted.write_text("print('code of strangers')\n")
-    program = "from skerry.images.confine import confine\nconfine()\nimport colorsys\n"
+    program = "from skerry.images.archive.confine import confine\nconfine()\nimport colorsys\n"
     ran = child.lines(
         [sys.executable, "-I", "-c", program], {"PATH": os.environ["PATH"]}, "a test", cwd=tmp_path, isolated=True
     )
@@ -396,7 +394,7 @@ def test_the_child_runs_no_code_that_lies_where_pythons_modules_were(tmp_path: P
 
 def test_the_child_ends_with_its_server(tmp_path: Path) -> None:
     program = (
-        "import os; from pathlib import Path; from skerry.images.unpack import unpack\n"
+        "import os; from pathlib import Path; from skerry.images.archive.unpack import unpack\n"
         "r, w = os.pipe(); os.write(w, b'x' * 100); print('ready', flush=True)\n"
         f"unpack(r, Path({str(tmp_path / 'tree')!r}))"
     )

@@ -14,24 +14,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
-from archives import Item, folder, tar, zstandard
-from serving import Server, wait_until
+from support.archives import Item, folder, tar, zstandard
+from support.server import Server, wait_until
 
 from skerry import Client, Sandbox, Snapshot, keeper
 from skerry.engine import faults
-from skerry.errors import Conflict, Denied, InvalidRequest, NotFound
+from skerry.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
 from skerry.storage import ImageStore, LayerStore, image_digest
 from skerry.types import ImageInfo
 
 TAR = "application/x-tar"
-
-
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[Client]:
-    with Client(server.address) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +53,7 @@ def packers(server: Server) -> int:
     assert server.process is not None
     children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
     pids = [pid for listed in children for pid in listed.read_text().split()]
-    return sum(b"skerry.images.packer" in read_or_nothing(Path("/proc", pid, "cmdline")) for pid in pids)
+    return sum(b"skerry.images.archive.packer" in read_or_nothing(Path("/proc", pid, "cmdline")) for pid in pids)
 
 
 def read_or_nothing(path: Path) -> bytes:
@@ -76,7 +70,7 @@ def layer(archive: bytes) -> dict[str, tarfile.TarInfo]:
             return {one.name: one for one in inner}
 
 
-def test_a_snapshot_goes_out_without_what_is_the_keepers(client: Client, small: str, tmp_path: Path) -> None:
+def test_exported_snapshot_has_no_keeper_files(client: Client, small: str, tmp_path: Path) -> None:
     with Sandbox(small, server=client) as sandbox:
         sandbox.run(["/tool", "--version"])
         sandbox.files.write("/home/note", "mine")
@@ -96,7 +90,7 @@ def test_a_snapshot_goes_out_without_what_is_the_keepers(client: Client, small: 
     snapshot.delete()
 
 
-def test_an_archive_that_is_not_to_be_had_leaves_no_file(client: Client, small: str, tmp_path: Path) -> None:
+def test_failed_export_leaves_no_file(client: Client, small: str, tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         client.images.export("nothing", tmp_path / "out.tar")
     with pytest.raises(InvalidRequest, match="No such file"):
@@ -104,7 +98,7 @@ def test_an_archive_that_is_not_to_be_had_leaves_no_file(client: Client, small: 
     assert os.listdir(tmp_path) == []
 
 
-def test_a_caller_who_leaves_ends_the_packing(server: Server) -> None:
+def test_disconnect_ends_the_export(server: Server) -> None:
     with server.http() as http, http.stream("GET", "/v1/images/export", params={"name": "base"}) as answer:
         assert answer.headers["content-type"] == "application/x-tar"
     wait_until(lambda: packers(server) == 0, "the packer to end")
@@ -114,7 +108,7 @@ def test_a_caller_who_leaves_ends_the_packing(server: Server) -> None:
 
 
 def on_disk(server: Server) -> tuple[set[str], list[str]]:
-    """Layers, and what an import has in hand."""
+    """Return the layers, and the files of running imports."""
     work = server.state_dir / "cache/imports"
     return set(os.listdir(server.state_dir / "layers")), os.listdir(work) if work.exists() else []
 
@@ -134,9 +128,7 @@ def lived(client: Client, small: str) -> Iterator[Snapshot]:
     made.delete()
 
 
-def test_a_snapshot_comes_back_as_it_was_and_sandboxes_start_from_it(
-    client: Client, lived: Snapshot, tmp_path: Path
-) -> None:
+def test_exported_snapshot_is_imported_unchanged_and_usable(client: Client, lived: Snapshot, tmp_path: Path) -> None:
     lived.export(tmp_path / "one.tar.zst")
     back = Snapshot.import_(tmp_path / "one.tar.zst", "back", server=client)
     assert lived.changes(back).changes == ()
@@ -158,7 +150,7 @@ def test_a_snapshot_comes_back_as_it_was_and_sandboxes_start_from_it(
 
 
 @pytest.mark.skipif(shutil.which("skopeo") is None, reason="skopeo is not installed: apt-get install skopeo")
-def test_what_skopeo_makes_of_it_comes_back_too(client: Client, lived: Snapshot, tmp_path: Path) -> None:
+def test_archive_converted_by_skopeo_is_imported(client: Client, lived: Snapshot, tmp_path: Path) -> None:
     """Through Docker's form, and as a layout with a compressed layer."""
     lived.export(tmp_path / "out.tar")
     for form in ("docker-archive:{}:demo:1", "oci-archive:{}"):
@@ -172,7 +164,7 @@ def test_what_skopeo_makes_of_it_comes_back_too(client: Client, lived: Snapshot,
         target.unlink()
 
 
-def test_an_image_comes_from_an_archive_or_a_directory(client: Client, server: Server, tmp_path: Path) -> None:
+def test_image_is_imported_from_an_archive_or_a_directory(client: Client, server: Server, tmp_path: Path) -> None:
     before = on_disk(server)
     root = tmp_path / "root"
     (root / "bin").mkdir(parents=True)
@@ -202,7 +194,7 @@ def test_an_image_comes_from_an_archive_or_a_directory(client: Client, server: S
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"", tar(Item("../x", b"1")), tar(Item("a", bytes(5000)))[:3000]])
-def test_what_is_no_archive_is_refused_and_leaves_nothing(client: Client, server: Server, body: bytes) -> None:
+def test_invalid_archive_is_rejected_and_leaves_nothing(client: Client, server: Server, body: bytes) -> None:
     before = on_disk(server)
     with pytest.raises(InvalidRequest, match="archive"):
         Snapshot.import_(io.BytesIO(body), "bad", server=client)
@@ -211,7 +203,7 @@ def test_what_is_no_archive_is_refused_and_leaves_nothing(client: Client, server
     assert on_disk(server) == before
 
 
-def test_who_leaves_in_the_middle_leaves_nothing(server: Server) -> None:
+def test_interrupted_import_leaves_nothing(server: Server) -> None:
     before = on_disk(server)
 
     def half() -> Iterator[bytes]:
@@ -224,11 +216,11 @@ def test_who_leaves_in_the_middle_leaves_nothing(server: Server) -> None:
     wait_until(lambda: on_disk(server) == before, "the half import to be gone")
 
 
-def test_who_may_import_what(client: Client, server: Server, tmp_path: Path) -> None:
+def test_import_permissions_depend_on_the_token(client: Client, server: Server, tmp_path: Path) -> None:
     token = client.tokens.create(scope="use", owner="other").secret
     archive = tar(Item("a", b"1"))
     with Client(server.address, token=token) as user:
-        with pytest.raises(Denied):
+        with pytest.raises(PermissionDenied):
             user.images.import_(io.BytesIO(archive), "mine")
         mine = Snapshot.import_(io.BytesIO(archive), "mine", server=user)
         assert mine.info.owner == "other"
@@ -239,8 +231,8 @@ def test_who_may_import_what(client: Client, server: Server, tmp_path: Path) -> 
         mine.delete()
 
 
-def test_who_stands_still_with_an_archive_keeps_no_slot(own_server: Server) -> None:
-    own_server.start(SKERRY_ARCHIVE_TIMEOUT="1s")
+def test_stalled_import_frees_its_slot(own_server: Server) -> None:
+    own_server.start(SKERRY_ARCHIVE_STALL_TIMEOUT="1s")
 
     def one_piece() -> Iterator[bytes]:
         yield tar(Item("a", bytes(3 << 20)))[: 2 << 20]
@@ -248,7 +240,7 @@ def test_who_stands_still_with_an_archive_keeps_no_slot(own_server: Server) -> N
         wait_until(lambda: not on_disk(own_server)[1], "it to be given up")
 
     with ExitStack() as stack, own_server.http() as http:
-        with suppress(httpx.TransportError):  # the answer may come while it is still being sent
+        with suppress(httpx2.TransportError):  # the answer may come while it is still being sent
             answer = http.post("/v1/snapshots/import", content=one_piece(), headers={"content-type": TAR})
             assert "came for too long" in answer.text
         export = {"method": "GET", "url": "/v1/images/export", "params": {"name": "base"}}
@@ -264,7 +256,7 @@ def test_who_stands_still_with_an_archive_keeps_no_slot(own_server: Server) -> N
     wait_until(lambda: packers(own_server) == 0, "the packers to end")
 
 
-def test_a_server_killed_at_any_step_of_an_import_leaves_it_complete_or_gone(own_server: Server) -> None:
+def test_server_killed_at_any_step_of_an_import_leaves_it_complete_or_absent(own_server: Server) -> None:
     """Each one starts where the one before was killed, and is to be killed at the next step."""
     headers, before = {"content-type": "application/x-tar"}, None
     for last, point in zip((None, *faults.IMPORT), (*faults.IMPORT, ""), strict=True):
@@ -277,7 +269,7 @@ def test_a_server_killed_at_any_step_of_an_import_leaves_it_complete_or_gone(own
                 http.delete("/v1/snapshots/subject").raise_for_status()
             assert on_disk(own_server) == before
             if point:
-                with pytest.raises(httpx.TransportError):
+                with pytest.raises(httpx2.TransportError):
                     http.post(
                         "/v1/snapshots/import", params={"name": "subject"}, content=tar(Item(point, b"1")),
                         headers=headers,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from serving import Server
+from support.server import Server
 
 from skerry import Sandbox, keeper
 from skerry.errors import InvalidRequest
@@ -36,13 +36,13 @@ def bare(server: Server) -> Iterator[Sandbox]:
         yield sandbox
 
 
-def test_a_program_runs_where_there_is_nothing_else(bare: Sandbox) -> None:
+def test_program_runs_in_an_otherwise_empty_image(bare: Sandbox) -> None:
     result = bare.run(["/tool", "--version"])
     assert result.ok
     assert keeper.build_id() in result.stdout
 
 
-def test_a_shell_line_says_that_there_is_no_shell(bare: Sandbox) -> None:
+def test_shell_line_reports_the_missing_shell(bare: Sandbox) -> None:
     with pytest.raises(InvalidRequest, match="shell"):
         bare.run("echo hi")
 
@@ -53,24 +53,24 @@ def test_files_work_without_any_user_database(bare: Sandbox) -> None:
     assert {entry.name for entry in bare.files.list("/")} >= {"tool", "proc", "b"}
 
 
-def test_a_number_is_a_user_and_a_name_is_not(bare: Sandbox) -> None:
+def test_numeric_user_is_accepted_and_a_name_is_not(bare: Sandbox) -> None:
     assert bare.run(["/tool", "--version"], user="1234").ok
     with pytest.raises(InvalidRequest, match="user"):
         bare.run(["/tool", "--version"], user="user")
 
 
-def test_the_image_is_not_changed_by_its_sandboxes(server: Server, bare: Sandbox) -> None:
+def test_sandboxes_do_not_change_the_image(server: Server, bare: Sandbox) -> None:
     bare.files.write("/only-here", b"x")
     with Sandbox("bare", server=server.address) as other:
         assert not other.files.exists("/only-here")
 
 
-def test_the_store_keeps_what_a_sandbox_uses(server: Server, bare: Sandbox) -> None:
+def test_layers_in_use_are_not_deleted(server: Server, bare: Sandbox) -> None:
     with server.http() as http:
         assert http.delete("/v1/images/bare").status_code == 409
 
 
-def test_a_terminal_works_where_there_is_no_shell_and_a_shell_is_not_made_up(server: Server, bare: Sandbox) -> None:
+def test_terminal_works_without_a_shell_and_a_shell_is_reported_missing(server: Server, bare: Sandbox) -> None:
     process = bare.spawn(["/tool", "--version"], pty=True)
     with process.terminal(since=0) as terminal:
         assert keeper.build_id().encode() in b"".join(terminal)

@@ -5,47 +5,41 @@ from __future__ import annotations
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.calling import SKERRY, environment
-from serving import Server, wait_until
+from support.cli import SKERRY, environment
+from support.server import Server, wait_until
 
 from skerry import AsyncSandbox, Context, Limits, Sandbox, async_execute_code, execute_code
 from skerry.errors import CommandFailed, Conflict, InvalidRequest, NotFound
 
 HEADROOM = "1G"
+OPERATORS = '[languages]\ninstall = "never"\n'
 MIB = 1 << 20
 
 
-@pytest.fixture(scope="module")
-def box(server: Server) -> Iterator[Sandbox]:
-    with Sandbox(server=server.address) as sandbox:
-        yield sandbox
-
-
-def test_the_last_value_is_the_result_and_what_is_printed_is_output(box: Sandbox) -> None:
-    result = box.code.run("print('hello'); {'a': [1, 2]}")
+def test_last_value_is_the_result_and_printed_text_is_output(sandbox: Sandbox) -> None:
+    result = sandbox.code.run("print('hello'); {'a': [1, 2]}")
     assert (result.ok, result.stdout, result.text) == (True, "hello\n", "{'a': [1, 2]}")
     assert (result.language, result.context, result.after) == ("python", "python", "kept")
     assert [value.main for value in result.results] == [True]
 
 
-def test_an_error_has_its_name_and_the_codes_own_lines(box: Sandbox) -> None:
-    result = box.code.run("def f():\n    return 1 / 0\n\nf()")
+def test_error_has_its_name_and_the_lines_of_the_code(sandbox: Sandbox) -> None:
+    result = sandbox.code.run("def f():\n    return 1 / 0\n\nf()")
     assert result.error is not None
     assert (result.exit_code, result.error.name) == (1, "ZeroDivisionError")
     assert "return 1 / 0" in result.error.traceback
     assert "skerry" not in result.error.traceback
     with pytest.raises(CommandFailed, match="ZeroDivisionError"):
-        box.code.run("1 / 0", check=True)
+        sandbox.code.run("1 / 0", check=True)
 
 
-def test_ten_mebibytes_are_streamed_without_loss_and_the_result_marks_what_it_left_out(box: Sandbox) -> None:
+def test_ten_mebibytes_are_streamed_and_the_result_marks_the_gap(sandbox: Sandbox) -> None:
     code = f"for i in range({10 * MIB // 1024}): print(f'{{i:01023}}')"
     data, end = bytearray(), None
-    for event in box.code.stream(code):
+    for event in sandbox.code.stream(code):
         data += event.data
         end = event.end
     assert bytes(data) == b"".join(b"%01023d\n" % i for i in range(10 * MIB // 1024))
@@ -55,54 +49,54 @@ def test_ten_mebibytes_are_streamed_without_loss_and_the_result_marks_what_it_le
     assert b"left out here" in end.stdout_bytes
 
 
-def test_what_is_no_text_is_kept_byte_for_byte(box: Sandbox) -> None:
-    result = box.code.run(r"import os; _ = os.write(1, b'\xff\x00\xfe')")
+def test_non_utf8_output_is_preserved(sandbox: Sandbox) -> None:
+    result = sandbox.code.run(r"import os; _ = os.write(1, b'\xff\x00\xfe')")
     assert result.stdout_bytes == b"\xff\x00\xfe"
 
 
-def test_files_that_were_made_are_listed_and_read_from_the_result(box: Sandbox, tmp_path: Path) -> None:
-    box.files.write("/workspace/old.txt", "old")
+def test_created_files_are_listed_and_readable_from_the_result(sandbox: Sandbox, tmp_path: Path) -> None:
+    sandbox.files.write("/workspace/old.txt", "old")
     code = (
         "import os; os.makedirs('out', exist_ok=True); open('out/a.csv', 'w').write('1,2'); open('b.txt', 'w').close()"
     )
-    made = {file.path: file for file in box.code.run(code).files}
+    made = {file.path: file for file in sandbox.code.run(code).files}
     assert {"/workspace/out/a.csv", "/workspace/b.txt"} <= made.keys()
     file = made["/workspace/out/a.csv"]
     assert (file.name, file.size, file.media_type, file.read_text()) == ("a.csv", 3, "text/csv", "1,2")
     file.download(tmp_path / "here.csv")
     assert (tmp_path / "here.csv").read_bytes() == file.read_bytes() == b"1,2"
-    assert "/workspace/out/a.csv" not in [one.path for one in box.code.run("1").files]
+    assert "/workspace/out/a.csv" not in [one.path for one in sandbox.code.run("1").files]
 
 
-def test_stdin_is_read_and_without_it_reading_fails_at_once(box: Sandbox) -> None:
-    assert box.code.run("input() + input()", stdin="a\nb\n").text == "'ab'"
-    assert box.code.run("import sys; sys.stdin.buffer.read()", stdin=b"\xff").text == r"b'\xff'"
-    result = box.code.run("input()", timeout=20)
+def test_stdin_is_read_and_reading_a_missing_one_fails_at_once(sandbox: Sandbox) -> None:
+    assert sandbox.code.run("input() + input()", stdin="a\nb\n").text == "'ab'"
+    assert sandbox.code.run("import sys; sys.stdin.buffer.read()", stdin=b"\xff").text == r"b'\xff'"
+    result = sandbox.code.run("input()", timeout=20)
     assert result.error is not None
     assert "stdin" in result.error.message
 
 
-def test_state_lasts_in_the_default_context_and_in_no_fresh_one(box: Sandbox) -> None:
-    box.code.run("import math\ndef area(r): return math.pi * r * r\nx = 5")
-    assert box.code.run("round(area(x))").text == "79"
-    assert box.code.run("x", fresh=True).error is not None
-    assert box.code.run("x").text == "5"
+def test_state_persists_in_the_default_context_only(sandbox: Sandbox) -> None:
+    sandbox.code.run("import math\ndef area(r): return math.pi * r * r\nx = 5")
+    assert sandbox.code.run("round(area(x))").text == "79"
+    assert sandbox.code.run("x", fresh=True).error is not None
+    assert sandbox.code.run("x").text == "5"
 
 
-def test_contexts_are_apart_and_can_be_listed_restarted_and_deleted(box: Sandbox) -> None:
-    one, two = box.code.context("python", "one"), box.code.context("py", cwd="/tmp", env={"A": "1"})
+def test_contexts_are_separate_and_can_be_listed_restarted_and_deleted(sandbox: Sandbox) -> None:
+    one, two = sandbox.code.context("python", "one"), sandbox.code.context("py", cwd="/tmp", env={"A": "1"})
     one.run("x = 1")
     two.run("x = 2")
     assert (one.run("x").text, two.run("x").text) == ("1", "2")
     assert two.run("import os; os.getcwd(), os.environ['A']").text == "('/tmp', '1')"
-    assert {"one", two.name} <= {context.name for context in box.code.contexts()}
+    assert {"one", two.name} <= {context.name for context in sandbox.code.contexts()}
     with pytest.raises(Conflict):
-        box.code.context("python", "one")
+        sandbox.code.context("python", "one")
     one.restart()
     after = one.run("x")
     assert after.error is not None
     assert after.error.name == "NameError"
-    assert box.code.get("one").info().runs >= 1
+    assert sandbox.code.get("one").info().runs >= 1
     one.delete()
     with pytest.raises(NotFound):
         one.run("1")
@@ -118,8 +112,8 @@ def interrupt_until_over(context: Context, thread: threading.Thread) -> None:
             return
 
 
-def test_a_run_is_interrupted_from_another_thread_and_the_memory_is_kept(box: Sandbox) -> None:
-    context, began = box.code.context(), threading.Event()
+def test_run_interrupted_from_another_thread_keeps_the_state(sandbox: Sandbox) -> None:
+    context, began = sandbox.code.context(), threading.Event()
     context.run("x = 7")
     ended = []
 
@@ -141,8 +135,8 @@ def test_a_run_is_interrupted_from_another_thread_and_the_memory_is_kept(box: Sa
     context.delete()
 
 
-def test_leaving_a_stream_early_interrupts_the_code_and_keeps_the_memory(box: Sandbox) -> None:
-    context = box.code.context()
+def test_closing_a_stream_early_interrupts_the_code_and_keeps_the_state(sandbox: Sandbox) -> None:
+    context = sandbox.code.context()
     context.run("x = 8")
     for event in context.stream("import time\nprint('begun', flush=True)\ntime.sleep(600)"):
         assert event.text == "begun\n"
@@ -151,20 +145,20 @@ def test_leaving_a_stream_early_interrupts_the_code_and_keeps_the_memory(box: Sa
     context.delete()
 
 
-def test_an_interrupted_command_line_interrupts_the_code_and_keeps_the_memory(server: Server, box: Sandbox) -> None:
-    box.code.run("kept = 'yes'")
+def test_interrupted_cli_interrupts_the_code_and_keeps_the_state(server: Server, sandbox: Sandbox) -> None:
+    sandbox.code.run("kept = 'yes'")
     code = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
-    words, env = [*SKERRY, "exec", "--code", code, box.id], environment(SKERRY_SERVER=server.address)
+    words, env = [*SKERRY, "exec", "--code", code, sandbox.id], environment(SKERRY_SERVER=server.address)
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"begun\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
-    assert box.code.run("kept").text == "'yes'"
+    assert sandbox.code.run("kept").text == "'yes'"
 
 
-def test_a_time_out_says_what_became_of_the_memory(box: Sandbox) -> None:
-    context = box.code.context()
+def test_timeout_reports_whether_the_state_was_kept(sandbox: Sandbox) -> None:
+    context = sandbox.code.context()
     context.run("x = 9")
     result = context.run("while True: pass", timeout=0.3)
     assert (result.timed_out, result.after) == (True, "kept")
@@ -177,8 +171,8 @@ def test_a_time_out_says_what_became_of_the_memory(box: Sandbox) -> None:
     context.delete()
 
 
-def test_a_context_that_dies_says_so_and_the_next_run_begins_anew(box: Sandbox) -> None:
-    context = box.code.context()
+def test_dead_context_is_reported_and_the_next_run_starts_fresh(sandbox: Sandbox) -> None:
+    context = sandbox.code.context()
     result = context.run("import os; os.kill(os.getpid(), 11)")
     assert (result.ok, result.signal, result.after) == (False, "SEGV", "replaced")
     after = context.run("1 + 1")
@@ -187,7 +181,7 @@ def test_a_context_that_dies_says_so_and_the_next_run_begins_anew(box: Sandbox) 
     context.delete()
 
 
-async def test_the_async_twin_does_the_same(server: Server) -> None:
+async def test_async_client_does_the_same(server: Server) -> None:
     async with AsyncSandbox(server=server.address) as sandbox:
         result = await sandbox.code.run("import asyncio\nawait asyncio.sleep(0, 6 * 7)")
         assert result.text == "42"
@@ -196,12 +190,12 @@ async def test_the_async_twin_does_the_same(server: Server) -> None:
         assert [event.type async for event in sandbox.code.stream("print(1); 2")] == ["stdout", "result", "end"]
 
 
-def test_an_unknown_language_lists_the_known_ones(box: Sandbox) -> None:
+def test_unknown_language_error_lists_the_known_ones(sandbox: Sandbox) -> None:
     with pytest.raises(InvalidRequest, match="python, javascript"):
-        box.code.run("x", "cobol")
+        sandbox.code.run("x", "cobol")
 
 
-def test_execute_code_measures_the_code_that_ran_and_tells_the_limits_that_held(server: Server) -> None:
+def test_execute_code_reports_usage_and_effective_limits(server: Server) -> None:
     code = "import time\nblock = b'x' * (96 << 20)\nwhile time.process_time() < 0.8: pass"
     limits = Limits(memory="256M", cpus=0.8)
     result = execute_code("python", code, timeout=50, limits=limits, server=server.address)
@@ -211,6 +205,11 @@ def test_execute_code_measures_the_code_that_ran_and_tells_the_limits_that_held(
     assert used.memory_peak_mb is not None
     assert 96 <= used.memory_peak_mb < 256
     assert 0.5 <= used.cpu_seconds < 5
+    assert used.memory_start_mb is not None
+    assert used.memory_start_mb < 96
+    assert used.cpu_average_percent is not None
+    assert used.cpu_peak_percent is not None
+    assert 0 < used.cpu_average_percent <= used.cpu_peak_percent
     assert (held.time_limit_seconds, held.memory_limit_mb, held.cpu_limit_cores) == (50, 256, 0.8)
     tiny = execute_code("python", "pass", limits=limits, server=server.address).resource_usage
     assert tiny.memory_peak_mb is not None
@@ -218,36 +217,37 @@ def test_execute_code_measures_the_code_that_ran_and_tells_the_limits_that_held(
     assert tiny.cpu_seconds < 0.5
 
 
-def test_execute_code_applies_the_limits_that_it_tells(server: Server) -> None:
-    late = execute_code("python", "while True: pass", timeout=0.5, server=server.address)
-    assert (late.status, late.limits_applied.time_limit_seconds) == ("timeout", 0.5)
+def test_execute_code_applies_the_reported_limits(server: Server) -> None:
+    late = execute_code("python", "while True: pass", timeout=1, server=server.address)
+    assert (late.status, late.exit_code, late.limits_applied.time_limit_seconds) == ("timeout", -1, 1)
     code = "block = bytearray(400 << 20)\nblock[::4096] = b'x' * (len(block) // 4096)"
     fat = execute_code("python", code, limits=Limits(memory="128M"), server=server.address)
-    assert (fat.status, fat.exit_code) == ("execution_error", None)
+    assert (fat.status, fat.exit_code) == ("error", -1)
     assert "memory" in (fat.error_message or "")
     loud = execute_code("python", "print('x' * 5000)", max_output_chars=1000, server=server.address)
     assert (loud.status, len(loud.stdout), loud.truncated) == ("success", 1000, True)
 
 
-def test_execute_code_tells_a_failure_of_the_code_from_one_of_the_setup(server: Server) -> None:
+def test_execute_code_distinguishes_code_and_setup_failures(server: Server) -> None:
     failed = execute_code("python", "raise ValueError('no')", server=server.address)
-    assert (failed.status, failed.error_message, failed.exit_code) == ("execution_error", "ValueError: no", 1)
+    assert (failed.status, failed.error_message, failed.exit_code) == ("error", "ValueError: no (line 1)", 1)
+    assert "Traceback" in failed.stderr
     wrong = execute_code("python", "def (", server=server.address)
-    assert wrong.status == "execution_error"
+    assert wrong.status == "error"
     assert (wrong.error_message or "").startswith("SyntaxError")
     for language, code in (("python", "import sys; sys.exit(3)"), ("javascript", "process.exit(3)")):
         left = execute_code(language, code, server=server.address)
-        assert (left.status, left.exit_code) == ("execution_error", 3)
+        assert (left.status, left.exit_code) == ("error", 3)
     assert execute_code("python", "import sys; sys.exit()", server=server.address).status == "success"
     missing = execute_code("rust", "fn main() {}", server=server.address)
-    assert (missing.status, missing.exit_code) == ("setup_error", None)
+    assert (missing.status, missing.exit_code) == ("setup_error", -1)
     assert "rustc" in f"{missing.error_message} {missing.notice}"
     unknown = execute_code("cobol", "x", server=server.address)
     assert unknown.status == "setup_error"
     assert "python, javascript" in f"{unknown.error_message} {unknown.notice}"
 
 
-async def test_execute_code_takes_stdin_and_files_and_gives_those_that_were_made(server: Server) -> None:
+async def test_execute_code_takes_stdin_and_files_and_returns_created_files(server: Server) -> None:
     code = "text = open('in.txt').read() + input()\nopen('out.json', 'w').write(text)\ntext"
     result = await async_execute_code("python", code, stdin="!", files={"in.txt": "hi"}, server=server.address)
     assert (result.status, result.text) == ("success", "'hi!'")
@@ -256,7 +256,7 @@ async def test_execute_code_takes_stdin_and_files_and_gives_those_that_were_made
     ]
 
 
-def test_a_session_of_execute_code_keeps_its_memory_and_its_files(server: Server) -> None:
+def test_execute_code_session_keeps_state_and_files(server: Server) -> None:
     def run(code: str) -> str | None:
         result = execute_code("python", code, session_id="kept", server=server.address)
         assert result.status == "success", result.error_message
@@ -267,7 +267,7 @@ def test_a_session_of_execute_code_keeps_its_memory_and_its_files(server: Server
         assert run("x + 1") == "42"
         assert run("open('a.txt').read()") == "'kept'"
         shell = execute_code("bash", "cat a.txt; exit 4", session_id="kept", server=server.address)
-        assert (shell.status, shell.stdout, shell.exit_code) == ("execution_error", "kept", 4)
+        assert (shell.status, shell.stdout, shell.exit_code) == ("error", "kept", 4)
         for turn in range(10):
             files = {"in.txt": f"{turn}"}
             result = execute_code("python", "1", session_id="kept", files=files, server=server.address)
@@ -279,6 +279,6 @@ def test_a_session_of_execute_code_keeps_its_memory_and_its_files(server: Server
         Sandbox.get("kept", server=server.address).delete()
 
 
-def test_nothing_is_left_of_code_that_was_executed_without_a_session(server: Server) -> None:
+def test_execute_code_without_a_session_leaves_nothing(server: Server) -> None:
     execute_code("python", "1", labels={"test": "gone"}, server=server.address)
     wait_until(lambda: not Sandbox.list(labels={"test": "gone"}, server=server.address), "it to be gone")

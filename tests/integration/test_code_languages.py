@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
-from serving import Server
 
 from skerry import Sandbox
 from skerry.client._sync.code import Context
@@ -23,14 +21,8 @@ LOOPS = {
 }
 
 
-@pytest.fixture(scope="module")
-def box(server: Server) -> Iterator[Sandbox]:
-    with Sandbox(server=server.address) as sandbox:
-        yield sandbox
-
-
-def test_each_of_them_is_found_with_its_version(box: Sandbox) -> None:
-    found = {language.name: language for language in box.code.languages()}
+def test_each_language_is_found_with_its_version(sandbox: Sandbox) -> None:
+    found = {language.name: language for language in sandbox.code.languages()}
     for name in ALL:
         assert found[name].version, name
         assert found[name].contexts == (name in CONTEXTS)
@@ -46,16 +38,16 @@ def test_each_of_them_is_found_with_its_version(box: Sandbox) -> None:
         ("javascript", "const { sep } = await import('node:path'); ({ sep })", "{ sep: '/' }", {"sep": "/"}),
     ],
 )
-def test_the_last_value_is_a_result(box: Sandbox, language: str, code: str, text: str, json: object) -> None:
-    result = box.code.run(code, language)
+def test_last_value_is_a_result(sandbox: Sandbox, language: str, code: str, text: str, json: object) -> None:
+    result = sandbox.code.run(code, language)
     assert (result.text, result.error, result.exit_code, result.language) == (text, None, 0, language)
     if json is not None:
         assert result.results[0].json == json
 
 
 @pytest.mark.parametrize("language", ["bash", "perl"])
-def test_a_language_without_values_has_none(box: Sandbox, language: str) -> None:
-    result = box.code.run("1 + 1;" if language == "perl" else "true", language)
+def test_language_without_values_returns_none(sandbox: Sandbox, language: str) -> None:
+    result = sandbox.code.run("1 + 1;" if language == "perl" else "true", language)
     assert (result.text, result.results, result.exit_code) == (None, (), 0)
 
 
@@ -69,8 +61,8 @@ def test_a_language_without_values_has_none(box: Sandbox, language: str) -> None
         ("perl", 'print "out\\n"; print STDERR "err\\n"; open(F, ">made-perl"); print F "x";'),
     ],
 )
-def test_what_it_prints_and_makes_is_told(box: Sandbox, language: str, code: str) -> None:
-    result = box.code.run(code, language)
+def test_output_and_created_files_are_reported(sandbox: Sandbox, language: str, code: str) -> None:
+    result = sandbox.code.run(code, language)
     assert (result.stdout, result.stderr, result.exit_code) == ("out\n", "err\n", 0)
     made = {file.name: file for file in result.files}  # another context's may be of the same tick of the clock
     assert made[f"made-{language}"].read_text() == "x"
@@ -87,9 +79,9 @@ def test_what_it_prints_and_makes_is_told(box: Sandbox, language: str, code: str
         ("perl", "print uc(join('', <STDIN>))"),
     ],
 )  # fmt: skip
-def test_it_reads_the_given_stdin_and_nothing_where_none_was_given(box: Sandbox, language: str, code: str) -> None:
-    assert box.code.run(code, language, stdin="one\ntwo\n").stdout == "ONE\nTWO\n"
-    assert box.code.run(code, language).stdout == ""
+def test_code_reads_the_given_stdin_or_nothing(sandbox: Sandbox, language: str, code: str) -> None:
+    assert sandbox.code.run(code, language, stdin="one\ntwo\n").stdout == "ONE\nTWO\n"
+    assert sandbox.code.run(code, language).stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -102,33 +94,35 @@ def test_it_reads_the_given_stdin_and_nothing_where_none_was_given(box: Sandbox,
         ("perl", '\ndie "on purpose"', "Error", "on purpose", 2),
     ],
 )
-def test_its_errors_are_told_with_the_line(
-    box: Sandbox, language: str, code: str, name: str, message: str, line: int
+def test_errors_are_reported_with_the_line(
+    sandbox: Sandbox, language: str, code: str, name: str, message: str, line: int
 ) -> None:
-    result = box.code.run(code, language)
+    result = sandbox.code.run(code, language)
     assert result.error
     assert (result.error.name, result.error.message, result.error.line) == (name, message, line)
     assert result.exit_code not in (0, None)
     assert "skerry" not in result.error.traceback.lower()
 
 
-def test_an_error_of_javascript_has_its_properties(box: Sandbox) -> None:
-    error = box.code.run("fs.readFileSync('/no/such')", "javascript").error
+def test_javascript_error_has_its_properties(sandbox: Sandbox) -> None:
+    error = sandbox.code.run("fs.readFileSync('/no/such')", "javascript").error
     assert error
     assert error.properties == {"errno": -2, "code": "ENOENT", "syscall": "open", "path": "/no/such"}
 
 
 @pytest.mark.parametrize("language", ALL)
-def test_its_time_out_ends_it_and_says_what_became_of_its_state(box: Sandbox, language: str) -> None:
-    box.code.run({"python": "kept = 1", "bash": "kept=1", "perl": "1;"}.get(language, "globalThis.kept = 1"), language)
-    result = box.code.run(LOOPS[language], language, timeout=0.8)
+def test_timeout_ends_the_code_and_reports_the_state(sandbox: Sandbox, language: str) -> None:
+    sandbox.code.run(
+        {"python": "kept = 1", "bash": "kept=1", "perl": "1;"}.get(language, "globalThis.kept = 1"), language
+    )
+    result = sandbox.code.run(LOOPS[language], language, timeout=0.8)
     assert result.error
     assert (result.timed_out, result.stdout.strip()) == (True, "begun")
     assert result.error.name == ("KeyboardInterrupt" if language == "python" else "Interrupted")
-    assert "time-out" in (result.hint or "")
+    assert "timeout" in (result.hint or "")
     if language in CONTEXTS:
         assert result.after == "kept"
-        again = box.code.run("echo $kept" if language == "bash" else "kept", language)
+        again = sandbox.code.run("echo $kept" if language == "bash" else "kept", language)
         assert (again.text or again.stdout.strip(), again.lost) == ("1", None)
 
 
@@ -143,26 +137,26 @@ def test_its_time_out_ends_it_and_says_what_became_of_its_state(box: Sandbox, la
         ("bash", "f() { echo \"${1%.*}\"; }; y=2.5; cd /tmp", 'f "$y"'),
     ],
 )  # fmt: skip
-def test_its_state_lasts_apart_from_other_contexts_until_it_is_restarted(
-    box: Sandbox, language: str, first: str, second: str
+def test_state_is_separate_per_context_until_a_restart(
+    sandbox: Sandbox, language: str, first: str, second: str
 ) -> None:
-    box.files.write("/workspace/floor.mjs", "export const floor = Math.floor\n")
-    context = box.code.context(language)
+    sandbox.files.write("/workspace/floor.mjs", "export const floor = Math.floor\n")
+    context = sandbox.code.context(language)
     assert context.run(first).error is None
     result = context.run(second)
     assert (result.stdout, result.context, result.lost) == ("2\n", context.name, None)
-    assert box.code.context(language).run(second).error
+    assert sandbox.code.context(language).run(second).error
     assert (context.info().state, context.info().runs) == ("idle", 2)
     context.restart()
     assert context.info().state == "new"
     anew = context.run(second)
     assert (anew.error is None, anew.lost) == (False, "it was restarted")
     context.delete()
-    assert context.name not in [other.name for other in box.code.contexts()]
+    assert context.name not in [other.name for other in sandbox.code.contexts()]
 
 
-def test_a_bash_context_has_its_directory_and_variables_and_keeps_where_it_stands(box: Sandbox) -> None:
-    context = box.code.context("bash", "shelly", cwd="/tmp", env={"GIVEN": "yes"}, user="root")
+def test_bash_context_has_its_directory_and_variables_and_keeps_its_cwd(sandbox: Sandbox) -> None:
+    context = sandbox.code.context("bash", "shelly", cwd="/tmp", env={"GIVEN": "yes"}, user="root")
     assert context.run('echo "$PWD $GIVEN $(id -un)"; cd /usr').stdout == "/tmp yes root\n"
     assert context.run("pwd").stdout == "/usr\n"
     failed = context.run("false")
@@ -171,20 +165,20 @@ def test_a_bash_context_has_its_directory_and_variables_and_keeps_where_it_stand
     assert context.run("exit 7").exit_code == 7
     assert context.run("").exit_code == 0
     context.delete()
-    other = box.code.context("bash", "shelly")
+    other = sandbox.code.context("bash", "shelly")
     assert other.run("pwd").stdout == "/workspace\n"
     other.delete()
 
 
-def test_bash_code_may_be_longer_than_an_argument(box: Sandbox) -> None:
-    result = box.code.run("# " + "x" * 200_000 + "\nlong=1\nnot_there", "bash")
+def test_bash_code_may_exceed_the_argument_limit(sandbox: Sandbox) -> None:
+    result = sandbox.code.run("# " + "x" * 200_000 + "\nlong=1\nnot_there", "bash")
     assert result.error
     assert (result.error.message, result.error.line) == ("not_there: command not found", 3)
-    assert box.code.run("echo $long", "bash").stdout == "1\n"
+    assert sandbox.code.run("echo $long", "bash").stdout == "1\n"
 
 
 class Under:
-    """A run that has begun, in a thread of its own."""
+    """A started run in a separate thread."""
 
     def __init__(self, context: Context, code: str) -> None:
         begun = threading.Event()
@@ -202,14 +196,23 @@ class Under:
         self.thread.join(30)
         return self.error
 
+    def interrupted(self, context: Context) -> str:
+        """Interrupt until the run ends. bash 5.2 misses a SIGINT while it starts a child: without Skerry, 28 of 100
+        signals sent right after the first output of this loop did not end it."""
+        for _ in range(3):
+            context.interrupt()
+            self.thread.join(10)
+            if not self.thread.is_alive():
+                break
+        return self.error
+
 
 @pytest.mark.parametrize("language", CONTEXTS)
-def test_an_interrupt_ends_what_runs_and_keeps_the_state(box: Sandbox, language: str) -> None:
-    context = box.code.context(language)
+def test_interrupt_ends_the_code_and_keeps_the_state(sandbox: Sandbox, language: str) -> None:
+    context = sandbox.code.context(language)
     context.run({"python": "kept = 1", "bash": "kept=1"}.get(language, "globalThis.kept = 1"))
     running = Under(context, LOOPS[language])
-    context.interrupt()
-    assert running.over() in ("Interrupted", "KeyboardInterrupt")
+    assert running.interrupted(context) in ("Interrupted", "KeyboardInterrupt")
     again = context.run("echo $kept" if language == "bash" else "kept")
     assert (again.text or again.stdout.strip(), again.lost) == ("1", None)
     running = Under(context, LOOPS[language])
@@ -218,13 +221,13 @@ def test_an_interrupt_ends_what_runs_and_keeps_the_state(box: Sandbox, language:
 
 
 @pytest.mark.parametrize("language", ["javascript", "typescript"])
-def test_what_a_fresh_script_left_going_is_waited_for(box: Sandbox, language: str) -> None:
-    result = box.code.run("setTimeout(() => console.log('late'), 50); console.log('first')", language, fresh=True)
+def test_background_processes_of_a_fresh_script_are_waited_for(sandbox: Sandbox, language: str) -> None:
+    result = sandbox.code.run("setTimeout(() => console.log('late'), 50); console.log('first')", language, fresh=True)
     assert (result.stdout, result.exit_code, result.context) == ("first\nlate\n", 0, None)
 
 
-def test_a_javascript_context_that_dies_says_so_and_the_next_run_begins_anew(box: Sandbox) -> None:
-    context = box.code.context("javascript")
+def test_dead_javascript_context_is_reported_and_the_next_run_starts_fresh(sandbox: Sandbox) -> None:
+    context = sandbox.code.context("javascript")
     context.run("globalThis.kept = 1")
     died = context.run("console.log('a'); process.abort()")
     assert died.error
@@ -237,9 +240,9 @@ def test_a_javascript_context_that_dies_says_so_and_the_next_run_begins_anew(box
     context.delete()
 
 
-def test_a_javascript_context_asks_for_the_memory_of_nobody_else(box: Sandbox) -> None:
+def test_twenty_javascript_contexts_fit_the_memory_limit(sandbox: Sandbox) -> None:
     """Twenty of them, each with something in it."""
-    contexts = [box.code.context("javascript") for _ in range(20)]
+    contexts = [sandbox.code.context("javascript") for _ in range(20)]
     for at, context in enumerate(contexts):
         assert context.run(f"const mine = {at}; mine").text == str(at)
     assert [context.run("mine").text for context in contexts] == [str(at) for at in range(20)]

@@ -1,19 +1,19 @@
-"""Contexts in real sandboxes: what lasts, whose turn it is, how they end, and what is told of it."""
+"""Contexts in real sandboxes: state, queueing, ends and their reports."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import httpx
+import httpx2
 import pytest
-from serving import Server, wait_until
+from support.server import Server, wait_until
 
 from skerry import AsyncSandbox, Lifecycle, Limits, Sandbox
 from skerry.client._sync.code import Context
-from skerry.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded, SetupFailed, SkerryError
+from skerry.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded, SkerryError, ToolchainMissing
 
 LOOP = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.01)"
 STUBBORN = (
@@ -21,14 +21,8 @@ STUBBORN = (
 )
 
 
-@pytest.fixture(scope="module")
-def box(server: Server) -> Iterator[Sandbox]:
-    with Sandbox(server=server.address) as sandbox:
-        yield sandbox
-
-
 class Under:
-    """A run that has begun, in a thread of its own."""
+    """A started run in a separate thread."""
 
     def __init__(self, context: Context, code: str) -> None:
         self.begun, self.outcome = threading.Event(), ""
@@ -49,8 +43,8 @@ class Under:
         return self.outcome
 
 
-def test_a_context_remembers_and_the_last_value_is_a_result(box: Sandbox) -> None:
-    context = box.code.context("python")
+def test_context_keeps_state_and_the_last_value_is_a_result(sandbox: Sandbox) -> None:
+    context = sandbox.code.context("python")
     assert context.run("x = 6\nprint('set')").stdout == "set\n"
     result = context.run("x * 7")
     assert (result.text, result.exit_code, result.error, result.lost) == ("42", 0, None, None)
@@ -59,64 +53,95 @@ def test_a_context_remembers_and_the_last_value_is_a_result(box: Sandbox) -> Non
     assert (context.info().state, context.info().runs) == ("idle", 2)
 
 
-def test_contexts_do_not_see_each_other_and_there_is_a_default_one(box: Sandbox) -> None:
-    one, two = box.code.context("py", "one"), box.code.context("python", "two")
+def test_contexts_are_separate_and_one_is_the_default(sandbox: Sandbox) -> None:
+    one, two = sandbox.code.context("py", "one"), sandbox.code.context("python", "two")
     one.run("x = 1")
     assert two.run("'x' in globals()").text == "False"
-    box.code.run("x = 3")
-    assert box.code.run("x").text == "3"
-    assert (box.code.get("python").info().default, one.info().default) == (True, False)
-    assert {"one", "two", "python"} <= {context.name for context in box.code.contexts()}
+    sandbox.code.run("x = 3")
+    assert sandbox.code.run("x").text == "3"
+    assert (sandbox.code.get("python").info().default, one.info().default) == (True, False)
+    assert {"one", "two", "python"} <= {context.name for context in sandbox.code.contexts()}
     with pytest.raises(Conflict, match="already"):
-        box.code.context("python", "one")
+        sandbox.code.context("python", "one")
     with pytest.raises(InvalidRequest, match="default"):
-        box.code.context("python", "javascript")
+        sandbox.code.context("python", "javascript")
     with pytest.raises(InvalidRequest, match="one of python"):
-        box.code.run("1", "javascript", context="one")
+        sandbox.code.run("1", "javascript", context="one")
     with pytest.raises(InvalidRequest, match="has its own"):
-        box.code.run("1", cwd="/tmp")
+        sandbox.code.run("1", cwd="/tmp")
 
 
-def test_a_context_has_a_user_a_directory_and_variables_of_its_own(box: Sandbox) -> None:
-    context = box.code.context("python", cwd="/usr", env={"MODE": "own"}, user="root")
+@pytest.mark.parametrize(
+    ("language", "code", "shown"),
+    [
+        ("python", "import os; os.environ.get('A', '-') + os.environ.get('HOME', '-')", "'{}'"),
+        ("javascript", "(process.env.A ?? '-') + (process.env.HOME ?? '-')", "'{}'"),
+        ("bash", 'printf %s "${A--}${HOME--}"', None),
+    ],
+)
+def test_variables_of_a_run_apply_to_that_run_only(
+    sandbox: Sandbox, language: str, code: str, shown: str | None
+) -> None:
+    context = sandbox.code.context(language)
+
+    def run(**env: str | None) -> str | None:
+        result = context.run(code, env=env)
+        assert result.ok, result
+        return result.text if shown is not None else result.stdout
+
+    def value(text: str) -> str:
+        return shown.format(text) if shown is not None else text
+
+    home = sandbox.run("echo $HOME").stdout.strip()
+    assert run() == value(f"-{home}")
+    assert run(A="1=ü", HOME=None) == value("1=ü-")
+    assert run() == value(f"-{home}")
+    failing = context.run({"python": "1/0", "javascript": "throw 1", "bash": "false"}[language], env={"A": "2"})
+    assert not failing.ok
+    assert run() == value(f"-{home}")
+    context.delete()
+
+
+def test_context_has_its_user_directory_and_variables(sandbox: Sandbox) -> None:
+    context = sandbox.code.context("python", cwd="/usr", env={"MODE": "own"}, user="root")
     told = context.run("import os; (os.getuid(), os.getcwd(), os.environ['MODE'])").text
     assert told == "(0, '/usr', 'own')"
     assert (context.info().user, context.info().cwd) == ("root", "/usr")
     for wrong in ({"cwd": "/nowhere"}, {"user": "nobody-there"}):
         with pytest.raises(InvalidRequest):
-            box.code.context("python", **wrong).run("1")
+            sandbox.code.context("python", **wrong).run("1")
 
 
-def test_what_is_run_fresh_leaves_no_memory_and_no_process(box: Sandbox) -> None:
-    box.code.run("x = 1")
-    result = box.code.run("import subprocess\nsubprocess.Popen(['sleep', '4811'])\n'x' in globals()", fresh=True)
+def test_fresh_run_leaves_no_state_and_no_process(sandbox: Sandbox) -> None:
+    sandbox.code.run("x = 1")
+    result = sandbox.code.run("import subprocess\nsubprocess.Popen(['sleep', '4811'])\n'x' in globals()", fresh=True)
     assert (result.text, result.context, result.after) == ("False", None, None)
-    wait_until(lambda: not box.run(["pgrep", "-f", "sleep 4811"]).ok, "what it started to be gone")
-    assert box.processes.get(result.id).wait(30).signal == "KILL"
-    died = box.code.run("import os; os._exit(3)", fresh=True)
+    wait_until(lambda: not sandbox.run(["pgrep", "-f", "sleep 4811"]).ok, "what it started to be gone")
+    assert sandbox.processes.get(result.id).wait(30).signal == "KILL"
+    died = sandbox.code.run("import os; os._exit(3)", fresh=True)
     assert (died.exit_code, died.after) == (3, None)
 
 
-def test_input_is_what_was_given(box: Sandbox) -> None:
-    assert box.code.run("input() + input()", stdin="a\nb\n").text == "'ab'"
-    refused = box.code.run("input()", timeout=20)
+def test_stdin_has_exactly_the_given_input(sandbox: Sandbox) -> None:
+    assert sandbox.code.run("input() + input()", stdin="a\nb\n").text == "'ab'"
+    refused = sandbox.code.run("input()", timeout=20)
     assert refused.error is not None
     assert not refused.timed_out
 
 
-def test_a_missing_toolchain_is_named(box: Sandbox) -> None:
-    with pytest.raises(SetupFailed, match="python3"):
-        box.code.run("1", fresh=True, env={"PATH": "/nowhere"})
-    context = box.code.context("python", env={"PATH": "/nowhere"})
-    with pytest.raises(SetupFailed, match="python3"):
+def test_missing_toolchain_is_named(sandbox: Sandbox) -> None:
+    with pytest.raises(ToolchainMissing, match="python3"):
+        sandbox.code.run("1", fresh=True, env={"PATH": "/nowhere"})
+    context = sandbox.code.context("python", env={"PATH": "/nowhere"})
+    with pytest.raises(ToolchainMissing, match="python3"):
         context.run("1")
     assert context.info().state == "new"
 
 
-def test_files_that_a_run_made_are_listed_with_what_they_are_and_once(box: Sandbox) -> None:
-    box.run("mkdir -p /workspace/made/deep && echo old > /workspace/made/old.txt", check=True)
-    context = box.code.context("python", cwd="/workspace/made")
-    context.run("import time; time.sleep(0.02)")  # the clock of files goes in steps: what is old is older than one
+def test_created_files_are_listed_once_with_their_type(sandbox: Sandbox) -> None:
+    sandbox.run("mkdir -p /workspace/made/deep && echo old > /workspace/made/old.txt", check=True)
+    context = sandbox.code.context("python", cwd="/workspace/made")
+    context.run("import time; time.sleep(0.02)")  # file times have a coarse clock: wait for one step
     result = context.run("for name in ('a.csv', 'deep/b.png', 'c', 'd.tar.gz'): open(name, 'w').write(name)")
     assert {(file.path, file.size, file.media_type) for file in result.files} == {
         ("/workspace/made/a.csv", 5, "text/csv"),
@@ -130,8 +155,8 @@ def test_files_that_a_run_made_are_listed_with_what_they_are_and_once(box: Sandb
     ]
 
 
-def test_what_it_used_is_measured(box: Sandbox) -> None:
-    context = box.code.context("python")
+def test_usage_is_measured(sandbox: Sandbox) -> None:
+    context = sandbox.code.context("python")
     busy = context.run("x = bytearray(100 << 20)\nfor _ in range(2_000_000): pass")
     assert busy.usage.cpu_s > 0.01
     assert (busy.usage.memory_peak or 0) > 100 << 20
@@ -144,8 +169,8 @@ def test_what_it_used_is_measured(box: Sandbox) -> None:
 # -- ends -------------------------------------------------------------------------------------------------------------
 
 
-def test_an_interrupted_run_leaves_its_context_what_it_remembers(box: Sandbox) -> None:
-    context = box.code.context("python")
+def test_interrupted_run_keeps_the_state_of_its_context(sandbox: Sandbox) -> None:
+    context = sandbox.code.context("python")
     context.run("x = 1")
     running = Under(context, LOOP)
     assert context.info().state == "busy"
@@ -156,37 +181,39 @@ def test_an_interrupted_run_leaves_its_context_what_it_remembers(box: Sandbox) -
     assert context.run("x").text == "1", "an interrupt of nothing does nothing"
 
 
-def test_one_interrupt_that_goes_astray_does_not_cost_a_context_its_memory(box: Sandbox) -> None:
-    context = box.code.context("python")
+def test_missed_interrupt_does_not_lose_the_state(sandbox: Sandbox) -> None:
+    context = sandbox.code.context("python")
     context.run("x = 1\nimport time")
     result = context.run("try: time.sleep(60)\nexcept KeyboardInterrupt: time.sleep(60)", timeout=0.3)
     assert (result.timed_out, result.after) == (True, "kept")
     assert context.run("x").text == "1"
 
 
-def test_a_time_out_interrupts_and_says_that_the_context_was_kept(box: Sandbox) -> None:
-    context = box.code.context("python")
+def test_timeout_interrupts_and_reports_that_the_state_was_kept(sandbox: Sandbox) -> None:
+    context = sandbox.code.context("python")
     result = context.run(f"x = 1\n{LOOP}", timeout=0.5)
     assert (result.timed_out, result.after, result.exit_code) == (True, "kept", 1)
     assert result.stdout == "begun\n"
     assert result.hint is not None
-    assert "remembers" in result.hint
+    assert "state is kept" in result.hint
     again = context.run("x")
     assert (again.text, again.lost) == ("1", None)
 
 
-def test_what_does_not_stop_when_it_is_to_is_replaced_and_the_next_run_says_so(server: Server, box: Sandbox) -> None:
-    left = box.code.context("python", "left-behind")
-    with server.http() as http, pytest.raises(httpx.ReadTimeout):
-        http.post(f"/v1/sandboxes/{box.id}/code", timeout=0.3, json={"code": STUBBORN, "context": left.name})
-    context = box.code.context("python")
+def test_kernel_that_ignores_an_interrupt_is_replaced_and_the_next_run_reports_it(
+    server: Server, sandbox: Sandbox
+) -> None:
+    left = sandbox.code.context("python", "left-behind")
+    with server.http() as http, pytest.raises(httpx2.ReadTimeout):
+        http.post(f"/v1/sandboxes/{sandbox.id}/code", timeout=0.3, json={"code": STUBBORN, "context": left.name})
+    context = sandbox.code.context("python")
     result = context.run(f"import subprocess\nsubprocess.Popen(['sleep', '4812'])\nx = 1\n{STUBBORN}", timeout=0.5)
     assert (result.timed_out, result.after, result.exit_code, result.signal) == (True, "replaced", None, "KILL")
     assert result.hint is not None
     assert "replaced" in result.hint
     assert result.error is not None
     assert result.error.name == "Interrupted"
-    assert not box.run(["pgrep", "-f", "sleep 4812"]).ok, "with all that it started"
+    assert not sandbox.run(["pgrep", "-f", "sleep 4812"]).ok, "with all that it started"
     assert (context.info().state, context.info().lost) == ("new", "its last run did not stop when its time was out")
     again = context.run("'x' in globals()")
     assert (again.text, again.lost) == ("False", "its last run did not stop when its time was out")
@@ -202,10 +229,10 @@ def test_what_does_not_stop_when_it_is_to_is_replaced_and_the_next_run_says_so(s
         ("import ctypes; ctypes.string_at(0)", (None, "SEGV")),
     ],
 )
-def test_a_context_that_dies_says_so_and_the_next_run_begins_anew_and_says_that(
-    box: Sandbox, code: str, how: tuple[int | None, str | None]
+def test_dead_context_is_reported_by_its_run_and_by_the_next_one(
+    sandbox: Sandbox, code: str, how: tuple[int | None, str | None]
 ) -> None:
-    context = box.code.context("python")
+    context = sandbox.code.context("python")
     died = context.run(f"x = 1\nprint('last words', flush=True)\n{code}")
     assert (died.exit_code, died.signal, died.after) == (*how, "replaced")
     assert died.stdout == "last words\n"
@@ -218,31 +245,33 @@ def test_a_context_that_dies_says_so_and_the_next_run_begins_anew_and_says_that(
     assert str(how[0] if how[1] is None else how[1]) in again.lost
 
 
-def test_a_context_that_dies_between_two_runs_says_so_with_the_next(box: Sandbox) -> None:
-    context = box.code.context("python")
+def test_context_that_dies_between_runs_is_reported_by_the_next_run(sandbox: Sandbox) -> None:
+    context = sandbox.code.context("python")
     context.run("x = 1")
-    box.processes.signal(context.info().process or "", "KILL")
+    sandbox.processes.signal(context.info().process or "", "KILL")
     wait_until(lambda: context.info().state == "new", "its end to be seen")
     assert context.info().lost == "its process is gone"
     again = context.run("'x' in globals()")
     assert (again.text, again.lost) == ("False", "its process was ended by KILL")
 
 
-def test_a_context_without_memory_left_is_killed_and_says_why(server: Server) -> None:
-    with Sandbox(limits=Limits(memory="128M"), server=server.address) as box:
-        context = box.code.context("python")
-        box.code.context("python", "other").run("x = 1")
+def test_context_out_of_memory_is_killed_with_a_reason(server: Server) -> None:
+    with Sandbox(limits=Limits(memory="128M"), server=server.address) as sandbox:
+        context = sandbox.code.context("python")
+        sandbox.code.context("python", "other").run("x = 1")
         result = context.run("x = bytearray(1 << 30)")
         assert (result.oom_killed, result.after) == (True, "replaced")
         assert result.hint is not None
         assert "--memory" in result.hint
-        assert context.run("1").lost == "it was killed for want of memory"
-        assert box.code.get("other").run("x").text == "1"
-        assert box.run(["python3", "-c", "bytearray(1 << 30)"]).oom_killed is True, "idle contexts are not in the way"
+        assert context.run("1").lost == "it was killed: out of memory"
+        assert sandbox.code.get("other").run("x").text == "1"
+        assert sandbox.run(["python3", "-c", "bytearray(1 << 30)"]).oom_killed is True, (
+            "idle contexts are not in the way"
+        )
 
 
-def test_a_restarted_context_begins_anew_also_in_the_middle_of_a_run(box: Sandbox) -> None:
-    context = box.code.context("python")
+def test_restart_clears_a_context_even_during_a_run(sandbox: Sandbox) -> None:
+    context = sandbox.code.context("python")
     context.run("x = 1")
     context.restart()
     assert (context.info().state, context.info().lost) == ("new", "it was restarted")
@@ -253,8 +282,8 @@ def test_a_restarted_context_begins_anew_also_in_the_middle_of_a_run(box: Sandbo
     assert context.run("1").lost == "it was restarted"
 
 
-def test_a_deleted_context_is_gone_with_what_ran_in_it_and_what_waited(box: Sandbox) -> None:
-    context = box.code.context("python", "short")
+def test_deleted_context_ends_its_running_and_queued_runs(sandbox: Sandbox) -> None:
+    context = sandbox.code.context("python", "short")
     running = Under(context, STUBBORN)
     late = threading.Thread(target=lambda: outcome.append(_code_of(lambda: context.run("1"))))
     outcome: list[str] = []
@@ -262,16 +291,16 @@ def test_a_deleted_context_is_gone_with_what_ran_in_it_and_what_waited(box: Sand
     wait_until(lambda: context.info().waiting == 1, "it to stand in the queue")
     process = context.info().process
     context.delete()
-    another = box.code.context("python", "short")
+    another = sandbox.code.context("python", "short")
     assert running.over() == "Interrupted"
     late.join(30)
     assert outcome == ["not_found"], "another of its name is not the one that was meant"
     assert another.info().runs == 0
     another.delete()
     for call in (lambda: context.run("1"), context.info, context.delete, context.restart, context.interrupt):
-        with pytest.raises(NotFound, match="no context"):
+        with pytest.raises(NotFound, match="not found"):
             call()
-    assert box.processes.get(process or "").wait(30).signal == "KILL"
+    assert sandbox.processes.get(process or "").wait(30).signal == "KILL"
 
 
 def _code_of(call: Callable[[], object]) -> str:
@@ -285,9 +314,9 @@ def _code_of(call: Callable[[], object]) -> str:
 # -- turns ------------------------------------------------------------------------------------------------------------
 
 
-def test_runs_of_one_context_take_turns_in_order(box: Sandbox) -> None:
-    context, other = box.code.context("python"), box.code.context("python")
-    box.run(["mkfifo", "/tmp/code-gate"], check=True)
+def test_runs_of_one_context_are_serialised_in_order(sandbox: Sandbox) -> None:
+    context, other = sandbox.code.context("python"), sandbox.code.context("python")
+    sandbox.run(["mkfifo", "/tmp/code-gate"], check=True)
     first = Under(context, "log = [0]\nprint(flush=True)\nopen('/tmp/code-gate').read()")
     threads = []
     for number in range(1, 5):
@@ -295,14 +324,14 @@ def test_runs_of_one_context_take_turns_in_order(box: Sandbox) -> None:
         threads[-1].start()
         wait_until(lambda count=number: context.info().waiting == count, "it to stand in the queue")
     assert other.run("'free'").text == "'free'"
-    box.run("echo > /tmp/code-gate", check=True)
+    sandbox.run("echo > /tmp/code-gate", check=True)
     assert first.over() == "done"
     for thread in threads:
         thread.join(30)
     assert context.run("log").text == "[0, 1, 2, 3, 4]"
 
 
-async def test_the_queue_of_a_context_has_an_end(server: Server) -> None:
+async def test_queue_of_a_context_is_bounded(server: Server) -> None:
     async with AsyncSandbox(server=server.address) as sandbox:
         context = await sandbox.code.context("python")
         begun = asyncio.Event()
@@ -312,29 +341,29 @@ async def test_the_queue_of_a_context_has_an_end(server: Server) -> None:
             calls += [asyncio.ensure_future(context.run("n += 1")) for _ in range(64)]
             while (await context.info()).waiting < 64:
                 await asyncio.sleep(0.01)
-        with pytest.raises(QuotaExceeded, match="wait for their turn"):
+        with pytest.raises(QuotaExceeded, match="already waiting"):
             await context.run("n += 1")
         await context.interrupt()
         await asyncio.gather(*calls)
         assert (await context.run("n")).text == "64"
 
 
-def test_a_caller_who_leaves_interrupts_the_run_and_the_context_goes_on(server: Server, box: Sandbox) -> None:
-    context = box.code.context("python", "left")
+def test_disconnect_interrupts_the_run_and_the_context_continues(server: Server, sandbox: Sandbox) -> None:
+    context = sandbox.code.context("python", "left")
     context.run("x = 1")
     body = {"code": LOOP, "context": "left"}
-    with server.http() as http, pytest.raises(httpx.ReadTimeout):
-        http.post(f"/v1/sandboxes/{box.id}/code", timeout=0.5, json=body)
+    with server.http() as http, pytest.raises(httpx2.ReadTimeout):
+        http.post(f"/v1/sandboxes/{sandbox.id}/code", timeout=0.5, json=body)
     again = context.run("x", timeout=30)
     assert (again.text, again.lost) == ("1", None)
 
 
-def test_a_caller_who_leaves_the_queue_leaves_it_cleanly(server: Server, box: Sandbox) -> None:
-    context = box.code.context("python", "queue")
+def test_disconnect_in_the_queue_removes_the_run(server: Server, sandbox: Sandbox) -> None:
+    context = sandbox.code.context("python", "queue")
     running = Under(context, f"log = ['first']\n{LOOP}")
     body = {"code": "log.append('gone')", "context": "queue"}
-    with server.http() as http, pytest.raises(httpx.ReadTimeout):
-        http.post(f"/v1/sandboxes/{box.id}/code", timeout=0.5, json=body)
+    with server.http() as http, pytest.raises(httpx2.ReadTimeout):
+        http.post(f"/v1/sandboxes/{sandbox.id}/code", timeout=0.5, json=body)
     wait_until(lambda: context.info().waiting == 0, "the queue to be empty")
     context.interrupt()
     running.over()
@@ -344,40 +373,40 @@ def test_a_caller_who_leaves_the_queue_leaves_it_cleanly(server: Server, box: Sa
 # -- the sandbox's life, and the server's -----------------------------------------------------------------------------
 
 
-def test_a_stop_takes_the_memory_and_the_next_run_says_so(server: Server) -> None:
-    with Sandbox(server=server.address) as box:
-        context = box.code.context("python", "work", cwd="/usr")
+def test_stop_loses_the_state_and_the_next_run_reports_it(server: Server) -> None:
+    with Sandbox(server=server.address) as sandbox:
+        context = sandbox.code.context("python", "work", cwd="/usr")
         context.run("x = 1")
-        box.stop()
-        assert (context.info().state, context.info().lost) == ("new", "the sandbox was stopped: asked for")
-        assert box.info().state == "stopped", "a question wakes nobody"
+        sandbox.stop()
+        assert (context.info().state, context.info().lost) == ("new", "the sandbox was stopped: requested")
+        assert sandbox.info().state == "stopped", "a question wakes nobody"
         again = context.run("import os; ('x' in globals(), os.getcwd())")
-        assert (again.text, again.lost) == ("(False, '/usr')", "the sandbox was stopped: asked for")
+        assert (again.text, again.lost) == ("(False, '/usr')", "the sandbox was stopped: requested")
         context.run("x = 2")
-        box.pause()
+        sandbox.pause()
         assert context.info().state == "idle"
         assert context.run("x").text == "2", "a pause takes nothing"
-        snapshot = box.snapshot("before")
+        snapshot = sandbox.snapshot("before")
         context.run("x = 3")
-        box.rollback("before")
+        sandbox.rollback("before")
         assert context.run("'x' in globals()").lost == "the sandbox was stopped: rolled back to before"
-        fork = box.fork()[0]
+        fork = sandbox.fork()[0]
         assert fork.code.contexts() == []
         assert fork.code.run("'x' in globals()").text == "False"
         fork.delete()
         snapshot.delete()
 
 
-def test_contexts_go_with_their_sandbox(server: Server) -> None:
-    with Sandbox(server=server.address) as box:
-        box.code.run("1")
-        ours = server.sql("SELECT name FROM contexts WHERE sandbox = ?", box.id)
+def test_contexts_are_deleted_with_their_sandbox(server: Server) -> None:
+    with Sandbox(server=server.address) as sandbox:
+        sandbox.code.run("1")
+        ours = server.sql("SELECT name FROM contexts WHERE sandbox = ?", sandbox.id)
         assert ours == [("python",)]
-    assert server.sql("SELECT name FROM contexts WHERE sandbox = ?", box.id) == []
+    assert server.sql("SELECT name FROM contexts WHERE sandbox = ?", sandbox.id) == []
 
 
-def test_an_idle_context_keeps_no_sandbox_awake_but_what_it_started_does(server: Server) -> None:
-    brief = Lifecycle(idle="300ms", on_idle="pause")
+def test_idle_context_does_not_keep_a_sandbox_awake_but_its_processes_do(server: Server) -> None:
+    brief = Lifecycle(idle_timeout="300ms", on_idle="pause")
     with (
         Sandbox(lifecycle=brief, server=server.address) as at_work,
         Sandbox(lifecycle=brief, server=server.address) as idle,
@@ -391,20 +420,20 @@ def test_an_idle_context_keeps_no_sandbox_awake_but_what_it_started_does(server:
         wait_until(lambda: at_work.info().state == "paused", "it to be idle too")
 
 
-def test_idle_contexts_go_and_say_why_and_there_are_so_many_and_no_more(own_server: Server) -> None:
-    own_server.start(SKERRY_CONTEXTS_IDLE="200ms", SKERRY_CONTEXTS_MOST="2")
-    with Sandbox(server=own_server.address) as box:
-        context = box.code.context("python")
+def test_idle_contexts_end_with_a_reason_and_their_number_is_bounded(own_server: Server) -> None:
+    own_server.start(SKERRY_CONTEXTS_IDLE_TIMEOUT="200ms", SKERRY_CONTEXTS_MAX_PER_SANDBOX="2")
+    with Sandbox(server=own_server.address) as sandbox:
+        context = sandbox.code.context("python")
         context.run("x = 1")
         process = context.info().process or ""
-        named = box.code.context("python", "kept")
+        named = sandbox.code.context("python", "kept")
         with pytest.raises(QuotaExceeded, match="2 contexts"):
-            box.code.context("python")
+            sandbox.code.context("python")
         wait_until(lambda: context.info().state == "new", "it to be let go")
         assert context.info().lost == "it was idle for 200ms"
-        assert box.processes.get(process).wait(30).signal == "KILL"
-        box.code.run("'the default one'")
-        with pytest.raises(NotFound):  # nobody named it, and it remembered nothing: it gave way
+        assert sandbox.processes.get(process).wait(30).signal == "KILL"
+        sandbox.code.run("'the default one'")
+        with pytest.raises(NotFound):  # unnamed and without state: it was evicted
             context.info()
         named.run("x = 1")
         wait_until(lambda: named.info().state == "new", "it to be let go")
@@ -412,16 +441,16 @@ def test_idle_contexts_go_and_say_why_and_there_are_so_many_and_no_more(own_serv
     own_server.end()
 
 
-def test_a_server_killed_in_the_middle_of_a_run_leaves_the_context_what_it_remembers(own_server: Server) -> None:
+def test_server_crash_during_a_run_keeps_the_state(own_server: Server) -> None:
     own_server.start()
-    box = Sandbox.create(name="lasting", server=own_server.address)
-    context, calm = box.code.context("python", "work"), box.code.context("python", "calm")
+    sandbox = Sandbox.create(name="lasting", server=own_server.address)
+    context, calm = sandbox.code.context("python", "work"), sandbox.code.context("python", "calm")
     context.run("x = 1")
     calm.run("y = 2")
     running = Under(context, f"x = 2\n{LOOP}")
-    alone = threading.Thread(target=lambda: _code_of(lambda: box.code.run(LOOP, fresh=True)))
+    alone = threading.Thread(target=lambda: _code_of(lambda: sandbox.code.run(LOOP, fresh=True)))
     alone.start()
-    wait_until(lambda: len([one for one in box.processes.list() if one.state == "running"]) == 3, "all to run")
+    wait_until(lambda: len([one for one in sandbox.processes.list() if one.state == "running"]) == 3, "all to run")
     own_server.end(signal.SIGKILL)
     running.over()
     alone.join(30)
@@ -436,8 +465,8 @@ def test_a_server_killed_in_the_middle_of_a_run_leaves_the_context_what_it_remem
     own_server.end()
     own_server.start()
     asleep = Sandbox.get("lasting", server=own_server.address)
-    assert (asleep.code.get("work").known.state, asleep.info().state) == ("idle", "paused")
-    asleep.update(lifecycle=Lifecycle(idle="300ms", on_idle="pause"))
+    assert (asleep.code.get("work").cached_info.state, asleep.info().state) == ("idle", "paused")
+    asleep.update(lifecycle=Lifecycle(idle_timeout="300ms", on_idle="pause"))
     assert asleep.code.run("x", context="work").text == "2"
     wait_until(lambda: asleep.info().state == "paused", "it to be idle: its kernels rest")
     again.delete()
@@ -447,37 +476,37 @@ def test_a_server_killed_in_the_middle_of_a_run_leaves_the_context_what_it_remem
 # -- what else is told ------------------------------------------------------------------------------------------------
 
 
-def test_what_a_run_tried_to_reach_in_vain_is_told_of_that_run_alone(server: Server) -> None:
-    with Sandbox(server=server.address) as box:
+def test_denials_are_reported_only_for_their_run(server: Server) -> None:
+    with Sandbox(server=server.address) as sandbox:
         ask = "import socket\ntry: socket.create_connection(('{}', 80), 5)\nexcept OSError: pass"
-        first = box.code.run(ask.format("one.example.test"))
+        first = sandbox.code.run(ask.format("one.example.test"))
         assert {attempt.host for attempt in first.denied} == {"one.example.test"}
         assert first.hint is not None
         assert "one.example.test" in first.hint
-        second = box.code.run(ask.format("two.example.test"))
+        second = sandbox.code.run(ask.format("two.example.test"))
         assert {attempt.host for attempt in second.denied} == {"two.example.test"}
-        assert box.code.run("1").denied == ()
+        assert sandbox.code.run("1").denied == ()
 
 
-def test_a_review_names_the_code_that_changed_a_file(server: Server) -> None:
-    with Sandbox(server=server.address) as box:
+def test_review_names_the_code_that_changed_a_file(server: Server) -> None:
+    with Sandbox(server=server.address) as sandbox:
         with server.http() as http:
-            http.post(f"/v1/sandboxes/{box.id}/review", json={}).raise_for_status()
-        box.code.run("y = 1")
-        box.code.run("# make it\nopen('a.txt', 'w').write('a')")
-        (made,) = box.review.history(limit=1)
+            http.post(f"/v1/sandboxes/{sandbox.id}/review", json={}).raise_for_status()
+        sandbox.code.run("y = 1")
+        sandbox.code.run("# make it\nopen('a.txt', 'w').write('a')")
+        (made,) = sandbox.review.history(limit=1)
         assert (made.kind, made.command, made.exit_code) == ("command", "python: # make it", 0)
-        box.run("echo b > b.txt")
-        (made,) = box.review.history(limit=1)
+        sandbox.run("echo b > b.txt")
+        (made,) = sandbox.review.history(limit=1)
         assert (made.kind, made.command) == ("command", "echo b > b.txt")
-        box.code.run("open('a.txt', 'a').write('c'); 1/0")
-        (made,) = box.review.history(limit=1)
+        sandbox.code.run("open('a.txt', 'a').write('c'); 1/0")
+        (made,) = sandbox.review.history(limit=1)
         assert (made.command, made.exit_code) == ("python: open('a.txt', 'a').write('c'); 1/0", 1)
 
 
-def test_a_kernel_is_listed_as_what_it_is(box: Sandbox) -> None:
-    context = box.code.context("python", "listed")
+def test_kernel_is_listed_as_a_kernel(sandbox: Sandbox) -> None:
+    context = sandbox.code.context("python", "listed")
     context.run("1")
-    process = box.processes.get(context.info().process or "")
+    process = sandbox.processes.get(context.info().process or "")
     assert process.info().cmd == "python (context listed)"
     assert process.output().data == b""

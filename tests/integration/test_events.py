@@ -1,4 +1,4 @@
-"""What happened is told, in order, once, and to whom it belongs; also across the death of a server."""
+"""Events are sent in order, once, and only to their owner; also across a server crash."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
-from serving import Server, wait_until
+from support.server import Server, wait_until
 
 from skerry import Client, Sandbox
-from skerry.client.lines import LineDecoder
+from skerry.codecs.ndjson import LineDecoder
 from skerry.errors import ServerUnreachable
 from skerry.types import Event
 
@@ -47,7 +47,7 @@ class Listener:
         return self.seen[-len(wanted) :]
 
 
-def test_a_life_is_told_step_by_step(server: Server, client: Client) -> None:
+def test_lifecycle_is_reported_step_by_step(server: Server, client: Client) -> None:
     sandbox = Sandbox.create(name="told", server=client)
     sandbox.pause()
     sandbox.resume()
@@ -60,11 +60,11 @@ def test_a_life_is_told_step_by_step(server: Server, client: Client) -> None:
     ]  # fmt: skip
     told = list(client.events(sandbox="told", type="sandbox"))
     assert {event.name for event in told} == {"told"}, "also the last, when the name was free again"
-    assert [event.reason for event in told if event.type == "sandbox.stopped"] == ["asked for"]
+    assert [event.reason for event in told if event.type == "sandbox.stopped"] == ["requested"]
     assert [event.seq for event in told] == sorted({event.seq for event in told})
 
 
-def test_a_failure_is_told_with_its_reason(server: Server, client: Client) -> None:
+def test_failure_is_reported_with_its_reason(server: Server, client: Client) -> None:
     sandbox = Sandbox.create(name="doomed", server=client)
     listener = Listener(server, "doomed")
     ((pid,),) = server.sql("SELECT pid FROM sandboxes WHERE id = ?", sandbox.id)
@@ -74,7 +74,7 @@ def test_a_failure_is_told_with_its_reason(server: Server, client: Client) -> No
     sandbox.delete()
 
 
-def test_whoever_follows_is_greeted_first_and_hears_the_rest_as_it_happens(server: Server, client: Client) -> None:
+def test_follower_gets_a_hello_and_then_live_events(server: Server, client: Client) -> None:
     with server.http() as http, http.stream("GET", "/v1/events?follow=true") as answer:
         lines = answer.iter_lines()
         assert '"hello"' in next(lines)
@@ -82,7 +82,7 @@ def test_whoever_follows_is_greeted_first_and_hears_the_rest_as_it_happens(serve
             assert "sandbox.created" in next(line for line in lines if sandbox.id in line)
 
 
-def test_a_follower_goes_on_where_it_was_when_the_server_is_killed(own_server: Server) -> None:
+def test_follower_continues_after_a_server_crash(own_server: Server) -> None:
     own_server.start()
     listener = Listener(own_server)
     first = Sandbox.create(server=own_server.address)
@@ -96,17 +96,17 @@ def test_a_follower_goes_on_where_it_was_when_the_server_is_killed(own_server: S
     assert seqs == list(range(1, len(seqs) + 1)), "nothing lost, nothing twice"
 
 
-def test_a_server_that_stops_does_not_wait_for_followers(own_server: Server) -> None:
+def test_stopping_server_does_not_wait_for_followers(own_server: Server) -> None:
     own_server.start()
     with own_server.http() as http, http.stream("GET", "/v1/events?follow=true") as answer:
         lines = answer.iter_lines()
         next(lines)
         assert own_server.end() == 0
-        with pytest.raises(httpx.RemoteProtocolError):
+        with pytest.raises(httpx2.RemoteProtocolError):
             list(lines)
 
 
-def test_another_owners_events_are_not_told(own_server: Server) -> None:
+def test_events_of_another_owner_are_not_sent(own_server: Server) -> None:
     own_server.start("--listen", "127.0.0.1:0")
     with Client(own_server.address) as admin:
         address = next(a for a in admin.info()["addresses"] if a.startswith("http"))
@@ -121,12 +121,12 @@ def test_another_owners_events_are_not_told(own_server: Server) -> None:
 
 
 @pytest.mark.parametrize("query", ["since=-1", "since=x", "type=A", "sandbox=..", "follow=maybe", "other=1"])
-def test_a_wish_that_makes_no_sense_is_refused(server: Server, query: str) -> None:
+def test_invalid_request_is_rejected(server: Server, query: str) -> None:
     with server.http() as http:
         assert http.get(f"/v1/events?{query}").status_code == 400
 
 
-def test_lines_are_events(server: Server) -> None:
+def test_ndjson_lines_are_events(server: Server) -> None:
     with server.http() as http:
         answer = http.get("/v1/events")
     assert answer.headers["content-type"] == "application/x-ndjson"
@@ -137,12 +137,12 @@ def test_lines_are_events(server: Server) -> None:
 
 
 def told_of(client: Client, sandbox: Sandbox) -> list[tuple[str, str]]:
-    """Which processes' starts and ends were told, in order."""
+    """Return the processes of start and exit events, in order."""
     found = client.events(sandbox=sandbox.id, type="process")
     return [(event.type, event.process.id) for event in found if event.process is not None]
 
 
-def test_starts_and_ends_of_all_processes_are_told(server: Server, client: Client) -> None:
+def test_starts_and_exits_of_all_processes_are_reported(server: Server, client: Client) -> None:
     with Sandbox(server=client) as sandbox:
         listener = Listener(server, sandbox.id, "process")
         run = sandbox.run("exit 3")
@@ -158,7 +158,7 @@ def test_starts_and_ends_of_all_processes_are_told(server: Server, client: Clien
         assert b"of-a-variable" not in server.http().get("/v1/events").content
 
 
-def test_an_event_keeps_the_beginning_of_a_long_command_only(server: Server, client: Client) -> None:
+def test_event_truncates_a_long_command(server: Server, client: Client) -> None:
     with Sandbox(server=client) as sandbox:
         sandbox.run(["true", *["x" * 100_000] * 10])
         sandbox.run(": " + "y" * 100_000)
@@ -169,7 +169,7 @@ def test_an_event_keeps_the_beginning_of_a_long_command_only(server: Server, cli
             assert len("".join(event.process.cmd)) < 1100
 
 
-def test_what_ended_while_no_server_was_there_is_told_once(own_server: Server) -> None:
+def test_exit_without_a_server_is_reported_once(own_server: Server) -> None:
     own_server.start()
     with Client(own_server.address) as client:
         sandbox = Sandbox.create(server=client)
@@ -202,9 +202,7 @@ def test_what_ended_while_no_server_was_there_is_told_once(own_server: Server) -
 
 
 @pytest.mark.parametrize("how", ["stop", "delete", "fail"])
-def test_what_ends_with_its_sandbox_is_told_before_the_sandboxs_own_end(
-    server: Server, client: Client, how: str
-) -> None:
+def test_process_exits_precede_the_end_of_their_sandbox(server: Server, client: Client, how: str) -> None:
     sandbox = Sandbox.create(server=client)
     process = sandbox.spawn("trap '' TERM; echo on; while :; do sleep 1; done")
     gentle = sandbox.spawn("trap 'exit 6' TERM; echo on; while :; do sleep 0.05; done")
@@ -233,7 +231,7 @@ def test_what_ends_with_its_sandbox_is_told_before_the_sandboxs_own_end(
         sandbox.delete()
 
 
-def test_a_pause_neither_loses_nor_repeats_anything(server: Server, client: Client) -> None:
+def test_pause_neither_loses_nor_repeats_events(server: Server, client: Client) -> None:
     with Sandbox(server=client) as sandbox:
         process = sandbox.spawn("echo on; sleep 0.3")
         process.wait_for_output("on")
@@ -249,7 +247,7 @@ def test_a_pause_neither_loses_nor_repeats_anything(server: Server, client: Clie
         assert len(set(told)) == 4
 
 
-def test_a_sandbox_found_paused_is_listened_to_once_it_wakes(own_server: Server) -> None:
+def test_sandbox_found_paused_reports_events_after_resume(own_server: Server) -> None:
     own_server.start()
     with Client(own_server.address) as client:
         sandbox = Sandbox.create(server=client)
@@ -265,7 +263,7 @@ def test_a_sandbox_found_paused_is_listened_to_once_it_wakes(own_server: Server)
         assert len(told_of(client, sandbox)) == 2
 
 
-def test_more_than_a_keeper_remembers_is_told_as_lost_and_ends_are_found_out(own_server: Server) -> None:
+def test_events_beyond_the_keeper_buffer_are_reported_lost_and_exits_recovered(own_server: Server) -> None:
     own_server.start()
     with Client(own_server.address) as client:
         sandbox = Sandbox.create(server=client)
@@ -280,7 +278,7 @@ def test_more_than_a_keeper_remembers_is_told_as_lost_and_ends_are_found_out(own
         wait_until(lambda: ("process.ended", process.id) in told_of(client, sandbox), "its end to be told")
 
 
-def test_what_died_with_its_sandbox_while_no_server_was_there_is_told_by_the_next_one(own_server: Server) -> None:
+def test_exits_of_a_sandbox_that_died_without_a_server_are_reported_later(own_server: Server) -> None:
     own_server.start()
     with Client(own_server.address) as client:
         sandbox = Sandbox.create(server=client)
@@ -290,6 +288,7 @@ def test_what_died_with_its_sandbox_while_no_server_was_there_is_told_by_the_nex
         own_server.end(signal.SIGKILL)
         os.kill(pid, signal.SIGKILL)
         own_server.start()
+        wait_until(lambda: sandbox.info().state == "stopped", "its end to be noticed")
         assert told_of(client, sandbox) == [("process.started", process.id), ("process.ended", process.id)]
         last = [event.type for event in client.events(sandbox=sandbox.id)][-2:]
         assert last == ["process.ended", "sandbox.stopped"]

@@ -7,22 +7,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from serving import Server, wait_until
+from support.server import Server, wait_until
 
-from skerry import Client, Limits, Options, Sandbox, Secret, Snapshot
+from skerry import Client, Lifecycle, Limits, Options, Sandbox, Secret, Snapshot
 from skerry.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded, SandboxUnavailable
-
-
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[Client]:
-    with Client(server.address) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
 def narrow(make_server: Callable[[], Server]) -> Iterator[Server]:
     """A server with room for little."""
-    made = make_server().start(SKERRY_MAX_SANDBOXES="3", SKERRY_SNAPSHOTS_AUTO="5", SKERRY_SNAPSHOTS_PER_OWNER="2")
+    made = make_server().start(SKERRY_MAX_SANDBOXES="3", SKERRY_SNAPSHOTS_MAX_AUTO="5", SKERRY_SNAPSHOTS_PER_OWNER="2")
     yield made
     made.retire()
 
@@ -35,7 +29,7 @@ def kept(server: Server) -> int:
     return len(list((server.state_dir / "pool" / "s").iterdir()))
 
 
-def test_forks_begin_as_their_source_and_share_no_writes(client: Client, server: Server) -> None:
+def test_forks_equal_their_source_and_share_no_writes(client: Client, server: Server) -> None:
     before = kept(server)
     limits = Limits(memory="300M", disk="100M", pids=100)
     with Sandbox(name="source", env={"A": "1"}, labels={"team": "a"}, limits=limits, server=client) as source:
@@ -45,7 +39,7 @@ def test_forks_begin_as_their_source_and_share_no_writes(client: Client, server:
         assert len({source.id, *(fork.id for fork in forks)}) == 4
         for number, fork in enumerate(forks):
             assert (fork.state, fork.name, dict(fork.labels)) == ("running", None, {"team": "a"})
-            assert (fork.known.limits, fork.known.image) == (source.known.limits, "base")
+            assert (fork.cached_info.limits, fork.cached_info.image) == (source.cached_info.limits, "base")
             look = "cat /workspace/note; echo $A; test ! -e /etc/motd && echo gone; ls /proc | grep -c '^[0-9]'"
             *same, processes = fork.run(look).stdout.split()
             assert same == ["one", "1", "gone"]
@@ -54,14 +48,27 @@ def test_forks_begin_as_their_source_and_share_no_writes(client: Client, server:
         assert [fork.run("cat /workspace/note").stdout for fork in forks] == ["0\n", "1\n", "2\n"]
         assert source.run("cat /workspace/note").stdout == "one\n"
         assert source.processes.get(beat.id).state == "running"
-        assert kept(server) == before  # what they were made from is not kept
+        assert kept(server) == before  # their temporary snapshot is deleted
         source.delete()
         for fork in forks:  # which stand on nothing of their source's
             assert fork.run("cat /workspace/note").ok
             fork.delete()
 
 
-def test_a_stopped_sandbox_is_forked_and_stays_stopped(client: Client) -> None:
+def test_idle_fork_of_a_named_sandbox_is_deleted_and_its_source_stopped(client: Client) -> None:
+    with Sandbox(name="idle-source", lifecycle=Lifecycle(idle_timeout="1s"), server=client) as source:
+        (fork,) = source.fork()
+        assert (source.cached_info.lifecycle.on_idle, fork.cached_info.lifecycle.on_idle) == ("stop", "delete")
+        wait_until(lambda: fork.id not in {one.id for one in Sandbox.list(server=client)}, "the fork is deleted")
+        wait_until(lambda: source.info().state == "stopped", "its source is stopped")
+        source.update(lifecycle=Lifecycle(idle_timeout="1h", on_idle="pause"))
+        (paused,) = source.fork()
+        assert paused.cached_info.lifecycle.on_idle == "pause", "an explicit request is kept"
+        paused.delete()
+        source.delete()
+
+
+def test_stopped_sandbox_is_forked_and_stays_stopped(client: Client) -> None:
     with Sandbox(server=client) as source:
         source.run("echo kept > /workspace/note")
         source.stop()
@@ -71,7 +78,7 @@ def test_a_stopped_sandbox_is_forked_and_stays_stopped(client: Client) -> None:
         fork.delete()
 
 
-def test_a_fork_of_a_fork_of_a_snapshot_has_all_of_it(client: Client) -> None:
+def test_fork_of_a_fork_of_a_snapshot_is_complete(client: Client) -> None:
     with Sandbox(server=client) as source:
         source.run("echo 1 > /workspace/a")
         snapshot = source.snapshot()
@@ -86,17 +93,17 @@ def test_a_fork_of_a_fork_of_a_snapshot_has_all_of_it(client: Client) -> None:
     snapshot.delete()
 
 
-def test_a_forks_secrets_have_their_sources_placeholders(client: Client) -> None:
+def test_fork_keeps_the_secret_placeholders_of_its_source(client: Client) -> None:
     secret = Secret("TOKEN", hosts=["api.example.com"], value="x" * 40)
     with Sandbox(secrets=[secret], server=client) as source:
         placeholder = source.run("echo $TOKEN").stdout
         (fork,) = source.fork()
         assert fork.run("echo $TOKEN").stdout == placeholder != ""
-        assert fork.known.secrets == source.known.secrets
+        assert fork.cached_info.secrets == source.cached_info.secrets
         fork.delete()
 
 
-def test_more_forks_than_there_is_room_for_are_none(narrow: Server) -> None:
+def test_forks_beyond_the_capacity_create_none(narrow: Server) -> None:
     with Client(narrow.address) as client, Sandbox(server=client) as source:
         with pytest.raises(QuotaExceeded, match=r"max\.sandboxes"):
             source.fork(3)
@@ -118,7 +125,7 @@ def _tried(work: Callable[[], object]) -> object:
         return error
 
 
-def test_a_key_makes_a_fork_once(client: Client, server: Server) -> None:
+def test_idempotency_key_creates_a_fork_once(client: Client, server: Server) -> None:
     with Sandbox(server=client) as source, server.http() as http:
         where, key = f"/v1/sandboxes/{source.id}/fork", {"Idempotency-Key": "fork-once"}
         with ThreadPoolExecutor() as pool:
@@ -130,7 +137,7 @@ def test_a_key_makes_a_fork_once(client: Client, server: Server) -> None:
             http.delete(f"/v1/sandboxes/{sandbox}").raise_for_status()
 
 
-def test_rollback_brings_files_back_in_place_and_ends_processes(client: Client, server: Server) -> None:
+def test_rollback_restores_files_and_ends_processes(client: Client, server: Server) -> None:
     with Sandbox(name="project", env={"A": "1"}, server=client) as sandbox:
         sandbox.run("echo good > /workspace/data; mkdir /opt/kept", user="root")
         good = sandbox.snapshot("good")
@@ -151,7 +158,7 @@ def test_rollback_brings_files_back_in_place_and_ends_processes(client: Client, 
     good.delete()
 
 
-def test_a_call_under_way_is_told_of_a_rollback(client: Client) -> None:
+def test_running_call_is_notified_of_a_rollback(client: Client) -> None:
     with Sandbox(server=client) as sandbox:
         snapshot = sandbox.snapshot()
         with ThreadPoolExecutor() as pool:
@@ -164,7 +171,7 @@ def test_a_call_under_way_is_told_of_a_rollback(client: Client) -> None:
     snapshot.delete()
 
 
-def test_a_stopped_sandbox_is_rolled_back_and_stays_stopped(client: Client) -> None:
+def test_stopped_sandbox_is_rolled_back_and_stays_stopped(client: Client) -> None:
     with Sandbox(server=client) as sandbox:
         sandbox.run("echo good > /workspace/data")
         snapshot = sandbox.snapshot()
@@ -180,7 +187,7 @@ def test_a_stopped_sandbox_is_rolled_back_and_stays_stopped(client: Client) -> N
     snapshot.delete()
 
 
-def test_rollback_to_what_is_not_there_changes_nothing(client: Client) -> None:
+def test_rollback_to_a_missing_snapshot_changes_nothing(client: Client) -> None:
     with Sandbox(server=client) as sandbox:
         beat = sandbox.spawn("sleep 1000")
         for wish in ({"snapshot": "nowhere"}, {"steps": 1}):
@@ -192,7 +199,7 @@ def test_rollback_to_what_is_not_there_changes_nothing(client: Client) -> None:
         assert sandbox.processes.get(beat.id).state == "running"
 
 
-def test_steps_lead_back_command_by_command(narrow: Server) -> None:
+def test_automatic_snapshots_roll_back_command_by_command(narrow: Server) -> None:
     with Client(narrow.address) as client, Sandbox(options=Options(auto_snapshot=True), server=client) as sandbox:
         session = sandbox.session("work")
         for number in range(4):
@@ -223,7 +230,7 @@ def test_steps_lead_back_command_by_command(narrow: Server) -> None:
     assert (units(narrow), kept(narrow)) == (0, 0)  # they went with their sandbox
 
 
-def test_an_owner_keeps_so_many_snapshots_and_steps_of_builds_leave_first(narrow: Server) -> None:
+def test_snapshots_of_an_owner_are_bounded_and_build_steps_are_dropped_first(narrow: Server) -> None:
     with Client(narrow.address) as client, Sandbox(server=client) as sandbox, narrow.http() as http:
         where = f"/v1/sandboxes/{sandbox.id}/snapshots"
         assert http.post(where, json={"key": "step"}).status_code == 201
@@ -236,8 +243,8 @@ def test_an_owner_keeps_so_many_snapshots_and_steps_of_builds_leave_first(narrow
             snapshot.delete()
 
 
-def test_deletes_stops_and_snapshots_at_once_end_well(client: Client, server: Server) -> None:
-    """Whatever comes first, each of them does its work or says that the sandbox is not there any more."""
+def test_concurrent_deletes_stops_and_snapshots_succeed(client: Client, server: Server) -> None:
+    """In any order, each call succeeds or reports that the sandbox is gone."""
     before = (units(server), kept(server))
     with ThreadPoolExecutor(8) as pool:
         for _ in range(3):
@@ -245,7 +252,7 @@ def test_deletes_stops_and_snapshots_at_once_end_well(client: Client, server: Se
             start = threading.Barrier(5)
             acts: list[Callable[[], object]] = [
                 sandbox.snapshot, lambda s=sandbox: s.fork(1)[0].delete(), sandbox.stop, sandbox.pause,
-                lambda s=sandbox: client.done(_delete(s.id)),
+                lambda s=sandbox: client.request(_delete(s.id)),
             ]  # type: ignore[misc]  # fmt: skip
             results = list(pool.map(lambda act, gate=start: _ended(act, gate), acts))  # type: ignore[misc]
             for result in results:
@@ -265,6 +272,6 @@ def _ended(act: Callable[[], object], gate: threading.Barrier) -> object:
 
 
 def _delete(ref: str) -> object:
-    from skerry.client import requests
+    from skerry.client.transport.requests import sandboxes
 
-    return requests.delete(ref)
+    return sandboxes.delete(ref)

@@ -1,4 +1,4 @@
-"""Ports of this machine that lead to ports inside: TCP as it is."""
+"""Local ports that lead to ports inside: transparent TCP."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from serving import Server, wait_until
+from support.server import Server, wait_until
 
 from skerry import AsyncSandbox, Client, Forward, InvalidRequest, NotFound, Sandbox, SkerryError
 
-# Answers each connection with what it was sent, reversed, after the other side has said all; `B`: the same as it comes.
+# Reply to each connection with its input reversed, after the other side has finished; `B`: the same as it comes.
 PROGRAM = """
 import socket, sys, threading
 def serve(family, address, port, talk):
@@ -57,7 +57,7 @@ serve(socket.AF_INET6, "::1", 7010, as_it_comes)
 
 
 @pytest.fixture(scope="module")
-def box(server: Server) -> Iterator[Sandbox]:
+def sandbox(server: Server) -> Iterator[Sandbox]:
     with Sandbox(server=server.address) as sandbox:
         sandbox.files.write("/workspace/program.py", PROGRAM)
         sandbox.spawn("exec python3 program.py")
@@ -74,61 +74,61 @@ def read_all(connection: socket.socket) -> bytes:
     return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
-def test_a_half_closed_connection_still_gets_its_answer(box: Sandbox) -> None:
-    with box.forward(7000) as forward, connected(forward) as connection:
+def test_half_closed_connection_still_gets_its_response(sandbox: Sandbox) -> None:
+    with sandbox.forward(7000) as forward, connected(forward) as connection:
         connection.sendall(b"abc")
         connection.shutdown(socket.SHUT_WR)
         assert read_all(connection) == b"cba"
 
 
-def test_a_program_that_speaks_first_is_heard(box: Sandbox) -> None:
-    with box.forward(7004) as forward, connected(forward) as connection:
+def test_program_that_sends_first_is_received(sandbox: Sandbox) -> None:
+    with sandbox.forward(7004) as forward, connected(forward) as connection:
         assert connection.recv(5) == b"hello"
 
 
-def test_bulk_passes_whole_both_ways_at_once(box: Sandbox) -> None:
+def test_bulk_data_passes_in_both_directions_at_once(sandbox: Sandbox) -> None:
     data = os.urandom(16 << 20)
-    with box.forward(7001) as forward, connected(forward) as connection:
+    with sandbox.forward(7001) as forward, connected(forward) as connection:
         sending = threading.Thread(target=lambda: (connection.sendall(data), connection.shutdown(socket.SHUT_WR)))
         sending.start()
         assert read_all(connection) == data
         sending.join()
 
 
-def test_a_program_that_listens_on_ipv6_alone_is_reached(box: Sandbox) -> None:
-    with box.forward(7010) as forward, connected(forward) as connection:
+def test_program_listening_only_on_ipv6_is_reached(sandbox: Sandbox) -> None:
+    with sandbox.forward(7010) as forward, connected(forward) as connection:
         connection.sendall(b"x")
         assert connection.recv(1) == b"x"
 
 
-def test_many_connections_at_once(box: Sandbox) -> None:
-    with box.forward(7001) as forward, contextlib.ExitStack() as stack:
+def test_many_concurrent_connections_work(sandbox: Sandbox) -> None:
+    with sandbox.forward(7001) as forward, contextlib.ExitStack() as stack:
         many = [stack.enter_context(connected(forward)) for _ in range(40)]
         for number, connection in enumerate(many):
             connection.sendall(b"%02d" % number)
         assert [connection.recv(2) for connection in many] == [b"%02d" % number for number in range(40)]
 
 
-def test_a_reset_inside_is_a_reset_outside(box: Sandbox) -> None:
-    with box.forward(7002) as forward, connected(forward) as connection:
+def test_reset_inside_is_a_reset_outside(sandbox: Sandbox) -> None:
+    with sandbox.forward(7002) as forward, connected(forward) as connection:
         connection.sendall(b"x")
         with pytest.raises(ConnectionResetError):
             connection.recv(1)
 
 
-def test_a_reset_outside_is_a_reset_inside(box: Sandbox) -> None:
-    box.run("rm -f /tmp/ended")
-    with box.forward(7003) as forward:
+def test_reset_outside_is_a_reset_inside(sandbox: Sandbox) -> None:
+    sandbox.run("rm -f /tmp/ended")
+    with sandbox.forward(7003) as forward:
         connection = connected(forward)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         there = "grep ':1B5B ' /proc/net/tcp | grep -q ' 01 '"
-        wait_until(lambda: box.run(there).ok, "the connection inside")
+        wait_until(lambda: sandbox.run(there).ok, "the connection inside")
         connection.close()
-        wait_until(lambda: box.run("cat /tmp/ended").stdout == "reset", "the reset to arrive")
+        wait_until(lambda: sandbox.run("cat /tmp/ended").stdout == "reset", "the reset to arrive")
 
 
-def test_a_program_that_does_not_read_slows_its_sender(box: Sandbox) -> None:
-    with box.forward(7005) as forward, connected(forward) as connection:
+def test_program_that_does_not_read_slows_its_sender(sandbox: Sandbox) -> None:
+    with sandbox.forward(7005) as forward, connected(forward) as connection:
         connection.settimeout(1)
         sent = 0
         with contextlib.suppress(TimeoutError):
@@ -137,17 +137,17 @@ def test_a_program_that_does_not_read_slows_its_sender(box: Sandbox) -> None:
         assert sent < 64 << 20
 
 
-def test_a_port_on_which_nothing_listens_is_a_reset_and_told(box: Sandbox) -> None:
+def test_closed_port_is_a_reset_and_reported(sandbox: Sandbox) -> None:
     told: list[SkerryError] = []
-    with box.forward(7999, on_error=told.append) as forward:
+    with sandbox.forward(7999, on_error=told.append) as forward:
         with pytest.raises(ConnectionResetError), connected(forward) as connection:
             connection.recv(1)
         wait_until(lambda: told, "the word about it")
     assert "nothing listens on port 7999" in str(told[0])
 
 
-def test_leaving_the_forward_ends_its_connections(box: Sandbox) -> None:
-    with box.forward(7001) as forward:
+def test_closing_a_forward_ends_its_connections(sandbox: Sandbox) -> None:
+    with sandbox.forward(7001) as forward:
         connection = connected(forward)
         connection.sendall(b"x")
         assert connection.recv(1) == b"x"
@@ -159,40 +159,40 @@ def test_leaving_the_forward_ends_its_connections(box: Sandbox) -> None:
         socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
-async def test_the_async_twin_forwards_too(server: Server, box: Sandbox) -> None:
+async def test_async_client_forwards(server: Server, sandbox: Sandbox) -> None:
     import asyncio
 
-    sandbox = await AsyncSandbox.get(box.id, server=server.address)
-    async with sandbox.forward(7000) as forward:
+    twin = await AsyncSandbox.get(sandbox.id, server=server.address)
+    async with twin.forward(7000) as forward:
         reader, writer = await asyncio.open_connection(forward.host, forward.port)
         writer.write(b"abc")
         writer.write_eof()
         assert await reader.read() == b"cba"
         writer.close()
-    await sandbox.aclose()
+    await twin.aclose()
 
 
-def test_what_is_no_port_is_refused(box: Sandbox) -> None:
+def test_invalid_port_is_rejected(sandbox: Sandbox) -> None:
     for wrong in (0, 65536, -1):
         with pytest.raises(InvalidRequest):
-            box.forward(wrong)
+            sandbox.forward(wrong)
     with pytest.raises(InvalidRequest, match="not open"):
-        _ = box.forward(80).port
+        _ = sandbox.forward(80).port
 
 
-def test_anothers_ports_are_not_found(server: Server, box: Sandbox) -> None:
+def test_ports_of_another_owner_are_not_found(server: Server, sandbox: Sandbox) -> None:
     with server.http() as http:
         token = http.post("/v1/tokens", json={"scope": "use", "owner": "eve"}).json()["secret"]
         upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
                    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}  # fmt: skip
-        path = f"/v1/sandboxes/{box.id}/ports/7000/connect"
+        path = f"/v1/sandboxes/{sandbox.id}/ports/7000/connect"
         assert http.get(path, headers={"Authorization": f"Bearer {token}", **upgrade}).status_code == 404
         assert http.get(path).status_code == 426
-        assert http.get(f"/v1/sandboxes/{box.id}/ports/7999/connect", headers=upgrade).status_code == 409
-        assert http.get(f"/v1/sandboxes/{box.id}/ports/0/connect", headers=upgrade).status_code == 400
+        assert http.get(f"/v1/sandboxes/{sandbox.id}/ports/7999/connect", headers=upgrade).status_code == 409
+        assert http.get(f"/v1/sandboxes/{sandbox.id}/ports/0/connect", headers=upgrade).status_code == 400
 
 
-def test_a_stopped_sandbox_is_woken_and_a_deleted_one_is_not_found(server: Server) -> None:
+def test_forward_resumes_a_stopped_sandbox_and_fails_for_a_deleted_one(server: Server) -> None:
     sandbox = Sandbox.create(server=server.address, name=f"woken-{os.getpid()}")
     told: list[SkerryError] = []
     with sandbox.forward(22, on_error=told.append) as forward:
@@ -210,9 +210,9 @@ def test_a_stopped_sandbox_is_woken_and_a_deleted_one_is_not_found(server: Serve
         assert isinstance(told[1], NotFound)
 
 
-def test_the_command_forwards_until_it_is_interrupted(server: Server, box: Sandbox) -> None:
+def test_forward_command_runs_until_interrupted(server: Server, sandbox: Sandbox) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "skerry", "--server", server.address, "forward", box.id, "0:7000", "0:7999"],
+        [sys.executable, "-m", "skerry", "--server", server.address, "forward", sandbox.id, "0:7000", "0:7999"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None
@@ -229,10 +229,10 @@ def test_the_command_forwards_until_it_is_interrupted(server: Server, box: Sandb
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert errors.count("nothing listens on port 7999") == 1  # told once
+    assert errors.count("nothing listens on port 7999") == 1  # printed once
 
 
-def test_it_works_over_a_server_on_tcp_with_a_token(own_server: Server) -> None:
+def test_forward_works_over_tcp_with_a_token(own_server: Server) -> None:
     own_server.start("--listen", "127.0.0.1:0")
     with own_server.http() as http:
         secret = http.post("/v1/tokens", json={"scope": "use", "owner": "ann"}).json()["secret"]
@@ -245,25 +245,29 @@ def test_it_works_over_a_server_on_tcp_with_a_token(own_server: Server) -> None:
             assert read_all(connection).startswith(b"HTTP/1.0 200")
 
 
-def test_a_local_program_that_does_not_read_slows_the_one_inside(box: Sandbox) -> None:
-    with box.forward(7006) as forward, connected(forward) as connection:
+def test_local_program_that_does_not_read_slows_the_program_inside(sandbox: Sandbox) -> None:
+    with sandbox.forward(7006) as forward, connected(forward) as connection:
         connection.sendall(b"x")
         sent = [-1]
 
         def stands() -> bool:
-            sent.append(int(box.run("cat /tmp/sent").stdout or 0))
+            sent.append(int(sandbox.run("cat /tmp/sent").stdout or 0))
             return sent[-1] == sent[-2] > 0
 
         wait_until(stands, "the program inside to be held")
         assert sent[-1] < 64 << 20
 
 
-def test_the_keepers_own_socket_is_no_port(box: Sandbox) -> None:
-    """What the keeper listens on is a unix socket: no port leads to it."""
-    listening = box.run("cat /proc/net/tcp /proc/net/tcp6 | awk '$4 == \"0A\" {print $2, $8}'").stdout.split("\n")
+def test_keeper_socket_is_not_a_port(sandbox: Sandbox) -> None:
+    """The keeper listens on a unix socket: no port leads to it."""
+    listening = sandbox.run("cat /proc/net/tcp /proc/net/tcp6 | awk '$4 == \"0A\" {print $2, $8}'").stdout.split("\n")
     ports = {int(line.split()[0].rpartition(":")[2], 16) for line in listening if line}
     assert {7000, 7001, 7002, 7003, 7004, 7005, 7006, 7010} <= ports
     ours = ports - {7000, 7001, 7002, 7003, 7004, 7005, 7006, 7010}
     for port in ours:  # the door's, if it is there: redirected connections only
-        with box.forward(port) as forward, contextlib.suppress(ConnectionResetError), connected(forward) as connection:
+        with (
+            sandbox.forward(port) as forward,
+            contextlib.suppress(ConnectionResetError),
+            connected(forward) as connection,
+        ):
             assert connection.recv(1) == b""

@@ -1,12 +1,12 @@
-"""From what a program tried to the policy that it needs: learned in one sandbox, read as a patch, used by others."""
+"""From attempts of a program to its policy: learned in one sandbox, read as a patch, used by others."""
 
 from __future__ import annotations
 
 import subprocess
 from pathlib import Path
 
-from cli.calling import skerry
-from serving import Server
+from support.cli import skerry
+from support.server import Server
 from world.world import World
 
 from skerry import Network, Sandbox
@@ -18,18 +18,18 @@ CALLS = (
 SCRIPT = f"for url in {CALLS}; do curl --silent --max-time 20 --output /dev/null $url; done; true"
 
 
-def test_a_policy_is_learned_reviewed_and_used(world: World, world_server: Server, tmp_path: Path) -> None:
+def test_policy_is_learned_reviewed_and_used(world: World, world_server: Server, tmp_path: Path) -> None:
     world.reset()
     with Sandbox(server=world_server.address, name="learner", network=Network(on_unknown="learn")) as sandbox:
         try:
             assert sandbox.run(SCRIPT, timeout=150).ok
-            found = sandbox.network.learn()
+            found = sandbox.network.suggest()
             assert found.allow == (
                 "api.example.test:80", "files.example.test:8080", "gone.example.test:80",
                 "private.example.test:80@10.20.0.5",
             )  # fmt: skip
             (tmp_path / "skerry.toml").write_text('# ours\n[network]\nallow = ["api.example.test"]  # the API\n')
-            told = skerry("network", "learn", "learner", server=world_server.address, cwd=tmp_path)
+            told = skerry("network", "suggest", "learner", server=world_server.address, cwd=tmp_path)
             subprocess.run(
                 ["patch", "-p1"], input=told.stdout, cwd=tmp_path, check=True, capture_output=True, timeout=20
             )
@@ -40,6 +40,6 @@ def test_a_policy_is_learned_reviewed_and_used(world: World, world_server: Serve
     assert '"api.example.test:80"' not in text, "what the file allows already is not added"
     world_before = world.strays()
     fetch = "curl --silent --fail --output /dev/null http://files.example.test:8080/x && ! curl -sf http://evil.test/"
-    done = skerry("run", "--", "sh", "-c", fetch, server=world_server.address, cwd=tmp_path)
+    done = skerry("run", "--trust", "--", "sh", "-c", fetch, server=world_server.address, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert world.strays() == world_before == []

@@ -1,4 +1,4 @@
-"""What may leave a sandbox, from policy to packet: on the tests' own internet, which leads nowhere."""
+"""Network policies from request to packet, on the simulated internet, which has no uplink."""
 
 from __future__ import annotations
 
@@ -10,11 +10,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.calling import skerry
-from serving import Server, wait_until
+from support.cli import skerry
+from support.server import Server, wait_until
 from world.world import World
 
-from skerry import AsyncSandbox, Attempt, Client, Network, Question, Reply, Result, Sandbox
+from skerry import (
+    Approval,
+    ApprovalRequest,
+    AsyncSandbox,
+    Budget,
+    BudgetExceeded,
+    Client,
+    Network,
+    Result,
+    Sandbox,
+)
+from skerry.results import NetworkAttempt
 
 CURL = "curl -sS --max-time 20 -o /dev/null -w '%{http_code}'"
 API, FILES = "http://api.example.test/", "http://files.example.test/"
@@ -41,7 +52,7 @@ def fetch(sandbox: Sandbox, url: str) -> Result:
     return sandbox.run(f"{CURL} {url}")
 
 
-def test_what_is_named_is_reached_and_all_else_says_what_would_allow_it(client: Client, world: World) -> None:
+def test_allowed_host_is_reached_and_denials_name_the_missing_rule(client: Client, world: World) -> None:
     with Sandbox(network=Network(allow=["api.example.test"]), server=client) as sandbox:
         result = fetch(sandbox, API)
         assert reached(result), result.stderr
@@ -55,12 +66,28 @@ def test_what_is_named_is_reached_and_all_else_says_what_would_allow_it(client: 
         assert denied.why == "no rule allows files.example.test:80"
         assert denied.hint == "--allow files.example.test"
         assert denied.hint in (result.hint or "")
-        sandbox.review.begin()
+        sandbox.review.start()
         sandbox.run(f"curl -sS {API} > /workspace/got; curl -sS {FILES} > /dev/null")
         assert [entry.hosts for entry in sandbox.review.history()] == [(), ("api.example.test",)]
 
 
-def test_a_program_gets_an_ordinary_error_at_once(client: Client) -> None:
+def test_traffic_is_metered_by_command_and_survives_deletion(client: Client) -> None:
+    with Sandbox(network=Network(allow=["api.example.test"]), server=client) as sandbox:
+        sandbox.run("true")
+        upload = sandbox.run(f"head -c 300000 /dev/zero | curl -sS --data-binary @- -o /dev/null {API}")
+        assert upload.ok, upload.stderr
+        assert 300_000 <= upload.usage.sent < 330_000
+        assert upload.usage.received > 0
+        assert sandbox.run("true").usage.sent == 0
+        sandbox.spawn(f"head -c 200000 /dev/zero | curl -sS --data-binary @- -o /dev/null {API}; sleep 600")
+        wait_until(lambda: sandbox.usage().sent >= 500_000, "the second upload")
+        used = sandbox.usage()
+        sandbox.delete()
+    (row,) = client.usage("sandbox", sandbox=sandbox.id).rows
+    assert (row.usage.sent, row.usage.received) >= (used.sent, used.received)
+
+
+def test_denied_program_gets_a_common_error_at_once(client: Client) -> None:
     with Sandbox(network=Network(allow=["api.example.test"]), server=client) as sandbox:
         said = sandbox.run(f"curl -sS {FILES}")
         assert said.stdout == "skerry: no rule allows files.example.test:80\nhint: --allow files.example.test\n"
@@ -71,7 +98,7 @@ def test_a_program_gets_an_ordinary_error_at_once(client: Client) -> None:
         assert [(one.kind, one.host) for one in straight.denied] == [("name", "files.example.test")]
 
 
-def test_nothing_is_reached_without_a_word(client: Client) -> None:
+def test_sandbox_without_a_policy_reaches_nothing(client: Client) -> None:
     with Sandbox(server=client) as sandbox:
         for url in (API, "http://198.51.100.10/"):
             result = fetch(sandbox, url)
@@ -79,7 +106,7 @@ def test_nothing_is_reached_without_a_word(client: Client) -> None:
             assert result.denied
 
 
-def test_a_policy_changes_while_the_sandbox_runs(client: Client) -> None:
+def test_policy_can_change_while_the_sandbox_runs(client: Client) -> None:
     with Sandbox(server=client) as sandbox:
         assert not reached(fetch(sandbox, API))
         assert sandbox.network.allow("api.example.test").network.allow == ("api.example.test",)
@@ -92,7 +119,7 @@ def test_a_policy_changes_while_the_sandbox_runs(client: Client) -> None:
         assert not reached(fetch(sandbox, API))
 
 
-def test_a_connection_that_is_no_longer_allowed_is_closed(client: Client) -> None:
+def test_connection_that_is_no_longer_allowed_is_closed(client: Client) -> None:
     code = (
         "import socket; s = socket.create_connection(('api.example.test', 7)); s.sendall(b'x'); s.recv(1);"
         "print('talking', flush=True)\n"
@@ -132,9 +159,9 @@ def test_every_attempt_is_in_the_log(client: Client) -> None:
         wait_until(lambda: sandbox.network.show().received > 6, "what went through to be counted")
 
 
-def test_a_followed_log_tells_of_an_attempt_as_it_is_made(client: Client) -> None:
+def test_followed_log_reports_attempts_live(client: Client) -> None:
     with Sandbox(network=Network(allow=["api.example.test"]), server=client) as sandbox:
-        found: list[Attempt] = []
+        found: list[NetworkAttempt] = []
 
         def follow() -> None:
             for attempt in sandbox.network.log(follow=True):
@@ -151,7 +178,7 @@ def test_a_followed_log_tells_of_an_attempt_as_it_is_made(client: Client) -> Non
         assert not thread.is_alive()
 
 
-def test_what_was_tried_is_learned_as_the_smallest_policy(client: Client) -> None:
+def test_attempts_are_learned_as_the_smallest_policy(client: Client) -> None:
     with Sandbox(network=Network(on_unknown="learn"), server=client) as sandbox:
         result = fetch(sandbox, API)
         assert reached(result)
@@ -159,7 +186,7 @@ def test_what_was_tried_is_learned_as_the_smallest_policy(client: Client) -> Non
         fetch(sandbox, "http://files.example.test:8080/")
         assert not reached(fetch(sandbox, "http://metadata.example.test/"))
         assert "learn" in next(one for one in sandbox.network.log() if one.port == 80).why
-        learned = sandbox.network.learn()
+        learned = sandbox.network.suggest()
     assert learned == Network(allow=["api.example.test:80", "files.example.test:8080"])
     with Sandbox(network=learned, server=client) as sandbox:
         assert reached(fetch(sandbox, API))
@@ -167,7 +194,7 @@ def test_what_was_tried_is_learned_as_the_smallest_policy(client: Client) -> Non
         assert not reached(fetch(sandbox, FILES))
 
 
-def test_a_run_that_learns_says_what_the_next_one_needs(world_server: Server, tmp_path: Path) -> None:
+def test_learning_run_reports_the_policy_for_the_next_one(world_server: Server, tmp_path: Path) -> None:
     words = ("run", "--network", "learn", "--", "bash", "-c", f"{CURL} {API}")
     done = skerry(*words, server=world_server.address, cwd=tmp_path)
     assert (done.stdout, done.stderr) == (b"200", b"learned: --allow api.example.test:80\n")
@@ -175,12 +202,12 @@ def test_a_run_that_learns_says_what_the_next_one_needs(world_server: Server, tm
     assert (again.stdout, again.stderr) == (b"200", b"")
 
 
-def test_a_callback_is_asked_about_what_no_rule_names(client: Client) -> None:
-    asked: list[Question] = []
+def test_callback_approves_destinations_without_a_rule(client: Client) -> None:
+    asked: list[ApprovalRequest] = []
 
-    def answer(question: Question) -> bool | Reply:
+    def answer(question: ApprovalRequest) -> bool | Approval:
         asked.append(question)
-        return Reply(allow=True, remember=True) if question.host == "api.example.test" else False
+        return Approval(allow=True, remember=True) if question.host == "api.example.test" else False
 
     with Sandbox(on_unknown=answer, server=client) as sandbox:
         result = fetch(sandbox, API)
@@ -190,24 +217,24 @@ def test_a_callback_is_asked_about_what_no_rule_names(client: Client) -> None:
         assert sandbox.network.show().network.allow == ("api.example.test",)
         refused = fetch(sandbox, FILES)
         assert not reached(refused)
-        assert "the answer was no" in refused.denied[-1].why
+        assert "the approval request was denied" in refused.denied[-1].why
         threads = threading.active_count()
         sandbox.close()
         wait_until(lambda: threading.active_count() < threads, "the thread that answers to end")
 
 
-def test_nobody_in_time_means_no_and_the_denial_says_so(client: Client) -> None:
-    with Sandbox(network=Network(on_unknown="ask", ask_timeout="1s"), server=client) as sandbox:
+def test_unanswered_approval_request_is_denied_with_the_reason(client: Client) -> None:
+    with Sandbox(network=Network(on_unknown="ask", approval_timeout="1s"), server=client) as sandbox:
         result = fetch(sandbox, API)
         assert not reached(result)
-        assert "nobody answered within 1 s" in result.denied[-1].why
+        assert "no answer within 1 s" in result.denied[-1].why
 
 
-def test_questions_are_answered_from_another_program(client: Client, world_server: Server) -> None:
+def test_approval_requests_are_answered_from_another_program(client: Client, world_server: Server) -> None:
     with Sandbox(network=Network(on_unknown="ask"), server=client) as sandbox:
         process = sandbox.spawn(f"{CURL} {API}")
         with Client(world_server.address) as other:
-            questions = Sandbox.get(sandbox.id, server=other).network.questions()
+            questions = Sandbox.get(sandbox.id, server=other).network.approvals()
             question = next(iter(questions))
             assert (question.host, question.process) == ("api.example.test", process.id)
             sandbox.network.answer(question, True)
@@ -219,7 +246,7 @@ HOOK = """
 import http.server, json
 class Hook(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
-        question = json.loads(self.rfile.read(int(self.headers["content-length"])))["question"]
+        question = json.loads(self.rfile.read(int(self.headers["content-length"])))["approval_request"]
         print(json.dumps(question), flush=True)
         body = json.dumps({"allow": question["host"] == "api.example.test"}).encode()
         self.send_response(200)
@@ -234,12 +261,12 @@ server.serve_forever()
 """
 
 
-def test_the_operators_webhook_is_asked(own_world_server: Server, world: World) -> None:
+def test_webhook_of_the_operator_is_called(own_world_server: Server, world: World) -> None:
     with subprocess.Popen([*world.inside, sys.executable, "-c", HOOK], stdout=subprocess.PIPE, text=True) as hook:
         try:
             assert hook.stdout is not None
             url = f"http://127.0.0.1:{int(hook.stdout.readline())}/ask"
-            own_world_server.start(SKERRY_NETWORK_ASK_URL=url)
+            own_world_server.start(SKERRY_NETWORK_APPROVAL_WEBHOOK=url)
             with Sandbox(network=Network(on_unknown="ask"), server=own_world_server.address) as sandbox:
                 assert reached(fetch(sandbox, API))
                 asked = json.loads(hook.stdout.readline())
@@ -251,7 +278,7 @@ def test_the_operators_webhook_is_asked(own_world_server: Server, world: World) 
             hook.kill()
 
 
-def test_a_policy_outlives_its_server_and_a_stop(own_world_server: Server) -> None:
+def test_policy_survives_a_server_restart_and_a_stop(own_world_server: Server) -> None:
     server = own_world_server.start()
     sandbox = Sandbox.create(server=server.address)
     try:
@@ -267,7 +294,7 @@ def test_a_policy_outlives_its_server_and_a_stop(own_world_server: Server) -> No
         sandbox.delete()
 
 
-def test_the_operators_maximum_holds_whatever_a_policy_says(own_world_server: Server) -> None:
+def test_operators_maximum_overrides_a_policy(own_world_server: Server) -> None:
     server = own_world_server.start(SKERRY_MAX_NETWORK="api.example.test")
     with Sandbox(network=Network.open(), server=server.address) as sandbox:
         assert reached(fetch(sandbox, API))
@@ -276,18 +303,18 @@ def test_the_operators_maximum_holds_whatever_a_policy_says(own_world_server: Se
         assert "max.network" in result.denied[0].why
 
 
-def test_the_command_line_tells_what_was_refused_once(world_server: Server, tmp_path: Path) -> None:
+def test_command_line_prints_each_denial_once(world_server: Server, tmp_path: Path) -> None:
     command = f"{CURL} {API}; for i in 1 2 3; do {CURL} {FILES}; done"
     words = ("run", "--allow", "api.example.test", "--", "bash", "-c", command)
     done = skerry(*words, server=world_server.address, cwd=tmp_path)
     assert done.stdout.startswith(b"200")
     hints = [line for line in done.stderr.decode().splitlines() if line.startswith("hint:")]
     host = "files.example.test"
-    assert hints == [f"hint: {host}:80 was refused: no rule allows {host}:80; --allow {host}"]
+    assert hints == [f"hint: {host}:80 was denied: no rule allows {host}:80; --allow {host}"]
 
 
-async def test_the_same_awaited(world_server: Server) -> None:
-    async def answer(question: Question) -> bool:
+async def test_async_client_does_the_same(world_server: Server) -> None:
+    async def answer(question: ApprovalRequest) -> bool:
         return question.host == "api.example.test"
 
     async with AsyncSandbox(on_unknown=answer, server=world_server.address) as sandbox:
@@ -298,4 +325,23 @@ async def test_the_same_awaited(world_server: Server) -> None:
         hosts = [(one.host, one.decision) async for one in sandbox.network.log()]
         assert ("files.example.test", "denied") in hosts
         assert ("files.example.test", "allowed") in hosts
-        assert (await sandbox.network.learn()).allow == ("api.example.test:80", "files.example.test:80")
+        assert (await sandbox.network.suggest()).allow == ("api.example.test:80", "files.example.test:80")
+
+
+def test_traffic_uses_up_a_budget(client: Client) -> None:
+    """Bytes in both directions count, those of a deleted sandbox too."""
+    code = (
+        "import socket\ns = socket.create_connection(('api.example.test', 7))\n"
+        "while True:\n    s.sendall(b'x' * 4096)\n    left = 4096\n    while left: left -= len(s.recv(left))"
+    )
+    network, budget = Network(allow=["api.example.test:7"]), client.budgets.set(Budget(network="64K"), label="task=net")
+    try:
+        with Sandbox(network=network, labels={"task": "net"}, server=client) as sandbox:
+            with pytest.raises(BudgetExceeded, match="network traffic") as caught:
+                sandbox.run(["python3", "-c", code], timeout=300)
+            used = caught.value.details["used"]
+            assert used >= 64 << 10
+        (left,) = [one for one in client.budgets.list() if one.id == budget.id]
+        assert left.used.network >= used
+    finally:
+        client.budgets.remove(budget.id)

@@ -8,11 +8,11 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from serving import Server, wait_until
+from support.server import Server, wait_until
 
 from skerry import InvalidRequest, Lifecycle, Network, NotFound, Sandbox
 
-# A program that speaks first, as databases do; then it sends back what it gets.
+# A program that sends first, like databases; then it echoes its input.
 DATABASE = """
 import socket, sys, threading
 def each(c):
@@ -43,7 +43,7 @@ def serve_inside(sandbox: Sandbox, *ports: int) -> None:
 
 
 def query(sandbox: Sandbox, name: str = "db", port: int = 5432) -> str:
-    """What the client printed, or the error that ended it."""
+    """Return the output of the client, or the error that ended it."""
     sandbox.files.write("/workspace/client.py", CLIENT)
     done = sandbox.run(["python3", "client.py", name, str(port)], timeout=60)
     return done.stdout.strip() or done.stderr.strip().rpartition("\n")[2]
@@ -63,12 +63,12 @@ def app(server: Server, database: Sandbox) -> Iterator[Sandbox]:
         yield sandbox
 
 
-def test_a_peer_is_reached_by_its_name(app: Sandbox) -> None:
+def test_peer_is_reached_by_its_name(app: Sandbox) -> None:
     assert query(app) == "select"
     assert query(app) == "select"
 
 
-def test_a_deny_of_a_peers_port_wins(app: Sandbox) -> None:
+def test_deny_of_a_peer_port_wins(app: Sandbox) -> None:
     assert re.match(r"ConnectionResetError|AssertionError", query(app, port=5433))
     done = app.run(["python3", "client.py", "db", "5433"], timeout=60)
     assert [(one.host, one.port, one.decision) for one in done.denied if one.kind == "connection"] == [
@@ -76,7 +76,7 @@ def test_a_deny_of_a_peers_port_wins(app: Sandbox) -> None:
     ]
 
 
-def test_what_was_done_with_a_peer_is_in_the_log(app: Sandbox) -> None:
+def test_peer_connections_are_in_the_log(app: Sandbox) -> None:
     query(app)
     found = [one for one in app.network.log() if one.kind == "connection" and one.host == "db" and one.port == 5432]
     assert found
@@ -84,31 +84,31 @@ def test_what_was_done_with_a_peer_is_in_the_log(app: Sandbox) -> None:
     assert "peer" in found[0].why
 
 
-def test_nothing_is_opened_in_the_other_direction(app: Sandbox, database: Sandbox) -> None:
+def test_peer_connection_is_one_way(app: Sandbox, database: Sandbox) -> None:
     serve_inside(app, 5432)
     for name in ("app", app.id, "db"):
         assert "rror" in query(database, name)
 
 
-def test_a_sandbox_that_names_no_peer_has_none(server: Server, database: Sandbox) -> None:
+def test_sandbox_without_peers_reaches_none(server: Server, database: Sandbox) -> None:
     with Sandbox(server=server.address, network=Network.open()) as other:
         for name in ("db", database.id):
             assert "rror" in query(other, name)
 
 
-def test_a_sandbox_that_is_only_described_is_no_peer() -> None:
-    with pytest.raises(InvalidRequest, match="only described"):
+def test_sandbox_that_was_not_created_cannot_be_a_peer() -> None:
+    with pytest.raises(InvalidRequest, match="has not been created"):
         Network(peers={"db": Sandbox()})
-    with pytest.raises(InvalidRequest, match="no sandbox"):
+    with pytest.raises(InvalidRequest, match="not a sandbox"):
         Network(peers={"db": 5432})
 
 
-def test_a_port_on_which_nothing_listens_is_an_ordinary_refusal(app: Sandbox) -> None:
+def test_closed_peer_port_is_connection_refused(app: Sandbox) -> None:
     assert "Connection" in query(app, port=5999)
 
 
-def test_the_doors_of_a_peer_are_no_way_out(app: Sandbox, database: Sandbox) -> None:
-    """The peer's own door listens on its loopback too: who comes to it straight gets nothing."""
+def test_gateway_of_a_peer_is_not_reachable(app: Sandbox, database: Sandbox) -> None:
+    """The gateway of the peer listens on its loopback too: direct connections to it get nothing."""
     listing = database.run("awk '$4 == \"0A\" {print $2}' /proc/net/tcp /proc/net/tcp6").stdout.split()
     doors = {int(line.rpartition(":")[2], 16) for line in listing} - {5432, 5433}
     assert doors
@@ -116,7 +116,7 @@ def test_the_doors_of_a_peer_are_no_way_out(app: Sandbox, database: Sandbox) -> 
         assert re.match(r"ConnectionResetError|AssertionError", query(app, port=port))
 
 
-def test_a_peer_of_another_owner_is_not_found(server: Server, database: Sandbox) -> None:
+def test_peer_of_another_owner_is_not_found(server: Server, database: Sandbox) -> None:
     with server.http() as http:
         token = http.post("/v1/tokens", json={"scope": "use", "owner": "trudy"}).json()["secret"]
         network = {"peers": {"db": database.id}}
@@ -133,7 +133,7 @@ def test_a_peer_of_another_owner_is_not_found(server: Server, database: Sandbox)
         Sandbox.create(server=server.address, network=Network(peers={"db": "sb-aaaaaaaaaa"}))
 
 
-def test_a_peer_given_and_taken_while_it_runs(server: Server, database: Sandbox) -> None:
+def test_peer_can_be_added_and_removed_while_running(server: Server, database: Sandbox) -> None:
     with Sandbox(server=server.address) as sandbox:
         assert "rror" in query(sandbox)
         sandbox.network.set(Network(peers={"db": database.id}))
@@ -148,7 +148,7 @@ def test_a_peer_given_and_taken_while_it_runs(server: Server, database: Sandbox)
         assert "rror" in query(sandbox)
 
 
-def test_a_stopped_peer_is_woken_and_a_deleted_one_refuses(server: Server) -> None:
+def test_stopped_peer_is_resumed_and_a_deleted_one_refuses(server: Server) -> None:
     peer = Sandbox.create(server=server.address, name=f"peer-{os.getpid()}")
     with Sandbox(server=server.address, network=Network(peers={"db": peer.id})) as sandbox:
         serve_inside(peer, 5432)
@@ -162,8 +162,8 @@ def test_a_stopped_peer_is_woken_and_a_deleted_one_refuses(server: Server) -> No
         assert "rror" in query(sandbox)
 
 
-def test_a_peer_that_is_not_to_be_woken_refuses_while_it_sleeps(server: Server) -> None:
-    with Sandbox(server=server.address, lifecycle=Lifecycle(wake=False)) as peer:
+def test_peer_without_auto_resume_refuses_while_asleep(server: Server) -> None:
+    with Sandbox(server=server.address, lifecycle=Lifecycle(auto_resume=False)) as peer:
         serve_inside(peer, 5432)
         with Sandbox(server=server.address, network=Network(peers={"db": peer.id})) as sandbox:
             assert query(sandbox) == "select"
@@ -173,7 +173,7 @@ def test_a_peer_that_is_not_to_be_woken_refuses_while_it_sleeps(server: Server) 
             assert query(sandbox) == "select"
 
 
-def test_http_between_peers_keeps_its_name(server: Server) -> None:
+def test_http_between_peers_keeps_the_host_name(server: Server) -> None:
     with Sandbox(server=server.address) as web:
         web.spawn(["python3", "-m", "http.server", "8000"])
         web.wait_for_port(8000)
@@ -182,7 +182,7 @@ def test_http_between_peers_keeps_its_name(server: Server) -> None:
             assert (got.stdout, got.stderr) == ("200", "")
 
 
-def test_peers_live_on_when_the_server_is_killed(own_server: Server) -> None:
+def test_peers_survive_a_server_crash(own_server: Server) -> None:
     own_server.start()
     with Sandbox(server=own_server.address) as peer:
         serve_inside(peer, 5432)

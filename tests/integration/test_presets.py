@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.calling import skerry
-from serving import Server, wait_until
+from support.cli import skerry
+from support.server import Server, wait_until
 from world import places
 from world.world import World
 
 from skerry import Network, Sandbox
-from skerry.types import Attempt
+from skerry.types import NetworkAttempt
 
 FETCH = {
     "pip": "pip download --quiet --no-deps --no-binary :none: --timeout 10 --retries 0 --dest {} six",
@@ -50,12 +50,12 @@ def preset(request: pytest.FixtureRequest) -> str:
     return client
 
 
-def hosts(attempts: list[Attempt], decision: str) -> set[str]:
+def hosts(attempts: list[NetworkAttempt], decision: str) -> set[str]:
     return {attempt.host for attempt in attempts if attempt.decision == decision}
 
 
-needs_pip = pytest.mark.skipif(shutil.which("pip") is None, reason="no pip on this machine")
-needs_npm = pytest.mark.skipif(shutil.which("npm") is None, reason="no npm on this machine")
+needs_pip = pytest.mark.skipif(shutil.which("pip") is None, reason="pip is not installed on this machine")
+needs_npm = pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not installed on this machine")
 INSTALL = {
     "pip": "pip install --quiet six && python -c 'import six; print(six.__name__)'",
     "npm": "npm install --silent ms && node -e 'console.log(require(\"ms\")(1000))'",
@@ -66,9 +66,7 @@ SAYS = {"pip": "six\n", "npm": "1s\n", "apt": "Hello, world!\n"}
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("preset", INSTALL, indirect=True)
-def test_a_package_is_installed_from_where_this_machine_would_get_it_and_nothing_else_is_open(
-    server: Server, preset: str
-) -> None:
+def test_package_is_installed_from_the_index_of_the_host_and_nothing_else_is_open(server: Server, preset: str) -> None:
     with Sandbox(server=server.address, network=Network(presets=(preset,))) as sandbox:
         result = sandbox.run(INSTALL[preset], timeout=200)
         assert result.ok, result.stdout + result.stderr
@@ -84,7 +82,7 @@ def test_a_package_is_installed_from_where_this_machine_would_get_it_and_nothing
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("preset", ["pip"], indirect=True)
-def test_a_preset_is_added_while_a_sandbox_runs(server: Server, preset: str) -> None:
+def test_preset_can_be_added_while_a_sandbox_runs(server: Server, preset: str) -> None:
     with Sandbox(server=server.address, network=Network(allow=["api.example.test"])) as sandbox:
         assert not sandbox.run(INSTALL[preset], env={"PIP_RETRIES": "0"}, timeout=200).ok
         done = skerry("network", "allow", sandbox.id, "--preset", preset, "--json", server=server.address)
@@ -97,16 +95,14 @@ def test_a_preset_is_added_while_a_sandbox_runs(server: Server, preset: str) -> 
 
 
 @pytest.mark.parametrize("preset", ["pip"], indirect=True)
-def test_the_command_of_the_readme(server: Server, preset: str) -> None:
+def test_readme_command_works(server: Server, preset: str) -> None:
     done = skerry("run", "--preset", preset, "--", "pip", "install", "--quiet", "six", server=server.address)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("preset", ["pip"], indirect=True)
-def test_without_the_preset_the_same_command_fails_at_once_and_says_what_would_help(
-    server: Server, preset: str
-) -> None:
+def test_command_without_the_preset_fails_at_once_with_a_hint(server: Server, preset: str) -> None:
     with Sandbox(server=server.address) as sandbox:
         result = sandbox.run("pip install --retries 0 six", timeout=100)
         assert not result.ok
@@ -115,11 +111,59 @@ def test_without_the_preset_the_same_command_fails_at_once_and_says_what_would_h
         assert all((attempt.hint or "").startswith("--allow ") for attempt in result.denied)
 
 
+def program(*argv: str) -> Path | None:
+    """Return the path of a program that another program of this machine prints."""
+    if shutil.which(argv[0]) is None:
+        return None
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    return Path(done.stdout.strip()) if done.returncode == 0 else None
+
+
+GO_FETCH = "GOROOT=/tmp/go GOTOOLCHAIN=local /tmp/go/bin/go mod download -json rsc.io/quote@v1.5.2"
+# cargo asks the compiler for its version, and does not compile
+RUSTC = "#!/bin/sh\nprintf '%s\\n' 'rustc 1.90.0 (a 2025-01-01)' 'release: 1.90.0' 'host: x86_64-unknown-linux-gnu'\n"
+
+
+@pytest.mark.timeout(300)
+def test_go_of_this_machine_fetches_a_module_inside(server: Server, tmp_path: Path) -> None:
+    root = program("go", "env", "GOROOT")
+    variables = {**os.environ, "GOPATH": str(tmp_path), "GOFLAGS": "-modcacherw"}
+    argv = ["go", "mod", "download", "rsc.io/quote@v1.5.2"]
+    if root is None or subprocess.run(argv, env=variables, cwd=tmp_path, capture_output=True, timeout=90).returncode:
+        pytest.skip("this machine's own go reaches no module proxy")
+    with Sandbox(server=server.address, network=Network(presets=("go",))) as sandbox:
+        with (root / "bin/go").open("rb") as binary:
+            sandbox.files.write("/tmp/go/bin/go", binary, mode=0o755)
+        sandbox.files.write("/tmp/go/go.env", "")
+        result = sandbox.run(GO_FETCH, timeout=200)
+        assert result.ok, result.stdout + result.stderr
+        assert '"Sum": "h1:' in result.stdout
+        assert hosts(list(sandbox.network.log()), "denied") == set()
+
+
+@pytest.mark.timeout(300)
+def test_cargo_of_this_machine_fetches_a_crate_inside(server: Server) -> None:
+    cargo = program("rustup", "which", "cargo")
+    if (
+        cargo is None
+        or subprocess.run(["cargo", "info", "cfg-if"], cwd="/", capture_output=True, timeout=90).returncode
+    ):
+        pytest.skip("this machine's own cargo reaches no registry")
+    with Sandbox(server=server.address, network=Network(presets=("cargo",))) as sandbox:
+        with cargo.open("rb") as binary:
+            sandbox.files.write("/tmp/cargo", binary, mode=0o755)
+        sandbox.files.write("/tmp/rustc", RUSTC, mode=0o755)
+        result = sandbox.run("RUSTC=/tmp/rustc /tmp/cargo info cfg-if", timeout=200)
+        assert result.ok, result.stdout + result.stderr
+        assert "cfg-if" in result.stdout
+        assert hosts(list(sandbox.network.log()), "denied") == set()
+
+
 # -- a company's own mirrors, in the tests' world ----------------------------------------------------------------------
 
 
 def run_there(world: World, server: Server, home: Path, preset: str, script: str, **env: str) -> str:
-    """`skerry run --preset` by somebody on that internet whose clients are set up so."""
+    """Run `skerry run --preset` as a user of that internet with these client settings."""
     home.mkdir(exist_ok=True)
     kept = {"PATH": os.environ["PATH"], "HOME": str(home), "PIP_CONFIG_FILE": "/dev/null"}
     done = subprocess.run(
@@ -132,17 +176,18 @@ def run_there(world: World, server: Server, home: Path, preset: str, script: str
 
 
 @needs_pip
-def test_a_password_of_pips_set_up_signs_in_and_is_never_inside(
-    world: World, world_server: Server, tmp_path: Path
-) -> None:
+def test_pip_password_is_used_and_never_inside(world: World, world_server: Server, tmp_path: Path) -> None:
     world.reset()
     said = run_there(
         world, world_server, tmp_path / "home", "pip",
         "pip install -q --no-cache-dir tinylib && python -c 'import tinylib; print(tinylib.ANSWER)' && env"
-        " && cat /proc/self/environ && { grep -r hidden-word /run /etc ~ 2>/dev/null || true; }",
+        " && cat /proc/self/environ && { grep -r hidden-word /run /etc ~ 2>/dev/null || true; }"
+        " && uv venv -q v && uv pip install -q --python v/bin/python tinylib >&2"
+        " && v/bin/python -c 'import tinylib; print(tinylib.ANSWER)'",
         PIP_INDEX_URL="https://me:hidden-word@index.example.test/simple",
     )  # fmt: skip
     assert said.startswith("42\n")
+    assert said.endswith("42\n")
     assert "PIP_INDEX_URL=https://index.example.test/simple\n" in said
     assert "hidden-word" not in said
     login = base64.b64encode(b"me:hidden-word").decode()
@@ -168,7 +213,7 @@ run = "curl -sSm 9 https://index.example.test/ || echo refused; grep -r hidden-w
 
 
 @needs_pip
-def test_a_pip_step_of_a_build_reaches_its_index_with_its_password_and_no_other_step_does(
+def test_only_pip_steps_of_a_build_reach_the_index_with_its_password(
     world: World, world_server: Server, tmp_path: Path
 ) -> None:
     world.reset()
@@ -191,18 +236,20 @@ def test_a_pip_step_of_a_build_reaches_its_index_with_its_password_and_no_other_
 
 
 @needs_npm
-def test_a_token_of_npms_set_up_signs_in_and_is_never_inside(
-    world: World, world_server: Server, tmp_path: Path
-) -> None:
+def test_npm_token_is_used_and_never_inside(world: World, world_server: Server, tmp_path: Path) -> None:
     world.reset()
     home = tmp_path / "home"
     home.mkdir()
     (home / ".npmrc").write_text("registry=https://npm.example.test/\n//npm.example.test/:_authToken=hidden-token\n")
     said = run_there(
         world, world_server, home, "npm",
-        "npm install --silent tiny-lib >&2 && node -p 'require(\"tiny-lib\")' && env && npm config ls -l",
+        "npm install --silent tiny-lib >&2 && node -p 'require(\"tiny-lib\")' && env && npm config ls -l"
+        " && mkdir y p && echo {} >y/package.json && echo {} >p/package.json"
+        " && (cd y && yarn add --silent tiny-lib) >&2 && node -p 'require(\"./y/node_modules/tiny-lib\")'"
+        " && (cd p && pnpm add --silent tiny-lib) >&2 && node -p 'require(\"./p/node_modules/tiny-lib\")'",
     )  # fmt: skip
     assert said.startswith("42\n")
+    assert said.endswith("42\n42\n")
     assert "hidden-token" not in said
     asked = [call for call in world.calls(places.NPM) if any("tiny-lib" in request for request in call["requests"])]
     assert asked
@@ -210,7 +257,7 @@ def test_a_token_of_npms_set_up_signs_in_and_is_never_inside(
     assert world.strays() == []
 
 
-def test_gits_rewriting_and_login_work_inside(world: World, world_server: Server, tmp_path: Path) -> None:
+def test_git_url_rewriting_and_login_work_inside(world: World, world_server: Server, tmp_path: Path) -> None:
     world.reset()
     home = tmp_path / "home"
     home.mkdir()
@@ -256,7 +303,7 @@ server.serve_forever()
 
 @pytest.fixture
 def proxy(world: World, tmp_path: Path) -> Iterator[tuple[int, Path]]:
-    """A company's proxy on the host's side of the world, and the file in which stands what it was asked for."""
+    """A company's proxy on the host's side of the world, and its request log."""
     asked = tmp_path / "asked"
     with asked.open("wb") as log:
         process = subprocess.Popen([*world.inside, sys.executable, "-c", PROXY], stdout=log, stdin=subprocess.DEVNULL)
@@ -269,14 +316,16 @@ def proxy(world: World, tmp_path: Path) -> Iterator[tuple[int, Path]]:
 
 
 @needs_pip
-def test_a_proxy_of_pips_set_up_is_gone_through_and_never_reached_from_inside(
-    world: World, world_server: Server, proxy: tuple[int, Path], tmp_path: Path
+def test_pip_proxy_is_used_and_never_reached_from_inside(
+    world: World, own_world_server: Server, proxy: tuple[int, Path], tmp_path: Path
 ) -> None:
+    """The proxy is on the server's machine, which only the operator opens."""
     world.reset()
     port, asked = proxy
+    server = own_world_server.start(SKERRY_MAX_NETWORK=f"*,192.0.2.1:{port}")
     straight = f"curl --silent --max-time 20 http://192.0.2.1:{port}/"
     said = run_there(
-        world, world_server, tmp_path / "home", "pip",
+        world, server, tmp_path / "home", "pip",
         "pip install -q --no-cache-dir tinylib && python -c 'import tinylib; print(tinylib.ANSWER)'"
         f" && {straight}; {straight} --noproxy '*' || echo reset",
         PIP_INDEX_URL="https://index.example.test/simple", https_proxy=f"http://192.0.2.1:{port}",

@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from serving import Server, wait_until
+from support.server import Server, wait_until
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
@@ -74,7 +74,7 @@ def serve_inside(sandbox: Sandbox, port: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def box(server: Server) -> Iterator[Sandbox]:
+def sandbox(server: Server) -> Iterator[Sandbox]:
     with Sandbox(server=server.address) as sandbox:
         serve_inside(sandbox, 8000)
         yield sandbox
@@ -103,9 +103,9 @@ def curl(preview: Preview, *args: str, url: str | None = None) -> str:
     return done.stdout
 
 
-def test_a_port_is_shown_to_who_has_the_token(box: Sandbox) -> None:
-    preview = box.expose(8000)
-    assert re.fullmatch(rf"http://8000-{box.id}\.localhost:\d+/", preview.url)
+def test_preview_needs_its_token(sandbox: Sandbox) -> None:
+    preview = sandbox.expose(8000)
+    assert re.fullmatch(rf"http://8000-{sandbox.id}\.localhost:\d+/", preview.url)
     assert preview.token is not None
     assert len(preview.token) >= 43
     assert ask(preview, "/a?b=c")[1].startswith(b"/a?b=c\n")
@@ -114,22 +114,22 @@ def test_a_port_is_shown_to_who_has_the_token(box: Sandbox) -> None:
     assert preview.token not in repr(preview)
 
 
-def test_a_browser_opens_the_link_once(box: Sandbox, tmp_path: Path) -> None:
-    preview, jar = box.expose(8000), str(tmp_path / "cookies")
+def test_link_opens_once_in_a_browser(sandbox: Sandbox, tmp_path: Path) -> None:
+    preview, jar = sandbox.expose(8000), str(tmp_path / "cookies")
     assert curl(preview, "-L", "-c", jar, "-b", jar, url=preview.link).startswith("/\n")
     assert curl(preview, "-b", jar, url=f"{preview.url}page").startswith("/page\n")
     assert "No preview here" in curl(preview)
 
 
-def test_the_path_form_serves_programs_without_such_names(box: Sandbox) -> None:
-    preview = box.expose(8000)
+def test_path_form_works_without_host_names(sandbox: Sandbox) -> None:
+    preview = sandbox.expose(8000)
     got = curl(preview, "-H", f"X-Skerry-Preview-Token: {preview.token}", url=f"{preview.path_url}deep")
     assert got.startswith("/deep\n")
-    assert f"X-Forwarded-Prefix: /-/8000-{box.id}".lower() in got.lower()
+    assert f"X-Forwarded-Prefix: /-/8000-{sandbox.id}".lower() in got.lower()
 
 
-def test_the_program_sees_the_previews_host_and_who_asks(box: Sandbox) -> None:
-    preview = box.expose(8000)
+def test_program_sees_the_preview_host_and_the_client_address(sandbox: Sandbox) -> None:
+    preview = sandbox.expose(8000)
     _, seen = ask(preview, **{"X-Forwarded-For": "6.6.6.6"})
     headers = dict(line.lower().split(": ", 1) for line in seen.decode().splitlines() if ": " in line)
     place = urlsplit(preview.url).netloc
@@ -143,8 +143,8 @@ def web_socket(preview: Preview) -> ClientConnection:
     return connect(preview.url.replace("http", "ws"), sock=sock, additional_headers=token)
 
 
-def test_a_websocket_passes_and_ends_with_the_preview(box: Sandbox) -> None:
-    preview = box.expose(8000)
+def test_websocket_passes_and_ends_with_the_preview(sandbox: Sandbox) -> None:
+    preview = sandbox.expose(8000)
     with web_socket(preview) as web:
         for message in ("text", b"bytes"):
             web.send(message)
@@ -157,15 +157,15 @@ def test_a_websocket_passes_and_ends_with_the_preview(box: Sandbox) -> None:
             web.recv(30)
 
 
-def test_a_large_upload_comes_whole(box: Sandbox, tmp_path: Path) -> None:
-    preview, file = box.expose(8000), tmp_path / "large"
+def test_large_upload_is_complete(sandbox: Sandbox, tmp_path: Path) -> None:
+    preview, file = sandbox.expose(8000), tmp_path / "large"
     file.write_bytes(os.urandom(30 << 20))
     here = subprocess.run(["sha256sum", str(file)], capture_output=True, text=True, check=True).stdout[:64]
     assert curl(preview, "-T", str(file), "-H", f"X-Skerry-Preview-Token: {preview.token}") == here
 
 
-def test_events_come_as_they_are_sent(box: Sandbox) -> None:
-    preview = box.expose(8000)
+def test_server_sent_events_are_not_buffered(sandbox: Sandbox) -> None:
+    preview = sandbox.expose(8000)
     connection = connected(preview)
     headers = {"Host": urlsplit(preview.url).netloc, "X-Skerry-Preview-Token": preview.token or ""}
     connection.request("GET", "/events", headers=headers)
@@ -176,86 +176,86 @@ def test_events_come_as_they_are_sent(box: Sandbox) -> None:
     connection.close()
 
 
-def test_a_program_that_is_just_starting_is_waited_for(box: Sandbox) -> None:
-    preview = box.expose(8001)
+def test_starting_program_is_waited_for(sandbox: Sandbox) -> None:
+    preview = sandbox.expose(8001)
     got: list[tuple[int, bytes]] = []
     asking = threading.Thread(target=lambda: got.append(ask(preview, "/late")))
     asking.start()
-    box.spawn("sleep 1; exec python3 program.py 8001")
+    sandbox.spawn("sleep 1; exec python3 program.py 8001")
     asking.join(30)
     assert got[0][0] == 200
     preview.revoke()
 
 
-def test_the_same_port_again_is_the_same_preview_with_new_terms(box: Sandbox) -> None:
-    first = box.expose(8002)
-    second = box.expose(8002, public=True, expires="1h")
-    third = box.expose(8002)
+def test_exposing_a_port_again_updates_its_preview(sandbox: Sandbox) -> None:
+    first = sandbox.expose(8002)
+    second = sandbox.expose(8002, public=True, expires="1h")
+    third = sandbox.expose(8002)
     assert first.url == second.url == third.url
     assert first.info.id == second.info.id
     assert (second.token, second.link, second.public) == (None, second.url, True)
     assert second.expires is not None
     assert abs(second.expires - time.time() - 3600) < 60
     assert (third.token, third.expires) == (first.token, None)
-    assert [preview.info for preview in box.previews.list() if preview.port == 8002] == [third.info]
+    assert [preview.info for preview in sandbox.previews.list() if preview.port == 8002] == [third.info]
     third.revoke()
 
 
-def test_a_public_preview_needs_no_token_until_it_is_private_again(box: Sandbox) -> None:
-    preview = box.expose(8000, public=True)
+def test_public_preview_needs_no_token_until_it_is_private_again(sandbox: Sandbox) -> None:
+    preview = sandbox.expose(8000, public=True)
     assert ask(preview, token=False)[0] == 200
-    box.expose(8000)
+    sandbox.expose(8000)
     assert ask(preview, token=False)[0] == 404
 
 
-def test_revoked_and_expired_ones_are_gone(box: Sandbox) -> None:
-    preview = box.expose(8000)
+def test_revoked_and_expired_previews_are_gone(sandbox: Sandbox) -> None:
+    preview = sandbox.expose(8000)
     assert ask(preview)[0] == 200
     preview.revoke()
     assert ask(preview)[0] == 404
     with pytest.raises(NotFound, match="no preview of port 8000"):
         preview.revoke()
-    again = box.expose(8000, expires=0.5)
+    again = sandbox.expose(8000, expires=0.5)
     assert again.token != preview.token
 
     def gone() -> bool:
         try:
             return ask(again)[0] == 404
         except (ConnectionError, http.client.HTTPException):
-            return False  # it ended under this very request: an end cuts what is open
+            return False  # the preview ended during this request: the end closes open connections
 
     wait_until(gone, "it to expire")
-    assert 8000 not in [one.port for one in box.previews.list()]
+    assert 8000 not in [one.port for one in sandbox.previews.list()]
 
 
-def test_another_owners_previews_are_not_found(server: Server, box: Sandbox) -> None:
-    box.expose(8000)
+def test_previews_of_another_owner_are_not_found(server: Server, sandbox: Sandbox) -> None:
+    sandbox.expose(8000)
     with server.http() as http_:
         token = http_.post("/v1/tokens", json={"scope": "use", "owner": "mallory"}).json()["secret"]
         headers = {"Authorization": f"Bearer {token}"}
-        path = f"/v1/sandboxes/{box.id}/previews"
+        path = f"/v1/sandboxes/{sandbox.id}/previews"
         assert http_.get(path, headers=headers).status_code == 404
         assert http_.post(path, headers=headers, json={"port": 8000, "public": True}).status_code == 404
         assert http_.delete(f"{path}/8000", headers=headers).status_code == 404
 
 
-def test_another_sandboxs_program_is_not_reached_by_this_ones_token(server: Server, box: Sandbox) -> None:
-    preview = box.expose(8000)
+def test_token_does_not_reach_another_sandbox(server: Server, sandbox: Sandbox) -> None:
+    preview = sandbox.expose(8000)
     with Sandbox(server=server.address) as other:
         second = other.expose(8000)
         place = urlsplit(second.url).netloc
         assert ask(preview, Host=place)[0] == 404
 
 
-def test_what_makes_no_sense_is_refused(box: Sandbox) -> None:
+def test_invalid_request_is_rejected(sandbox: Sandbox) -> None:
     for port in (0, 65536, -1):
         with pytest.raises(InvalidRequest):
-            box.expose(port)
+            sandbox.expose(port)
     with pytest.raises(InvalidRequest):
-        box.expose(8000, expires="soon")
+        sandbox.expose(8000, expires="soon")
 
 
-def test_a_sandbox_has_only_so_many(server: Server) -> None:
+def test_number_of_previews_is_bounded(server: Server) -> None:
     with Sandbox(server=server.address) as sandbox:
         for port in range(9000, 9064):
             sandbox.expose(port)
@@ -264,7 +264,7 @@ def test_a_sandbox_has_only_so_many(server: Server) -> None:
             sandbox.expose(9999)
 
 
-def test_a_preview_goes_with_its_sandbox(server: Server) -> None:
+def test_preview_is_deleted_with_its_sandbox(server: Server) -> None:
     with Sandbox(server=server.address) as sandbox:
         serve_inside(sandbox, 8000)
         preview = sandbox.expose(8000)
@@ -274,31 +274,32 @@ def test_a_preview_goes_with_its_sandbox(server: Server) -> None:
     assert server.sql("SELECT * FROM previews WHERE sandbox = ?", box_id) == []
 
 
-def test_a_paused_sandbox_is_woken_by_its_preview(server: Server) -> None:
+def test_preview_resumes_a_paused_sandbox(server: Server) -> None:
     with Sandbox(server=server.address) as sandbox:
         serve_inside(sandbox, 8000)
         preview = sandbox.expose(8000)
         assert ask(preview)[0] == 200  # a connection is kept from now on
         sandbox.pause()
         assert ask(preview)[0] == 200
-        assert sandbox.info().state == "running"
+        # the server inside can answer as soon as the sandbox is thawed, before its record is written
+        wait_until(lambda: sandbox.info().state == "running", "the resume to be recorded")
 
 
-def test_a_stopped_sandbox_is_woken_by_its_preview(server: Server) -> None:
+def test_preview_resumes_a_stopped_sandbox(server: Server) -> None:
     with Sandbox(server=server.address, name=f"sleeper-{os.getpid()}") as sandbox:
         preview = sandbox.expose(8000)
         sandbox.stop()
         with ThreadPoolExecutor(1) as pool:
             asking = pool.submit(ask, preview)
             wait_until(lambda: sandbox.info().state == "running", "it to be woken")
-            serve_inside(sandbox, 8000)  # as a service of its own would start
+            serve_inside(sandbox, 8000)  # like a separate service starts
             assert asking.result(60)[0] == 200
         sandbox.delete()
 
 
-def test_one_that_is_not_to_be_woken_stays_asleep(server: Server) -> None:
+def test_sandbox_without_auto_resume_stays_asleep(server: Server) -> None:
     name = f"sound-{os.getpid()}"
-    with Sandbox(server=server.address, name=name, lifecycle=Lifecycle(wake=False)) as sandbox:
+    with Sandbox(server=server.address, name=name, lifecycle=Lifecycle(auto_resume=False)) as sandbox:
         serve_inside(sandbox, 8000)
         preview = sandbox.expose(8000)
         assert ask(preview)[0] == 200
@@ -314,16 +315,16 @@ def test_one_that_is_not_to_be_woken_stays_asleep(server: Server) -> None:
         sandbox.delete()
 
 
-def test_nothing_of_the_api_is_on_the_previews_listener(box: Sandbox) -> None:
-    preview = box.expose(8000)
-    for host in ("localhost", "127.0.0.1", urlsplit(preview.url).netloc.removeprefix(f"8000-{box.id}.")):
-        for path in ("/v1/sandboxes", "/healthz", "/openapi.json", "/", f"/v1/sandboxes/{box.id}/previews"):
+def test_preview_listener_does_not_serve_the_api(sandbox: Sandbox) -> None:
+    preview = sandbox.expose(8000)
+    for host in ("localhost", "127.0.0.1", urlsplit(preview.url).netloc.removeprefix(f"8000-{sandbox.id}.")):
+        for path in ("/v1/sandboxes", "/healthz", "/openapi.json", "/", f"/v1/sandboxes/{sandbox.id}/previews"):
             assert ask(preview, path, Host=host)[0] == 404
     assert ask(preview, "/v1/sandboxes", Host="evil.example")[0] == 421
 
 
-def test_the_listener_is_on_loopback_and_the_ipv6_twin_is_held(box: Sandbox) -> None:
-    port = urlsplit(box.expose(8000).path_url).port or 0
+def test_listener_is_on_loopback_and_holds_the_ipv6_port(sandbox: Sandbox) -> None:
+    port = urlsplit(sandbox.expose(8000).path_url).port or 0
     lines = Path("/proc/net/tcp").read_text().splitlines()
     assert any(f"0100007F:{port:04X}" in line for line in lines)
     with socket.socket(socket.AF_INET6) as thief:
@@ -332,12 +333,12 @@ def test_the_listener_is_on_loopback_and_the_ipv6_twin_is_held(box: Sandbox) -> 
             thief.bind(("::1", port))
 
 
-async def test_the_async_twin_exposes_too(server: Server, box: Sandbox) -> None:
-    sandbox = await AsyncSandbox.get(box.id, server=server.address)
-    preview = await sandbox.expose(8003, expires=60)
-    assert [one.url for one in await sandbox.previews.list() if one.port == 8003] == [preview.url]
+async def test_async_client_exposes(server: Server, sandbox: Sandbox) -> None:
+    twin = await AsyncSandbox.get(sandbox.id, server=server.address)
+    preview = await twin.expose(8003, expires=60)
+    assert [one.url for one in await twin.previews.list() if one.port == 8003] == [preview.url]
     await preview.revoke()
-    await sandbox.aclose()
+    await twin.aclose()
 
 
 def skerry(server: Server, *args: str) -> str:
@@ -348,19 +349,19 @@ def skerry(server: Server, *args: str) -> str:
     return done.stdout
 
 
-def test_the_commands_expose_list_and_revoke(server: Server, box: Sandbox) -> None:
-    link = skerry(server, "expose", box.id, "8000").strip()
-    assert re.fullmatch(rf"http://8000-{box.id}\.localhost:\d+/\?skerry_token=[\w-]+", link)
-    data = json.loads(skerry(server, "expose", box.id, "8004", "--public", "--expires", "1h", "--json"))
+def test_the_commands_expose_list_and_revoke(server: Server, sandbox: Sandbox) -> None:
+    link = skerry(server, "expose", sandbox.id, "8000").strip()
+    assert re.fullmatch(rf"http://8000-{sandbox.id}\.localhost:\d+/\?skerry_token=[\w-]+", link)
+    data = json.loads(skerry(server, "expose", sandbox.id, "8004", "--public", "--expires", "1h", "--json"))
     assert data["link"] == data["url"]
     assert data["token"] is None
-    rows = skerry(server, "previews", "ls", box.id).splitlines()
-    assert rows[0].split() == ["PORT", "WHO", "EXPIRES", "LINK"]
-    assert any(row.startswith("8004") and "everyone" in row for row in rows)
-    skerry(server, "previews", "rm", box.id, "8004")
-    assert 8004 not in [one["port"] for one in json.loads(skerry(server, "previews", "ls", "--json", box.id))]
-    skerry(server, "previews", "rm", box.id)
-    assert json.loads(skerry(server, "previews", "ls", "--json", box.id)) == []
+    rows = skerry(server, "preview", "ls", sandbox.id).splitlines()
+    assert rows[0].split() == ["PORT", "ACCESS", "EXPIRES", "LINK"]
+    assert any(row.startswith("8004") and "public" in row for row in rows)
+    skerry(server, "preview", "rm", sandbox.id, "8004")
+    assert 8004 not in [one["port"] for one in json.loads(skerry(server, "preview", "ls", "--json", sandbox.id))]
+    skerry(server, "preview", "rm", sandbox.id)
+    assert json.loads(skerry(server, "preview", "ls", "--json", sandbox.id)) == []
 
 
 # One from above those that servers look for first: other servers of this machine start and end meanwhile.
@@ -370,7 +371,7 @@ ANY_PORT = {"SKERRY_PREVIEW_LISTEN": "127.0.0.1:0"}
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_urls_stay_good_when_the_server_is_started_again(own_server: Server, how: signal.Signals) -> None:
+def test_urls_survive_a_server_restart(own_server: Server, how: signal.Signals) -> None:
     own_server.start(**ANY_PORT)
     with Sandbox(server=own_server.address) as sandbox:
         serve_inside(sandbox, 8000)
@@ -383,7 +384,7 @@ def test_urls_stay_good_when_the_server_is_started_again(own_server: Server, how
         wait_until(lambda: _quietly(lambda: ask(preview)[0]) == 200, "the preview to be back")
 
 
-def test_what_is_left_of_sandboxes_that_are_gone_is_swept(own_server: Server) -> None:
+def test_leftovers_of_deleted_sandboxes_are_swept(own_server: Server) -> None:
     own_server.start(**ANY_PORT)
     own_server.end()
     own_server.sql("INSERT INTO previews VALUES ('sb-aaaaaaaaaa', 80, 'pv-a', 0, 'token', 0, NULL)")
@@ -391,7 +392,7 @@ def test_what_is_left_of_sandboxes_that_are_gone_is_swept(own_server: Server) ->
     assert own_server.sql("SELECT * FROM previews") == []
 
 
-def test_a_worker_that_dies_is_replaced(own_server: Server) -> None:
+def test_dead_worker_is_replaced(own_server: Server) -> None:
     own_server.start()
     with Sandbox(server=own_server.address) as sandbox:
         serve_inside(sandbox, 8000)
@@ -421,7 +422,7 @@ def _quietly(work: Callable[[], int]) -> int | None:
         return None
 
 
-def test_a_port_that_is_taken_makes_way_for_the_next(own_server: Server) -> None:
+def test_taken_port_is_replaced_by_the_next(own_server: Server) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         own_server.start(SKERRY_PREVIEW_LISTEN=f"127.0.0.1:{port}")
@@ -430,10 +431,10 @@ def test_a_port_that_is_taken_makes_way_for_the_next(own_server: Server) -> None
             preview = sandbox.expose(8000)
             assert urlsplit(preview.url).port != port
             assert ask(preview)[0] == 200
-        assert "previews is taken" in own_server.tail()
+        assert "preview port is in use" in own_server.tail()
 
 
-def test_a_domain_behind_a_tls_proxy_is_in_the_urls(own_server: Server) -> None:
+def test_domain_behind_a_tls_proxy_is_in_the_urls(own_server: Server) -> None:
     own_server.start(SKERRY_PREVIEW_URL="https://*.preview.example.com", SKERRY_PREVIEW_LISTEN="127.0.0.1:0")
     with Sandbox(server=own_server.address) as sandbox:
         serve_inside(sandbox, 8000)
@@ -444,7 +445,7 @@ def test_a_domain_behind_a_tls_proxy_is_in_the_urls(own_server: Server) -> None:
         assert b"x-forwarded-proto: https" in seen.lower()
 
 
-def test_where_previews_are_switched_off_none_is_made(own_server: Server) -> None:
+def test_disabled_previews_cannot_be_created(own_server: Server) -> None:
     own_server.start(SKERRY_PREVIEW_LISTEN="none")
     with Sandbox(server=own_server.address) as sandbox, pytest.raises(Exception, match="not served here"):
         sandbox.expose(8000)

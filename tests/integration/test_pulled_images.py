@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from archives import Item, folder, link, tar, zstandard
-from registries import PASSWORD, USER, ZSTD, Fake, Handler, Made, Real, digest
-from serving import Server
+from support.archives import Item, folder, link, tar, zstandard
+from support.registry import PASSWORD, USER, ZSTD, Fake, Handler, Made, Real, digest
+from support.server import Server
 
 from skerry import Client, Conflict, InvalidRequest, NotFound, Sandbox
 from skerry.storage import ImageStore, LayerStore
@@ -24,7 +24,7 @@ UID = 'while read -r k a b; do case $k in Uid:|Gid:) echo "$k$a";; esac; done </
 
 @pytest.fixture(scope="session")
 def shell(base_store: Path) -> bytes:
-    """A layer with nothing but a shell and what it is linked with, out of the image `base`."""
+    """A layer with only a shell and its libraries, from the image `base`."""
     layers = LayerStore(base_store / "layers")
     root = layers.path(ImageStore(base_store / "images", layers).get("base").layers[0])
     library = next(path for path in (root / "usr/lib").glob("*-linux-gnu") if (path / "libc.so.6").exists())
@@ -48,20 +48,14 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
 
 
 @pytest.fixture(scope="module")
-def house(make_server: Callable[[], Server]) -> Iterator[Server]:
-    made = make_server()
+def server(make_server: Callable[[], Server]) -> Iterator[Server]:
+    """Start a server that gives up early on a registry that stalls."""
+    made = make_server().start(SKERRY_REGISTRY_STALL_TIMEOUT="10s")
     yield made
     made.retire()
 
 
-@pytest.fixture(scope="module")
-def client(house: Server) -> Iterator[Client]:
-    house.start(SKERRY_REGISTRY_TIMEOUT="10s")
-    with Client(house.address) as client:
-        yield client
-
-
-def test_a_pulled_image_runs_as_it_says(client: Client, registry: Real, shell: bytes) -> None:
+def test_pulled_image_runs_with_its_configuration(client: Client, registry: Real, shell: bytes) -> None:
     says = {
         "Env": ["PATH=/bin", "GREETING=hi"], "User": "me:staff", "WorkingDir": "/not/there/yet",
         "Entrypoint": ["/bin/sh", "-c"], "Cmd": ["echo $GREETING from $0; exit 7", "cmd"],
@@ -84,12 +78,12 @@ def test_a_pulled_image_runs_as_it_says(client: Client, registry: Real, shell: b
         client.images.get(image.name)
 
 
-def test_an_image_without_a_command_says_so(client: Client) -> None:
-    with Sandbox(server=client) as sandbox, pytest.raises(InvalidRequest, match="no command of its own"):
+def test_image_without_a_command_is_reported(client: Client) -> None:
+    with Sandbox(server=client) as sandbox, pytest.raises(InvalidRequest, match="has no command"):
         sandbox.run()
 
 
-def test_what_two_images_share_is_shown_apart(client: Client, registry: Real) -> None:
+def test_shared_size_of_images_is_shown_separately(client: Client, registry: Real) -> None:
     shared, own = tar(Item("a", os.urandom(300_000))), tar(Item("b", os.urandom(100_000)))
     registry.push("pair", Made([shared]), "one")
     registry.push("pair", Made([shared, own]), "two")
@@ -107,13 +101,13 @@ def test_what_two_images_share_is_shown_apart(client: Client, registry: Real) ->
     assert [image.name for image in client.images.list()] == ["base"]
 
 
-def test_a_damaged_layer_is_found_named_not_served_and_mended_by_a_pull(
-    house: Server, client: Client, registry: Real, shell: bytes
+def test_damaged_layer_is_reported_and_repaired_by_a_pull(
+    server: Server, client: Client, registry: Real, shell: bytes
 ) -> None:
     registry.push("mend", Made([shell, tar(Item("data", b"right"))]))
     image = client.images.pull(f"{registry.host}/mend", name="mend")
     assert client.images.verify("mend").ok
-    file = LayerStore(house.state_dir / "layers").path(image.layers[0]) / "data"
+    file = LayerStore(server.state_dir / "layers").path(image.layers[0]) / "data"
     file.write_bytes(b"wrong")
     found = client.images.verify("mend")
     assert [(state.layer, state.images) for state in found.layers if not state.ok] == [(image.layers[0], ("mend",))]
@@ -127,7 +121,7 @@ def test_a_damaged_layer_is_found_named_not_served_and_mended_by_a_pull(
     client.images.remove("mend")
 
 
-def test_a_second_caller_sees_the_same_work_and_it_goes_on_without_the_first(house: Server, client: Client) -> None:
+def test_second_caller_joins_a_pull_that_continues_without_the_first(server: Server, client: Client) -> None:
     image = Made([tar(Item("slow", os.urandom(100_000)))])
     layer = digest(image.layers[0])
     go, asked = threading.Event(), threading.Event()
@@ -141,10 +135,10 @@ def test_a_second_caller_sees_the_same_work_and_it_goes_on_without_the_first(hou
         fake.push(image)
         fake.manners[layer] = wait
         body = {"reference": f"{fake.host}/app", "name": "slow"}
-        with house.http() as first, first.stream("POST", "/v1/images/pull", json=body) as answer:
+        with server.http() as first, first.stream("POST", "/v1/images/pull", json=body) as answer:
             assert json.loads(next(answer.iter_lines()))["progress"]["stage"] == "manifest"
             assert asked.wait(20)
-        with house.http() as second, second.stream("POST", "/v1/images/pull", json=body) as answer:
+        with server.http() as second, second.stream("POST", "/v1/images/pull", json=body) as answer:
             lines = answer.iter_lines()
             assert "progress" in json.loads(next(lines))
             go.set()
@@ -154,28 +148,26 @@ def test_a_second_caller_sees_the_same_work_and_it_goes_on_without_the_first(hou
     client.images.remove("slow")
 
 
-def test_a_login_goes_with_the_request_and_is_found_nowhere_afterwards(
-    house: Server, client: Client, tmp_path: Path
-) -> None:
+def test_login_is_sent_with_the_request_and_stored_nowhere(server: Server, client: Client, tmp_path: Path) -> None:
     image = Made([tar(Item("f", b"1"))])
     with Fake().running() as fake:
         fake.push(image)
         fake.password = True
         arguments = ["image", "pull", f"{fake.host}/app", "--name", "secret", "--json"]
-        done = skerry(house, *arguments, home=tmp_path)
+        done = skerry(server, *arguments, home=tmp_path)
         assert (done.returncode, "--password-stdin" in done.stderr) == (2, True)
         (tmp_path / ".docker").mkdir()
         login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
         (tmp_path / ".docker/config.json").write_text(json.dumps({"auths": {fake.host: {"auth": login}}}))
-        done = skerry(house, *arguments, home=tmp_path)
+        done = skerry(server, *arguments, home=tmp_path)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["name"] == "secret"
         (tmp_path / ".docker/config.json").unlink()
-        done = skerry(house, *arguments, "-u", USER, "--password-stdin", home=tmp_path, stdin=PASSWORD + "\n")
+        done = skerry(server, *arguments, "-u", USER, "--password-stdin", home=tmp_path, stdin=PASSWORD + "\n")
         assert done.returncode == 0, done.stderr
-    assert skerry(house, "image", "rm", "secret", home=tmp_path).returncode == 0
+    assert skerry(server, "image", "rm", "secret", home=tmp_path).returncode == 0
     for word in (PASSWORD, login):
-        found = ["grep", "-rlF", "--exclude-dir=layers", "--", word, house.state_dir, house.log]
+        found = ["grep", "-rlF", "--exclude-dir=layers", "--", word, server.state_dir, server.log]
         assert subprocess.run(found, check=False).returncode == 1
 
 

@@ -1,11 +1,11 @@
-"""What changed in a workspace, command by command: one sandbox that all tests here share, and what they add to it."""
+"""Changes of a workspace, command by command; the tests share one sandbox and add to its history."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from serving import Server
+from support.server import Server, wait_until
 
 from skerry import Client, Sandbox
 from skerry.errors import Conflict, NotFound
@@ -21,11 +21,11 @@ head -c 3000 /dev/urandom > binary; echo '*.log' > .gitignore; echo old > old.lo
 def sandbox(server: Server) -> Iterator[Sandbox]:
     with Client(server.address) as client, Sandbox(server=client) as made:
         made.run(START, check=True)
-        made.review.begin(ignore={"": ["*.log"]})
+        made.review.start(ignore={"": ["*.log"]})
         yield made
 
 
-def test_a_review_begins_with_nothing_changed_and_says_what_it_leaves_out(sandbox: Sandbox) -> None:
+def test_review_starts_without_changes_and_lists_omitted_files(sandbox: Sandbox) -> None:
     assert sandbox.review.diff() == ""
     (base,) = sandbox.review.history()
     assert (base.kind, base.command) == ("base", "")
@@ -33,15 +33,15 @@ def test_a_review_begins_with_nothing_changed_and_says_what_it_leaves_out(sandbo
     assert left_out == {"pipe": False, "nested/own/.git": False}
 
 
-def test_a_second_review_is_refused_and_a_sandbox_without_one_says_so(sandbox: Sandbox) -> None:
-    with pytest.raises(Conflict, match="review already"):
-        sandbox.review.begin()
+def test_second_review_is_a_conflict_and_a_missing_one_is_reported(sandbox: Sandbox) -> None:
+    with pytest.raises(Conflict, match="already has a review"):
+        sandbox.review.start()
     with Sandbox(server=sandbox.client) as other, pytest.raises(NotFound, match="has no review") as caught:
         other.review.diff()
     assert "--repo" in str(caught.value.hint)
 
 
-def test_what_a_command_changed_is_its_entry_with_how_it_ended(sandbox: Sandbox) -> None:
+def test_changes_of_a_command_are_its_entry_with_the_exit(sandbox: Sandbox) -> None:
     line = "sed -i s/two/TWO/ a.txt; rm src/b.py; chmod +x deep/er/x; ln -sfn src link; mv binary moved; exit 3"
     result = sandbox.run(f"cd /workspace; {line}")
     (entry,) = sandbox.review.history(patch=True, limit=1)
@@ -58,23 +58,25 @@ def test_what_a_command_changed_is_its_entry_with_how_it_ended(sandbox: Sandbox)
     assert "b.py" not in sandbox.review.diff(["a.txt", "deep"])
 
 
-def test_commands_one_after_another_have_each_their_own(sandbox: Sandbox) -> None:
+def test_consecutive_commands_have_separate_entries(sandbox: Sandbox) -> None:
     before = sandbox.review.history().entries[-1].commit
     for number in range(5):
         sandbox.run(["touch", f"/workspace/n{number}"])
         sandbox.run("true")
     told = sandbox.review.history(since=before)
-    assert [entry.command for entry in told] == [f"touch /workspace/n{number}" for number in range(5)]
-    assert all((entry.files, entry.exit_code) == (1, 0) for entry in told)
+    changed = [entry for entry in told if entry.files]
+    assert [entry.command for entry in changed] == [f"touch /workspace/n{number}" for number in range(5)]
+    assert all((entry.files, entry.exit_code) == (1, 0) for entry in changed)
+    assert [(entry.command, entry.commit) for entry in told if not entry.files] == [("true", "")] * 5
 
 
-def test_what_came_by_the_files_api_is_told_as_that(sandbox: Sandbox) -> None:
+def test_files_api_changes_are_marked(sandbox: Sandbox) -> None:
     sandbox.files.write("/workspace/api.txt", "from outside\n")
     (entry,) = sandbox.review.history(limit=1)
     assert (entry.kind, entry.command, entry.files) == ("api", "", 1)
 
 
-def test_a_session_s_command_is_told_as_it_was_typed(sandbox: Sandbox) -> None:
+def test_session_command_is_shown_as_typed(sandbox: Sandbox) -> None:
     session = sandbox.session("work")
     session.run("cd /workspace")
     session.run("echo s > s.txt")
@@ -82,7 +84,7 @@ def test_a_session_s_command_is_told_as_it_was_typed(sandbox: Sandbox) -> None:
     assert (entry.kind, entry.command) == ("command", "echo s > s.txt")
 
 
-def test_a_watcher_has_each_change_with_its_patch_and_its_command(sandbox: Sandbox) -> None:
+def test_watcher_receives_each_change_with_patch_and_command(sandbox: Sandbox) -> None:
     with sandbox.review.watch() as watch:
         began = watch.tip
         sandbox.run("echo seen > /workspace/seen.txt")
@@ -97,7 +99,7 @@ def test_a_watcher_has_each_change_with_its_patch_and_its_command(sandbox: Sandb
         assert next(again) == event
 
 
-def test_a_quiet_moment_of_a_command_is_told_while_it_runs(sandbox: Sandbox) -> None:
+def test_changes_are_reported_in_quiet_moments_of_a_running_command(sandbox: Sandbox) -> None:
     with sandbox.review.watch() as watch:
         process = sandbox.spawn("cd /workspace; echo first > quiet; read line; echo second > quiet")
         event = next(watch)
@@ -110,21 +112,21 @@ def test_a_quiet_moment_of_a_command_is_told_while_it_runs(sandbox: Sandbox) -> 
         assert (event.entry.processes, event.entry.running, event.entry.exit_code) == ((process.id,), False, 0)
 
 
-def test_what_is_written_after_a_command_has_ended_is_nobody_s(sandbox: Sandbox) -> None:
+def test_changes_after_the_end_of_a_command_have_no_writer(sandbox: Sandbox) -> None:
     with sandbox.review.watch() as watch:
         sandbox.run("cd /workspace; (sleep 0.5; echo late > late.txt) >/dev/null 2>&1 &")
-        event = next(watch)
+        event = next(event for event in watch if event.type == "change")
         assert event.entry is not None
         assert (event.entry.kind, event.entry.processes) == ("background", ())
         assert [file.path for file in event.files] == ["late.txt"]
 
 
-def test_commands_at_once_are_all_named(sandbox: Sandbox) -> None:
+def test_concurrent_commands_are_all_named(sandbox: Sandbox) -> None:
     long = sandbox.spawn("cd /workspace; read line")
     short = sandbox.run("echo both > /workspace/both.txt")
     (entry,) = sandbox.review.history(limit=1)
-    assert (set(entry.processes), entry.running, entry.exit_code) == ({long.id, short.id}, True, None)
-    assert entry.command == "cd /workspace; read line\necho both > /workspace/both.txt"
+    assert (entry.processes, entry.running, entry.exit_code) == ((long.id, short.id), False, 0)
+    assert (entry.command, entry.also) == ("echo both > /workspace/both.txt", ("cd /workspace; read line",))
     long.kill()
     long.wait(timeout=30)
     sandbox.run("echo alone > /workspace/both.txt")
@@ -132,14 +134,14 @@ def test_commands_at_once_are_all_named(sandbox: Sandbox) -> None:
     assert (entry.command, entry.running) == ("echo alone > /workspace/both.txt", False)
 
 
-def test_a_change_that_hides_behind_an_old_time_is_seen(sandbox: Sandbox) -> None:
+def test_change_with_an_old_mtime_is_seen(sandbox: Sandbox) -> None:
     sandbox.run(
         "cd /workspace; stat -c %y a.txt > /tmp/t; printf 'ONE\\ntwo\\n' > a.txt; touch -d \"$(cat /tmp/t)\" a.txt"
     )
     assert "+ONE" in sandbox.review.diff("a.txt")
 
 
-def test_ignored_and_hostile_names_are_told_and_no_line_of_a_diff_is_theirs(sandbox: Sandbox) -> None:
+def test_ignored_and_hostile_names_are_reported_and_cannot_forge_diff_lines(sandbox: Sandbox) -> None:
     sandbox.run(
         "cd /workspace; echo n > new.log; mkdir -p $'bad\\n/.GIT ' $'esc\\e[31m\\nfake';"
         " echo x > $'bad\\n/.GIT /hooks'; echo y > $'esc\\e[31m\\nfake/y'; printf z > $'\\xff\\xfe'"
@@ -152,7 +154,7 @@ def test_ignored_and_hostile_names_are_told_and_no_line_of_a_diff_is_theirs(sand
     assert "# skerry: not in this: bad\\n/.GIT /hooks: " in text
 
 
-def test_a_fork_goes_on_with_a_ledger_of_its_own(sandbox: Sandbox) -> None:
+def test_fork_continues_with_a_separate_ledger(sandbox: Sandbox) -> None:
     sandbox.run("echo shared > /workspace/shared.txt")
     before = sandbox.review.history()
     (fork,) = sandbox.fork()
@@ -166,7 +168,7 @@ def test_a_fork_goes_on_with_a_ledger_of_its_own(sandbox: Sandbox) -> None:
     assert "+shared" in sandbox.review.diff("shared.txt")
 
 
-def test_a_rollback_is_an_entry_and_what_it_undid_stays_in_the_history(sandbox: Sandbox) -> None:
+def test_rollback_is_an_entry_and_keeps_the_history(sandbox: Sandbox) -> None:
     snapshot = sandbox.snapshot()
     sandbox.run("echo gone > /workspace/gone.txt")
     sandbox.rollback(snapshot)
@@ -180,7 +182,7 @@ def test_a_rollback_is_an_entry_and_what_it_undid_stays_in_the_history(sandbox: 
         snapshot.delete()
 
 
-def test_a_sandbox_that_does_not_run_is_not_woken_by_a_look_at_its_changes(sandbox: Sandbox) -> None:
+def test_reading_changes_does_not_resume_a_sandbox(sandbox: Sandbox) -> None:
     sandbox.run("echo last > /workspace/last.txt")
     sandbox.pause()
     assert "+last" in sandbox.review.diff("last.txt")
@@ -191,3 +193,47 @@ def test_a_sandbox_that_does_not_run_is_not_woken_by_a_look_at_its_changes(sandb
     sandbox.run("echo again >> /workspace/last.txt")
     (entry,) = sandbox.review.history(limit=1)
     assert (entry.command, entry.added) == ("echo again >> /workspace/last.txt", 1)
+
+
+def test_command_has_one_entry_with_its_outcome_however_long_it_runs(sandbox: Sandbox) -> None:
+    before = sandbox.review.changes().tip
+    totals = sandbox.review.history().totals
+    put = "echo {} > /tmp/slow.txt; mv /tmp/slow.txt /workspace"  # at once: a collection may come at any time
+    process = sandbox.spawn(f"{put.format(1)}; read; {put.format(2)}; read; exit 3", stdin=True)
+
+    def steps() -> int:
+        found = [entry for entry in sandbox.review.history(since=before) if entry.processes == (process.id,)]
+        assert len(found) <= 1
+        return max(len(found[0].steps), 1) if found else 0
+
+    wait_until(lambda: steps() == 1, "the first step")
+    (entry,) = sandbox.review.history(since=before)
+    assert (entry.running, entry.exit_code, entry.steps) == (True, None, ())
+    process.stdin.write("\n")
+    wait_until(lambda: steps() == 2, "the second step")
+    process.stdin.write("\n")
+    assert process.wait().exit_code == 3
+    (entry,) = sandbox.review.history(since=before, patch=True)
+    assert (entry.running, entry.exit_code, entry.files, len(entry.steps)) == (False, 3, 1, 2)
+    assert entry.duration_s is not None
+    assert entry.cpu_s is not None
+    assert entry.memory_peak
+    assert (entry.patch or "").count("diff --git") == 2
+    now = sandbox.review.history().totals
+    assert (now.commands, now.failed) == (totals.commands + 1, totals.failed + 1)
+    (hunk,) = sandbox.review.changes("slow.txt").hunks
+    (origin,) = sandbox.review.origin(hunk).entries
+    assert (origin.exit_code, len(origin.steps)) == (3, 2)
+    assert [one.exit_code for one in sandbox.review.changes().failed][-1] == 3
+
+
+def test_command_without_changes_is_in_the_history_and_its_failure_is_watched(sandbox: Sandbox) -> None:
+    before = sandbox.review.changes().tip
+    with sandbox.review.watch() as watch:
+        sandbox.run("true")
+        sandbox.run("exit 9")
+        seen = [next(watch) for _ in range(2)]
+    assert [(event.type, event.entry and event.entry.exit_code) for event in seen] == [("command", 0), ("command", 9)]
+    entries = [(entry.command, entry.commit, entry.exit_code) for entry in sandbox.review.history(since=before)]
+    assert entries[-2:] == [("true", "", 0), ("exit 9", "", 9)]
+    assert sandbox.review.changes().failed[-1].command == "exit 9"

@@ -1,5 +1,5 @@
-"""Values of pandas, matplotlib and PIL, out of a sandbox whose image has them by the pip preset. Pictures are decoded
-and looked at, charts are compared with what was drawn."""
+"""Values of pandas, matplotlib and PIL, from a sandbox with an image built by the pip preset. Pictures are decoded
+and checked, charts are compared with the drawn data."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from integration.test_presets import reaches
-from pictures import Picture, decode_png
-from serving import Server
+from support.png import Picture, decode_png
+from support.server import Server
 
 from skerry import Image, Sandbox
 from skerry.types import Axes, Series
@@ -28,7 +28,7 @@ def sandbox(server: Server) -> Iterator[Sandbox]:
 
 
 def drawn(sandbox: Sandbox, code: str) -> tuple[Picture, Axes]:
-    """The one figure that the code drew: what it looks like, and what its one coordinate system shows."""
+    """Return the picture of the only figure, and the content of its only coordinate system."""
     result = sandbox.code.run(code)
     assert result.error is None, result.error.traceback
     (figure,) = [value for value in result.results if value.png is not None]
@@ -43,7 +43,7 @@ def drawn(sandbox: Sandbox, code: str) -> tuple[Picture, Axes]:
 pytestmark = pytest.mark.timeout(300)  # the first one waits for the image
 
 
-def test_a_frame_is_text_html_and_records(sandbox: Sandbox) -> None:
+def test_data_frame_has_text_html_and_records(sandbox: Sandbox) -> None:
     result = sandbox.code.run("df = pd.DataFrame({'a': [1, 2], 'when': pd.to_datetime(['2024-01-02', None])}); df")
     (value,) = result.results
     assert value.main
@@ -53,7 +53,7 @@ def test_a_frame_is_text_html_and_records(sandbox: Sandbox) -> None:
     assert result.text == "   a       when\n0  1 2024-01-02\n1  2        NaT"
 
 
-def test_a_series_and_an_index_are_in_the_records_too(sandbox: Sandbox) -> None:
+def test_series_and_index_are_in_the_records(sandbox: Sandbox) -> None:
     (value,) = sandbox.code.run("pd.Series([1.5, 0.1], index=['p', 'q'], name='s')").results
     assert value.json == [{"index": "p", "s": 1.5}, {"index": "q", "s": 0.1}]
     assert "<td>1.5</td>" in (value.html or "")
@@ -61,7 +61,7 @@ def test_a_series_and_an_index_are_in_the_records_too(sandbox: Sandbox) -> None:
     assert value.json == [{"x": 1, "x_": 2}]
 
 
-def test_a_large_frame_is_bounded_and_says_so(sandbox: Sandbox) -> None:
+def test_large_data_frame_is_truncated_and_marked(sandbox: Sandbox) -> None:
     (value,) = sandbox.code.run("pd.DataFrame({'n': range(10**6), 'text': 'x' * 5000})").results
     assert set(value.cut) == {"text/plain", "text/html", "application/json"}
     assert 100 < len(value.json) < 1000
@@ -78,7 +78,7 @@ def test_numpy_values_are_text(sandbox: Sandbox) -> None:
     assert len(value.text or "") < 100
 
 
-def test_a_picture_of_pil_is_a_png(sandbox: Sandbox) -> None:
+def test_pil_image_is_a_png(sandbox: Sandbox) -> None:
     (value,) = sandbox.code.run("from PIL import Image\nImage.new('RGB', (20, 10), 'red')").results
     assert value.png is not None
     picture = decode_png(value.png)
@@ -88,7 +88,7 @@ def test_a_picture_of_pil_is_a_png(sandbox: Sandbox) -> None:
     assert decode_png(value.png).width == 3
 
 
-def test_a_figure_comes_back_without_show_or_a_file(sandbox: Sandbox) -> None:
+def test_figure_is_returned_without_show_or_a_file(sandbox: Sandbox) -> None:
     picture, axes = drawn(
         sandbox,
         "plt.plot([1, 2, 3], [4.0, float('nan'), 6.5], label='up')\nplt.plot([3, 2, 1], [4, 5, 6], '--')\n"
@@ -146,12 +146,12 @@ def test_a_figure_comes_back_without_show_or_a_file(sandbox: Sandbox) -> None:
         ("plt.axhline(2, label='limit');", [Series(label="limit", kind="hline", y=[2])]),
     ],
 )  # fmt: skip
-def test_a_chart_says_what_was_drawn(sandbox: Sandbox, code: str, series: list[Series]) -> None:
+def test_chart_describes_the_drawn_data(sandbox: Sandbox, code: str, series: list[Series]) -> None:
     _, axes = drawn(sandbox, code)
     assert axes.series == series
 
 
-def test_many_points_are_thinned_out_and_counted(sandbox: Sandbox) -> None:
+def test_many_points_are_sampled_and_counted(sandbox: Sandbox) -> None:
     _, axes = drawn(sandbox, "plt.plot(np.linspace(0, 1, 50_000), np.linspace(5, 6, 50_000));")
     (line,) = axes.series
     assert (len(line.x), len(line.y), line.cut) == (1000, 1000, 49_000)
@@ -170,28 +170,28 @@ def test_each_figure_is_shown_once_and_then_closed(sandbox: Sandbox) -> None:
     assert sandbox.code.run("plt.get_fignums()").text == "[]"
 
 
-def test_figures_of_code_that_fails_are_shown_and_are_not_left_for_the_next_run(sandbox: Sandbox) -> None:
+def test_figures_of_failed_code_are_shown_and_not_repeated(sandbox: Sandbox) -> None:
     result = sandbox.code.run("plt.plot([1, 2])\n1 / 0")
     assert result.error is not None
     assert [bool(value.png) for value in result.results] == [True]
     assert sandbox.code.run("plt.close('all')").results == ()
 
 
-def test_a_saved_figure_is_among_the_files(sandbox: Sandbox) -> None:
+def test_saved_figure_is_among_the_files(sandbox: Sandbox) -> None:
     result = sandbox.code.run("plt.plot([1, 2]); plt.savefig('plot.png'); plt.close()")
     (file,) = result.files
     assert (file.name, file.media_type) == ("plot.png", "image/png")
     assert not decode_png(file.read_bytes()).blank
 
 
-def test_a_figure_that_is_much_too_large_is_drawn_smaller(sandbox: Sandbox) -> None:
+def test_oversized_figure_is_drawn_smaller(sandbox: Sandbox) -> None:
     (value,) = sandbox.code.run("f = plt.figure(figsize=(200, 100), dpi=300); f.text(0.5, 0.5, 'x'); f").results
     assert value.png is not None
     assert "image/png" in value.cut
     assert decode_png(value.png).width < 6000
 
 
-def test_where_ipython_is_its_magics_work(sandbox: Sandbox) -> None:
+def test_ipython_magics_work_if_installed(sandbox: Sandbox) -> None:
     result = sandbox.code.run(
         "answer = 6\n%timeit -n1 -r1 answer\n!echo from a shell\nlines = !echo one; echo two\nlines"
     )

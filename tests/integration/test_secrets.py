@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Server, wait_until
+from support.server import Server, wait_until
 from world.git import TOKEN as PUSH_TOKEN
 from world.git import USER as PUSH_USER
 from world.world import World
@@ -60,7 +60,7 @@ def secret(value: str = VALUE, **form: Any) -> Secret:
 
 
 @pytest.fixture(scope="module")
-def box(world_server: Server) -> Iterator[Sandbox]:
+def sandbox(world_server: Server) -> Iterator[Sandbox]:
     """With a secret that takes its placeholder's place wherever that stands."""
     network = Network(allow=[FILES, f"{API}:80", f"{API}:7"])
     with Sandbox(server=world_server.address, network=network, secrets=[secret()]) as sandbox:
@@ -78,7 +78,7 @@ def outside(world: World) -> str:
 
 
 def denied(sandbox: Sandbox, host: str) -> int:
-    """How often a placeholder was stopped on its way there; like ones may be told together."""
+    """How often a placeholder was blocked there; equal attempts may be merged."""
     why = "it carries the placeholder of secret TOKEN"
     return sum(a.count for a in sandbox.network.log(denied=True) if (a.host, a.why) == (host, why))
 
@@ -87,13 +87,26 @@ def denied(sandbox: Sandbox, host: str) -> int:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_client_uses_a_secret_that_is_not_there(world: World, box: Sandbox, client: str) -> None:
-    result = box.run(CLIENTS[client].replace("{url}", f"https://{API}/who"), timeout=60)
+def test_http_client_uses_a_secret_that_is_not_inside(world: World, sandbox: Sandbox, client: str) -> None:
+    result = sandbox.run(CLIENTS[client].replace("{url}", f"https://{API}/who"), timeout=60)
     assert result.ok, result.stderr
     assert f"Bearer {VALUE}" in outside(world)
     assert "skerry-secret" not in outside(world)
     assert f"Bearer {'*' * len(VALUE)}" in result.stdout, "an echo is masked"
     assert VALUE not in result.stdout + result.stderr
+
+
+def test_use_of_a_secret_is_in_the_audit_log_by_its_name(sandbox: Sandbox) -> None:
+    assert sandbox.run(f"curl -sS https://{API}/audited").ok
+
+    def used() -> list[str]:
+        found = sandbox.client.audit.records(sandbox=sandbox.id, type="network.allowed")
+        return [one.params["host"] for one in found if one.params.get("secrets") == ["TOKEN"]]
+
+    wait_until(lambda: API in used(), "the use to be recorded")
+    with sandbox.client.audit.export() as pieces:
+        exported = b"".join(pieces)
+    assert VALUE.encode() not in exported
 
 
 @pytest.mark.parametrize(
@@ -105,9 +118,7 @@ def test_a_client_uses_a_secret_that_is_not_there(world: World, box: Sandbox, cl
     ],
     ids=["header", "query", "basic"],
 )
-def test_a_form_puts_it_where_no_client_asked_for_it(
-    world: World, world_server: Server, form: dict[str, str], sent: str
-) -> None:
+def test_form_adds_the_secret_to_requests(world: World, world_server: Server, form: dict[str, str], sent: str) -> None:
     with Sandbox(server=world_server.address, secrets=[secret(**form)]) as sandbox:
         result = sandbox.run(f"curl -sS 'https://{API}/who?a=1'")
         assert result.ok, result.stderr
@@ -120,7 +131,7 @@ def test_a_form_puts_it_where_no_client_asked_for_it(
         assert VALUE not in repr(used)
 
 
-def test_git_pushes_with_a_token_that_is_not_there(world: World, world_server: Server) -> None:
+def test_git_pushes_with_a_token_that_is_not_inside(world: World, world_server: Server) -> None:
     push = Secret("GIT_TOKEN", hosts=[GIT], value=PUSH_TOKEN, basic=PUSH_USER)
     with Sandbox(server=world_server.address, secrets=[push]) as sandbox:
         result = sandbox.run(
@@ -150,7 +161,7 @@ def test_git_pushes_with_the_placeholder_as_its_password(world: World, world_ser
         assert result.stdout.endswith("clean\n")
 
 
-def test_pip_installs_from_an_index_that_wants_a_login(world: World, world_server: Server) -> None:
+def test_pip_installs_from_an_index_with_a_login(world: World, world_server: Server) -> None:
     index = Secret("INDEX_TOKEN", hosts=["index.example.test"], value=VALUE)
     with Sandbox(server=world_server.address, secrets=[index]) as sandbox:
         result = sandbox.run(
@@ -164,21 +175,21 @@ def test_pip_installs_from_an_index_that_wants_a_login(world: World, world_serve
 
 
 @pytest.mark.skipif(shutil.which("jlink") is None, reason="this host has no JDK (jlink, javac)")
-def test_java_uses_a_secret_that_is_not_there(world: World, box: Sandbox, tmp_path: Path) -> None:
+def test_java_uses_a_secret_that_is_not_inside(world: World, sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "Ask.java").write_text(JAVA)
     jre = tmp_path / "jre"
     modules = ["jlink", "--add-modules", "java.base,java.net.http,jdk.crypto.ec", "--no-man-pages"]
     subprocess.run([*modules, "--no-header-files", "--output", str(jre)], check=True, timeout=60)
     subprocess.run(["javac", "-d", str(jre), str(tmp_path / "Ask.java")], check=True, timeout=60)
-    box.files.upload(jre, "/tmp/jre")
-    result = box.run(["/tmp/jre/bin/java", "-cp", "/tmp/jre", "Ask", f"https://{API}/who"], timeout=60)
+    sandbox.files.upload(jre, "/tmp/jre")
+    result = sandbox.run(["/tmp/jre/bin/java", "-cp", "/tmp/jre", "Ask", f"https://{API}/who"], timeout=60)
     assert result.ok, result.stderr
     assert f"Bearer {VALUE}" in outside(world)
     assert f"Bearer {'*' * len(VALUE)}" in result.stdout
 
 
-def test_only_http_1_is_offered_to_inspected_clients(box: Sandbox) -> None:
-    assert box.run(f"curl -sS --http2 -o /dev/null -w '%{{http_version}}' https://{API}/").stdout == "1.1"
+def test_only_http_1_is_offered_to_inspected_clients(sandbox: Sandbox) -> None:
+    assert sandbox.run(f"curl -sS --http2 -o /dev/null -w '%{{http_version}}' https://{API}/").stdout == "1.1"
 
 
 # -- where it does not go ---------------------------------------------------------------------------------------------
@@ -194,28 +205,28 @@ def test_only_http_1_is_offered_to_inspected_clients(box: Sandbox) -> None:
         f'curl -sS -x http://198.18.0.2:3128 -H "X: $TOKEN" http://{FILES}/',
     ],
 )
-def test_the_placeholder_on_its_way_elsewhere_is_stopped_and_recorded(world: World, box: Sandbox, command: str) -> None:
-    before = denied(box, FILES)
-    result = box.run(command)
-    wait_until(lambda: denied(box, FILES) == before + 1, "a record of it")
+def test_placeholder_sent_to_another_host_is_blocked_and_recorded(world: World, sandbox: Sandbox, command: str) -> None:
+    before = denied(sandbox, FILES)
+    result = sandbox.run(command)
+    wait_until(lambda: denied(sandbox, FILES) == before + 1, "a record of it")
     assert [attempt.host for attempt in result.denied] == [FILES]
     assert "skerry-secret" not in outside(world)
 
 
-def test_the_placeholder_in_plain_http_is_stopped_at_its_own_host_too(world: World, box: Sandbox) -> None:
-    result = box.run(f'curl -sS -H "X: $TOKEN" http://{API}/')
+def test_placeholder_in_plain_http_is_blocked(world: World, sandbox: Sandbox) -> None:
+    result = sandbox.run(f'curl -sS -H "X: $TOKEN" http://{API}/')
     assert "placeholder of secret TOKEN" in result.stdout
     assert outside(world) == ""
 
 
-def test_the_placeholder_in_a_raw_stream_is_stopped(world: World, box: Sandbox) -> None:
+def test_placeholder_in_a_raw_stream_is_blocked(world: World, sandbox: Sandbox) -> None:
     raw = f"import os, socket; s = socket.create_connection(('{API}', 7), 10); s.settimeout(10); "
-    before = denied(box, API)
-    hello = box.run(["python3", "-c", raw + "s.sendall(b'hello'); print(s.recv(100))"])
+    before = denied(sandbox, API)
+    hello = sandbox.run(["python3", "-c", raw + "s.sendall(b'hello'); print(s.recv(100))"])
     assert "hello" in hello.stdout, hello.stderr
-    cut = box.run(["python3", "-c", raw + "s.sendall(os.environ['TOKEN'].encode()); print(s.recv(100))"])
+    cut = sandbox.run(["python3", "-c", raw + "s.sendall(os.environ['TOKEN'].encode()); print(s.recv(100))"])
     assert "skerry-secret" not in cut.stdout
-    wait_until(lambda: denied(box, API) == before + 1, "a record of it")
+    wait_until(lambda: denied(sandbox, API) == before + 1, "a record of it")
 
 
 @pytest.mark.parametrize(
@@ -223,26 +234,24 @@ def test_the_placeholder_in_a_raw_stream_is_stopped(world: World, box: Sandbox) 
     ["GET http://x:{token}@{api}/ HTTP/1.1", "GET http://{api}/{token} HTTP/1.1", "{token} http://{api}/ HTTP/1.1"],
     ids=["user of a whole address", "path", "method"],
 )
-def test_the_placeholder_in_a_request_line_to_the_proxy_gets_nowhere(
-    world: World, box: Sandbox, request_line: str
-) -> None:
+def test_placeholder_in_a_proxy_request_line_is_blocked(world: World, sandbox: Sandbox, request_line: str) -> None:
     line = request_line.format(token="' + os.environ['TOKEN'] + '", api=API)
     script = (
         "import os, socket; s = socket.create_connection(('198.18.0.2', 3128), 10); s.settimeout(10); "
         f"s.sendall(('{line}\\r\\nHost: {API}\\r\\n\\r\\n').encode()); print(s.recv(9999).decode())"
     )
-    result = box.run(["python3", "-c", script])
+    result = sandbox.run(["python3", "-c", script])
     assert result.stdout.startswith(("HTTP/1.1 403", "HTTP/1.1 400")), result.stdout + result.stderr
     assert outside(world) == ""
 
 
-def test_trace_is_not_sent_to_a_host_that_gets_secrets(world: World, box: Sandbox) -> None:
-    result = box.run(f'curl -sS -X TRACE -H "X: $TOKEN" -w "%{{http_code}}" https://{API}/')
+def test_trace_is_not_sent_to_a_host_that_gets_secrets(world: World, sandbox: Sandbox) -> None:
+    result = sandbox.run(f'curl -sS -X TRACE -H "X: $TOKEN" -w "%{{http_code}}" https://{API}/')
     assert result.stdout.endswith("405")
     assert outside(world) == ""
 
 
-def test_a_redirect_to_another_host_does_not_carry_it(world: World, world_server: Server) -> None:
+def test_redirect_to_another_host_does_not_carry_the_secret(world: World, world_server: Server) -> None:
     network = Network(allow=[f"{FILES}:80"])
     with Sandbox(
         server=world_server.address, network=network, secrets=[secret(header="Authorization: Bearer {}")]
@@ -254,20 +263,20 @@ def test_a_redirect_to_another_host_does_not_carry_it(world: World, world_server
     assert VALUE not in "".join(there)
 
 
-def test_a_host_with_a_wrong_certificate_gets_nothing(world: World, world_server: Server) -> None:
+def test_host_with_an_invalid_certificate_gets_nothing(world: World, world_server: Server) -> None:
     world.teach("wrong.test", ["198.51.100.10"])
     wrong = Secret("TOKEN", hosts=["wrong.test"], value=VALUE, header="Authorization: Bearer {}")
     with Sandbox(server=world_server.address, secrets=[wrong]) as sandbox:
         result = sandbox.run("curl -sS -w '%{http_code}' https://wrong.test/")
         assert result.stdout.endswith("502")
-        assert "no certificate that is trusted here" in result.stdout
+        assert "no certificate that is trusted by the server's machine" in result.stdout
     assert VALUE not in outside(world)
 
 
 # -- live -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_secret_is_changed_and_taken_away_while_the_sandbox_runs(world: World, world_server: Server) -> None:
+def test_secret_can_be_changed_and_removed_while_the_sandbox_runs(world: World, world_server: Server) -> None:
     ask = f'curl -sS -H "Authorization: Bearer $TOKEN" https://{API}/'
     with Sandbox(server=world_server.address, network=Network(allow=[API]), secrets=[secret()]) as sandbox:
         sandbox.run(ask, check=True)
@@ -282,7 +291,7 @@ def test_a_secret_is_changed_and_taken_away_while_the_sandbox_runs(world: World,
         assert OTHER not in outside(world)
 
 
-def test_a_host_that_comes_to_be_inspected_is_trusted_at_once(world: World, world_server: Server) -> None:
+def test_newly_inspected_host_is_trusted_at_once(world: World, world_server: Server) -> None:
     with Sandbox(server=world_server.address, network=Network(allow=[API])) as sandbox:
         assert sandbox.run(f"curl -sS https://{API}/").exit_code == 60, "the image does not know the world's CA"
         sandbox.network.set(Network(allow=[f"GET {API}/open"]))
@@ -292,7 +301,7 @@ def test_a_host_that_comes_to_be_inspected_is_trusted_at_once(world: World, worl
         assert sandbox.run(f"curl -sS https://{API}/").exit_code == 60
 
 
-def test_secrets_work_again_after_the_server_was_killed(world: World, own_world_server: Server) -> None:
+def test_secrets_work_after_a_server_crash(world: World, own_world_server: Server) -> None:
     own_world_server.start()
     with Sandbox(server=own_world_server.address, secrets=[secret()]) as sandbox:
         ask = f'curl -sS -H "Authorization: Bearer $TOKEN" https://{API}/ --retry 5 --retry-all-errors --retry-delay 1'
@@ -304,23 +313,23 @@ def test_secrets_work_again_after_the_server_was_killed(world: World, own_world_
         assert f"Bearer {VALUE}" in outside(world)
 
 
-def test_a_value_is_nowhere_but_at_its_host(world: World, world_server: Server, box: Sandbox) -> None:
-    box.run(
+def test_value_reaches_only_its_host(world: World, world_server: Server, sandbox: Sandbox) -> None:
+    sandbox.run(
         f'curl -sS -H "Authorization: Bearer $TOKEN" https://{API}/ > /tmp/answer; curl -sS http://{FILES}/', check=True
     )
-    box.run(f'curl -sS "https://{API}/?q=$TOKEN" -u "x:$TOKEN" -D /tmp/head > /tmp/answer2', check=True)
+    sandbox.run(f'curl -sS "https://{API}/?q=$TOKEN" -u "x:$TOKEN" -D /tmp/head > /tmp/answer2', check=True)
     assert VALUE in outside(world)
     places = "/tmp /run /home /root /etc /var /workspace"
-    search = box.run(  # the pattern does not match itself in its own command line
+    search = sandbox.run(  # the pattern does not match itself in its own command line
         f"sudo grep -ra 'ghp_s3[c]r3t' {places} 2>/dev/null; "
         "sudo sh -c 'cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline' 2>/dev/null | grep -ac 'ghp_s3[c]r3t'"
     )
     assert search.stdout == "0\n"
-    log = list(box.network.log())
+    log = list(sandbox.network.log())
     assert any(attempt.secrets == ("TOKEN",) for attempt in log)
     assert "ghp_s3cr3t" not in repr(log)
     assert "ghp_s3cr3t" not in world_server.log.read_text(errors="replace")
     for file in world_server.state_dir.glob("state.db*"):
         assert b"ghp_s3cr3t" not in file.read_bytes()
-    assert "ghp_s3cr3t" not in repr(box.info())
-    assert "ghp_s3cr3t" not in repr(box.network.show())
+    assert "ghp_s3cr3t" not in repr(sandbox.info())
+    assert "ghp_s3cr3t" not in repr(sandbox.network.show())

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
-from serving import Server, wait_until
+from support.server import Server, wait_until
 from websockets.frames import Frame, Opcode
 from websockets.sync.client import ClientConnection, unix_connect
 
@@ -24,26 +24,20 @@ from skerry.errors import Conflict, InvalidRequest, NotFound, SkerryError
 REPLAY = 256 << 10
 
 
-@pytest.fixture(scope="module")
-def box(server: Server) -> Iterator[Sandbox]:
-    with Sandbox(server=server.address) as sandbox:
-        yield sandbox
-
-
 @pytest.fixture
-def shell(box: Sandbox) -> Iterator[Process]:
-    process = box.spawn(["bash", "--norc", "--noprofile"], pty=Pty(cols=100, rows=30), env={"PS1": "$ "})
+def shell(sandbox: Sandbox) -> Iterator[Process]:
+    process = sandbox.spawn(["bash", "--norc", "--noprofile"], pty=Pty(cols=100, rows=30), env={"PS1": "$ "})
     yield process
     process.kill()
 
 
-def view(server: Server, box: Sandbox, process: str, query: str = "", **options: Any) -> ClientConnection:
-    url = f"ws://localhost/v1/sandboxes/{box.id}/processes/{process}/terminal{query}"
+def view(server: Server, sandbox: Sandbox, process: str, query: str = "", **options: Any) -> ClientConnection:
+    url = f"ws://localhost/v1/sandboxes/{sandbox.id}/processes/{process}/terminal{query}"
     return unix_connect(str(socket_path(server.state_dir)), url, compression=None, **options)
 
 
 def until(terminal: Terminal, pattern: str) -> str:
-    """Read until what was read matches; all of it."""
+    """Read until the output matches; return all of it."""
     seen = b""
     while not re.search(pattern.encode(), seen):
         piece = terminal.read(timeout=30)
@@ -59,7 +53,7 @@ def memory(server: Server) -> int:
     return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) << 10
 
 
-def test_a_terminal_is_one(box: Sandbox, shell: Process) -> None:
+def test_terminal_has_a_tty(sandbox: Sandbox, shell: Process) -> None:
     with shell.terminal() as terminal:
         terminal.write("stty size; test -t 0 -a -t 1 -a -t 2 && echo t$((1+1))y; ps -o tty= -p $$\n")
         seen = until(terminal, r"pts/\d")
@@ -76,7 +70,7 @@ def test_a_terminal_is_one(box: Sandbox, shell: Process) -> None:
     assert shell.wait(30).exit_code == 3
 
 
-def test_the_size_can_be_set_by_a_call_of_its_own(box: Sandbox, shell: Process) -> None:
+def test_size_can_be_set_by_a_separate_call(sandbox: Sandbox, shell: Process) -> None:
     shell.resize(90, 20)
     with shell.terminal() as terminal:
         terminal.write("stty size\n")
@@ -89,18 +83,18 @@ def test_the_size_can_be_set_by_a_call_of_its_own(box: Sandbox, shell: Process) 
         until(terminal, "20 90\r\n(?s:.)*20 90\r\n")
 
 
-def test_keys_reach_the_foreground_job_as_signals(box: Sandbox, shell: Process) -> None:
+def test_keys_reach_the_foreground_job_as_signals(sandbox: Sandbox, shell: Process) -> None:
     with shell.terminal() as terminal:
         terminal.write("sleep 1000\n")
-        wait_until(lambda: box.run(["pgrep", "-x", "sleep"]).ok, "sleep to run")
+        wait_until(lambda: sandbox.run(["pgrep", "-x", "sleep"]).ok, "sleep to run")
         terminal.write("\x03")
         terminal.write("echo code $?\n")
         until(terminal, "code 130\r\n")
 
 
-def test_a_late_viewer_first_gets_the_recent_screen(box: Sandbox) -> None:
-    count = 60_000  # lines of 8 bytes: about twice what is replayed
-    process = box.spawn(f"seq -f %07.0f 1 {count}; read line; echo got $line", pty=True)
+def test_late_viewer_first_gets_the_recent_screen(sandbox: Sandbox) -> None:
+    count = 60_000  # lines of 8 bytes: about twice the replayed amount
+    process = sandbox.spawn(f"seq -f %07.0f 1 {count}; read line; echo got $line", pty=True)
     with process.terminal() as first:
         until(first, f"{count:07}\r\n")
         with process.terminal() as late:
@@ -119,27 +113,27 @@ def test_a_late_viewer_first_gets_the_recent_screen(box: Sandbox) -> None:
         assert short.result is not None
 
 
-def test_what_has_no_terminal_or_is_not_there_is_told(box: Sandbox) -> None:
-    plain = box.spawn(["sleep", "1000"])
+def test_missing_process_or_terminal_is_reported(sandbox: Sandbox) -> None:
+    plain = sandbox.spawn(["sleep", "1000"])
     with pytest.raises(Conflict, match="no terminal"), plain.terminal():
         pass
     with pytest.raises(Conflict):
         plain.resize(80, 24)
     plain.kill()
-    with pytest.raises(NotFound), Terminal(box, "p-aaaaaaaaaa"):
+    with pytest.raises(NotFound), Terminal(sandbox, "p-aaaaaaaaaa"):
         pass
 
 
-def test_an_offset_beyond_the_end_is_refused(box: Sandbox, shell: Process) -> None:
+def test_offset_beyond_the_end_is_rejected(sandbox: Sandbox, shell: Process) -> None:
     with pytest.raises(SkerryError), shell.terminal(since=1 << 40):
         pass
 
 
-async def test_a_hundred_viewers_see_the_same(server: Server, box: Sandbox, shell: Process) -> None:
+async def test_hundred_viewers_see_the_same_output(server: Server, sandbox: Sandbox, shell: Process) -> None:
     before = memory(server)
     async with AsyncClient(server.address) as client:
-        sandbox = await AsyncSandbox.get(box.id, server=client)
-        process = await sandbox.processes.get(shell.id)
+        twin = await AsyncSandbox.get(sandbox.id, server=client)
+        process = await twin.processes.get(shell.id)
 
         async def look() -> bytes:
             seen = b""
@@ -159,9 +153,9 @@ async def test_a_hundred_viewers_see_the_same(server: Server, box: Sandbox, shel
     assert memory(server) - before < 96 << 20
 
 
-def test_a_viewer_that_stops_reading_holds_up_nobody_and_is_told_what_it_missed(server: Server, box: Sandbox) -> None:
-    process = box.spawn("yes 0123456789 | head -c 24M; echo; echo fin; read l; echo got $l", pty=True, journal="4M")
-    with view(server, box, process.id, "?since=0", max_queue=1, close_timeout=1) as stuck:
+def test_stalled_viewer_blocks_no_others_and_gets_a_gap(server: Server, sandbox: Sandbox) -> None:
+    process = sandbox.spawn("yes 0123456789 | head -c 24M; echo; echo fin; read l; echo got $l", pty=True, journal="4M")
+    with view(server, sandbox, process.id, "?since=0", max_queue=1, close_timeout=1) as stuck:
         assert json.loads(stuck.recv(30))["type"] == "started"
         before = memory(server)
         with process.terminal() as other:
@@ -183,13 +177,11 @@ def test_a_viewer_that_stops_reading_holds_up_nobody_and_is_told_what_it_missed(
     process.kill()
 
 
-def test_a_flood_to_a_program_that_does_not_read_is_bounded_and_a_signal_passes_it(
-    server: Server, box: Sandbox
-) -> None:
-    process = box.spawn("stty raw -echo; exec sleep 1000", pty=True)
-    wait_until(lambda: box.run(["pgrep", "-x", "sleep"]).ok, "sleep to run")
+def test_input_flood_is_bounded_and_a_signal_passes_it(server: Server, sandbox: Sandbox) -> None:
+    process = sandbox.spawn("stty raw -echo; exec sleep 1000", pty=True)
+    wait_until(lambda: sandbox.run(["pgrep", "-x", "sleep"]).ok, "sleep to run")
     before = memory(server)
-    with view(server, box, process.id) as viewer, view(server, box, process.id) as other:
+    with view(server, sandbox, process.id) as viewer, view(server, sandbox, process.id) as other:
         raw = viewer.socket
         raw.settimeout(1)
         flood = Frame(Opcode.BINARY, b"x" * 60000).serialize(mask=True)
@@ -209,19 +201,19 @@ def test_a_flood_to_a_program_that_does_not_read_is_bounded_and_a_signal_passes_
     process.kill()
 
 
-def test_what_was_typed_last_arrives_though_its_viewer_has_left(box: Sandbox) -> None:
-    process = box.spawn("stty raw -echo; echo ready; exec cat >/workspace/pasted", pty=True)
+def test_last_input_arrives_although_its_viewer_disconnected(sandbox: Sandbox) -> None:
+    process = sandbox.spawn("stty raw -echo; echo ready; exec cat >/workspace/pasted", pty=True)
     text = b"".join(b"%07d\n" % number for number in range(1 << 17))
     with process.terminal() as terminal:
         until(terminal, "ready")
         terminal.write(text)
-    wait_until(lambda: box.files.stat("/workspace/pasted").size == len(text), "all of it")
-    assert box.files.read_bytes("/workspace/pasted") == text
+    wait_until(lambda: sandbox.files.stat("/workspace/pasted").size == len(text), "all of it")
+    assert sandbox.files.read_bytes("/workspace/pasted") == text
     process.kill()
 
 
-def test_a_sandbox_with_an_open_terminal_is_not_idle(server: Server) -> None:
-    brief = Lifecycle(idle="1s", on_idle="stop")
+def test_sandbox_with_an_open_terminal_is_not_idle(server: Server) -> None:
+    brief = Lifecycle(idle_timeout="1s", on_idle="stop")
     with Sandbox(name="idle", server=server.address, lifecycle=brief) as sandbox:
         process = sandbox.spawn(["cat"], pty=True)
         with process.terminal() as terminal, Sandbox(server=server.address, lifecycle=brief) as other:
@@ -233,7 +225,7 @@ def test_a_sandbox_with_an_open_terminal_is_not_idle(server: Server) -> None:
         sandbox.delete()
 
 
-def test_it_outlives_its_viewers(box: Sandbox, shell: Process) -> None:
+def test_terminal_survives_its_viewers(sandbox: Sandbox, shell: Process) -> None:
     for word in ("one", "two", "three"):
         with shell.terminal() as terminal:
             terminal.write(f"echo $X; X={word}; echo set $X\n")
@@ -242,9 +234,7 @@ def test_it_outlives_its_viewers(box: Sandbox, shell: Process) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_server_that_goes_and_comes_loses_nothing_and_repeats_nothing(
-    own_server: Server, how: signal.Signals
-) -> None:
+def test_server_restart_loses_and_repeats_nothing(own_server: Server, how: signal.Signals) -> None:
     own_server.start()
     with Sandbox(server=own_server.address) as sandbox:
         process = sandbox.spawn(
@@ -263,7 +253,7 @@ def test_a_server_that_goes_and_comes_loses_nothing_and_repeats_nothing(
         assert numbers == list(range(1, 3001))
 
 
-def test_a_stopping_server_closes_terminals_and_does_not_wait_for_them(own_server: Server) -> None:
+def test_stopping_server_closes_terminals_without_waiting(own_server: Server) -> None:
     own_server.start()
     with Sandbox(server=own_server.address) as sandbox:
         process = sandbox.spawn("while :; do echo tick; sleep 0.1; done", pty=True)
@@ -278,7 +268,7 @@ def test_a_stopping_server_closes_terminals_and_does_not_wait_for_them(own_serve
         assert sandbox.processes.get(process.id).state == "running"
 
 
-def test_a_sandbox_that_goes_tells_its_viewers(server: Server) -> None:
+def test_deleted_sandbox_notifies_its_viewers(server: Server) -> None:
     with Sandbox(server=server.address) as sandbox:
         process = sandbox.spawn(["bash"], pty=True)
         with process.terminal() as terminal:
@@ -289,10 +279,10 @@ def test_a_sandbox_that_goes_tells_its_viewers(server: Server) -> None:
                 list(terminal)
             except SkerryError:
                 return
-            assert terminal.result is not None  # the shell's end was told before the sandbox's
+            assert terminal.result is not None  # the exit of the shell came before the end of the sandbox
 
 
-def test_a_frozen_one_goes_on_where_it_was(server: Server) -> None:
+def test_terminal_of_a_paused_sandbox_continues_after_resume(server: Server) -> None:
     with Sandbox(server=server.address) as sandbox:
         process = sandbox.spawn(["bash", "--norc"], pty=True)
         with process.terminal() as terminal:
@@ -304,8 +294,8 @@ def test_a_frozen_one_goes_on_where_it_was(server: Server) -> None:
             until(terminal, "after 42\r\n")
 
 
-def test_the_log_has_one_line_for_a_terminal_and_nothing_that_was_typed(server: Server, box: Sandbox) -> None:
-    process = box.spawn(["cat"], pty=True)
+def test_log_has_one_line_per_terminal_without_input(server: Server, sandbox: Sandbox) -> None:
+    process = sandbox.spawn(["cat"], pty=True)
     with process.terminal() as terminal:
         terminal.write("hunter2\n")
         until(terminal, "hunter2\r\n")
@@ -320,8 +310,8 @@ def test_the_log_has_one_line_for_a_terminal_and_nothing_that_was_typed(server: 
     assert "hunter2" not in server.log.read_text()
 
 
-def test_plain_http_is_told_what_is_spoken_here(server: Server, box: Sandbox, shell: Process) -> None:
+def test_plain_http_request_gets_a_hint_about_websockets(server: Server, sandbox: Sandbox, shell: Process) -> None:
     with server.http() as http:
-        answer: httpx.Response = http.get(f"/v1/sandboxes/{box.id}/processes/{shell.id}/terminal")
+        answer: httpx2.Response = http.get(f"/v1/sandboxes/{sandbox.id}/processes/{shell.id}/terminal")
     assert answer.status_code == 426
     assert answer.headers["Upgrade"] == "websocket"

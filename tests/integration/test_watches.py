@@ -12,17 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from serving import Server, wait_until
+from support.server import Server, wait_until
 
-from skerry import AsyncSandbox, FileEvent, Lifecycle, Sandbox
+from skerry import AsyncSandbox, Lifecycle, Sandbox
 from skerry.config import socket_path
 from skerry.errors import InvalidRequest, QuotaExceeded, SandboxUnavailable
-
-
-@pytest.fixture(scope="module")
-def box(server: Server) -> Iterator[Sandbox]:
-    with Sandbox(server=server.address) as sandbox:
-        yield sandbox
+from skerry.results import FileEvent
 
 
 def told(event: FileEvent) -> tuple[str, ...]:
@@ -38,17 +33,17 @@ def until(watch: Iterator[FileEvent], name: str) -> list[tuple[str, ...]]:
     raise AssertionError("it ended")
 
 
-def test_changes_come_as_they_happen(box: Sandbox) -> None:
-    box.run("mkdir w; echo 1 > w/old", check=True)
-    with box.files.watch("w", exclude=["*.tmp"]) as watch:
-        box.run("cd w; mkdir d; echo 1 > d/f; mv old new; touch x.tmp; rm new; sleep 0.2; touch end", check=True)
+def test_changes_are_reported_live(sandbox: Sandbox) -> None:
+    sandbox.run("mkdir w; echo 1 > w/old", check=True)
+    with sandbox.files.watch("w", exclude=["*.tmp"]) as watch:
+        sandbox.run("cd w; mkdir d; echo 1 > d/f; mv old new; touch x.tmp; rm new; sleep 0.2; touch end", check=True)
         found = until(watch, "/end")
     assert sorted(found) == [
         ("created", "w/d"), ("created", "w/d/f"), ("moved", "w/old", "w/new"), ("removed", "w/new"),
     ]  # fmt: skip
 
 
-def test_the_hosts_limit_of_watches_is_named(server: Server) -> None:
+def test_watch_limit_of_the_host_is_named(server: Server) -> None:
     """It is lowered for this sandbox's user namespace alone: others on this host watch too."""
     with Sandbox(server=server.address) as sandbox:
         sandbox.run("mkdir -p $(seq -f 'w/%.0f' 40)", check=True)
@@ -60,6 +55,25 @@ def test_the_hosts_limit_of_watches_is_named(server: Server) -> None:
         with sandbox.files.watch("/workspace", exclude=["w"]) as watch:
             sandbox.run("mkdir -p $(seq -f 'x/%.0f' 40); touch end", check=True)
             assert "overflow" in {found[0] for found in until(watch, "/end")}
+
+
+async def test_watch_continues_after_a_cancelled_wait(server: Server) -> None:
+    """Not with an end, which would look like the removal of the directory, and without a gap."""
+    async with AsyncSandbox(server=server.address) as sandbox:
+        await sandbox.run("mkdir w; touch w/over", check=True)
+        watch = sandbox.files.watch("w")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(watch), 0.01)  # while it is established, or afterwards
+        async with watch:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(watch), 0.2)
+            await sandbox.files.write("w/over", "2")
+            await sandbox.files.write("w/new", "1")
+            async with asyncio.timeout(60):
+                found = {told(await anext(watch)), told(await anext(watch))}
+            assert found == {("modified", "w/over"), ("created", "w/new")}
+        with pytest.raises(StopAsyncIteration):
+            await anext(watch)
 
 
 async def test_the_async_client_does_the_same(server: Server) -> None:
@@ -76,75 +90,75 @@ async def test_the_async_client_does_the_same(server: Server) -> None:
             await task
 
 
-def test_without_a_block_it_begins_with_the_first_event_asked_for(box: Sandbox) -> None:
-    box.run("mkdir -p lazy", check=True)
+def test_watch_without_a_block_starts_with_the_first_read(sandbox: Sandbox) -> None:
+    sandbox.run("mkdir -p lazy", check=True)
     found: list[FileEvent] = []
 
     def read() -> None:
-        for event in box.files.watch("lazy"):
+        for event in sandbox.files.watch("lazy"):
             found.append(event)
             break
 
     reader = threading.Thread(target=read)
     reader.start()
-    wait_until(lambda: box.run("touch lazy/$RANDOM").ok and not reader.is_alive(), "an event")
+    wait_until(lambda: sandbox.run("touch lazy/$RANDOM").ok and not reader.is_alive(), "an event")
     reader.join()
     assert found[0].type == "created"
 
 
-def test_names_of_any_bytes_come_as_python_has_them(box: Sandbox) -> None:
-    box.run("mkdir odd", check=True)
-    with box.files.watch("odd") as watch:
-        box.run("cd odd; touch $'a\\xff' $'b\\nc' -- -d; sleep 0.1; mv $'a\\xff' 'ü'; touch end", check=True)
+def test_non_utf8_names_are_surrogate_escaped(sandbox: Sandbox) -> None:
+    sandbox.run("mkdir odd", check=True)
+    with sandbox.files.watch("odd") as watch:
+        sandbox.run("cd odd; touch $'a\\xff' $'b\\nc' -- -d; sleep 0.1; mv $'a\\xff' 'ü'; touch end", check=True)
         found = until(watch, "/end")
     assert {one[1] for one in found} == {"odd/a\udcff", "odd/b\nc", "odd/-d"}
     assert ("moved", "odd/a\udcff", "odd/ü") in found
 
 
-def test_the_end_of_the_directory_ends_the_watch(box: Sandbox) -> None:
-    box.run("mkdir gone", check=True)
-    with box.files.watch("gone") as watch:
-        box.run("rmdir gone", check=True)
+def test_removed_directory_ends_the_watch(sandbox: Sandbox) -> None:
+    sandbox.run("mkdir gone", check=True)
+    with sandbox.files.watch("gone") as watch:
+        sandbox.run("rmdir gone", check=True)
         assert [told(event) for event in watch] == [("removed", "gone")]
 
 
-def test_what_can_not_be_watched_is_the_builtin_that_it_is(box: Sandbox) -> None:
+def test_unwatchable_path_raises_a_builtin_error(sandbox: Sandbox) -> None:
     with pytest.raises(FileNotFoundError):
-        next(box.files.watch("none"))
-    with pytest.raises(NotADirectoryError), box.files.watch("/etc/hostname"):
+        next(sandbox.files.watch("none"))
+    with pytest.raises(NotADirectoryError), sandbox.files.watch("/etc/hostname"):
         pass
-    with pytest.raises(PermissionError), box.files.watch("/root"):
+    with pytest.raises(PermissionError), sandbox.files.watch("/root"):
         pass
-    with pytest.raises(InvalidRequest, match="token"), box.files.watch("/etc", since="x"):
+    with pytest.raises(InvalidRequest, match="token"), sandbox.files.watch("/etc", since="x"):
         pass
     with pytest.raises(InvalidRequest, match="include"):
-        box.files.watch("/etc", include="*.py")
-    with box.files.watch("/root", user="root"):
+        sandbox.files.watch("/etc", include="*.py")
+    with sandbox.files.watch("/root", user="root"):
         pass
 
 
-def test_a_reader_that_was_away_asks_what_changed_since(box: Sandbox) -> None:
-    box.run("mkdir since", check=True)
-    with box.files.watch("since") as watch:
+def test_returning_reader_gets_changes_since_its_token(sandbox: Sandbox) -> None:
+    sandbox.run("mkdir since", check=True)
+    with sandbox.files.watch("since") as watch:
         token = watch.token
     assert token is not None
-    box.run("touch since/a; sleep 0.2; rm since/a; touch since/end", check=True)
-    with box.files.watch("since", since=token) as watch:
+    sandbox.run("touch since/a; sleep 0.2; rm since/a; touch since/end", check=True)
+    with sandbox.files.watch("since", since=token) as watch:
         assert until(watch, "/end") == [("created", "since/a"), ("removed", "since/a")]
-    box.stop()
-    with box.files.watch("since", since=token) as watch:
-        box.run("touch since/b", check=True)
+    sandbox.stop()
+    with sandbox.files.watch("since", since=token) as watch:
+        sandbox.run("touch since/b", check=True)
         assert [told(next(watch)), told(next(watch))] == [("overflow", "since"), ("created", "since/b")]
 
 
-def test_a_server_killed_in_the_middle_costs_no_event(own_server: Server) -> None:
+def test_server_crash_loses_no_event(own_server: Server) -> None:
     own = own_server.start()
-    box = Sandbox.create(name="kept", server=own.address)
-    box.run("mkdir w", check=True)
-    with box.files.watch("w") as watch:
-        box.run("touch w/a", check=True)
+    sandbox = Sandbox.create(name="kept", server=own.address)
+    sandbox.run("mkdir w", check=True)
+    with sandbox.files.watch("w") as watch:
+        sandbox.run("touch w/a", check=True)
         assert told(next(watch)) == ("created", "w/a")
-        process = box.spawn("for i in $(seq 60); do touch w/f$i; sleep 0.04; done; touch w/end")
+        process = sandbox.spawn("for i in $(seq 60); do touch w/f$i; sleep 0.04; done; touch w/end")
         assert told(next(watch)) == ("created", "w/f1")
         own.end(signal.SIGKILL)
         threading.Timer(0.5, own.start).start()
@@ -153,29 +167,29 @@ def test_a_server_killed_in_the_middle_costs_no_event(own_server: Server) -> Non
     process.wait()
 
 
-def test_an_open_watch_keeps_a_sandbox_from_idling(server: Server) -> None:
-    brief = Lifecycle(idle="1s", on_idle="stop")
-    with Sandbox(lifecycle=brief, server=server.address) as box:
-        with box.files.watch("/workspace") as watch, Sandbox(lifecycle=brief, server=server.address) as other:
+def test_open_watch_keeps_a_sandbox_from_being_idle(server: Server) -> None:
+    brief = Lifecycle(idle_timeout="1s", on_idle="stop")
+    with Sandbox(lifecycle=brief, server=server.address) as sandbox:
+        with sandbox.files.watch("/workspace") as watch, Sandbox(lifecycle=brief, server=server.address) as other:
             reader = threading.Thread(target=lambda: next(watch, None))
             reader.start()
             wait_until(lambda: other.info().state == "stopped", "the other one to be idle")
-            assert box.info().state == "running"
-            box.run("touch x")
+            assert sandbox.info().state == "running"
+            sandbox.run("touch x")
             reader.join()
-        wait_until(lambda: box.info().state == "stopped", "it to be idle")
+        wait_until(lambda: sandbox.info().state == "stopped", "it to be idle")
 
 
-def test_a_stop_ends_a_watch_with_an_error_that_says_so(server: Server) -> None:
-    with Sandbox(server=server.address) as box, box.files.watch("/workspace") as watch:
-        stop = threading.Thread(target=Sandbox.get(box.id, server=server.address).stop)
+def test_stop_ends_a_watch_with_an_error(server: Server) -> None:
+    with Sandbox(server=server.address) as sandbox, sandbox.files.watch("/workspace") as watch:
+        stop = threading.Thread(target=Sandbox.get(sandbox.id, server=server.address).stop)
         stop.start()
         with pytest.raises(SandboxUnavailable, match="ended"):
             next(watch)
         stop.join()
 
 
-# Told in full, this would be more than the server may grow by.
+# The complete list of events would exceed the allowed growth of the server.
 STORM = """
 import os
 names = [f"{n:0250}" for n in range(3000)]
@@ -185,34 +199,34 @@ for _ in range(6):
 """
 
 
-def test_a_reader_that_does_not_read_grows_nothing(server: Server, box: Sandbox) -> None:
+def test_stalled_reader_uses_no_memory(server: Server, sandbox: Sandbox) -> None:
     assert server.process is not None
     status = Path(f"/proc/{server.process.pid}/status")
 
     def memory() -> int:
         return int(status.read_text().partition("VmRSS:")[2].split()[0])
 
-    box.run("mkdir -p slow", check=True)
+    sandbox.run("mkdir -p slow", check=True)
     before = memory()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(socket_path(server.state_dir)))
-        request = f"GET /v1/sandboxes/{box.id}/files/watch?path=slow HTTP/1.1\r\nHost: x\r\n\r\n"
+        request = f"GET /v1/sandboxes/{sandbox.id}/files/watch?path=slow HTTP/1.1\r\nHost: x\r\n\r\n"
         connection.sendall(request.encode())
         assert connection.recv(200).startswith(b"HTTP/1.1 200")
-        box.run(["python3", "-c", STORM], cwd="/workspace/slow", check=True, timeout=100)
+        sandbox.run(["python3", "-c", STORM], cwd="/workspace/slow", check=True, timeout=100)
         assert memory() - before < 8 << 10
-    assert box.run(["echo", "well"]).stdout == "well\n"
+    assert sandbox.run(["echo", "well"]).stdout == "well\n"
 
 
-def test_lines_of_json_over_http(server: Server, box: Sandbox) -> None:
-    url = f"/v1/sandboxes/{box.id}/files/watch"
-    box.run("mkdir -p http", check=True)
+def test_http_watch_returns_ndjson(server: Server, sandbox: Sandbox) -> None:
+    url = f"/v1/sandboxes/{sandbox.id}/files/watch"
+    sandbox.run("mkdir -p http", check=True)
     with server.http() as http:
         with http.stream("GET", url, params={"path": "http", "recursive": "false"}) as answer:
             lines = answer.iter_lines()
             ready = json.loads(next(lines))
             assert (ready["type"], ready["path"]) == ("ready", "http")
-            box.run("touch http/x", check=True)
+            sandbox.run("touch http/x", check=True)
             event = json.loads(next(lines))
         assert event == {
             "type": "created", "path": "http/x", "token": event["token"], "to": None, "directory": False,

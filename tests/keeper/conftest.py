@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from keeper.room import Room, eventually
+from support.keeper import Room, eventually
 
 
 @pytest.fixture(params=["group", "no group"])
 async def either(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Room]:
-    """A keeper with a cgroup of its own, and one that has to walk the process tree instead."""
+    """A keeper with its cgroup, and one that has to walk the process tree instead."""
     async with Room(tmp_path, group=request.param == "group") as room:
         yield room
 

@@ -1,4 +1,4 @@
-"""Edits: all or nothing, strict about what they find, and never over what another wrote meanwhile."""
+"""Edits: atomic, strict about the existing content, and never over a concurrent write."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from keeper.room import Room, eventually
 from keeper.test_entries import content, shell
+from support.keeper import Room, eventually
 
 from skerry.errors import (
     Conflict,
-    FileFailure,
-    FileForbidden,
+    FileError,
+    FileExists,
     FileIsDirectory,
-    FileMissing,
-    FileThere,
+    FileNotFound,
+    FilePermissionDenied,
     InvalidRequest,
 )
-from skerry.types import Patched
+from skerry.types import PatchResult
 
 BIG = 192 << 20
 FILE = "/workspace/f"
@@ -33,11 +33,11 @@ async def names(room: Room) -> list[str]:
     return [entry.name for entry in (await room.keeper.files.list("/workspace")).entries]
 
 
-async def patched(room: Room, diff: str, path: str = FILE) -> Patched:
+async def patched(room: Room, diff: str, path: str = FILE) -> PatchResult:
     return await room.keeper.files.patch(path, diff.encode())
 
 
-async def test_a_text_is_replaced_if_it_is_there_as_often_as_was_said(room: Room) -> None:
+async def test_text_is_replaced_if_its_count_matches(room: Room) -> None:
     files = room.keeper.files
     await shell(
         room, "printf 'one two\\none\\nthree one\\n' > /workspace/f && chmod 640 /workspace/f && chown 7:8 /workspace/f"
@@ -49,7 +49,7 @@ async def test_a_text_is_replaced_if_it_is_there_as_often_as_was_said(room: Room
         [1, 2, 3],
         FILE,
     )
-    with pytest.raises(Conflict, match="not in it"):
+    with pytest.raises(Conflict, match="text not found"):
         await files.replace(FILE, b"four", b"4", None)
     done = await files.replace(FILE, b"two\none", b"2\n1", 1)
     assert (done.count, done.lines) == (1, (1,))
@@ -58,18 +58,18 @@ async def test_a_text_is_replaced_if_it_is_there_as_often_as_was_said(room: Room
     info = await files.stat(FILE)
     assert (info.mode, info.uid, info.gid) == (0o640, 7, 8)
     assert await names(room) == ["f"]
-    with pytest.raises(FileMissing):
+    with pytest.raises(FileNotFound):
         await files.replace("/workspace/none", b"a", b"b", 1)
     with pytest.raises(FileIsDirectory):
         await files.replace("/workspace", b"a", b"b", 1)
-    with pytest.raises(FileForbidden):
+    with pytest.raises(FilePermissionDenied):
         await files.replace(FILE, b"three", b"3", 1, "nobody")
     for old in (b"", b"x" * (129 << 10)):
         with pytest.raises(InvalidRequest):
             await files.replace(FILE, old, b"b", 1)
 
 
-async def test_bytes_are_replaced_wherever_they_lie(room: Room) -> None:
+async def test_bytes_are_replaced_at_any_position(room: Room) -> None:
     """Also across the ends of buffers, next to each other, and over several lines."""
     source = random.Random(1)
     any_of = bytes(b"ab\n\xff\0"[byte % 5] for byte in range(256))
@@ -87,7 +87,7 @@ async def test_bytes_are_replaced_wherever_they_lie(room: Room) -> None:
             assert await (await room.keeper.files.read(FILE)).read(1 << 30) == data.replace(old, b"NEW")
 
 
-async def test_a_link_is_kept_by_an_edit_of_what_it_leads_to(room: Room) -> None:
+async def test_edit_through_a_link_keeps_the_link(room: Room) -> None:
     await shell(room, "cd /workspace && echo old > real && ln -s real f")
     await room.keeper.files.replace(FILE, b"old", b"new", 1)
     await patched(room, "@@ -1 +1 @@\n-new\n+newer\n")
@@ -140,7 +140,7 @@ PATCH = "@@ -1 +1 @@\n-first\n+1\n"
 
 
 @pytest.mark.parametrize("how", ["replace", "patch"])
-async def test_what_another_writes_in_the_middle_of_an_edit_is_not_lost(room: Room, how: str) -> None:
+async def test_concurrent_write_during_an_edit_is_not_lost(room: Room, how: str) -> None:
     big(room)
     files = room.keeper.files
     edit = files.replace(FILE, b"first", b"1", 1) if how == "replace" else files.patch(FILE, PATCH.encode())
@@ -150,12 +150,12 @@ async def test_what_another_writes_in_the_middle_of_an_edit_is_not_lost(room: Ro
 
 
 @pytest.mark.parametrize("how", ["replace", "patch"])
-async def test_a_file_replaced_by_a_link_in_the_middle_of_an_edit_is_not_written_through(room: Room, how: str) -> None:
+async def test_link_swapped_in_during_an_edit_is_not_written_through(room: Room, how: str) -> None:
     big(room)
     await shell(room, "echo first > /tmp/victim")
     files = room.keeper.files
     edit = files.replace(FILE, b"first", b"1", 1) if how == "replace" else files.patch(FILE, PATCH.encode())
-    with pytest.raises(FileFailure) as refused:
+    with pytest.raises(FileError) as refused:
         await in_the_middle(room, edit, put_a_link)
     assert refused.value.errno == 40
     assert await content(room, "/tmp/victim") == b"first\n"
@@ -164,7 +164,7 @@ async def test_a_file_replaced_by_a_link_in_the_middle_of_an_edit_is_not_written
 
 
 @pytest.mark.parametrize("how", ["write", "append"])
-async def test_a_file_replaced_by_a_link_during_an_upload_is_not_written_through(room: Room, how: str) -> None:
+async def test_link_swapped_in_during_an_upload_is_not_written_through(room: Room, how: str) -> None:
     await shell(room, "echo old > /tmp/victim; echo old > /workspace/f")
     swapped = asyncio.Event()
 
@@ -183,14 +183,14 @@ async def test_a_file_replaced_by_a_link_during_an_upload_is_not_written_through
     assert await names(room) == ["f"]
 
 
-async def test_a_file_that_is_replaced_in_the_middle_is_edited_as_it_is_then(room: Room) -> None:
+async def test_file_replaced_during_an_edit_is_edited_in_its_new_version(room: Room) -> None:
     big(room)
     edit = room.keeper.files.replace(FILE, b"first", b"1", None)
     await in_the_middle(room, edit, put_another)
     assert await content(room, FILE) == b"1 other 1"
 
 
-async def test_a_file_that_never_rests_is_left_alone(room: Room) -> None:
+async def test_constantly_changing_file_is_not_edited(room: Room) -> None:
     big(room)
     path = inside(room, FILE)
     edit = asyncio.ensure_future(room.keeper.files.replace(FILE, b"first", b"1", 1))
@@ -203,27 +203,27 @@ async def test_a_file_that_never_rests_is_left_alone(room: Room) -> None:
     assert await names(room) == ["f"]
 
 
-async def test_a_copy_of_a_file_that_becomes_shorter_has_nothing_made_up(room: Room) -> None:
+async def test_copy_of_a_shrinking_file_has_no_invented_bytes(room: Room) -> None:
     big(room)
     copy = room.keeper.files.copy(FILE, "/workspace/copy")
     await in_the_middle(room, copy, lambda path: os.truncate(path, 9))
     assert await content(room, "/workspace/copy") == b"first\nfif"
 
 
-async def test_a_full_disk_in_the_middle_of_an_edit_leaves_the_old_content(room: Room) -> None:
+async def test_full_disk_during_an_edit_keeps_the_old_content(room: Room) -> None:
     await shell(room, "mkdir /tmp/tiny && mount -t tmpfs -o size=3M tmpfs /tmp/tiny")
     await shell(room, "(echo first; head -c 2M /dev/zero) > /tmp/tiny/f")
     for edit in (
         room.keeper.files.replace("/tmp/tiny/f", b"first", b"1", 1),
         room.keeper.files.patch("/tmp/tiny/f", PATCH.encode()),
     ):
-        with pytest.raises(FileFailure) as full:
+        with pytest.raises(FileError) as full:
             await edit
         assert full.value.errno == 28
     assert await shell(room, "head -n1 /tmp/tiny/f; ls -A /tmp/tiny") == "first\nf\n"
 
 
-async def test_diffs_of_other_tools_are_applied(room: Room) -> None:
+async def test_diffs_of_common_tools_are_applied(room: Room) -> None:
     source = random.Random(2)
     for _ in range(30):
         old = [f"{n} {source.randrange(4)}\n" for n in range(source.randrange(1, 60))]
@@ -238,7 +238,7 @@ async def test_diffs_of_other_tools_are_applied(room: Room) -> None:
             assert [one.action for one in done.files] == ["changed"]
 
 
-async def test_a_diff_of_git_makes_changes_and_takes_away_files(room: Room) -> None:
+async def test_git_diff_creates_changes_and_deletes_files(room: Room) -> None:
     await shell(
         room,
         "mkdir /workspace/r && cd /workspace/r && git init -q"
@@ -265,7 +265,7 @@ async def test_a_diff_of_git_makes_changes_and_takes_away_files(room: Room) -> N
     await shell(room, "diff -r -x .git /workspace/r /tmp/copy && [ -x /tmp/copy/d/e/new ]")
 
 
-async def test_a_hunk_that_does_not_fit_is_named_with_what_differs(room: Room) -> None:
+async def test_hunk_that_does_not_apply_is_named_with_the_difference(room: Room) -> None:
     await room.keeper.files.write(FILE, b"a\nb\nc\nd\n")
     diff = "--- f\n+++ f\n@@ -1 +1 @@\n-a\n+1\n@@ -3,2 +3,2 @@\n-x\n+y\n d\n"
     with pytest.raises(Conflict, match=r'hunk 2: line 3 is "c", not "x"') as misfit:
@@ -278,16 +278,16 @@ async def test_a_hunk_that_does_not_fit_is_named_with_what_differs(room: Room) -
             await patched(room, diff)
 
 
-async def test_a_hunk_is_found_at_the_only_place_nearby(room: Room) -> None:
+async def test_hunk_is_applied_at_the_only_match_nearby(room: Room) -> None:
     await room.keeper.files.write(FILE, b"x\n" * 30 + b"a\nb\nc\n")
     done = await patched(room, "@@ -1,3 +1,3 @@\n a\n-b\n+B\n c\n")
     assert done.files[0].offsets == (30,)
     assert (await content(room, FILE)).endswith(b"x\na\nB\nc\n")
-    with pytest.raises(Conflict, match="at lines 1 and 2 it would"):
+    with pytest.raises(Conflict, match="at both lines 1 and 2"):
         await patched(room, "@@ -40 +40 @@\n-x\n+y\n")
 
 
-async def test_a_patch_of_several_files_is_applied_whole_or_not_at_all(room: Room) -> None:
+async def test_patch_of_several_files_is_atomic(room: Room) -> None:
     await shell(room, "cd /workspace && mkdir d && echo a > d/a && echo b > d/b && echo c > d/c")
     good = (
         "--- d/a\n+++ d/a\n@@ -1 +1 @@\n-a\n+A\n"
@@ -301,12 +301,12 @@ async def test_a_patch_of_several_files_is_applied_whole_or_not_at_all(room: Roo
     assert await shell(room, "cd /workspace/d && ls -A && cat *") == "a\nb\nc\na\nb\nc\n"
     await patched(room, good, "/workspace")
     assert await shell(room, "cd /workspace/d && ls -A && cat *") == "a\nc\nn\nA\nc\nn\n"
-    with pytest.raises(FileThere):
+    with pytest.raises(FileExists):
         await patched(room, "--- /dev/null\n+++ d/n\n@@ -0,0 +1 @@\n+n\n", "/workspace")
-    with pytest.raises(Conflict, match="more lines than the diff takes away"):
+    with pytest.raises(Conflict, match="more lines than the diff removes"):
         await patched(room, "--- d/c\n+++ /dev/null\n@@ -0,0 +0,0 @@\n", "/workspace")
     for name in ("../x", "/etc/passwd", "d/../../x", "./x", "d//x"):
-        with pytest.raises(InvalidRequest, match="leads elsewhere"):
+        with pytest.raises(InvalidRequest, match="leaves the directory"):
             await patched(room, f"--- /dev/null\n+++ {name}\n@@ -0,0 +1 @@\n+n\n", "/workspace")
     for diff in ("@@ -1 +1 @@\n-a\n+b\n", "--- d/a\n+++ d/c\n@@ -1 +1 @@\n-a\n+b\n", bad + bad):
         with pytest.raises(InvalidRequest):
@@ -316,18 +316,18 @@ async def test_a_patch_of_several_files_is_applied_whole_or_not_at_all(room: Roo
 
 
 @pytest.mark.parametrize("name", ["l/f", "l", "d/l"])
-async def test_a_diff_does_not_go_over_links(room: Room, name: str) -> None:
+async def test_diff_does_not_follow_links(room: Room, name: str) -> None:
     await shell(room, "mkdir /tmp/out /workspace/d && echo a > /tmp/out/f && cd /workspace && ln -s /tmp/out l")
     await shell(room, "ln -s /tmp/out/f /workspace/d/l")
-    with pytest.raises(FileFailure) as refused:
+    with pytest.raises(FileError) as refused:
         await patched(room, f"--- {name}\n+++ {name}\n@@ -1 +1 @@\n-a\n+b\n", "/workspace")
     assert refused.value.errno == 40
-    with pytest.raises(FileFailure):
+    with pytest.raises(FileError):
         await patched(room, f"--- /dev/null\n+++ {name}/new\n@@ -0,0 +1 @@\n+b\n", "/workspace")
     assert await shell(room, "ls /tmp/out; cat /tmp/out/f") == "f\na\n"
 
 
-async def test_a_patch_creates_and_deletes_the_file_that_is_named(room: Room) -> None:
+async def test_patch_creates_and_deletes_the_named_file(room: Room) -> None:
     await patched(
         room, "--- /dev/null\n+++ b/whatever\n@@ -0,0 +1,2 @@\n+a\n+b\n\\ No newline at end of file\n", "/workspace/d/n"
     )

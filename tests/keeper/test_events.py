@@ -1,4 +1,4 @@
-"""Starts and ends of processes, as the keeper tells them."""
+"""Starts and exits of processes as events of the keeper."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from keeper.room import Room, spec
-from keeper.test_lies import keeper_that, says, says_for_ever
+from keeper.test_protocol_errors import keeper_that, says, says_for_ever
+from support.keeper import Room, spec
 
 from skerry.errors import SandboxUnavailable
-from skerry.keeper import EventStream, KeeperLied, ProcessEvent
+from skerry.keeper import EventStream, KeeperProtocolError, ProcessEvent
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -21,7 +21,7 @@ async def take(stream: EventStream, count: int) -> list[ProcessEvent]:
     return [event for event in events if isinstance(event, ProcessEvent)]
 
 
-async def test_starts_and_ends_are_told_as_they_happen(room: Room) -> None:
+async def test_starts_and_exits_are_sent_as_they_happen(room: Room) -> None:
     stream = await room.keeper.events()
     assert (stream.hello.running, stream.hello.lost) == (0, False)
     command = spec("/bin/sh", "-c", "printf hello; exit 4")
@@ -36,7 +36,7 @@ async def test_starts_and_ends_are_told_as_they_happen(room: Room) -> None:
     await stream.aclose()
 
 
-async def test_a_listener_that_was_away_gets_what_it_missed(room: Room) -> None:
+async def test_returning_subscriber_gets_missed_events(room: Room) -> None:
     first = await room.keeper.events()
     await first.aclose()
     sleeper = spec("/bin/sleep", "1000")
@@ -51,7 +51,7 @@ async def test_a_listener_that_was_away_gets_what_it_missed(room: Room) -> None:
     await again.aclose()
 
 
-async def test_what_was_forgotten_or_never_was_is_told_as_lost(room: Room) -> None:
+async def test_dropped_or_unknown_events_are_reported_as_lost(room: Room) -> None:
     stream = await room.keeper.events(1000)
     assert stream.hello.lost
     await room.run("/bin/true")
@@ -64,7 +64,7 @@ async def test_what_was_forgotten_or_never_was_is_told_as_lost(room: Room) -> No
     await stream.aclose()
 
 
-async def test_a_listener_that_falls_behind_is_told(room: Room) -> None:
+async def test_slow_subscriber_is_notified_of_lost_events(room: Room) -> None:
     stream = await room.keeper.events()
     for _ in range(80):
         await asyncio.gather(*(room.keeper.spawn(spec("/bin/nope", "x" * 1000)) for _ in range(50)))
@@ -103,11 +103,11 @@ PROCESS = (
 EVENT = b'{"seq":6,"at":1.5,"type":"process_started","process":' + PROCESS + b"}\n"
 
 
-async def test_the_truth_is_believed(tmp_path: Path) -> None:
+async def test_valid_events_are_accepted(tmp_path: Path) -> None:
     async with keeper_that(tmp_path, says(lines(HELLO, EVENT[:20], EVENT[20:]))) as keeper:
         stream = await keeper.events(5)
         assert [event.process.id for event in await take(stream, 1)] == ["p-x"]
-        with pytest.raises(KeeperLied):
+        with pytest.raises(KeeperProtocolError):
             await anext(stream)
 
 
@@ -124,9 +124,9 @@ async def test_the_truth_is_believed(tmp_path: Path) -> None:
         lines(HELLO[:-1]) + b"0\r\n\r\n",
     ],
 )
-async def test_events_that_do_not_begin_well_are_lies(tmp_path: Path, said: bytes) -> None:
+async def test_events_with_an_invalid_start_are_protocol_errors(tmp_path: Path, said: bytes) -> None:
     async with keeper_that(tmp_path, says(said)) as keeper:
-        with pytest.raises(KeeperLied):
+        with pytest.raises(KeeperProtocolError):
             await keeper.events(5)
 
 
@@ -145,15 +145,15 @@ async def test_events_that_do_not_begin_well_are_lies(tmp_path: Path, said: byte
         b"x" * 100_000,
     ],
 )
-async def test_a_malformed_event_is_a_lie(tmp_path: Path, said: bytes) -> None:
+async def test_malformed_event_is_a_protocol_error(tmp_path: Path, said: bytes) -> None:
     async with keeper_that(tmp_path, says(lines(HELLO, said))) as keeper:
         stream = await keeper.events(5)
-        with pytest.raises(KeeperLied):
+        with pytest.raises(KeeperProtocolError):
             await anext(stream)
 
 
-async def test_a_line_without_end_is_a_lie(tmp_path: Path) -> None:
+async def test_endless_line_is_a_protocol_error(tmp_path: Path) -> None:
     async with keeper_that(tmp_path, says_for_ever(lines(HELLO), b"1000\r\n" + b"x" * 4096 + b"\r\n")) as keeper:
         stream = await keeper.events(5)
-        with pytest.raises(KeeperLied):
+        with pytest.raises(KeeperProtocolError):
             await anext(stream)

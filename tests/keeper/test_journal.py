@@ -1,4 +1,4 @@
-"""The journal: what a process printed, from any byte on, whether anybody listened or not."""
+"""The journal: the output of a process from any byte on, with or without readers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from keeper.room import Room, eventually, spec
+from support.keeper import Room, eventually, spec
 
-from skerry.errors import Conflict, FileMissing, InvalidRequest, NotFound
-from skerry.keeper import Gap, Keeper, OutputStream, Process, build_id
+from skerry.errors import Conflict, FileNotFound, InvalidRequest, NotFound
+from skerry.keeper import JournalGap, Keeper, OutputStream, Process, build_id
 
 COUNT = "i=0; while [ $i -lt {n} ]; do echo line $i; i=$((i+1)); done"
 
@@ -21,7 +21,7 @@ async def read(stream: OutputStream) -> tuple[bytes, int]:
     """The bytes of both streams, and how many were missing."""
     data, missing = bytearray(), 0
     async for piece in stream:
-        if isinstance(piece, Gap):
+        if isinstance(piece, JournalGap):
             missing += piece.missing
         else:
             data += piece[1]
@@ -38,7 +38,7 @@ async def wait_for_file(room: Room, path: str) -> None:
     async def there() -> bool:
         try:
             return (await room.keeper.files.stat(path)).size > 0
-        except FileMissing:
+        except FileNotFound:
             return False
 
     async with asyncio.timeout(60):
@@ -51,7 +51,7 @@ async def chunks(*data: bytes) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def test_a_spawned_process_is_answered_at_once_and_journalled(room: Room) -> None:
+async def test_spawn_returns_at_once_and_output_is_journalled(room: Room) -> None:
     command = spec("echo out; echo err >&2; exit 3", session="s1", show="shown")
     process = await room.keeper.spawn(command)
     assert (process.id, process.detach, process.shell, process.session) == (command.id, True, "shown", "s1")
@@ -66,7 +66,7 @@ async def test_a_spawned_process_is_answered_at_once_and_journalled(room: Room) 
     assert process.max_rss > 0
 
 
-async def test_a_runs_output_is_in_its_journal_too(room: Room) -> None:
+async def test_output_of_a_run_is_journalled(room: Room) -> None:
     command = spec("echo out; echo err >&2")
     async for _ in await room.keeper.start(command):
         pass
@@ -75,7 +75,7 @@ async def test_a_runs_output_is_in_its_journal_too(room: Room) -> None:
     assert (sorted(data.splitlines()), missing, stream.exit.exit_code) == ([b"err", b"out"], 0, 0)
 
 
-async def test_every_offset_is_a_place_to_begin(room: Room) -> None:
+async def test_reading_can_start_at_every_offset(room: Room) -> None:
     command = spec(COUNT.format(n=3000))
     await room.keeper.spawn(command)
     whole = "".join(f"line {n}\n" for n in range(3000)).encode()
@@ -107,7 +107,7 @@ async def test_pages_follow_each_other_without_gap_or_overlap(room: Room) -> Non
     assert stream.ended
 
 
-async def test_without_follow_a_reader_gets_what_there_is(room: Room) -> None:
+async def test_reader_without_follow_gets_the_existing_output(room: Room) -> None:
     command = spec("echo ready; sleep 1000")
     await room.keeper.spawn(command)
     follower = await room.keeper.output(command.id, follow=True)
@@ -121,7 +121,7 @@ async def test_without_follow_a_reader_gets_what_there_is(room: Room) -> None:
     assert follower.exit.signal == "KILL"
 
 
-async def test_past_its_bound_the_oldest_is_dropped_and_told(room: Room) -> None:
+async def test_oldest_output_beyond_the_bound_is_dropped_and_reported(room: Room) -> None:
     command = spec("/bin/sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x; printf end", journal=1 << 20)
     await room.keeper.spawn(command)
     process = await ended(room, command.id)
@@ -134,7 +134,7 @@ async def test_past_its_bound_the_oldest_is_dropped_and_told(room: Room) -> None
     assert stream.offset == 3_000_003
 
 
-async def test_a_program_that_prints_much_is_read_true_by_all(room: Room) -> None:
+async def test_all_readers_get_correct_output_of_a_busy_program(room: Room) -> None:
     """Enough for its journal to be mapped and written over, several times."""
     line = "head -c 1000000 /dev/urandom > /tmp/m; for i in $(seq 120); do cat /tmp/m; done"
     command = spec("/bin/sh", "-c", line, journal=16 << 20)
@@ -149,7 +149,7 @@ async def test_a_program_that_prints_much_is_read_true_by_all(room: Room) -> Non
                 await (await room.keeper.files.read(path)).read(2_000_000) if await exists(room, path, 10**6) else b""
             )
         async for piece in pieces:
-            if isinstance(piece, Gap):
+            if isinstance(piece, JournalGap):
                 at += piece.missing
                 continue
             assert isinstance(piece, tuple)
@@ -172,11 +172,11 @@ async def test_a_program_that_prints_much_is_read_true_by_all(room: Room) -> Non
 async def exists(room: Room, path: str, size: int) -> bool:
     try:
         return (await room.keeper.files.stat(path)).size >= size
-    except FileMissing:
+    except FileNotFound:
         return False
 
 
-async def test_two_readers_at_different_offsets_each_get_all_of_theirs(room: Room) -> None:
+async def test_readers_at_different_offsets_get_complete_output(room: Room) -> None:
     command = spec("/bin/sh", "-c", "head -c 6000000 /dev/urandom | tee /tmp/copy")
     await room.keeper.spawn(command)
     streams = [await room.keeper.output(command.id, since, follow=True) for since in (0, 0)]
@@ -187,7 +187,7 @@ async def test_two_readers_at_different_offsets_each_get_all_of_theirs(room: Roo
     assert late == (whole[1_234_567:], 0)
 
 
-async def test_a_reader_cut_off_goes_on_at_its_offset(room: Room) -> None:
+async def test_disconnected_reader_continues_at_its_offset(room: Room) -> None:
     """As when a server is killed: its connections drop in the middle of anything, and the next one asks again."""
     command = spec("/bin/sh", "-c", "head -c 8000000 /dev/urandom | tee /tmp/copy")
     await room.keeper.spawn(command)
@@ -197,7 +197,7 @@ async def test_a_reader_cut_off_goes_on_at_its_offset(room: Room) -> None:
         stream = await keeper.output(command.id, offset, follow=True)
         while len(data) < 8_000_000 and stream.offset - offset < 1_500_000:
             piece = await anext(stream)
-            assert not isinstance(piece, Gap)
+            assert not isinstance(piece, JournalGap)
             data += piece[1]
         offset = stream.offset
         await stream.aclose()
@@ -207,7 +207,7 @@ async def test_a_reader_cut_off_goes_on_at_its_offset(room: Room) -> None:
     assert bytes(data + rest) == await (await room.keeper.files.read("/tmp/copy")).read(10 << 20)
 
 
-async def test_a_viewer_that_leaves_does_nothing_to_the_process(room: Room) -> None:
+async def test_disconnected_viewer_does_not_affect_the_process(room: Room) -> None:
     command = spec("/bin/sleep", "1000")
     await room.keeper.spawn(command)
     stream = await room.keeper.output(command.id, follow=True)
@@ -216,7 +216,7 @@ async def test_a_viewer_that_leaves_does_nothing_to_the_process(room: Room) -> N
         assert (await room.keeper.process(command.id)).state == "running"
 
 
-async def test_a_reader_that_does_not_read_slows_nobody(room: Room) -> None:
+async def test_stalled_reader_slows_no_others(room: Room) -> None:
     command = spec("/bin/sh", "-c", "head -c 30000000 /dev/zero; echo done > /tmp/done", journal=2 << 20)
     await room.keeper.spawn(command)
     dead = await room.keeper.output(command.id, follow=True)
@@ -226,7 +226,7 @@ async def test_a_reader_that_does_not_read_slows_nobody(room: Room) -> None:
     assert missing > 0
 
 
-async def test_a_paced_run_whose_reader_stalls_keeps_all_bytes(room: Room) -> None:
+async def test_run_with_a_stalled_reader_keeps_all_bytes(room: Room) -> None:
     stream = await room.keeper.start(
         spec("/bin/sh", "-c", "head -c 5000000 /dev/urandom | tee /tmp/copy", journal=1 << 18)
     )
@@ -238,7 +238,7 @@ async def test_a_paced_run_whose_reader_stalls_keeps_all_bytes(room: Room) -> No
     assert stream.missing == 0
 
 
-async def test_a_command_that_can_not_be_executed_says_so_in_its_journal(room: Room) -> None:
+async def test_exec_failure_is_in_the_journal(room: Room) -> None:
     process = await room.keeper.spawn(spec("/bin/nope"))
     assert (process.state, process.exit_code, process.pid) == ("exited", 127, 0)
     assert (await read(await room.keeper.output(process.id)))[0] == b"/bin/nope: command not found\n"
@@ -256,7 +256,7 @@ async def test_stdin_is_streamed_and_closed(room: Room) -> None:
         await room.keeper.stdin(command.id, chunks(b"more"))
 
 
-async def test_a_viewer_may_type(room: Room) -> None:
+async def test_viewer_can_write_to_stdin(room: Room) -> None:
     command = spec("/bin/cat", stdin="pipe")
     await room.keeper.spawn(command)
     viewers = [await room.keeper.output(command.id, follow=True) for _ in range(2)]
@@ -269,7 +269,7 @@ async def test_a_viewer_may_type(room: Room) -> None:
         assert viewer.exit.exit_code == 0
 
 
-async def test_a_stdin_that_is_closed_or_was_never_there_refuses(room: Room) -> None:
+async def test_write_to_a_closed_or_missing_stdin_is_rejected(room: Room) -> None:
     without = spec("/bin/sleep", "1000")
     deaf = spec("exec <&-; sleep 1000", stdin="pipe")
     closed = spec("/bin/sleep", "1000", stdin="pipe")
@@ -289,7 +289,7 @@ async def test_a_stdin_that_is_closed_or_was_never_there_refuses(room: Room) -> 
         await asyncio.wait_for(until_it_is_closed(), 10)
 
 
-async def test_an_end_ends_a_write_to_stdin_that_blocks(room: Room) -> None:
+async def test_exit_ends_a_blocked_write_to_stdin(room: Room) -> None:
     command = spec("/bin/sleep", "1000", stdin="pipe")
     await room.keeper.spawn(command)
     writing = asyncio.create_task(room.keeper.stdin(command.id, chunks(b"x" * (8 << 20))))
@@ -300,7 +300,7 @@ async def test_an_end_ends_a_write_to_stdin_that_blocks(room: Room) -> None:
             await writing
 
 
-async def test_removing_a_process_removes_its_files(room: Room) -> None:
+async def test_removed_process_has_no_files(room: Room) -> None:
     command = spec("/bin/sh", "-c", "head -c 100000 /dev/zero")
     await room.keeper.spawn(command)
     await ended(room, command.id)
@@ -313,7 +313,7 @@ async def test_removing_a_process_removes_its_files(room: Room) -> None:
     assert f"{command.id}.{0:016x}" not in await names()
 
 
-async def test_a_silent_command_costs_no_file_of_its_own(room: Room) -> None:
+async def test_silent_command_has_no_journal_file(room: Room) -> None:
     for _ in range(20):
         await room.run("/bin/true")
     await wait_for_file(room, "/var/lib/skerry/processes/list")
@@ -321,7 +321,7 @@ async def test_a_silent_command_costs_no_file_of_its_own(room: Room) -> None:
     assert names == ["list"]
 
 
-async def test_bad_requests_for_output_are_refused(room: Room) -> None:
+async def test_invalid_output_requests_are_rejected(room: Room) -> None:
     command = spec("/bin/true")
     await room.keeper.spawn(command)
     for since, limit in ((1 << 60, None), (0, 0), (0, -1)):
@@ -334,13 +334,13 @@ async def test_bad_requests_for_output_are_refused(room: Room) -> None:
 
 
 def own_memory(pid: int) -> int:
-    """What is its alone: a mapped journal is the disk's."""
+    """Private memory only: a mapped journal belongs to the disk."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("RssAnon"))) << 10
 
 
 @pytest.mark.parametrize("bound", [4 << 20, 64 << 20])
-async def test_output_that_nobody_reads_grows_nobody(room: Room, bound: int) -> None:
+async def test_unread_output_uses_no_memory(room: Room, bound: int) -> None:
     """`yes`, until a gigabyte has gone by."""
     command = spec("/usr/bin/yes", journal=bound)
     await room.keeper.spawn(command)

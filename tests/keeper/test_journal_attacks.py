@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from keeper.room import Room, eventually, spec
 from keeper.test_journal import chunks, ended, read, wait_for_file
+from support.keeper import Room, eventually, spec
 
 from skerry.keeper import build_id
 
@@ -19,7 +19,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @pytest.fixture
 async def small(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Room]:
-    """A room whose journals lie on a disk of 2 MiB."""
+    """A room with journals on a disk of 2 MiB."""
     kept = tmp_path / "kept"
     kept.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=755", "tmpfs", kept], check=True)
@@ -47,7 +47,7 @@ def numbers(count: int) -> bytes:
     return "".join(f"{n}\n" for n in range(1, count + 1)).encode()
 
 
-async def test_on_a_full_disk_a_program_is_not_blocked_and_what_is_missing_is_told(small: Room) -> None:
+async def test_full_disk_does_not_block_a_program_and_gaps_are_reported(small: Room) -> None:
     fill(small)
     command = spec("/bin/sh", "-c", "seq 300000; printf end")
     await small.keeper.spawn(command)
@@ -60,13 +60,13 @@ async def test_on_a_full_disk_a_program_is_not_blocked_and_what_is_missing_is_to
     assert (await small.run("echo alive"))[1] == b"alive\n"
 
 
-async def test_on_a_full_disk_a_run_still_loses_nothing(small: Room) -> None:
+async def test_run_on_a_full_disk_loses_nothing(small: Room) -> None:
     fill(small)
     status, out, _ = await small.run("/bin/sh", "-c", "seq 300000")
     assert (status.exit_code, out) == (0, numbers(300_000))
 
 
-async def test_a_disk_that_fills_up_keeps_the_end(small: Room) -> None:
+async def test_filling_disk_keeps_the_newest_output(small: Room) -> None:
     command = spec("/bin/sh", "-c", "seq 1000000")
     await small.keeper.spawn(command)
     process = await ended(small, command.id)
@@ -78,7 +78,7 @@ async def test_a_disk_that_fills_up_keeps_the_end(small: Room) -> None:
     assert whole.endswith(data)
 
 
-async def test_a_disk_that_fills_and_empties_again_leaves_true_gaps(small: Room) -> None:
+async def test_disk_that_fills_and_empties_leaves_correct_gaps(small: Room) -> None:
     line = "for i in 1 2 3 4 5 6; do read x; seq ${i}000000 ${i}010000; done"
     command = spec(line, journal=256 * KIB, stdin="pipe")
     await small.keeper.spawn(command)
@@ -107,7 +107,7 @@ async def test_a_disk_that_fills_and_empties_again_leaves_true_gaps(small: Room)
         assert offset == len(whole)
 
 
-async def test_the_output_of_finished_processes_makes_room(small: Room) -> None:
+async def test_output_of_finished_processes_is_dropped_first(small: Room) -> None:
     old = spec("/bin/sh", "-c", "seq 200000", journal=2 * MIB)
     await small.keeper.spawn(old)
     assert (await ended(small, old.id)).kept_from == 0
@@ -122,7 +122,7 @@ async def test_the_output_of_finished_processes_makes_room(small: Room) -> None:
     assert (await small.keeper.process(old.id)).kept_from > 0
 
 
-async def test_the_sandbox_has_a_bound_over_all_processes(room: Room) -> None:
+async def test_total_journal_size_of_a_sandbox_is_bounded(room: Room) -> None:
     await room.configure(journal=(1 * MIB, 2 * MIB))
     commands = [spec("/bin/sh", "-c", "head -c 3000000 /dev/zero") for _ in range(5)]
     for command in commands:
@@ -151,7 +151,7 @@ RUINS = {
 
 
 @pytest.mark.parametrize("ruin", RUINS.values(), ids=RUINS)
-async def test_root_inside_ruins_the_journals_while_they_are_written(room: Room, ruin: str) -> None:
+async def test_journals_damaged_by_root_while_written_are_harmless(room: Room, ruin: str) -> None:
     passwd = await (await room.keeper.files.read("/etc/passwd")).read(MIB)
     line = f"touch /tmp/on; while [ -e /tmp/on ]; do {ruin}; done 2>/dev/null"
     vandal = await room.keeper.spawn(spec(line))
@@ -179,7 +179,7 @@ async def test_root_inside_ruins_the_journals_while_they_are_written(room: Room,
 
 
 @pytest.mark.parametrize("ruin", RUINS.values(), ids=RUINS)
-async def test_root_inside_ruins_journals_that_are_hot(room: Room, ruin: str) -> None:
+async def test_hot_journals_damaged_by_root_are_harmless(room: Room, ruin: str) -> None:
     """Those of programs that print much are mapped: a file that is cut short must not be a SIGBUS for PID 1."""
     size = 100_000_000
     line = f"touch /tmp/on; while [ -e /tmp/on ]; do {ruin}; done 2>/dev/null"
@@ -201,7 +201,7 @@ async def test_root_inside_ruins_journals_that_are_hot(room: Room, ruin: str) ->
     assert (await room.keeper.hello()).build == build_id()
 
 
-async def test_a_hot_journal_on_a_disk_that_is_too_small(small: Room) -> None:
+async def test_hot_journal_works_on_a_disk_that_is_too_small(small: Room) -> None:
     size = 50_000_000
     line = f"head -c {size} /dev/zero; printf end"
     spawned = spec("/bin/sh", "-c", line)
@@ -219,8 +219,8 @@ async def test_a_hot_journal_on_a_disk_that_is_too_small(small: Room) -> None:
     assert rest == b"" or rest.endswith(b"end")  # one that has ended makes room for the other, if need be all of it
 
 
-async def test_a_deleted_journal_does_not_harm_who_reads_it(room: Room) -> None:
-    """The reader that follows has the file open; and a run keeps what its reader has not come to."""
+async def test_deleted_journal_does_not_affect_its_reader(room: Room) -> None:
+    """A following reader has the file open; and a run keeps the bytes that its reader has not reached."""
     stream = await room.keeper.start(spec("/bin/sh", "-c", "seq 600000; sleep 1000", journal=8 * MIB))
     first = await anext(stream)
     await wait_for_file(room, f"{DIR}/list")

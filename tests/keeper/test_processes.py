@@ -1,22 +1,23 @@
-"""Commands, as the host's client sees them, run by a real keeper that is PID 1 of its own namespace."""
+"""Commands, as seen by the host's client, run by a real keeper that is PID 1 of a namespace."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from keeper.room import Room, eventually, spec
+from support.keeper import Room, eventually, spec
 
-from skerry.errors import Conflict, FileMissing, InvalidRequest, NotFound, QuotaExceeded
+from skerry.errors import Conflict, FileNotFound, InvalidRequest, NotFound, QuotaExceeded
 from skerry.keeper import Keeper, ProcessSpec, build_id
 
 
 def pids_with(mark: str) -> list[int]:
-    """Living processes on the host whose environment or command line holds the mark."""
+    """Return live processes on the host with the mark in their environment or command line."""
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -29,6 +30,16 @@ def pids_with(mark: str) -> list[int]:
         if mark.encode() in line and not dead and int(name) != os.getpid():
             found.append(int(name))
     return found
+
+
+def in_foreground(mark: str) -> bool:
+    """Return whether a process with the mark runs and has its terminal. A shell prints `fg`'s line before that."""
+    for pid in pids_with(mark):
+        with contextlib.suppress(OSError):
+            state, _, group, _, _, foreground = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:6]
+            if state in "RS" and group == foreground:
+                return True
+    return False
 
 
 async def test_stdout_and_stderr_are_kept_apart(room: Room) -> None:
@@ -48,7 +59,7 @@ async def test_every_exit_code_comes_back(room: Room) -> None:
 
 
 @pytest.mark.parametrize("name", ["HUP", "INT", "QUIT", "USR1", "TERM", "KILL", "ALRM", "PIPE", "SEGV"])
-async def test_a_signal_ends_a_command_and_is_named(room: Room, name: str) -> None:
+async def test_signal_ends_a_command_and_is_named(room: Room, name: str) -> None:
     stream = await room.keeper.start(spec("/bin/sleep", "100"))
     await stream.signal(name)
     assert [frame async for frame in stream] == []
@@ -80,13 +91,13 @@ async def test_a_command_has_a_worse_oom_score_than_the_keeper(room: Room) -> No
     assert mine > keepers
 
 
-async def test_ten_mebibytes_without_a_newline_come_whole(room: Room) -> None:
+async def test_ten_mebibytes_without_a_newline_are_complete(room: Room) -> None:
     status, out, _ = await room.run("/bin/sh", "-c", "head -c 10485760 /dev/zero | tr '\\0' x")
     assert status.exit_code == 0
     assert out == b"x" * 10485760
 
 
-async def test_binary_output_comes_as_it_is(room: Room) -> None:
+async def test_binary_output_is_preserved(room: Room) -> None:
     _, out, _ = await room.run("/usr/bin/printf", "".join(f"\\{n:03o}" for n in range(256)))
     assert out == bytes(range(256))
 
@@ -105,7 +116,7 @@ async def test_stdin_reaches_the_program(room: Room) -> None:
     assert out == data
 
 
-async def test_a_program_that_closes_its_stdin_early_does_no_harm(room: Room) -> None:
+async def test_program_may_close_its_stdin_early(room: Room) -> None:
     status, out, _ = await room.run("/bin/sh", "-c", "exec <&-; echo done", stdin=b"x" * (2 << 20))
     assert (status.exit_code, out) == (0, b"done\n")
 
@@ -127,7 +138,7 @@ async def test_signals_pass_a_program_that_does_not_read_its_stdin(room: Room) -
 STRAYS = "(setsid sleep 1000.{m} &) ; setsid -f sleep 1000.{m} ; nohup sleep 1000.{m} >/dev/null 2>&1 & sleep 1000.{m}"
 
 
-async def test_a_timed_out_command_takes_its_children_with_it(either: Room) -> None:
+async def test_timeout_kills_the_children_of_a_command(either: Room) -> None:
     mark = str(secrets.randbelow(10**9))
     stream = await either.keeper.start(spec(STRAYS.format(m=mark), timeout_s=1.0))
     await eventually(lambda: len(pids_with(f"1000.{mark}")) >= 5)
@@ -138,7 +149,7 @@ async def test_a_timed_out_command_takes_its_children_with_it(either: Room) -> N
     assert (status.exit_code, out) == (0, b"alive\n")
 
 
-async def test_a_host_that_hangs_up_ends_the_command_with_its_tree(either: Room) -> None:
+async def test_host_hangup_ends_the_command_with_its_tree(either: Room) -> None:
     mark = str(secrets.randbelow(10**9))
     stream = await either.keeper.start(spec(STRAYS.format(m=mark)))
     await eventually(lambda: len(pids_with(f"1000.{mark}")) >= 5)
@@ -146,7 +157,7 @@ async def test_a_host_that_hangs_up_ends_the_command_with_its_tree(either: Room)
     await eventually(lambda: not pids_with(f"1000.{mark}"))
 
 
-async def test_a_hang_up_is_seen_while_stdin_is_stuck(room: Room) -> None:
+async def test_hangup_is_noticed_while_stdin_blocks(room: Room) -> None:
     mark = str(secrets.randbelow(10**9))
     stream = await room.keeper.start(spec("/bin/sleep", f"1000.{mark}", stdin="pipe"))
     feeding = asyncio.create_task(stream.send_stdin(b"x" * (16 << 20)))
@@ -156,7 +167,7 @@ async def test_a_hang_up_is_seen_while_stdin_is_stuck(room: Room) -> None:
     await eventually(lambda: not pids_with(f"1000.{mark}"))
 
 
-async def test_a_detached_command_outlives_its_connection(room: Room) -> None:
+async def test_detached_command_survives_its_connection(room: Room) -> None:
     command = spec("/bin/sleep", "1000")
     assert (await room.keeper.spawn(command)).state == "running"
     await room.keeper.close()
@@ -173,7 +184,7 @@ async def test_a_detached_command_outlives_its_connection(room: Room) -> None:
     assert (await room.keeper.process(command.id)).signal == "KILL"
 
 
-async def test_children_left_behind_live_on_and_are_listed(either: Room) -> None:
+async def test_leftover_children_keep_running_and_are_listed(either: Room) -> None:
     mark = str(secrets.randbelow(10**9))
     command = spec(f"sleep 1000.{mark} & echo $!")
     stream = await either.keeper.start(command)
@@ -187,8 +198,8 @@ async def test_children_left_behind_live_on_and_are_listed(either: Room) -> None
     await eventually(lambda: not pids_with(f"1000.{mark}"))
 
 
-async def test_a_finished_command_has_nothing_to_do_with_the_next_one(either: Room) -> None:
-    """Launchers are used again: what the second command runs must not look like the first one's children."""
+async def test_finished_command_does_not_affect_the_next_one(either: Room) -> None:
+    """Launchers are reused: processes of the second command must not look like children of the first."""
     first = spec("/bin/true")
     async for _ in await either.keeper.start(first):
         pass
@@ -201,18 +212,19 @@ async def test_a_finished_command_has_nothing_to_do_with_the_next_one(either: Ro
     assert second.exit.signal == "TERM"
 
 
-async def test_a_killed_launcher_takes_its_tree_with_it(either: Room) -> None:
+async def test_killed_launcher_without_a_cgroup_ends_its_tree(tmp_path: Path) -> None:
     mark = str(secrets.randbelow(10**9))
-    other = await either.keeper.start(spec("/bin/sleep", f"2000.{mark}"))
-    stream = await either.keeper.start(
-        spec(f"setsid -f sleep 1000.{mark}; setsid -f sleep 1000.{mark}; kill -KILL $PPID; sleep 1000.{mark}")
-    )
-    async for _ in stream:
-        pass
-    assert stream.exit.signal == "KILL"
-    await eventually(lambda: not pids_with(f"1000.{mark}"))
-    assert len(pids_with(f"2000.{mark}")) == 1
-    await other.aclose()
+    async with Room(tmp_path, group=False) as room:
+        other = await room.keeper.start(spec("/bin/sleep", f"2000.{mark}"))
+        stream = await room.keeper.start(
+            spec(f"setsid -f sleep 1000.{mark}; setsid -f sleep 1000.{mark}; kill -KILL $PPID; sleep 1000.{mark}")
+        )
+        async for _ in stream:
+            pass
+        assert stream.exit.signal == "KILL"
+        await eventually(lambda: not pids_with(f"1000.{mark}"))
+        assert len(pids_with(f"2000.{mark}")) == 1
+        await other.aclose()
 
 
 async def test_long_command_lines_are_shortened_in_lists(room: Room) -> None:
@@ -223,7 +235,7 @@ async def test_long_command_lines_are_shortened_in_lists(room: Room) -> None:
         assert len("".join(listed.argv or [listed.shell or ""])) < 1100
 
 
-async def test_a_child_left_behind_may_go_on_writing(room: Room) -> None:
+async def test_leftover_child_can_keep_writing(room: Room) -> None:
     line = "(for i in $(seq 40); do echo tick; sleep 0.02; done; echo survived > /tmp/proof) & echo main"
     status, out, _ = await room.run(line)
     assert status.exit_code == 0
@@ -238,7 +250,7 @@ async def test_a_child_left_behind_may_go_on_writing(room: Room) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_command_that_can_not_be_found_is_127(room: Room) -> None:
+async def test_missing_command_exits_with_127(room: Room) -> None:
     for argv in (["/bin/nope"], ["nope"], ["nope", "x"], ["./nope"]):
         stream = await room.keeper.start(ProcessSpec(id=f"p-{secrets.token_hex(5)}", argv=argv))
         err = b"".join([data async for _, data in stream])
@@ -246,7 +258,7 @@ async def test_a_command_that_can_not_be_found_is_127(room: Room) -> None:
         assert b"command not found" in err
 
 
-async def test_a_command_that_can_not_be_executed_is_126(room: Room) -> None:
+async def test_command_that_is_not_executable_exits_with_126(room: Room) -> None:
     for path in ("/etc/passwd", "/etc", "/dev/null"):
         status, _, err = await room.run(path)
         assert status.exit_code == 126
@@ -256,14 +268,14 @@ async def test_a_command_that_can_not_be_executed_is_126(room: Room) -> None:
     assert status.exit_code == 126
 
 
-async def test_a_cwd_that_can_not_be_entered_is_refused(room: Room) -> None:
+async def test_inaccessible_cwd_is_rejected(room: Room) -> None:
     await room.keeper.files.mkdir("/tmp/closed", mode=0o700)
     for cwd, user in (("/nope", None), ("/etc/passwd", None), ("/tmp/closed", "nobody")):
         with pytest.raises(InvalidRequest, match="cwd"):
             await room.run("/bin/true", cwd=cwd, user=user)
 
 
-async def test_the_cwd_is_where_the_command_starts(room: Room) -> None:
+async def test_command_starts_in_the_cwd(room: Room) -> None:
     await room.configure(cwd="/workspace")
     assert (await room.run("/bin/pwd"))[1] == b"/workspace\n"
     assert (await room.run("/bin/pwd", cwd="/usr/bin"))[1] == b"/usr/bin\n"
@@ -280,7 +292,7 @@ async def test_users_are_looked_up_inside(room: Room) -> None:
     assert b"PATH=/nonexistent/.local/bin:/run/skerry/bin:/usr/local/sbin:" in out
     for user in ("nosuchuser", "-1", "4294967295", "0x10", "1000:", "", "root\n"):
         if user:
-            with pytest.raises(InvalidRequest, match="no user"):
+            with pytest.raises(InvalidRequest, match="not found in the sandbox"):
                 await room.run("/bin/true", user=user)
 
 
@@ -293,10 +305,10 @@ async def test_supplementary_groups_are_set(room: Room) -> None:
     assert out == b"1000 60\n"
 
 
-async def test_an_account_file_that_is_a_fifo_does_not_hang(room: Room) -> None:
+async def test_fifo_in_place_of_an_account_file_does_not_hang(room: Room) -> None:
     assert (await room.run("rm /etc/passwd && mkfifo /etc/passwd"))[0].exit_code == 0
     assert (await room.run("/usr/bin/id", "-u", user="1234"))[1] == b"1234\n"
-    with pytest.raises(InvalidRequest, match="no user"):
+    with pytest.raises(InvalidRequest, match="not found in the sandbox"):
         await room.run("/bin/true", user="nobody")
 
 
@@ -309,7 +321,7 @@ async def test_the_environment_is_layered_and_null_unsets(room: Room) -> None:
     assert not any(line.startswith(("B=", "HOME=")) for line in lines)
 
 
-async def test_bad_requests_are_refused_by_name(room: Room) -> None:
+async def test_invalid_requests_are_rejected_by_name(room: Room) -> None:
     bad = [
         ({"argv": ["/bin/echo", "a\0b"]}, "NUL"),
         ({"argv": []}, "argv"),
@@ -328,7 +340,7 @@ async def test_bad_requests_are_refused_by_name(room: Room) -> None:
         await room.keeper.start(ProcessSpec(id="../x", argv=["/bin/true"]))
 
 
-async def test_an_id_is_used_once(room: Room) -> None:
+async def test_id_cannot_be_reused(room: Room) -> None:
     command = spec("/bin/true")
     async for _ in await room.keeper.start(command):
         pass
@@ -339,7 +351,7 @@ async def test_an_id_is_used_once(room: Room) -> None:
         pass
 
 
-async def test_finished_and_unknown_processes_say_so(room: Room) -> None:
+async def test_finished_and_unknown_processes_are_reported(room: Room) -> None:
     command = spec("/bin/sleep", "1000")
     stream = await room.keeper.start(command)
     with pytest.raises(Conflict):
@@ -358,20 +370,20 @@ async def test_finished_and_unknown_processes_say_so(room: Room) -> None:
     ]
 
 
-async def test_a_slow_host_slows_the_program_and_loses_nothing(room: Room) -> None:
+async def test_slow_host_slows_the_program_and_loses_nothing(room: Room) -> None:
     line = "head -c 8000000 /dev/zero; echo sent > /tmp/sent"
     stream = await room.keeper.start(spec("/bin/sh", "-c", line, journal=1 << 20))
     first = await anext(stream)
     for _ in range(100):
         await room.keeper.hello()
-    with pytest.raises(FileMissing):
+    with pytest.raises(FileNotFound):
         await room.keeper.files.stat("/tmp/sent")
     total = len(first[1]) + sum([len(data) async for _, data in stream])
     assert total == 8_000_000
     assert stream.exit.exit_code == 0
 
 
-async def test_thirty_commands_at_once_each_get_their_own_output(room: Room) -> None:
+async def test_thirty_concurrent_commands_have_separate_output(room: Room) -> None:
     results = await asyncio.gather(*(room.run("/bin/echo", str(n)) for n in range(30)))
     assert [out for _, out, _ in results] == [f"{n}\n".encode() for n in range(30)]
 
@@ -384,19 +396,19 @@ async def test_killed_launchers_are_replaced(room: Room) -> None:
     assert (await room.run("echo again"))[1] == b"again\n"
 
 
-async def test_a_root_without_shell_or_accounts_works(tmp_path: Path) -> None:
+async def test_image_without_shell_and_accounts_works(tmp_path: Path) -> None:
     async with Room(tmp_path, bare=True) as room:
         status, out, _ = await room.run("/run/skerry/bin/skerry-keeper", "--version", user="1000")
         assert status.exit_code == 0
         assert out.startswith(b"skerry-keeper ")
         with pytest.raises(InvalidRequest, match="shell"):
             await room.run("echo hi")
-        with pytest.raises(InvalidRequest, match="no user"):
+        with pytest.raises(InvalidRequest, match="not found in the sandbox"):
             await room.run("/run/skerry/bin/skerry-keeper", "--version", user="user")
         assert (await room.run("/bin/sh"))[0].exit_code == 127
 
 
-async def test_cgroups_of_gone_launchers_go_too(room: Room) -> None:
+async def test_cgroups_of_ended_launchers_are_removed(room: Room) -> None:
     group = room.group
     assert group is not None
     for _ in range(5):
@@ -404,7 +416,7 @@ async def test_cgroups_of_gone_launchers_go_too(room: Room) -> None:
     await eventually(lambda: len(list(group.glob("c*/"))) <= 2)
 
 
-async def test_a_fork_bomb_meets_its_limit_and_the_keeper_lives(room: Room) -> None:
+async def test_fork_bomb_hits_its_limit_and_the_keeper_survives(room: Room) -> None:
     await room.configure(pids=300)
     bomb = (
         "import os, time, resource\n"

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from keeper.room import Room, eventually, spec
 from keeper.test_processes import pids_with
+from support.keeper import Room, eventually, spec
 
 
 @pytest.fixture
 async def ann(tmp_path: Path) -> AsyncIterator[Room]:
-    """A room whose user is ann, who may use sudo; bob may not."""
+    """A room with the user ann, in the sudo group; bob is not."""
     async with Room(tmp_path) as room:
         await add_users(room)
         yield room
@@ -32,7 +32,7 @@ async def test_the_configured_user_becomes_root(ann: Room) -> None:
     assert (status.exit_code, out, err) == (0, b"0\nroot\nbob\n1000\n", b"")
 
 
-async def test_it_is_found_by_plain_and_by_login_shells(ann: Room) -> None:
+async def test_sudo_is_found_by_plain_and_login_shells(ann: Room) -> None:
     for argv in (["sudo", "true"], ["/usr/local/bin/sudo", "true"], ["/bin/bash", "-lc", "sudo true"]):
         stream = await ann.keeper.start(spec("/usr/bin/env", *argv))
         assert [frame async for frame in stream] == []
@@ -57,14 +57,14 @@ async def test_the_environment_is_roots_unless_kept(ann: Room) -> None:
     assert "PATH=/run/skerry/bin:" in plain
 
 
-async def test_others_are_refused(ann: Room) -> None:
+async def test_other_users_are_denied(ann: Room) -> None:
     status, out, err = await ann.run("sudo id", user="bob")
     assert (status.exit_code, out) == (1, b"")
     assert err == b"sudo: bob is not in the sudoers file\n"
     assert (await ann.run("sudo -u bob id -un", user="root"))[1] == b"bob\n"
 
 
-async def test_a_command_that_is_missing_says_so(ann: Room) -> None:
+async def test_missing_command_is_reported(ann: Room) -> None:
     status, _, err = await ann.run("sudo nosuchcommand")
     assert (status.exit_code, err) == (1, b"sudo: nosuchcommand: command not found\n")
     status, _, err = await ann.run("sudo -u nosuchuser id")
@@ -74,7 +74,7 @@ async def test_a_command_that_is_missing_says_so(ann: Room) -> None:
     assert err.startswith(b"usage: ")
 
 
-async def test_shells_and_the_rest(ann: Room) -> None:
+async def test_common_sudo_options_work(ann: Room) -> None:
     _, out, _ = await ann.run("sudo -i pwd; sudo -s echo 'a b' '$HOME'; sudo -v && sudo -k && sudo -l; sudo --version")
     lines = out.decode().splitlines()
     assert lines[0] in ("/root", "/")
@@ -93,7 +93,7 @@ async def test_signals_reach_the_command_and_its_end_is_mirrored(ann: Room) -> N
 
 
 @pytest.mark.parametrize("group", [True, False])
-async def test_a_time_out_takes_what_runs_as_root_too(tmp_path: Path, group: bool) -> None:
+async def test_timeout_kills_root_processes(tmp_path: Path, group: bool) -> None:
     mark = f"1000.{secrets.randbelow(10**9)}"
     async with Room(tmp_path, group=group) as room:
         await add_users(room)
@@ -104,26 +104,26 @@ async def test_a_time_out_takes_what_runs_as_root_too(tmp_path: Path, group: boo
         await eventually(lambda: not pids_with(mark))
 
 
-async def test_it_runs_in_the_callers_own_cgroup(ann: Room) -> None:
+async def test_sudo_command_runs_in_the_cgroup_of_the_caller(ann: Room) -> None:
     _, out, _ = await ann.run("grep ^0:: /proc/self/cgroup; sudo grep ^0:: /proc/self/cgroup")
     mine, roots = out.splitlines()
     assert mine == roots
     assert b"/c" in mine
 
 
-async def test_what_sudo_leaves_behind_is_listed(ann: Room) -> None:
+async def test_leftovers_of_sudo_are_listed(ann: Room) -> None:
     status, out, _ = await ann.run("sudo sh -c 'sleep 1000 >/dev/null 2>&1 & echo $!'")
     assert status.left == (int(out),)
 
 
-async def test_the_door_can_be_closed(ann: Room) -> None:
+async def test_sudo_can_be_disabled(ann: Room) -> None:
     await ann.configure(user="ann", sudo=False)
     status, _, err = await ann.run("ls /run/skerry/sudo.sock /usr/local/bin/sudo")
     assert status.exit_code != 0
     assert err.count(b"No such file") == 2
 
 
-async def test_nonsense_at_the_door_does_no_harm(ann: Room) -> None:
+async def test_invalid_messages_to_the_sudo_socket_are_harmless(ann: Room) -> None:
     code = (
         "import socket, os, sys\n"
         "for data in (b'', b'\\0', b'\\xff' * 100, b'\\0\\0\\0\\5hello', b'\\0\\x0f\\xff\\xff' + b'x' * 1000):\n"

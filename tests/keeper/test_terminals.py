@@ -12,15 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from keeper.room import Room, eventually, spec
-from keeper.test_crowd import crowd, retired
-from keeper.test_processes import pids_with
+from keeper.test_many_processes import crowd, left
+from keeper.test_processes import in_foreground, pids_with
+from support.keeper import Room, eventually, spec
 
 from skerry.errors import Conflict, InvalidRequest, QuotaExceeded
 from skerry.keeper import ExitStatus, OutputStream, ProcessSpec, ProcessStream, Size
 
 PTY = Size(cols=100, rows=40)
-FLAT = "stty raw -echo; "  # what is typed comes as it is, and is not shown
+FLAT = "stty raw -echo; "  # input passes unchanged, without echo
 
 
 async def show(room: Room, *argv: str, **more: object) -> tuple[bytes, ExitStatus]:
@@ -44,7 +44,7 @@ async def until(stream: AsyncIterator[object], sign: bytes) -> bytes:
     return seen
 
 
-async def test_a_command_has_a_terminal_of_its_users(room: Room) -> None:
+async def test_command_has_a_terminal_owned_by_its_user(room: Room) -> None:
     line = "tty; stat -c '%U %G %a' $(tty); stty size; echo $TERM; echo err >&2; ls /proc/self/fd | wc -w; exit 7"
     out, end = await show(room, "/bin/sh", "-c", line, user="nobody")
     assert out.decode().split("\r\n") == [
@@ -53,7 +53,7 @@ async def test_a_command_has_a_terminal_of_its_users(room: Room) -> None:
     assert end.exit_code == 7
 
 
-async def test_it_is_the_controlling_terminal_and_speaks_utf_8(room: Room) -> None:
+async def test_terminal_is_controlling_and_uses_utf_8(room: Room) -> None:
     out, _ = await show(room, "/bin/sh", "-c", "echo to > /dev/tty; ps -o pid=,sid=,pgid=,tpgid=,tty= $$; stty -a")
     first, ids, *rest = out.decode().splitlines()
     assert first == "to"
@@ -62,7 +62,7 @@ async def test_it_is_the_controlling_terminal_and_speaks_utf_8(room: Room) -> No
     assert " iutf8" in " ".join(rest)
 
 
-async def test_term_is_what_was_asked_for(room: Room) -> None:
+async def test_term_variable_has_the_requested_value(room: Room) -> None:
     await room.configure(env={"TERM": "vt100"})
     assert (await show(room, "/usr/bin/env"))[0].decode().splitlines().count("TERM=vt100") == 1
     assert b"TERM=dumb\r\n" in (await show(room, "/usr/bin/env", env={"TERM": "dumb"}))[0]
@@ -72,7 +72,7 @@ async def test_term_is_what_was_asked_for(room: Room) -> None:
     assert b"TERM=" not in (await room.run("/usr/bin/env"))[1]
 
 
-async def test_what_is_typed_is_shown_and_read_and_the_end_can_be_typed(room: Room) -> None:
+async def test_typed_input_is_echoed_and_read_and_eof_can_be_typed(room: Room) -> None:
     stream = await room.keeper.start(spec("/bin/cat", pty=PTY))
     await stream.send_stdin("naïve\n".encode())
     assert await until(stream, b"ve\r\nna") == "naïve\r\nnaïve\r\n".encode()
@@ -81,7 +81,7 @@ async def test_what_is_typed_is_shown_and_read_and_the_end_can_be_typed(room: Ro
     assert (out, end.exit_code) == (b"", 0)
 
 
-async def test_the_end_of_one_input_is_not_the_terminals(room: Room) -> None:
+async def test_end_of_one_input_does_not_end_the_terminal(room: Room) -> None:
     stream = await room.keeper.start(spec("/bin/sh", "-c", FLAT.replace("raw", "") + "cat; echo next; cat", pty=PTY))
     await stream.close_stdin()
     await until(stream, b"next\r\n")
@@ -91,28 +91,29 @@ async def test_the_end_of_one_input_is_not_the_terminals(room: Room) -> None:
     assert (await drain(stream))[1].exit_code == 0
 
 
-async def test_another_character_may_mean_the_end(room: Room) -> None:
+async def test_eof_character_can_be_changed(room: Room) -> None:
     stream = await room.keeper.start(spec("/bin/sh", "-c", "stty eof ^X; echo set; cat", pty=PTY))
     await until(stream, b"set\r\n")
     await stream.close_stdin()
     assert (await drain(stream))[1].exit_code == 0
 
 
-async def test_a_shell_has_job_control_and_ctrl_c_goes_to_what_runs_in_it(room: Room) -> None:
+async def test_shell_has_job_control_and_ctrl_c_reaches_the_foreground_job(room: Room) -> None:
     mark = f"1000.{secrets.randbelow(10**9)}"
     stream = await room.keeper.start(spec("/bin/bash", "--norc", "--noprofile", "-i", pty=PTY, env={"PS1": "ready> "}))
     await until(stream, b"ready> ")
     await stream.send_stdin(b"sleep %b\r" % mark.encode())
-    await eventually(lambda: bool(pids_with(f"sleep\0{mark}")))
+    await eventually(lambda: in_foreground(f"sleep\0{mark}"))
     await stream.send_stdin(b"\x03")
     await until(stream, b"ready> ")
     assert not pids_with(f"sleep\0{mark}")
     await stream.send_stdin(b"sleep %b\r" % mark.encode())
-    await eventually(lambda: bool(pids_with(f"sleep\0{mark}")))
+    await eventually(lambda: in_foreground(f"sleep\0{mark}"))
     await stream.send_stdin(b"\x1a")
     assert b"Stopped" in await until(stream, b"ready> ")
     await stream.send_stdin(b"fg\r")
     await until(stream, b"\rsleep")
+    await eventually(lambda: in_foreground(f"sleep\0{mark}"))
     await stream.send_stdin(b"\x03")
     await until(stream, b"ready> ")
     await stream.send_stdin(b"exit 42\r")
@@ -121,7 +122,7 @@ async def test_a_shell_has_job_control_and_ctrl_c_goes_to_what_runs_in_it(room: 
     assert b"no job control" not in out
 
 
-async def test_a_large_paste_arrives_whole(room: Room) -> None:
+async def test_large_paste_arrives_complete(room: Room) -> None:
     data = os.urandom(300_000)
     line = FLAT + "echo ready; head -c 300000 | sha256sum"
     stream = await room.keeper.start(spec("/bin/sh", "-c", line, pty=PTY))
@@ -133,12 +134,12 @@ async def test_a_large_paste_arrives_whole(room: Room) -> None:
     assert hashlib.sha256(data).hexdigest().encode() in out
 
 
-async def test_large_output_comes_whole(room: Room) -> None:
+async def test_large_output_is_complete(room: Room) -> None:
     out, _ = await show(room, "/bin/sh", "-c", "seq 200000")
     assert out == b"".join(b"%d\r\n" % n for n in range(1, 200001))
 
 
-# No shell: one that is told of a size while it still prints the last one forgets it.
+# Not a shell: a shell forgets a resize that arrives while it still prints the last size.
 RESIZED = """
 import os, signal
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])
@@ -152,7 +153,7 @@ def resized() -> ProcessSpec:
     return spec("/usr/bin/env", "python3", "-c", RESIZED, pty=PTY)
 
 
-async def test_a_new_size_is_told_to_the_program(room: Room) -> None:
+async def test_program_is_notified_of_a_resize(room: Room) -> None:
     command = resized()
     stream = await room.keeper.start(command)
     await until(stream, b"ready\r\n")
@@ -164,19 +165,19 @@ async def test_a_new_size_is_told_to_the_program(room: Room) -> None:
 
 
 @pytest.mark.parametrize(("cols", "rows"), [(0, 0), (0, 24), (80, 0), (100_000, 100_000), (80, 10_001), (-1, 5)])
-async def test_sizes_that_are_none_are_refused(room: Room, cols: int, rows: int) -> None:
+async def test_invalid_sizes_are_rejected(room: Room, cols: int, rows: int) -> None:
     with pytest.raises(InvalidRequest, match="10000"):
         await room.keeper.start(spec("/bin/true", pty=Size(cols=cols, rows=rows)))
     command = spec("/bin/sh", "-c", "read x; stty size", pty=PTY)
     stream = await room.keeper.start(command)
     with pytest.raises(InvalidRequest, match="10000"):
         await room.keeper.resize(command.id, cols, rows)
-    await stream.resize(cols, rows)  # nobody answers a frame; it does nothing
+    await stream.resize(cols, rows)  # a frame has no response; it does nothing
     await stream.send_stdin(b"\n")
     assert b"40 100\r\n" in (await drain(stream))[0]
 
 
-async def test_only_a_living_terminal_can_be_resized(room: Room) -> None:
+async def test_only_an_open_terminal_can_be_resized(room: Room) -> None:
     plain = spec("/bin/sleep", "100")
     stream = await room.keeper.start(plain)
     with pytest.raises(Conflict, match="no terminal"):
@@ -190,7 +191,7 @@ async def test_only_a_living_terminal_can_be_resized(room: Room) -> None:
     assert not (await room.keeper.process(plain.id)).pty
 
 
-async def test_what_is_left_behind_does_not_keep_the_exit(room: Room) -> None:
+async def test_leftover_process_does_not_delay_the_exit(room: Room) -> None:
     mark = f"1000.{secrets.randbelow(10**9)}"
     hangs_up = f"trap '' HUP; sleep {mark} & echo main; exit 3"
     out, end = await show(room, "/bin/bash", "-c", hangs_up)
@@ -198,20 +199,20 @@ async def test_what_is_left_behind_does_not_keep_the_exit(room: Room) -> None:
     assert len(end.left) >= 1
     gives_up = (
         "import fcntl, signal, subprocess, termios\n"
-        "signal.signal(signal.SIGHUP, signal.SIG_IGN); fcntl.ioctl(0, termios.TIOCNOTTY)\n"  # its end hangs nobody up
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN); fcntl.ioctl(0, termios.TIOCNOTTY)\n"  # its exit sends no hangup
         f"subprocess.Popen(['sleep', '{mark}'], start_new_session=True); print('main')\n"
     )
     out, end = await show(room, "/usr/bin/env", "python3", "-c", gives_up)
     assert (out, end.exit_code, len(end.left)) == (b"main\r\n", 0, 1)
 
 
-async def test_a_program_may_close_its_terminal_and_open_it_again(room: Room) -> None:
+async def test_program_may_close_and_reopen_its_terminal(room: Room) -> None:
     line = "exec <&- >&- 2>&-; sleep 0.2; echo back > /dev/tty; sleep 0.1; echo again > /dev/tty; exit 4"
     out, end = await show(room, "/bin/bash", "-c", line)
     assert (out, end.exit_code) == (b"back\r\nagain\r\n", 4)
 
 
-async def test_a_time_out_takes_all_that_is_at_a_terminal(room: Room) -> None:
+async def test_timeout_kills_all_processes_of_a_terminal(room: Room) -> None:
     mark = f"1000.{secrets.randbelow(10**9)}"
     line = f"setsid -f sleep {mark}; trap '' HUP; sleep {mark}; sleep {mark}"
     _, end = await show(room, "/bin/bash", "-c", line, timeout_s=0.5)
@@ -219,7 +220,7 @@ async def test_a_time_out_takes_all_that_is_at_a_terminal(room: Room) -> None:
     assert not pids_with(mark)
 
 
-async def test_a_host_that_hangs_up_ends_its_terminal(room: Room) -> None:
+async def test_host_hangup_ends_its_terminal(room: Room) -> None:
     mark = f"1000.{secrets.randbelow(10**9)}"
     stream = await room.keeper.start(spec("/bin/sleep", mark, pty=PTY))
     await eventually(lambda: bool(pids_with(mark)))
@@ -227,7 +228,7 @@ async def test_a_host_that_hangs_up_ends_its_terminal(room: Room) -> None:
     await eventually(lambda: not pids_with(mark))
 
 
-async def test_many_viewers_see_one_terminal_and_it_survives_them(room: Room) -> None:
+async def test_many_viewers_share_a_terminal_that_survives_them(room: Room) -> None:
     process = await room.keeper.spawn(spec("/bin/cat", pty=PTY))
     assert process.pty
     viewers = [await room.keeper.output(process.id, follow=True) for _ in range(3)]
@@ -246,7 +247,7 @@ async def test_many_viewers_see_one_terminal_and_it_survives_them(room: Room) ->
     assert late.exit.exit_code == 0
 
 
-async def test_stdin_can_be_sent_by_a_call_of_its_own(room: Room) -> None:
+async def test_stdin_can_be_sent_by_a_separate_call(room: Room) -> None:
     process = await room.keeper.spawn(spec("/bin/sh", "-c", FLAT.replace("raw", "") + "echo ready; cat; cat", pty=PTY))
     viewer = await room.keeper.output(process.id, follow=True)
     await until(viewer, b"ready\r\n")
@@ -264,11 +265,11 @@ async def test_stdin_can_be_sent_by_a_call_of_its_own(room: Room) -> None:
     assert viewer.exit.exit_code == 0
 
 
-async def test_a_retired_command_keeps_its_terminal(room: Room) -> None:
+async def test_a_command_without_launcher_keeps_its_terminal(room: Room) -> None:
     stream = await room.keeper.start(resized())
     await until(stream, b"ready\r\n")
     async with crowd(room):
-        await retired(room, "get_terminal_size")
+        await left(room, "get_terminal_size")
         await stream.resize(44, 11)
         await until(stream, b"44 11\r\n")
         await stream.send_stdin(b"\x1c")
@@ -276,7 +277,7 @@ async def test_a_retired_command_keeps_its_terminal(room: Room) -> None:
         assert end.signal == "QUIT"
 
 
-async def test_a_hundred_terminals_at_once(room: Room) -> None:
+async def test_hundred_terminals_work_concurrently(room: Room) -> None:
     outs = await asyncio.gather(*(show(room, "/bin/sh", "-c", f"tty; seq {n} {n + 500}") for n in range(100)))
     for n, (out, end) in enumerate(outs):
         assert end.exit_code == 0
@@ -285,7 +286,7 @@ async def test_a_hundred_terminals_at_once(room: Room) -> None:
 
 
 def descriptors(pid: int) -> list[str]:
-    """What a process has open, without what it closes meanwhile."""
+    """Return the open files of a process, without those that it closes meanwhile."""
     found = []
     for one in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -302,14 +303,14 @@ def descriptors(pid: int) -> list[str]:
         "mount --bind /dev/tty /dev/pts/ptmx",
     ],
 )
-async def test_what_root_inside_put_there_instead_is_not_opened(room: Room, line: str) -> None:
+async def test_terminal_device_replaced_by_root_is_not_opened(room: Room, line: str) -> None:
     assert (await room.run(line))[0].exit_code == 0
     with pytest.raises(Conflict, match="no terminals"):
         await room.keeper.start(spec("/bin/true", pty=PTY))
     assert (await room.run("echo alive"))[1] == b"alive\n"
 
 
-async def test_terminals_that_are_used_up_are_no_harm(room: Room) -> None:
+async def test_exhausted_terminals_are_harmless(room: Room) -> None:
     assert (await room.run("mount -t devpts -o newinstance,max=3 devpts /dev/pts"))[0].exit_code == 0
     streams = [await room.keeper.start(spec("/bin/sleep", "100", pty=PTY)) for _ in range(3)]
     with pytest.raises(QuotaExceeded, match="terminal"):
@@ -323,7 +324,7 @@ async def test_terminals_that_are_used_up_are_no_harm(room: Room) -> None:
                 break
 
 
-async def test_a_program_that_is_missing_says_so_at_its_terminal(room: Room) -> None:
+async def test_missing_program_is_reported_on_its_terminal(room: Room) -> None:
     stream = await room.keeper.start(spec("/bin/nope", pty=PTY))
     assert b"command not found" in b"".join([data async for _, data in stream])
     assert stream.exit.exit_code == 127

@@ -1,4 +1,4 @@
-"""What changed in a tracked directory is told, all of it and once; what can't be told one by one is told as a whole."""
+"""Changes in a tracked directory are reported completely and once; lost ones cause a full scan."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from keeper.room import Room, eventually, spec
+from support.keeper import Room, eventually, spec
 
-from skerry.errors import FileFailure, FileMissing, NotFound
-from skerry.keeper import KeeperLied, KeeperSilent, ProcessStream
-from skerry.keeper.tracking import Content, Entry, Scan
+from skerry.errors import FileError, FileNotFound, NotFound
+from skerry.keeper import KeeperProtocolError, KeeperTimeout, ProcessStream
+from skerry.keeper.tracking import TrackedContent, TrackedEntry, TrackerScan
 
 ROOT = "/workspace"
 LARGE = 1 << 20
@@ -32,25 +32,25 @@ class Tracked:
         self.seq = 0
         self.git = False
         self.full = False
-        self.told: list[Entry] = []
-        self.manifest: dict[bytes, Entry] = {}
+        self.told: list[TrackedEntry] = []
+        self.manifest: dict[bytes, TrackedEntry] = {}
 
     async def begin(
         self, ignore: Sequence[tuple[str, Sequence[str]]] = (), tracked: Sequence[str] = (), large: int = LARGE
     ) -> Tracked:
-        self.tracker = await self.room.keeper.tracking.begin(self.root, ignore, tracked, large)
+        self.tracker = await self.room.keeper.tracking.start(self.root, ignore, tracked, large)
         self.seq = 0
         await self.scan()
         return self
 
-    async def scan(self) -> list[Entry]:
+    async def scan(self) -> list[TrackedEntry]:
         """Takes the next scan into the manifest."""
         scan = await self.room.keeper.tracking.scan(self.tracker, self.seq)
         self.told = [entry async for entry in scan]
         self._take(scan)
         return self.told
 
-    def _take(self, scan: Scan) -> None:
+    def _take(self, scan: TrackerScan) -> None:
         if scan.full:
             self.manifest = {entry.path: entry for entry in self.told}
         for entry in () if scan.full else self.told:
@@ -68,15 +68,15 @@ class Tracked:
         return out
 
     async def changes(self, line: str) -> set[tuple[str, str]]:
-        """What a shell line makes it tell."""
+        """Return the changes that a shell line causes."""
         await self.shell(line)
         return {(entry.type, entry.path.decode()) for entry in await self.scan()}
 
-    async def read(self, *paths: bytes) -> list[Content]:
+    async def read(self, *paths: bytes) -> list[TrackedContent]:
         return [content async for content in self.room.keeper.tracking.read(self.tracker, paths)]
 
     async def check(self) -> None:
-        """The manifest is what is there."""
+        """Check that the manifest equals the tree."""
         out = await self.shell("find . -mindepth 1 -name .git -prune -o -mindepth 1 -printf '%P\\0%y\\0%i\\0%C@\\0'")
         fields = out.split(b"\0")[:-1]
         kinds = {b"f": "file", b"d": "directory", b"l": "link"}
@@ -96,7 +96,7 @@ async def tracked(room: Room, line: str = "", **how: object) -> Tracked:
     return await t.begin(**how)  # type: ignore[arg-type]
 
 
-async def test_each_kind_of_change_is_told_and_nothing_else(room: Room) -> None:
+async def test_each_kind_of_change_is_reported_and_nothing_else(room: Room) -> None:
     t = await tracked(room, "mkdir d e; echo 1 > d/f; echo 1 > g; echo 1 > h; ln -s g l; echo 1 > e/k")
     assert t.full
     await t.check()
@@ -117,14 +117,14 @@ async def test_each_kind_of_change_is_told_and_nothing_else(room: Room) -> None:
     assert await t.scan() == []
     with pytest.raises(NotFound):
         await room.keeper.tracking.scan("0" * 16, 0)
-    with pytest.raises(FileMissing):
-        await room.keeper.tracking.begin("/nowhere", (), (), LARGE)
+    with pytest.raises(FileNotFound):
+        await room.keeper.tracking.start("/nowhere", (), (), LARGE)
     await room.keeper.tracking.end(t.tracker)
     with pytest.raises(NotFound):
         await room.keeper.tracking.scan(t.tracker, 0)
 
 
-async def test_times_that_were_set_back_and_writes_through_a_mapping_are_told(room: Room) -> None:
+async def test_writes_with_old_times_and_through_a_mapping_are_reported(room: Room) -> None:
     t = await tracked(room, "echo old > f; echo aaaa > m; ls -l --full-time f > /tmp/before")
     before = t.manifest[b"f"]
     await t.shell("cp -p f /tmp/f; echo new > f; touch -r /tmp/f f; ls -l --full-time f | diff - /tmp/before")
@@ -138,7 +138,7 @@ async def test_times_that_were_set_back_and_writes_through_a_mapping_are_told(ro
     (told,) = await t.scan()
     assert (told.path, told.written) == (b"m", True)
     assert [content.data for content in await t.read(b"m", b"f")] == [b"Xaaa\n", b"new\n"]
-    # Whoever looks at everything anew sees by the ctime what the clock of the file's own denies.
+    # A full scan sees by the ctime a change that the mtime hides.
     await t.shell("echo bad > f; touch -r /tmp/f f")
     t.manifest[b"f"] = after
     assert (await t.begin()).full
@@ -146,7 +146,7 @@ async def test_times_that_were_set_back_and_writes_through_a_mapping_are_told(ro
     assert t.manifest[b"m"].ctime_ns == told.ctime_ns
 
 
-async def test_directories_that_come_move_and_go_take_all_below_with_them(room: Room) -> None:
+async def test_created_moved_and_removed_directories_include_all_below(room: Room) -> None:
     make = "mkdir -p d/e/f && echo 1 > d/a && echo 1 > d/e/b && echo 1 > d/e/f/c"
     t = await tracked(room, f"{make}; mkdir -p /tmp/out && cd /tmp/out && {make}; tar -cf /tmp/d.tar d")
     assert await t.changes("mv d n") == {("gone", "d"), ("gone", "n")} | {
@@ -206,7 +206,7 @@ for _ in range(300):
 """
 
 
-async def test_whoever_follows_the_scans_has_what_is_there(room: Room) -> None:
+async def test_replayed_scans_equal_the_tree(room: Room) -> None:
     """Scans in the middle of changes: each may be torn, none may lose anything for good."""
     t = await tracked(room, "mkdir /tmp/out")
     whole = 0
@@ -231,7 +231,7 @@ async def _ended(stream: ProcessStream) -> None:
         pass
 
 
-async def test_what_no_file_can_stand_for_is_told_and_never_opened(room: Room) -> None:
+async def test_special_files_are_reported_and_never_opened(room: Room) -> None:
     t = await tracked(room, "mkdir d; ln -s /etc/passwd out; ln -s / d/root; ln -s ../../.. d/up; echo 1 > d/f")
     waiting = await room.keeper.start(spec("cd /workspace; mkfifo pipe; touch made; echo x > pipe; touch /tmp/opened"))
     await _until(t, lambda: b"made" in t.manifest)
@@ -272,7 +272,7 @@ async def _until(t: Tracked, check: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_rules_of_the_beginning_count_whatever_comes_later(room: Room) -> None:
+async def test_ignore_rules_of_the_start_stay_in_force(room: Room) -> None:
     ignore = [("", ["*.o", "build/", "/node", "!keep.o"]), ("sub", ["local", "!x.o"])]
     t = await tracked(
         room, "mkdir -p build/a/b sub/build sub/node node; touch build/a/{b/t,u} a.o keep.o sub/x.o sub/y.o local",
@@ -296,7 +296,7 @@ async def test_rules_of_the_beginning_count_whatever_comes_later(room: Room) -> 
     assert await t.changes("echo 1 > deep/.git/x/y; echo 1 > new/build/x/z") == set()
 
 
-async def test_refs_of_the_projects_own_repository_are_noticed(room: Room) -> None:
+async def test_ref_changes_of_the_repository_are_noticed(room: Room) -> None:
     git = "git -c user.name=a -c user.email=a@b"
     t = await tracked(room, f"git init -q; touch f; git add f; {git} commit -qm 1")
     for line, changed in (
@@ -334,7 +334,7 @@ async def test_names_are_bytes(room: Room) -> None:
     await t.shell("rm -r e ddd*")
 
 
-async def test_a_file_that_changes_while_it_is_read_is_unsteady_and_large_ones_are_told_by_their_hash(
+async def test_changing_file_is_unsteady_and_large_file_has_a_hash(
     room: Room,
 ) -> None:
     size, much = 12 << 20, 40 << 20
@@ -363,7 +363,7 @@ async def test_a_file_that_changes_while_it_is_read_is_unsteady_and_large_ones_a
     await cutter.aclose()
 
 
-async def test_what_can_not_be_told_one_by_one_is_told_as_a_whole(room: Room) -> None:
+async def test_lost_changes_cause_a_full_scan(room: Room) -> None:
     def files() -> int:
         return _open_files(room.pid).count("anon_inode:inotify")
 
@@ -382,7 +382,7 @@ async def test_what_can_not_be_told_one_by_one_is_told_as_a_whole(room: Room) ->
 
     t = await tracked(room, "mkdir d; seq 1000 | (cd d; xargs touch)")
     assert files() == 1
-    # The kernel's queue overflows while nobody takes anything from it.
+    # The kernel's queue overflows while the keeper is stopped.
     await while_stopped("for i in $(seq 30); do seq 1000 | (cd d; xargs touch); done; echo 1 > new; rm d/7")
     await t.scan()
     assert t.full
@@ -419,7 +419,7 @@ def _memory(pid: int, what: str) -> int:
     return int(line.split()[1])
 
 
-async def test_a_wait_ends_when_it_is_quiet_again(room: Room) -> None:
+async def test_wait_ends_after_a_quiet_period(room: Room) -> None:
     tracking = room.keeper.tracking
     t = await tracked(room, "mkdir d")
     waiting = asyncio.ensure_future(tracking.wait(t.tracker, t.seq, 100, 5000))
@@ -439,7 +439,7 @@ async def test_a_wait_ends_when_it_is_quiet_again(room: Room) -> None:
         await second
 
 
-async def test_files_of_the_keepers_own_that_are_on_their_way_are_not_told(room: Room) -> None:
+async def test_temporary_files_of_the_keeper_are_not_reported(room: Room) -> None:
     t = await tracked(room, "echo 1 > .skerry-1-1")
     assert set(t.manifest) == {b".skerry-1-1"}, "nobody hides behind such a name"
 
@@ -456,7 +456,7 @@ async def test_files_of_the_keepers_own_that_are_on_their_way_are_not_told(room:
     assert set(t.manifest) == {b".skerry-1-1", b"f"}
 
 
-async def test_a_keeper_without_files_to_open_tells_all_or_fails(room: Room) -> None:
+async def test_keeper_without_descriptors_reports_everything_or_fails(room: Room) -> None:
     t = await tracked(room, "mkdir -p d/e/f; touch a d/b d/e/c d/e/f/g")
     whole = set(t.manifest)
     most = resource.prlimit(room.pid, resource.RLIMIT_NOFILE)
@@ -466,7 +466,7 @@ async def test_a_keeper_without_files_to_open_tells_all_or_fails(room: Room) -> 
         try:
             scan = await room.keeper.tracking.scan(t.tracker, 0)
             assert {entry.path async for entry in scan} == whole
-        except (FileFailure, KeeperSilent, KeeperLied):
+        except (FileError, KeeperTimeout, KeeperProtocolError):
             failed += 1
         finally:
             resource.prlimit(room.pid, resource.RLIMIT_NOFILE, most)

@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 import pytest_asyncio
-from serving import Server
-from talking import TRANSPORTS, WAYS, Talk, held
+from support.mcp_clients import TRANSPORTS, WAYS, Talk, held
+from support.server import Server
 
 
 @pytest.fixture(scope="session")
 def server(make_server: Callable[[], Server]) -> Iterator[Server]:
-    """One for all files here: what they ask of it is the same."""
+    """One server for all files in this directory."""
     made = make_server().start()
     yield made
     made.retire()

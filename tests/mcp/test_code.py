@@ -1,4 +1,4 @@
-"""Code, run by a model for its values."""
+"""The tools run_code, list_languages and execute_code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 
 import pytest
 from mcp.types import ImageContent
-from talking import Talk
+from support.mcp_clients import Talk
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -22,21 +22,21 @@ good = (b"\\x89PNG\\r\\n\\x1a\\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 2,
 """
 
 
-async def test_code_gives_its_value_and_keeps_its_memory(talk: Talk) -> None:
+async def test_run_code_returns_the_value_and_keeps_variables(talk: Talk) -> None:
     first = await talk.call("run_code", code="x = 6\nprint('hi')\nx * 7")
     assert (first["text"], first["stdout"], first["ok"], first["language"]) == ("42", "hi\n", True, "python")
     assert (await talk.call("run_code", code="x"))["text"] == "6"
     assert (await talk.call("run_code", code="x", fresh=True))["error"]["name"] == "NameError"
 
 
-async def test_an_error_of_the_code_is_a_result_with_its_line(talk: Talk) -> None:
+async def test_error_in_code_is_a_result_with_its_line(talk: Talk) -> None:
     ran = await talk.call("run_code", code="a = 1\nraise ValueError('no\\x1b[31m')")
     assert (ran["ok"], ran["error"]["name"], ran["error"]["line"]) == (False, "ValueError", 2)
     assert ran["error"]["message"] == "no\\x1b[31m"
     assert "ValueError" in ran["error"]["traceback"]
 
 
-async def test_a_picture_comes_back_as_an_image(talk: Talk) -> None:
+async def test_picture_is_returned_as_an_image(talk: Talk) -> None:
     result = await talk.raw("run_code", {"code": DRAW + "Picture(good)"})
     assert not result.is_error
     assert result.structured_content is not None
@@ -48,7 +48,7 @@ async def test_a_picture_comes_back_as_an_image(talk: Talk) -> None:
     assert base64.b64decode(image.data).endswith(b"IEND\xaeB`\x82")
 
 
-async def test_what_only_says_that_it_is_a_picture_is_left_out_and_that_is_said(talk: Talk) -> None:
+async def test_invalid_picture_is_left_out_with_a_hint(talk: Talk) -> None:
     for false in ("b'<script>alert(1)</script>'", "good[:-5]"):
         result = await talk.raw("run_code", {"code": f"{DRAW}Picture({false})"})
         assert [block.type for block in result.content] == ["text"]
@@ -56,32 +56,32 @@ async def test_what_only_says_that_it_is_a_picture_is_left_out_and_that_is_said(
     assert "pictures were left out" in result.structured_content["hint"]
 
 
-async def test_data_comes_as_data(talk: Talk) -> None:
+async def test_values_are_returned_as_data(talk: Talk) -> None:
     code = "class D:\n    def _repr_json_(self): return {'a': [1, 'x\\x1b'], 'b': float('nan')}\nD()"
     (value,) = (await talk.call("run_code", code=code))["results"]
     assert value["json"]["a"] == [1, "x\\x1b"]
 
 
-async def test_a_named_context_is_made_and_kept_apart(talk: Talk) -> None:
+async def test_named_context_is_created_and_separate(talk: Talk) -> None:
     await talk.call("run_code", code="y = 1", context="apart")
     assert (await talk.call("run_code", code="y", context="apart"))["text"] == "1"
     assert not (await talk.call("run_code", code="y"))["ok"]
-    assert "of python" in await talk.fails("run_code", code="1", context="apart", language="javascript")
+    assert "runs python" in await talk.fails("run_code", code="1", context="apart", language="javascript")
 
 
-async def test_code_that_does_not_end_is_interrupted_and_it_is_said_what_became_of_its_memory(talk: Talk) -> None:
+async def test_endless_code_is_interrupted_and_the_context_state_reported(talk: Talk) -> None:
     ran = await talk.call("run_code", code="while True: pass", timeout=0.5)
     assert (ran["timed_out"], ran["ok"], ran["after"]) == (True, False, "kept")
 
 
-async def test_unknown_languages_are_refused_with_those_that_there_are(talk: Talk) -> None:
+async def test_unknown_language_lists_the_known_ones(talk: Talk) -> None:
     assert "javascript" in await talk.fails("run_code", code="1", language="klingon")
     languages = {one["name"]: one for one in (await talk.call("list_languages"))["languages"]}
     assert languages["python"]["keeps_memory"]
     assert languages["python"]["version"]
 
 
-async def test_too_many_results_and_too_long_ones_are_bounded(talk: Talk) -> None:
+async def test_results_are_limited_in_number_and_length(talk: Talk) -> None:
     ran = await talk.call("run_code", code="print('x' * 50_000)\n'y' * 50_000", max_output=1000)
     assert len(ran["stdout"]) < 1100
     assert len(ran["text"]) < 1100
@@ -89,7 +89,7 @@ async def test_too_many_results_and_too_long_ones_are_bounded(talk: Talk) -> Non
     assert "text/plain" in ran["results"][0]["shortened"]
 
 
-async def test_a_program_is_run_once_with_every_field_of_the_contract(talk: Talk) -> None:
+async def test_execute_code_returns_every_field(talk: Talk) -> None:
     done = await talk.call("execute_code", language="python", code="print(input()); open('made.txt', 'w').write('x')",
                            stdin="given\n", files={"data.txt": "y"})  # fmt: skip
     assert (done["status"], done["stdout"], done["exit_code"]) == ("success", "given\n", 0)
@@ -97,13 +97,17 @@ async def test_a_program_is_run_once_with_every_field_of_the_contract(talk: Talk
     assert done["resource_usage"].keys() >= {"execution_time_seconds", "cpu_seconds"}
     assert done["limits_applied"]["time_limit_seconds"] == 30
     failed = await talk.call("execute_code", language="python", code="1/0")
-    assert (failed["status"], failed["exit_code"]) == ("execution_error", 1)
+    assert (failed["status"], failed["exit_code"]) == ("error", 1)
     assert "ZeroDivisionError" in failed["error_message"]
     unknown = await talk.call("execute_code", language="klingon", code="x")
-    assert unknown["status"] == "setup_error"
+    assert (unknown["status"], unknown["exit_code"]) == ("setup_error", -1)
+    late = await talk.call("execute_code", language="python", code="x", timeout=0)
+    named = await talk.call("execute_code", language="python", code="x", session_id="no!")
+    assert (late["status"], named["status"]) == ("setup_error", "setup_error")
+    assert done.keys() == failed.keys() == unknown.keys() == late.keys() == named.keys()
 
 
-async def test_a_session_of_programs_is_kept_by_its_name(talk: Talk) -> None:
+async def test_execute_code_session_is_kept_by_name(talk: Talk) -> None:
     name = f"session-{len(talk.token or '')}"
     await talk.call("execute_code", language="python", code="x = 5", session_id=name)
     again = await talk.call("execute_code", language="python", code="x", session_id=name, timeout=5)

@@ -1,4 +1,4 @@
-"""One entry is put into a file that somebody wrote by hand, and taken out again; all else stays byte for byte."""
+"""Adding and removing an entry in a hand-written file keeps all other bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from skerry.mcp import jsonc, toml_text
+from skerry.mcp.install import jsonc
+from skerry.mcp.install.installer import drop_toml_table, put_toml_table
 
 PATH = ("mcpServers", "skerry")
 ENTRY = {"command": "skerry", "args": ["mcp"]}
@@ -28,7 +29,7 @@ BY_HAND = {
 
 
 @pytest.mark.parametrize("text", BY_HAND.values(), ids=BY_HAND)
-def test_what_is_put_in_and_taken_out_again_leaves_no_trace(text: str) -> None:
+def test_adding_and_removing_an_entry_restores_the_text(text: str) -> None:
     put = jsonc.put(text, PATH, ENTRY)
     wanted = jsonc.read(text)
     wanted["mcpServers"]["skerry"] = ENTRY
@@ -37,7 +38,7 @@ def test_what_is_put_in_and_taken_out_again_leaves_no_trace(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", BY_HAND.values(), ids=BY_HAND)
-def test_comments_and_lines_of_others_stay(text: str) -> None:
+def test_comments_and_other_lines_are_kept(text: str) -> None:
     put = jsonc.put(text, PATH, ENTRY)
     kept = [line.strip().rstrip(",") for line in text.splitlines() if "//" in line or "/*" in line]
     assert all(line.partition("//")[2] in put and line.partition("//")[0].rstrip() in put for line in kept)
@@ -45,7 +46,7 @@ def test_comments_and_lines_of_others_stay(text: str) -> None:
     assert ("\n" in put.replace("\r\n", "")) == ("\n" in text.replace("\r\n", ""))
 
 
-def test_a_new_entry_is_indented_as_its_neighbours_are() -> None:
+def test_new_entry_has_the_indentation_of_its_neighbours() -> None:
     put = jsonc.put('{\n    "mcpServers": {\n        "a": 1 // of a\n    }\n}\n', PATH, {"command": "x"})
     assert put == (
         '{\n    "mcpServers": {\n        "a": 1, // of a\n'
@@ -53,7 +54,7 @@ def test_a_new_entry_is_indented_as_its_neighbours_are() -> None:
     )
 
 
-def test_an_old_entry_is_replaced_in_its_place() -> None:
+def test_existing_entry_is_replaced_in_place() -> None:
     text = '{\n  "mcpServers": {\n    "skerry": {"old": true}, // ours\n    "b": 1\n  }\n}\n'
     put = jsonc.put(text, PATH, ENTRY)
     assert list(jsonc.read(put)["mcpServers"].items()) == [("skerry", ENTRY), ("b", 1)]
@@ -61,11 +62,11 @@ def test_an_old_entry_is_replaced_in_its_place() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n", "{}", '{"z": 1}', "// hello\n{}\n"])
-def test_objects_on_the_way_are_made(text: str) -> None:
+def test_missing_objects_are_created(text: str) -> None:
     assert jsonc.read(jsonc.put(text, PATH, ENTRY))["mcpServers"] == {"skerry": ENTRY}
 
 
-def test_nothing_is_taken_out_where_nothing_is() -> None:
+def test_removing_a_missing_entry_changes_nothing() -> None:
     for text in ("", "{}", '{"mcpServers": {}}', '{"mcpServers": {"a": {}}}'):
         assert jsonc.drop(text, PATH) == text
 
@@ -75,12 +76,12 @@ def test_nothing_is_taken_out_where_nothing_is() -> None:
     ["[]", "{", '{"mcpServers": []}', '{"mcpServers": {}, "mcpServers": {}}', '{"a": 1} x', "{'a': 1}", '{"a" 1}',
      '{"mcpServers": {"skerry": 1, "skerry": 2}}', '{"a": "\n"}', "{a: 1}", '{"a": 1 "b": 2}', "/* never ends {}"],
 )  # fmt: skip
-def test_what_is_not_json_is_refused(text: str) -> None:
-    with pytest.raises(jsonc.NotJson):
+def test_invalid_json_is_rejected(text: str) -> None:
+    with pytest.raises(jsonc.InvalidJson):
         jsonc.put(text, PATH, ENTRY)
 
 
-def test_any_text_comes_back_as_it_was() -> None:
+def test_random_texts_are_restored() -> None:
     chance = random.Random(8)
     for _ in range(300):
         servers = {f"s{number}": _anything(chance, 3) for number in range(chance.randrange(4))}
@@ -101,7 +102,7 @@ def _anything(chance: random.Random, depth: int) -> Any:
 
 
 def _written(chance: random.Random, value: Any, depth: int) -> str:
-    """As a careless hand would write it."""
+    """Format a value irregularly, with comments and trailing commas."""
     note = lambda: chance.choice(["", "", " ", " /* n */ "])  # noqa: E731
     if isinstance(value, dict | list):
         pairs = value.items() if isinstance(value, dict) else ((None, one) for one in value)
@@ -119,16 +120,16 @@ TOML = 'model = "x" # which\n\n# servers\n[mcp_servers.other]\ncommand = "a"\n\n
 TABLE = ("mcp_servers", "skerry")
 
 
-def test_a_table_is_put_behind_all_others_and_taken_out_again() -> None:
-    put = toml_text.put(TOML, TABLE, ENTRY)
+def test_table_is_appended_and_removed_again() -> None:
+    put = put_toml_table(TOML, TABLE, ENTRY)
     assert tomllib.loads(put) == {**tomllib.loads(TOML), "mcp_servers": {"other": {"command": "a"}, "skerry": ENTRY}}
     assert put.startswith(TOML)
-    assert toml_text.drop(put, TABLE) == TOML
+    assert drop_toml_table(put, TABLE) == TOML
 
 
-def test_a_table_is_replaced_with_those_below_it() -> None:
+def test_table_is_replaced_with_its_subtables() -> None:
     old = '[mcp_servers.skerry]\ncommand = "old"\n[mcp_servers.skerry.env]\nA = "1"\n\n# next\n[z]\nb = 1\n'
-    put = toml_text.put(old, TABLE, {"url": 'https://x/"mcp"', "http_headers": {"Authorization": "Bearer é"}})
+    put = put_toml_table(old, TABLE, {"url": 'https://x/"mcp"', "http_headers": {"Authorization": "Bearer é"}})
     assert tomllib.loads(put) == {
         "mcp_servers": {"skerry": {"url": 'https://x/"mcp"', "http_headers": {"Authorization": "Bearer é"}}},
         "z": {"b": 1},

@@ -1,4 +1,4 @@
-"""Files of a sandbox, by a model: as tools and as resources."""
+"""Files of a sandbox as tools and as resources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import zlib
 import pytest
 from mcp.shared.exceptions import MCPError
 from mcp.types import BlobResourceContents, EmbeddedResource, ImageContent, ResourceLink, TextResourceContents
-from talking import Talk
+from support.mcp_clients import Talk
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -28,7 +28,7 @@ async def put(talk: Talk, path: str, data: bytes) -> None:
     assert ran["ok"], ran
 
 
-async def test_a_file_is_written_and_read_line_by_line(talk: Talk) -> None:
+async def test_file_is_written_and_read_by_lines(talk: Talk) -> None:
     text = "".join(f"line {number}\n" for number in range(1, 1001))
     assert (await talk.call("write_file", path="a/long.txt", content=text))["size"] == len(text)
     some = await talk.call("read_file", path="a/long.txt", start_line=10, end_line=12)
@@ -43,12 +43,12 @@ async def test_a_file_is_written_and_read_line_by_line(talk: Talk) -> None:
     assert (await talk.call("read_file", path="a/long.txt", start_line=1001))["text"] == "the end\n"
 
 
-async def test_content_that_looks_like_json_is_written_as_it_is(talk: Talk) -> None:
+async def test_content_that_looks_like_json_is_unchanged(talk: Talk) -> None:
     await talk.call("write_file", path="data.json", content='{"a": null}')
     assert (await talk.call("run", command="cat data.json"))["stdout"] == '{"a": null}'
 
 
-async def test_a_text_is_replaced_only_where_it_is_meant(talk: Talk) -> None:
+async def test_replace_changes_only_the_expected_matches(talk: Talk) -> None:
     await talk.call("write_file", path="r.txt", content="a = 1\nb = 1\n")
     assert "2" in await talk.fails("replace_in_file", path="r.txt", old="1", new="2")
     assert (await talk.call("replace_in_file", path="r.txt", old="b = 1", new="b = 2"))["lines"] == [2]
@@ -56,7 +56,7 @@ async def test_a_text_is_replaced_only_where_it_is_meant(talk: Talk) -> None:
     assert (await talk.call("read_file", path="r.txt"))["text"] == "a=1\nb=2\n"
 
 
-async def test_a_diff_is_applied_whole_or_not_at_all(talk: Talk) -> None:
+async def test_diff_is_applied_completely_or_not_at_all(talk: Talk) -> None:
     await talk.call("write_file", path="p/x.txt", content="one\ntwo\n")
     change = "--- a/x.txt\n+++ b/x.txt\n@@ -1,2 +1,2 @@\n one\n-two\n+three\n"
     done = await talk.call("patch_files", path="p", diff=f"{change}--- /dev/null\n+++ b/new.txt\n@@ -0,0 +1 @@\n+n\n")
@@ -83,7 +83,7 @@ async def test_files_are_listed_found_and_searched(talk: Talk) -> None:
     assert (await talk.call("search_files", path="s", pattern="needle", limit=1))["more"]
 
 
-async def test_a_file_comes_back_as_a_resource_that_can_be_read_again(talk: Talk) -> None:
+async def test_get_file_returns_a_readable_resource(talk: Talk) -> None:
     await talk.call("write_file", path="/workspace/back.txt", content="ä\n")
     for path in ("back.txt", "/workspace/back.txt"):
         result = await talk.raw("get_file", {"path": path})
@@ -96,7 +96,7 @@ async def test_a_file_comes_back_as_a_resource_that_can_be_read_again(talk: Talk
         assert read.text == "ä\n"
 
 
-async def test_binary_files_come_back_byte_by_byte(talk: Talk) -> None:
+async def test_binary_file_is_returned_unchanged(talk: Talk) -> None:
     data = bytes(range(256))
     await put(talk, "raw.bin", data)
     block = (await talk.raw("get_file", {"path": "raw.bin"})).content[1]
@@ -105,7 +105,7 @@ async def test_binary_files_come_back_byte_by_byte(talk: Talk) -> None:
     assert base64.b64decode(block.resource.blob) == data
 
 
-async def test_a_picture_comes_back_as_an_image_and_only_if_it_is_one(talk: Talk) -> None:
+async def test_get_file_returns_an_image_only_for_valid_pictures(talk: Talk) -> None:
     await put(talk, "a.png", png())
     image = (await talk.raw("get_file", {"path": "a.png"})).content[1]
     assert isinstance(image, ImageContent)
@@ -116,7 +116,7 @@ async def test_a_picture_comes_back_as_an_image_and_only_if_it_is_one(talk: Talk
         assert not any(isinstance(block, ImageContent) for block in blocks), false
 
 
-async def test_of_a_large_file_there_is_a_link_and_of_a_huge_one_an_error_that_says_what_to_do(talk: Talk) -> None:
+async def test_large_file_is_a_link_and_huge_file_an_error_with_a_hint(talk: Talk) -> None:
     await talk.call("run", command="head -c 600000 /dev/zero > large.bin; truncate -s 5M huge.bin")
     link = (await talk.raw("get_file", {"path": "large.bin"})).content[1]
     assert isinstance(link, ResourceLink)
@@ -128,8 +128,8 @@ async def test_of_a_large_file_there_is_a_link_and_of_a_huge_one_an_error_that_s
         await talk.client.read_resource(huge.uri)
 
 
-async def test_what_a_client_would_choke_on_is_not_sent(talk: Talk) -> None:
-    """Events of HTTP are taken up to a MiB."""
+async def test_answer_over_http_stays_below_the_clients_limit(talk: Talk) -> None:
+    """Clients accept HTTP events up to one MiB."""
     ran = await talk.call(
         "run", command="truncate -s 3M three.bin; yes '' | head -c 520000 > lines; printf '\\1%.0s' $(seq 250000)"
     )
@@ -149,7 +149,7 @@ async def test_what_a_client_would_choke_on_is_not_sent(talk: Talk) -> None:
     assert printed.text.startswith("\\x01" * 1000)
 
 
-async def test_the_output_of_a_process_is_a_resource(talk: Talk) -> None:
+async def test_process_output_is_a_resource(talk: Talk) -> None:
     ran = await talk.call("run", command="echo shown")
     uri = f"skerry://sandboxes/{ran['sandbox']}/processes/{ran['process']}/output"
     read = (await talk.client.read_resource(uri)).contents[0]

@@ -1,4 +1,4 @@
-"""The guide to MCP: its entries are those that are installed, and its conversation is played."""
+"""Compare the entries of the MCP guide with the installer, and replay its conversation."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from cli.test_guides import GUIDES, blocks, plain, settings
-from serving import Server
-from talking import on_stdio
+from support.cli import shell_environment
+from support.mcp_clients import on_stdio
+from support.pages import ROOT, plain, texts
+from support.server import Server
 
-from skerry.mcp.build import make
-from skerry.mcp.clients import CLIENTS
-from skerry.mcp.install import Wish, shown
+from skerry.mcp.install.clients import CLIENTS
+from skerry.mcp.install.installer import InstallRequest, entry_text
+from skerry.mcp.server import build_server
 
-PAGE = (GUIDES / "mcp.md").read_text()
+GUIDE = ROOT / "docs/guides/mcp.md"
+PAGE = GUIDE.read_text()
 STORY = PAGE.partition("## A whole conversation")[2].partition("\n## ")[0]
 TOTAL = "def total(prices):\n    result = 0\n    for price in prices[1:]:\n        result += price\n    return result\n"
 TEST = """import sys
@@ -35,22 +37,22 @@ def listed(client: str) -> str:
     return f"| {one.title} | `skerry mcp install {client}` | `{one.user['linux']}` | {where} |"
 
 
-def test_the_guide_lists_each_client_with_its_files_and_its_entry() -> None:
+def test_mcp_guide_lists_each_client_with_its_files_and_entry() -> None:
     assert [listed(client) for client in CLIENTS] == re.findall(r"^\| .*skerry mcp install .*\|$", PAGE, re.MULTILINE)
-    entries = blocks("mcp.md", "json") + blocks("mcp.md", "toml")
-    assert [name for name, one in CLIENTS.items() if shown(Wish(one)) not in entries] == []
+    entries = texts(GUIDE, "json") + texts(GUIDE, "toml")
+    assert [name for name, one in CLIENTS.items() if entry_text(InstallRequest(one)) not in entries] == []
 
 
-def test_the_guide_lists_each_tool() -> None:
+def test_mcp_guide_lists_each_tool() -> None:
     async def nobody(_: Any) -> Any: ...
 
-    tools = make(nobody)._tool_manager.list_tools()
+    tools = build_server(nobody)._tool_manager.list_tools()
     rows = set(re.findall(r"^\| `(\w+)` \| ([^|]+) \|$", PAGE, re.MULTILINE))
     assert rows >= {(tool.name, tool.title) for tool in tools}
 
 
 def written(value: dict[str, Any], width: int = 140) -> str:
-    """JSON in lines that fit a page."""
+    """Return JSON in lines that fit a page."""
     lines = ["{"]
     for number, (key, one) in enumerate(value.items()):
         item = f"{json.dumps(key)}: {json.dumps(one, ensure_ascii=False)}" + (", " if number < len(value) - 1 else "}")
@@ -61,7 +63,7 @@ def written(value: dict[str, Any], width: int = 140) -> str:
 
 
 def same(text: str) -> str:
-    """But for what is another each time."""
+    """Replace values that differ in each run."""
     text = re.sub(r'"duration_s": [\d.]+', '"duration_s": 0', plain(text))
     text = re.sub(r'"pid": \d+', '"pid": 0', text)
     text = re.sub(r'"version": "[\d.]+"', '"version": "3"', text)
@@ -69,7 +71,7 @@ def same(text: str) -> str:
 
 
 async def played(server: Server, project: Path) -> list[tuple[str, str]]:
-    """Each call and each command of the page, with what came of it."""
+    """Run each call and each command of the page, and return them with their results."""
     (project / "total.py").write_text(TOTAL)
     (project / "test_total.py").write_text(TEST)
     (project / ".gitignore").write_text("__pycache__/\n")
@@ -83,7 +85,13 @@ async def played(server: Server, project: Path) -> list[tuple[str, str]]:
                 line = part.splitlines()[0]
                 if kind == "console":
                     done = subprocess.run(
-                        line, shell=True, cwd=project, env=settings(server), capture_output=True, text=True, timeout=60
+                        line,
+                        shell=True,
+                        cwd=project,
+                        env=shell_environment(server.address),
+                        capture_output=True,
+                        text=True,
+                        timeout=60,
                     )
                     assert done.returncode == 0, (line, done.stderr)
                     came.append((f"$ {line}", done.stdout))
@@ -95,7 +103,7 @@ async def played(server: Server, project: Path) -> list[tuple[str, str]]:
     return came
 
 
-async def test_the_conversation_has_its_true_results(server: Server, tmp_path: Path) -> None:
+async def test_mcp_guide_conversation_has_real_results(server: Server, tmp_path: Path) -> None:
     came = await played(server, tmp_path)
     story = "".join(re.findall(r"^```(?:mcp|console)\n(.*?)^```$", STORY, re.MULTILINE | re.DOTALL))
     there = [part for part in re.split(r"^(?=[>$] )", story, flags=re.MULTILINE) if part]

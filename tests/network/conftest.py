@@ -1,4 +1,4 @@
-"""Network namespaces that the tests make: lo alone, no uplink."""
+"""Network namespaces for tests: only lo, no uplink."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from network.leaving import Leaving, Loop
-from network.namespacing import Place
+from support.egress import EgressHarness, LoopThread
+from support.namespaces import NetworkNamespace
 
-from skerry.network.netns import Namespaces
+from skerry.network.gateway.netns import Namespaces
 
 
 @pytest.fixture
@@ -22,32 +22,32 @@ def namespaces() -> Iterator[Namespaces]:
 
 
 @pytest.fixture
-def make_place() -> Iterator[Callable[[], Place]]:
-    made: list[Place] = []
+def make_namespace() -> Iterator[Callable[[], NetworkNamespace]]:
+    made: list[NetworkNamespace] = []
 
-    def make() -> Place:
+    def make() -> NetworkNamespace:
         process = subprocess.Popen(["unshare", "--net", "sleep", "600"])
         end = time.monotonic() + 10
         while os.readlink(f"/proc/{process.pid}/ns/net") == os.readlink("/proc/self/ns/net"):
             assert time.monotonic() < end
             time.sleep(0.001)
-        made.append(Place(process, os.pidfd_open(process.pid)))
+        made.append(NetworkNamespace(process, os.pidfd_open(process.pid)))
         return made[-1]
 
     yield make
-    for place in made:
-        place.end()
+    for namespace in made:
+        namespace.end()
 
 
 @pytest.fixture
-def place(make_place: Callable[[], Place]) -> Place:
-    return make_place()
+def namespace(make_namespace: Callable[[], NetworkNamespace]) -> NetworkNamespace:
+    return make_namespace()
 
 
 @pytest.fixture
-def leaving(place: Place, namespaces: Namespaces) -> Iterator[Leaving]:
-    loop = Loop()
-    made = Leaving(place, namespaces, loop)
+def harness(namespace: NetworkNamespace, namespaces: Namespaces) -> Iterator[EgressHarness]:
+    loop = LoopThread()
+    made = EgressHarness(namespace, namespaces, loop)
     yield made
     made.end()
     loop.close()

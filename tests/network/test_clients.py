@@ -1,4 +1,4 @@
-"""Every client works where it is allowed, with nothing set inside, and is told at once where it is not."""
+"""Every client works where it is allowed, without settings inside, and fails at once where it is denied."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import golang
 import pytest
-from serving import Server
+from support import go_programs
+from support.server import Server
 from world.git import TOKEN, USER
 from world.world import World
 
@@ -39,7 +39,7 @@ SSH = "ssh -F none -i /tmp/ssh-key -o StrictHostKeyChecking=no -o UserKnownHosts
 
 @dataclass(frozen=True)
 class Client:
-    """A command with a host in it, and what it prints if it got there. `{name}` is taken from HOSTS or from REFUSED."""
+    """A command with a host in it, and its output if it got there. `{name}` is taken from HOSTS or from REFUSED."""
 
     command: str
     prints: str
@@ -116,7 +116,7 @@ CLIENTS = {
 
 
 @pytest.fixture(scope="module")
-def box(world: World, world_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+def sandbox(world: World, world_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     hosts = ("api.example.test", "api.example.test:7,2525,5432", "index.example.test", "npm.example.test")
     network = Network(allow=(*hosts, "apt.example.test", "git.example.test:22,443"))
     with Sandbox(server=world_server.address, network=network) as sandbox:
@@ -128,14 +128,14 @@ def box(world: World, world_server: Server, tmp_path_factory: pytest.TempPathFac
 
 
 def _go_client(place: Path) -> bytes:
-    return golang.build(HERE / "goclient", place / "go").read_bytes()
+    return go_programs.build(HERE / "goclient", place / "go").read_bytes()
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_client_works_where_it_is_allowed(world: World, box: Sandbox, name: str) -> None:
+def test_a_client_works_where_it_is_allowed(world: World, sandbox: Sandbox, name: str) -> None:
     client = CLIENTS[name]
     world.reset()
-    result = box.run(client.command.replace("{host}", f"{client.host}.example.test"), user=client.user, timeout=60)
+    result = sandbox.run(client.command.replace("{host}", f"{client.host}.example.test"), user=client.user, timeout=60)
     assert client.prints in result.stdout, result.stderr
     assert result.ok
     assert result.denied == ()
@@ -143,10 +143,10 @@ def test_a_client_works_where_it_is_allowed(world: World, box: Sandbox, name: st
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_client_is_told_at_once_where_it_is_not(world: World, box: Sandbox, name: str) -> None:
+def test_client_fails_at_once_where_it_is_denied(world: World, sandbox: Sandbox, name: str) -> None:
     client = CLIENTS[name]
     world.reset()
-    result = box.run(client.command.replace("{host}", "evil.test"), user=client.user, timeout=30)
+    result = sandbox.run(client.command.replace("{host}", "evil.test"), user=client.user, timeout=30)
     assert not result.timed_out
     assert not result.ok
     assert client.prints not in result.stdout
@@ -162,18 +162,18 @@ def _is_told(result: Result, host: str) -> None:
     assert any(attempt.hint and host in attempt.hint for attempt in told), told
 
 
-def test_java_works_where_it_is_allowed(world: World, box: Sandbox, tmp_path: Path) -> None:
-    """With a runtime that is made of this machine's own JDK, if it has one."""
+def test_java_works_where_it_is_allowed(world: World, sandbox: Sandbox, tmp_path: Path) -> None:
+    """With a runtime made of this machine's JDK, if it has one."""
     if not shutil.which("jlink") or not shutil.which("javac"):
         pytest.skip("this machine has no JDK (jlink, javac)")
     jre = tmp_path / "jre"
     subprocess.run(["jlink", "--add-modules", "java.base", "--strip-debug", "--no-man-pages", "--no-header-files",
                     "--output", str(jre)], check=True)  # fmt: skip
     subprocess.run(["javac", "-d", str(jre), str(HERE / "javaclient/Client.java")], check=True)
-    box.files.upload(jre, "/tmp/jre")
+    sandbox.files.upload(jre, "/tmp/jre")
     for url, fine in (("http://api.example.test/a", True), ("http://evil.test/a", False), ("http://10.20.0.5/", False)):
         world.reset()
-        result = box.run(["/tmp/jre/bin/java", "-cp", "/tmp/jre", "Client", url], timeout=60)
+        result = sandbox.run(["/tmp/jre/bin/java", "-cp", "/tmp/jre", "Client", url], timeout=60)
         assert result.ok == fine, result.stderr
         assert ('"/a"' in result.stdout) == fine
         assert bool(result.denied) != fine

@@ -1,4 +1,4 @@
-"""The one parser of hosts: every attack spelling is refused or is the host that it means."""
+"""The one parser of hosts: every attack spelling is rejected or is the host that it means."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
-from skerry.network.hosts import BadHost, Name, parse_authority, parse_host, plain, show_host
+from skerry.types.hosts import BadHost, Name, parse_authority, parse_host, plain, show_host
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_attack_every_byte_outside_the_alphabet_is_refused() -> None:
         "a." * 127 + "aa",
     ],
 )  # fmt: skip
-def test_what_is_no_host_is_refused(text: str) -> None:
+def test_invalid_host_is_rejected(text: str) -> None:
     with pytest.raises(BadHost):
         parse_host(text)
     with pytest.raises(BadHost):
@@ -106,7 +106,7 @@ def test_attack_a_number_at_the_end_is_an_address_or_nothing(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["1.2.3.4", "1.2.3", "1.2", "1", "0x10.1", "010.010", "0x7f000001", "037777777777", "0"]
 )
-def test_numbers_mean_what_the_c_library_takes_them_for(text: str) -> None:
+def test_numbers_mean_the_same_as_to_the_c_library(text: str) -> None:
     assert parse_host(text) == IPv4Address(socket.inet_aton(text))
 
 
@@ -142,7 +142,7 @@ def test_an_authority_is_a_host_and_perhaps_a_port(text: str, host: str, port: i
      "a.example:80:80", "user@a.example:80", "user:pw@a.example", "fd00::1", "fd00::1:22", "[fd00::1]22", ":80", "",
      "a.example:80/", "http://a.example", "a.example:٨٠", "[fd00::1]:22:1"],
 )  # fmt: skip
-def test_what_is_no_authority_is_refused(text: str) -> None:
+def test_invalid_authority_is_rejected(text: str) -> None:
     with pytest.raises(BadHost):
         parse_authority(text)
 
@@ -163,7 +163,7 @@ def test_a_refusal_is_safe_to_print() -> None:
 
 
 def test_attack_nothing_that_the_c_library_takes_for_an_address_is_taken_for_another_or_for_a_name() -> None:
-    """Made-up spellings, the same ones each time: what dials by number may not disagree with what judged it."""
+    """Random spellings with a fixed seed: the dialled address must not differ from the judged one."""
     chance = random.Random(4)
     pieces = ["0", "1", "7", "8", "9", "10", "127", "255", "0x", "0X7f", "x", "f", "00", "017", "4294967295", ".",
               ".", ".", ":", "::", "ffff", "[", "]", "%", "-", "a", " "]  # fmt: skip

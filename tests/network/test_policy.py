@@ -1,4 +1,4 @@
-"""Decisions: deny wins, names open no closed address, and a refusal names the rule that would have allowed it."""
+"""Decisions: deny wins, names open no closed address, and a denial names the rule that would allow it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Literal
 import pytest
 
 from skerry.errors import InvalidRequest
-from skerry.network.hosts import BadHost, Host, parse_host
-from skerry.network.messages import Brokered, Rules
-from skerry.network.policy import Policy
-from skerry.network.rules import parse_rule
+from skerry.network.messages import InjectedSecret, Rules
+from skerry.network.policy.policy import Policy
+from skerry.network.policy.rules import parse_rule
+from skerry.types.hosts import BadHost, Host, leads_to_host, parse_host, plain
 
 
 def policy(*allow: str, deny: tuple[str, ...] = (), ceiling: tuple[str, ...] = ("*",), **more: Any) -> Policy:
@@ -67,7 +67,7 @@ def test_attack_mixed_case_and_trailing_dots_change_nothing(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["evil\0.allowed.com", "allowed.com\0.evil", "аllowed.com", "allowed.com%00.evil"])
-def test_attack_what_is_no_host_never_reaches_a_policy(text: str) -> None:
+def test_attack_invalid_host_never_reaches_a_policy(text: str) -> None:
     with pytest.raises(BadHost):
         connects(policy("*", "*.allowed.com"), text)
 
@@ -137,9 +137,11 @@ def test_attack_no_name_leads_to_a_closed_address(address: str) -> None:
         verdict = rules.address(host("a.example"), 443, ip_address(address))
         assert not verdict.allowed
         hint = verdict.hint or ""
-        assert hint == f"--allow a.example@{address}"
-        opened = policy("*", hint.removeprefix("--allow "))
-        assert reaches(opened, "a.example", 443, address), "the hint is the very rule that allows it"
+        rule = f"a.example@{address}"
+        of_host = leads_to_host(ip_address(address))
+        assert hint == (f"max.network in the server's settings must name it: {rule}" if of_host else f"--allow {rule}")
+        opened = policy("*", rule, ceiling=("*", rule) if of_host else ("*",))
+        assert reaches(opened, "a.example", 443, address), "the hint has the very rule that allows it"
 
 
 def test_a_name_may_be_at_a_closed_address_that_its_rule_names() -> None:
@@ -172,7 +174,8 @@ def test_attack_metadata_is_opened_by_its_own_address_alone() -> None:
         rules = policy("*", wide)
         assert not rules.address(host("a.example"), 80, ip_address("169.254.169.254")).allowed
         assert not reaches(rules, "169.254.169.254", 80, "169.254.169.254")
-    assert reaches(policy("169.254.169.254:80"), "169.254.169.254", 80, "169.254.169.254")
+    named = policy("169.254.169.254:80", ceiling=("*", "169.254.169.254:80"))
+    assert reaches(named, "169.254.169.254", 80, "169.254.169.254")
 
 
 def test_attack_an_address_of_this_host_is_closed_wherever_it_is() -> None:
@@ -180,12 +183,55 @@ def test_attack_an_address_of_this_host_is_closed_wherever_it_is() -> None:
     assert not reaches(rules, "203.0.113.5", 443, "203.0.113.5", own=True)
     verdict = rules.address(host("a.example"), 443, ip_address("203.0.113.5"), own=True)
     assert "this host's own" in verdict.why
-    assert verdict.hint == "--allow a.example@203.0.113.5"
-    assert reaches(policy("a.example@203.0.113.5"), "a.example", 443, "203.0.113.5", own=True)
-    assert reaches(policy("a.example@10.0.0.0/8"), "a.example", 443, "10.0.0.5", own=True)
+    assert verdict.hint == "max.network in the server's settings must name it: a.example@203.0.113.5"
+    for address, rule in (("203.0.113.5", "a.example@203.0.113.5"), ("10.0.0.5", "a.example@10.0.0.0/8")):
+        for ceiling in (("*", address), ("*", f"a.example@{address}")):
+            assert reaches(policy(rule, ceiling=ceiling), "a.example", 443, address, own=True)
 
 
-def test_what_is_unknown_is_let_through_to_learn_as_an_open_network_would() -> None:
+HOST_ADDRESSES = {
+    "127.0.0.1": False, "127.9.8.7": False, "::1": False, "::ffff:127.0.0.1": False, "0.0.0.0": False, "::": False,
+    "169.254.169.254": False, "169.254.1.1": False, "fe80::1": False, "fd00:ec2::254": False, "64:ff9b::7f00:1": False,
+    "64:ff9b::a9fe:a9fe": False, "64:ff9b:1::7f00:1": False, "2002:7f00:1::": False, "203.0.113.5": True,
+    "10.0.0.5": True, "2001:db8::5": True, "64:ff9b::cb00:7105": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("address", HOST_ADDRESSES)
+@pytest.mark.parametrize("ceiling", [("*",), ("*", "0.0.0.0/0:*", "[::/0]:*"), ("*", "10.0.0.0/8:*", "fc00::/7"),
+                                     ("*", "*.example"), ("*:22",), ("*", "db.example:*@192.168.0.1")])  # fmt: skip
+def test_attack_rules_of_a_sandbox_open_no_address_of_the_host(address: str, ceiling: tuple[str, ...]) -> None:
+    """A token of scope `use` may write any rule: only the operator opens what leads to the host."""
+    found, own = plain(ip_address(address)), HOST_ADDRESSES[address]
+    literal = f"[{address}]" if ":" in address else address
+    for rules in (
+        policy("*", f"{literal}:*", ceiling=ceiling),
+        policy("*", f"a.example:*@{address}", ceiling=ceiling),
+        policy("*", "127.0.0.0/8:*", "169.254.0.0/16:*", "10.0.0.0/8:*", "fe80::/10", ceiling=ceiling),
+        policy("*", f"a.example:*@{address}", on_unknown="learn", ceiling=ceiling),
+    ):
+        assert not rules.address(host("a.example"), 443, found, own).allowed
+        assert not reaches(rules, literal, 443, str(found), own)
+    named = policy("*", f"a.example:*@{address}", ceiling=("*", f"a.example:443@{address}"))
+    assert named.address(host("a.example"), 443, found, own).allowed, "the control: the operator names it"
+    assert not named.address(host("b.example"), 443, found, own).allowed
+    assert not named.address(host("a.example"), 22, found, own).allowed
+
+
+@pytest.mark.parametrize(
+    "text", ["127.0.0.1", "127.1", "2130706433", "0x7f.1", "017700000001", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0",
+             "0", "[::]", "localhost", "LOCALHOST.", "x.localhost"],
+)  # fmt: skip
+def test_loopback_means_the_sandbox_itself_even_in_a_rule(text: str) -> None:
+    """Only a program that asks the proxy for it gets this far: the kernel inside keeps loopback inside."""
+    rules = policy("*", "127.0.0.0/8:*", "::1", "localhost", ceiling=("*", "127.0.0.0/8:*", "::1"), on_unknown="ask")
+    verdict = rules.connect(host(text), 80)
+    assert not verdict.allowed
+    assert not verdict.unknown
+    assert "is the sandbox itself" in verdict.why
+
+
+def test_learn_allows_unknown_destinations_like_an_open_network() -> None:
     rules = policy("known.example", deny=("bad.example",), on_unknown="learn")
     verdict = rules.connect(host("a.example"), 22)
     assert verdict.allowed
@@ -198,7 +244,7 @@ def test_what_is_unknown_is_let_through_to_learn_as_an_open_network_would() -> N
     assert rules.request(host("a.example"), 80, "GET", "/").allowed
 
 
-def test_what_is_unknown_is_asked_about_once_it_is_connected_to() -> None:
+def test_ask_needs_an_approval_on_connect() -> None:
     rules = policy("known.example", deny=("bad.example",), on_unknown="ask")
     assert rules.name(host("a.example")).allowed, "its address is made up: nothing is looked up yet"
     verdict = rules.connect(host("a.example"), 443)
@@ -211,8 +257,8 @@ def test_what_is_unknown_is_asked_about_once_it_is_connected_to() -> None:
     assert rules.connect(host("known.example"), 22).unknown
 
 
-def secret(*hosts: str) -> Brokered:
-    return Brokered(name="TOKEN", hosts=hosts, placeholder="p", value="v")
+def secret(*hosts: str) -> InjectedSecret:
+    return InjectedSecret(name="TOKEN", hosts=hosts, placeholder="p", value="v")
 
 
 def test_a_host_that_a_secret_names_is_allowed_on_443_and_opened() -> None:
@@ -223,8 +269,8 @@ def test_a_host_that_a_secret_names_is_allowed_on_443_and_opened() -> None:
     assert connects(rules, "c.example", 8443)
     assert not connects(rules, "c.example", 443)
     assert rules.connect(host("api.example.com"), 443).rule == "secret TOKEN"
-    assert rules.inspects(host("api.example.com"), 443)
-    assert not rules.inspects(host("a.example"), 443)
+    assert rules.intercepts_tls(host("api.example.com"), 443)
+    assert not rules.intercepts_tls(host("a.example"), 443)
     assert not connects(policy(deny=("api.example.com",), secrets=(secret("api.example.com"),)), "api.example.com")
     assert not rules.address(host("api.example.com"), 443, ip_address("10.0.0.1")).allowed
 
@@ -269,7 +315,7 @@ def test_methods_and_paths_are_judged_where_requests_are_seen() -> None:
         return rules.request(a, 443, method, path, True).allowed
 
     assert rules.connect(a, 443).allowed
-    assert rules.inspects(a, 443)
+    assert rules.intercepts_tls(a, 443)
     assert rules.requests_only(a, 443)
     assert may("GET", "/v1")
     assert may("GET", "/v1/users?x=/../..")
@@ -297,9 +343,7 @@ def test_methods_and_paths_are_judged_where_requests_are_seen() -> None:
         ("GET *@10.0.0.0/8", ("10.0.0.5", 443), "PUT", "PUT 10.0.0.5"),
     ],
 )
-def test_what_would_allow_a_request_is_a_rule_that_can_be_given(
-    allow: str, where: tuple[str, int], method: str, rule: str
-) -> None:
+def test_hint_for_a_request_is_a_valid_rule(allow: str, where: tuple[str, int], method: str, rule: str) -> None:
     verdict = policy(allow).request(host(where[0]), where[1], method, "/v2")
     assert verdict.hint == f'--allow "{rule}"'
     assert str(parse_rule(rule)) == rule
@@ -327,7 +371,7 @@ def test_attack_a_denied_path_is_denied_in_every_spelling(path: str) -> None:
     assert not rules.request(host("a.example"), 80, "GET", path).allowed
     assert rules.request(host("a.example"), 80, "GET", "/administrator").allowed
     assert not rules.request(host("a.example"), 80, "delete", "/").allowed
-    assert rules.inspects(host("a.example"), 443)
+    assert rules.intercepts_tls(host("a.example"), 443)
 
 
 @pytest.mark.parametrize("text", ["64:ff9b::cb00:7105", "2002:cb00:7105::1", "2001:0:0808:0808::34ff:8efa"])
@@ -338,8 +382,8 @@ def test_attack_an_address_that_carries_a_denied_one_is_denied(text: str) -> Non
     assert policy("*").address(host("a.example"), 443, ip_address(text)).allowed
 
 
-def test_attack_a_slash_that_is_hidden_is_none_where_a_path_allows() -> None:
-    """What one server takes for a segment below /v1, another takes for a name at the root."""
+def test_attack_encoded_slash_does_not_match_an_allowed_path() -> None:
+    """One server takes it for a segment below /v1, another for a name at the root."""
     a = host("a.example")
     assert not policy("a.example/v1").request(a, 80, "GET", "/v1%2fx").allowed
     assert policy("a.example/projects").request(a, 80, "GET", "/projects/group%2Fname/files").allowed
@@ -348,7 +392,7 @@ def test_attack_a_slash_that_is_hidden_is_none_where_a_path_allows() -> None:
 
 
 @pytest.mark.parametrize("on_unknown", ["learn", "ask"])
-def test_attack_the_operators_paths_hold_for_what_no_rule_names_too(on_unknown: Literal["learn", "ask"]) -> None:
+def test_attack_ceiling_paths_hold_for_unknown_destinations_too(on_unknown: Literal["learn", "ask"]) -> None:
     rules = Policy.compile(Rules(on_unknown=on_unknown), ("GET a.example/v1",))
     a = host("a.example")
     assert rules.request(a, 443, "GET", "/v1/x", True).unknown
@@ -358,15 +402,15 @@ def test_attack_the_operators_paths_hold_for_what_no_rule_names_too(on_unknown: 
         assert not verdict.unknown, "nobody's yes would open it"
 
 
-def test_a_host_that_is_allowed_outright_as_well_needs_no_inspection() -> None:
+def test_host_with_an_unrestricted_rule_needs_no_interception() -> None:
     rules = policy("GET a.example/v1", "*.example", "GET b.org", inspect=("c.example", "d.example:8443"))
     assert not rules.requests_only(host("a.example"), 443)
-    assert not rules.inspects(host("a.example"), 443)
-    assert rules.inspects(host("b.org"), 443)
-    assert rules.inspects(host("c.example"), 443)
+    assert not rules.intercepts_tls(host("a.example"), 443)
+    assert rules.intercepts_tls(host("b.org"), 443)
+    assert rules.intercepts_tls(host("c.example"), 443)
     assert not rules.requests_only(host("c.example"), 443)
-    assert rules.inspects(host("d.example"), 8443)
-    assert not rules.inspects(host("d.example"), 443)
+    assert rules.intercepts_tls(host("d.example"), 8443)
+    assert not rules.intercepts_tls(host("d.example"), 443)
 
 
 def test_an_upstream_proxy_leads_to_the_hosts_of_its_rules() -> None:
@@ -378,7 +422,7 @@ def test_an_upstream_proxy_leads_to_the_hosts_of_its_rules() -> None:
 
 
 def test_attack_an_upstream_proxy_is_not_reached_from_inside_though_a_rule_names_it() -> None:
-    """It would lead anywhere: the worker alone speaks with it."""
+    """It would lead anywhere: only the worker uses it."""
     proxies = ((("a.example",), "http://proxy.internal:3128"), (("b.example",), "http://10.0.0.1:3129/"))
     rules = policy("a.example", "proxy.internal:3128@10.0.0.1", "*", "10.0.0.1:*", proxies=proxies)
     for text, port in (
@@ -423,7 +467,7 @@ def test_every_hint_of_a_refused_connection_is_a_rule_that_allows_it(text: str) 
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """How many functions Python enters: a measure that no busy machine changes."""
+    """Count the functions that Python enters: a measure that does not depend on the machine's load."""
     count = 0
 
     def count_one(frame: object, event: str, argument: object) -> None:

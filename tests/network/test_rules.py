@@ -1,4 +1,4 @@
-"""The grammar of rules: what they say, their one spelling, and errors that name the wrong part."""
+"""The grammar of rules: their meaning, their canonical spelling, and errors that name the wrong part."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from skerry.errors import InvalidRequest
-from skerry.network.hosts import parse_host
-from skerry.network.rules import EVERY, check_rules, check_secret_hosts, parse_proxy, parse_rule, rule_for
+from skerry.network.policy.rules import (
+    ALL_PORTS,
+    check_rules,
+    check_secret_hosts,
+    narrowest_rule,
+    parse_proxy,
+    parse_rule,
+)
 from skerry.types import Network, Preset
+from skerry.types.hosts import parse_host
 
 
 @pytest.mark.parametrize(
@@ -71,46 +78,47 @@ def test_a_rule_has_one_spelling_that_parses_to_itself(text: str, canonical: str
         ("*example.com", "a star", '"*.example.com"'),
         ("example.*", "a star", '"*.example.com"'),
         ("a..example", "a label is empty", "like"),
-        ("a.example:", "'' is no port", '"8000-8099"'),
-        ("a.example:http", "'http' is no port", '"8000-8099"'),
-        ("a.example:0", "'0' is no port between 1 and 65535", '"443"'),
-        ("a.example:65536", "'65536' is no port", '"443"'),
-        ("a.example:20-10", "'20-10' is no port", '"443"'),
-        ("a.example:1,,2", "is no port", '"443"'),
+        ("a.example:", "'' is not a port", '"8000-8099"'),
+        ("a.example:http", "'http' is not a port", '"8000-8099"'),
+        ("a.example:0", "'0' is not a port between 1 and 65535", '"443"'),
+        ("a.example:65536", "'65536' is not a port", '"443"'),
+        ("a.example:20-10", "'20-10' is not a port", '"443"'),
+        ("a.example:1,,2", "is not a port", '"443"'),
         ("10.0.0.1/8", "bits set beyond its prefix", '"10.0.0.0/8" or "10.0.0.1"'),
-        ("10.0.0.0/33", "'10.0.0.0/33' is no address or range", '"10.0.0.0/8"'),
+        ("10.0.0.0/33", "'10.0.0.0/33' is not an address or range", '"10.0.0.0/8"'),
         ("10.0.0.256", "not an IPv4 address", "like"),
         ("1.2.3.4.5", "ends in a number", "like"),
-        ("*.10.0.0.1", "nothing below an address", '"10.0.0.1"'),
+        ("*.10.0.0.1", "has no subdomains", '"10.0.0.1"'),
         ("[fd00::1", "brackets hold an IPv6 address", '"[fd00::1]:22"'),
         ("[10.0.0.1]:22", "brackets hold", '"[fd00::1]:22"'),
         ("[fd00::1]x", "neither ports nor a path", "like"),
-        ("fe80::1%eth0", "is no host", "no zone"),
-        ("::/0x", "is no host", "brackets"),
-        ("a.example@10.0.0.300", "'10.0.0.300' is no address or range", '"10.0.0.5"'),
-        ("a.example@", "'' after the @ is no address", '"db.internal:5432@10.0.0.5"'),
-        ("a.example@db", "'db' is no address", "10.0.0.5"),
-        ("user@a.example", "'a.example' after the @ is no address", "db.internal"),
-        ("10.0.0.5@10.0.0.5", "an address has no @", "alone"),
+        ("fe80::1%eth0", "is not a host", "no zone"),
+        ("::/0x", "is not a host", "brackets"),
+        ("a.example@10.0.0.300", "'10.0.0.300' is not an address or range", '"10.0.0.5"'),
+        ("a.example@", "'' after the @ is not an address", '"db.internal:5432@10.0.0.5"'),
+        ("a.example@db", "'db' is not an address", "10.0.0.5"),
+        ("user@a.example", "'a.example' after the @ is not an address", "db.internal"),
+        ("10.0.0.5@10.0.0.5", "an address has no @", "only"),
         ("a.example/../b", "not a plain path", 'no ".."'),
         ("a.example/%2e%2e/b", "not a plain path", 'no ".."'),
         ("a.example/v1?x=1", "not a plain path", "no query"),
         ("a.example/a b", "before the space", '"GET,HEAD'),
-        ("GET  a.example", "a space too many", '"GET,HEAD'),
-        ("GTE a.example", "'GTE' before the space is no method of HTTP", '"GET"'),
+        ("GET  a.example", "an extra space", '"GET,HEAD'),
+        ("GTE a.example", "'GTE' before the space is not an HTTP method", '"GET"'),
         ("GET,PSOT a.example", "'PSOT'", '"POST"'),
-        ("a.example,b.example", "it contains ','", "each host is a rule of its own"),
-        ("a.example b.example", "before the space", "each host is a rule of its own"),
-        ("api example.com", "'API' before the space is no method of HTTP", "each host is a rule of its own"),
+        ("a.example,b.example", "it contains ','", "write one rule per host"),
+        ("a.example b.example", "before the space", "write one rule per host"),
+        ("api example.com", "'API' before the space is not an HTTP method", "write one rule per host"),
         ("G3T a.example", "'G3T' before the space", '"GET,HEAD'),
         ("a.example\n", "it contains '\\n'", "like"),
         ("evil\0.allowed.com", "NUL byte", "like"),
         ("bücher.example", "not ASCII", '"xn--bcher-kva.example"'),
+        ("straße.example", "not ASCII", '"xn--strae-oqa.example"'),  # IDNA 2003: strasse.example
         ("", "it is empty", "like"),
         ("a" * 3000, "longer than", "like"),
     ],
 )  # fmt: skip
-def test_a_wrong_rule_is_told_what_is_wrong_and_what_is_right(text: str, what: str, right: str) -> None:
+def test_invalid_rule_names_the_wrong_part_and_a_right_one(text: str, what: str, right: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse_rule(text)
     assert what in caught.value.message
@@ -120,11 +128,11 @@ def test_a_wrong_rule_is_told_what_is_wrong_and_what_is_right(text: str, what: s
     assert not text or caught.value.message.count(repr(text)) < 2, "it is shown once"
 
 
-def test_what_is_not_given_is_none() -> None:
+def test_omitted_parts_are_none() -> None:
     rule = parse_rule("a.example")
-    assert (rule.ports, rule.methods, rule.path, rule.at, rule.below) == (None, (), "", (), False)
-    assert parse_rule("*").everything
-    assert parse_rule("a.example:*").ports == EVERY
+    assert (rule.ports, rule.methods, rule.path, rule.at, rule.subdomains) == (None, (), "", (), False)
+    assert parse_rule("*").matches_all
+    assert parse_rule("a.example:*").ports == ALL_PORTS
     assert parse_rule("10.0.0.0/8").range == ip_network("10.0.0.0/8")
 
 
@@ -168,9 +176,9 @@ def test_a_proxy_is_a_plain_http_address() -> None:
 
 
 def test_the_narrowest_rule_for_something() -> None:
-    assert rule_for(parse_host("a.example"), 443) == "a.example"
-    assert rule_for(parse_host("a.example"), 22) == "a.example:22"
-    assert rule_for(parse_host("a.example"), 5432, ip_address("10.0.0.5")) == "a.example:5432@10.0.0.5"
-    assert rule_for(parse_host("a.example"), 443, ip_address("fd00::5")) == "a.example@fd00::5"
-    assert rule_for(parse_host("[fd00::1]"), 22) == "[fd00::1]:22"
-    assert rule_for(parse_host("10.0.0.1"), 80) == "10.0.0.1"
+    assert narrowest_rule(parse_host("a.example"), 443) == "a.example"
+    assert narrowest_rule(parse_host("a.example"), 22) == "a.example:22"
+    assert narrowest_rule(parse_host("a.example"), 5432, ip_address("10.0.0.5")) == "a.example:5432@10.0.0.5"
+    assert narrowest_rule(parse_host("a.example"), 443, ip_address("fd00::5")) == "a.example@fd00::5"
+    assert narrowest_rule(parse_host("[fd00::1]"), 22) == "[fd00::1]:22"
+    assert narrowest_rule(parse_host("10.0.0.1"), 80) == "10.0.0.1"

@@ -1,4 +1,4 @@
-"""One sandbox, or one server, that means ill: what it costs the others, and what slips through while rules change."""
+"""A malicious sandbox or server: its cost for others, and races with changes of rules."""
 
 from __future__ import annotations
 
@@ -9,45 +9,47 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import h11
 import pytest
-from network.leaving import Leaving, echo, is_reset, read_all, serving
-from network.test_http_mode import GET, Far, far, talk
+from network.test_http_proxy import GET, Far, far, talk
+from support.egress import EgressHarness, echo, is_reset, read_all, serve_tcp
 
-from skerry.network import authority
-from skerry.network.hosts import Address, Name
-from skerry.network.messages import PROXY, PROXY_PORT, Brokered, Rules
-from skerry.network.worker.inspection import Inspector
-from skerry.network.worker.limits import Turns
-from skerry.network.worker.previews.upstream import HEAD_MOST
-from skerry.network.worker.resolve import Resolver, dial
+from skerry.network import ca
+from skerry.network.ca import LeafIssuer
+from skerry.network.messages import PROXY_IP, PROXY_PORT, InjectedSecret, Rules
+from skerry.network.worker.dns.resolver import Resolver, connect_any
+from skerry.network.worker.previews.upstream import MAX_HEAD
+from skerry.network.worker.rate_limit import TokenBucket
+from skerry.network.worker.tls.interception import TlsInterceptor
+from skerry.types.hosts import Address, Name
 
-BLANKS = b" " * 60_000  # with a quadratic pattern, half a minute in which nobody else is served
+BLANKS = b" " * 60_000  # with a quadratic pattern, half a minute in which no other connection is served
 
 
 @pytest.mark.parametrize("line", [b"GET " + BLANKS[:16_000], b"GET \t" + b"\t " * 8_000])
-def test_a_first_line_of_blanks_costs_nobody_anything(leaving: Leaving, line: bytes) -> None:
-    with far(leaving, Far()), leaving.connect("far.example", 80) as sock:
+def test_first_line_of_blanks_blocks_no_other(harness: EgressHarness, line: bytes) -> None:
+    with far(harness, Far()), harness.connect("far.example", 80) as sock:
         sock.sendall(line)
         sock.sendall(b"x" * 2_000)
         assert is_reset(sock)
 
 
-def test_a_header_of_blanks_costs_nobody_anything(leaving: Leaving) -> None:
-    with far(leaving, Far()):
-        assert talk(leaving, GET[:-2] + b"X:" + BLANKS + b"\x01\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+def test_header_of_blanks_blocks_no_other(harness: EgressHarness) -> None:
+    with far(harness, Far()):
+        assert talk(harness, GET[:-2] + b"X:" + BLANKS + b"\x01\r\n\r\n").startswith(b"HTTP/1.1 400 ")
 
 
-def test_an_answer_with_a_header_of_blanks_costs_nobody_anything(leaving: Leaving) -> None:
+def test_response_header_of_blanks_blocks_no_other(harness: EgressHarness) -> None:
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX:" + BLANKS + b"\0\r\n\r\n"
-    with far(leaving, Far(lambda request, sock: sock.sendall(answer))):
-        assert talk(leaving, GET).startswith(b"HTTP/1.1 502 ")
+    with far(harness, Far(lambda request, sock: sock.sendall(answer))):
+        assert talk(harness, GET).startswith(b"HTTP/1.1 502 ")
 
 
 def test_h11_takes_headers_as_before() -> None:
     def read(line: bytes) -> object:
-        reader = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_MOST)
+        reader = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
         reader.receive_data(b"GET / HTTP/1.1\r\nHost: a\r\n" + line + b"\r\n\r\n")
         event = reader.next_event()
         assert isinstance(event, h11.Request)
@@ -65,17 +67,17 @@ def test_h11_takes_headers_as_before() -> None:
 
 
 @pytest.fixture
-def slow_names(leaving: Leaving) -> Iterator[tuple[threading.Event, threading.Event]]:
-    """Look-ups that wait: the first event is set when one is asked, the second lets them go on."""
+def slow_names(harness: EgressHarness) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Look-ups that wait: the first event is set when one begins, the second lets them go on."""
     asked, go = threading.Event(), threading.Event()
 
     def look_up(name: Name) -> list[Address]:
         asked.set()
         assert go.wait(10)
-        return leaving.world.look_up(name)
+        return harness.server.look_up(name)
 
-    leaving.resolver.close()
-    leaving.resolver = Resolver(look_up)
+    harness.resolver.close()
+    harness.resolver = Resolver(look_up)
     yield asked, go
     go.set()
 
@@ -83,62 +85,62 @@ def slow_names(leaving: Leaving) -> Iterator[tuple[threading.Event, threading.Ev
 Slow = tuple[threading.Event, threading.Event]
 
 
-def test_a_tunnel_that_is_refused_while_it_is_made_is_not_opened(leaving: Leaving, slow_names: Slow) -> None:
+def test_a_tunnel_that_is_refused_while_it_is_made_is_not_opened(harness: EgressHarness, slow_names: Slow) -> None:
     asked, go = slow_names
-    with serving(echo) as port:
-        leaving.world.names["far.example"] = ["127.0.0.1"]
-        leaving.open(f"far.example:{port}@127.0.0.1")
-        with leaving.connect(PROXY, PROXY_PORT) as sock:
+    with serve_tcp(echo) as port:
+        harness.server.hosts["far.example"] = ["127.0.0.1"]
+        harness.open(f"far.example:{port}@127.0.0.1")
+        with harness.connect(PROXY_IP, PROXY_PORT) as sock:
             sock.sendall(f"CONNECT far.example:{port} HTTP/1.1\r\nHost: far.example:{port}\r\n\r\n".encode())
             assert asked.wait(10)
-            leaving.change(f"far.example:{port}@127.0.0.1", deny=("far.example",))
+            harness.change(f"far.example:{port}@127.0.0.1", deny=("far.example",))
             go.set()
             with contextlib.suppress(ConnectionResetError):
                 assert not read_all(sock).startswith(b"HTTP/1.1 200 ")
-    assert leaving.denied("far.example", "denied by")
+    assert harness.denied_attempt("far.example", "denied by")
 
 
 @pytest.mark.parametrize("data", [b"\x01", b"GET / HTTP/1.1\r\nHost: far.example\r\n\r\n"])
 def test_an_address_that_is_denied_while_it_is_dialled_is_not_used(
-    leaving: Leaving, monkeypatch: pytest.MonkeyPatch, data: bytes
+    harness: EgressHarness, monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
     dialled, go = threading.Event(), threading.Event()
 
     async def slowly(addresses: Sequence[Address], port: int) -> tuple[socket.socket, Address]:
-        found = await dial(addresses, port)
+        found = await connect_any(addresses, port)
         dialled.set()
         await asyncio.to_thread(go.wait, 10)
         return found
 
-    monkeypatch.setattr("skerry.network.worker.reach.dial", slowly)
-    with serving(echo) as port:
-        leaving.world.names["far.example"] = ["127.0.0.1"]
-        leaving.open(f"far.example:{port}@127.0.0.1")
-        with leaving.connect("far.example", port) as sock:
+    monkeypatch.setattr("skerry.network.worker.dial.connect_any", slowly)
+    with serve_tcp(echo) as port:
+        harness.server.hosts["far.example"] = ["127.0.0.1"]
+        harness.open(f"far.example:{port}@127.0.0.1")
+        with harness.connect("far.example", port) as sock:
             sock.sendall(data)
             assert dialled.wait(10)
-            leaving.change(f"far.example:{port}@127.0.0.1", deny=("127.0.0.0/8",))
+            harness.change(f"far.example:{port}@127.0.0.1", deny=("127.0.0.0/8",))
             go.set()
             assert is_reset(sock)
-    assert leaving.denied("denied by 127.0.0.0/8")
+    assert harness.denied_attempt("denied by 127.0.0.0/8")
 
 
-def test_a_yes_holds_for_requests_too(leaving: Leaving) -> None:
+def test_a_yes_holds_for_requests_too(harness: EgressHarness) -> None:
     async def yes(host: str, port: int | None) -> tuple[bool, str]:
         return True, "the owner said so"
 
-    leaving.world.answer = yes
+    harness.server.answer = yes
     server = Far()
-    with far(leaving, server):
-        address = leaving.world.names["far.example"][0]
-        leaving.open(f"{address}:80", on_unknown="ask")
-        assert talk(leaving, GET).startswith(b"HTTP/1.1 200 ")
+    with far(harness, server):
+        address = harness.server.hosts["far.example"][0]
+        harness.open(f"{address}:80", on_unknown="ask")
+        assert talk(harness, GET).startswith(b"HTTP/1.1 200 ")
         client = http.client.HTTPConnection("far.example")
-        client.sock = leaving.connect("far.example", 80)
+        client.sock = harness.connect("far.example", 80)
         for _ in range(2):
             client.request("GET", "/")
             assert client.getresponse().read() == b"ok"
-        leaving.change(f"{address}:80", deny=("far.example",), on_unknown="ask")
+        harness.change(f"{address}:80", deny=("far.example",), on_unknown="ask")
         assert is_reset(client.sock)
         client.close()
 
@@ -146,18 +148,18 @@ def test_a_yes_holds_for_requests_too(leaving: Leaving) -> None:
 # -- limits and repeats -----------------------------------------------------------------------------------------------
 
 
-def test_the_total_holds_for_requests_on_a_kept_connection(leaving: Leaving) -> None:
+def test_byte_limit_holds_for_requests_on_a_kept_connection(harness: EgressHarness) -> None:
     server = Far()
-    with far(leaving, server):
-        address = leaving.world.names["far.example"][0]
-        leaving.open(f"far.example@{address}", total=20_000)
+    with far(harness, server):
+        address = harness.server.hosts["far.example"][0]
+        harness.open(f"far.example@{address}", max_bytes=20_000)
         with contextlib.suppress(ConnectionError):
-            talk(leaving, GET.replace(b"Connection: close", b"X-Out: " + b"x" * 5_000) * 20)
+            talk(harness, GET.replace(b"Connection: close", b"X-Out: " + b"x" * 5_000) * 20)
         assert sum(map(len, server.requests)) < 30_000
-        assert leaving.denied("total of 20,000 bytes is used up")
+        assert harness.denied_attempt("limit of 19.5K of traffic is used up")
 
 
-def test_a_request_that_must_not_happen_twice_is_not_repeated(leaving: Leaving) -> None:
+def test_a_request_that_must_not_happen_twice_is_not_repeated(harness: EgressHarness) -> None:
     def once(request: bytes, sock: socket.socket) -> None:
         if b"/second" in request:
             sock.close()
@@ -165,9 +167,9 @@ def test_a_request_that_must_not_happen_twice_is_not_repeated(leaving: Leaving) 
             sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
     server = Far(once)
-    with far(leaving, server):
+    with far(harness, server):
         client = http.client.HTTPConnection("far.example")
-        client.sock = leaving.connect("far.example", 80)
+        client.sock = harness.connect("far.example", 80)
         client.request("GET", "/first")
         assert client.getresponse().read() == b"ok"
         client.request("POST", "/second")
@@ -176,48 +178,86 @@ def test_a_request_that_must_not_happen_twice_is_not_repeated(leaving: Leaving) 
     assert len([one for one in server.requests if b"/second" in one]) == 1
 
 
-def test_a_request_goes_by_the_secrets_of_the_moment_it_leaves(leaving: Leaving, slow_names: Slow) -> None:
-    """Not by those of the moment it came: what was taken away or given while its host was looked up counts."""
+def test_a_request_goes_by_the_secrets_of_the_moment_it_leaves(harness: EgressHarness, slow_names: Slow) -> None:
+    """Not the secrets of the moment the request came: changes during the look-up count."""
     asked, go = slow_names
     server = Far()
-    with far(leaving, server):
-        address = leaving.world.names["far.example"][0]
-        secret = Brokered(name="TOKEN", hosts=("api.example",), placeholder="skerry-secret-TOKEN-abc", value="v" * 20)
-        with leaving.connect("far.example", 80) as sock:
+    with far(harness, server):
+        address = harness.server.hosts["far.example"][0]
+        secret = InjectedSecret(
+            name="TOKEN", hosts=("api.example",), placeholder="skerry-secret-TOKEN-abc", value="v" * 20
+        )
+        with harness.connect("far.example", 80) as sock:
             sock.sendall(GET.replace(b"Connection: close", b"X: skerry-secret-TOKEN-abc"))
             assert asked.wait(10)
-            leaving.inspection = Inspector(Rules(secrets=(secret,)))
-            leaving.change(f"far.example@{address}", secrets=(secret,))
+            harness.interceptor = TlsInterceptor(Rules(secrets=(secret,)))
+            harness.change(f"far.example@{address}", secrets=(secret,))
             go.set()
             assert read_all(sock).startswith(b"HTTP/1.1 403 ")
     assert server.requests == []
-    assert leaving.denied("placeholder of secret TOKEN")
+    assert harness.denied_attempt("placeholder of secret TOKEN")
 
 
-def test_greetings_that_have_to_be_opened_wait_for_their_turn(leaving: Leaving) -> None:
-    """Each is work for a loop on which all sandboxes are."""
-    inside = authority.make("sb-aaaaaaaaaa", 3600)
-    leaving.inspection = Inspector(Rules(authority=inside))
-    leaving.open("far.example", inspect=("far.example",))
-    assert leaving.egress is not None
-    room = leaving.egress._room
+def test_attack_connection_kept_from_before_a_secret_does_not_receive_it(
+    harness: EgressHarness, tmp_path: Path
+) -> None:
+    """Its certificate was verified with the certificates of a preset, which do not count for a host of secrets."""
+    inside, outside = (ca.create_ca(name, 3600) for name in ("sb-aaaaaaaaaa", "of the caller"))
+    (tmp_path / "leaf").write_bytes(LeafIssuer(outside).leaf("far.example").pem)
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(tmp_path / "leaf")
+    server = Far()
+    secret = InjectedSecret(
+        name="TOKEN", hosts=("far.example",), header="Authorization: Bearer {}", placeholder="p" * 20, value="v" * 20
+    )
+
+    def serve(sock: socket.socket) -> None:
+        with serving.wrap_socket(sock, server_side=True) as secured:
+            server(secured)
+
+    with far(harness, serve, port=443):
+        rules = (f"far.example@{harness.server.hosts['far.example'][0]}",)
+        harness.interceptor = TlsInterceptor(Rules(ca=inside, certificates=outside.certificate))
+        harness.change(*rules, inspect=("far.example",))
+        trusting = ssl.create_default_context(cadata=inside.certificate)
+        client = http.client.HTTPConnection("far.example")
+        client.sock = trusting.wrap_socket(harness.connect("far.example", 443), server_hostname="far.example")
+        client.request("GET", "/first")
+        assert client.getresponse().read() == b"ok", "the control: without a secret the preset's certificates count"
+        harness.interceptor = TlsInterceptor(Rules(ca=inside, certificates=outside.certificate, secrets=(secret,)))
+        harness.change(*rules, inspect=("far.example",))
+        client.request("GET", "/second")
+        answer = client.getresponse()
+        assert (answer.status, b"server's machine" in answer.read()) == (502, True)
+        client.close()
+    assert len(server.requests) == 1
+    assert b"v" * 20 not in b"".join(server.requests)
+
+
+def test_intercepted_handshakes_are_rate_limited(harness: EgressHarness) -> None:
+    """Each is work for a loop that all sandboxes share."""
+    inside = ca.create_ca("sb-aaaaaaaaaa", 3600)
+    harness.interceptor = TlsInterceptor(Rules(ca=inside))
+    harness.open("far.example", inspect=("far.example",))
+    assert harness.egress is not None
+    sandbox = harness.egress._context
     context = ssl.create_default_context(cadata=inside.certificate)
 
     def greet(limit_s: float) -> None:
-        with leaving.connect("far.example", 443) as sock:
+        with harness.connect("far.example", 443) as sock:
             sock.settimeout(limit_s)
             context.wrap_socket(sock, server_hostname="far.example").close()
 
-    room.shakes = Turns(0, 1)
+    sandbox.handshakes = TokenBucket(0, 1)
     greet(10)
     with pytest.raises(TimeoutError):
         greet(0.5)
-    room.shakes = Turns(100, 100)
+    sandbox.handshakes = TokenBucket(100, 100)
     greet(10)
 
 
-def test_an_upstream_proxy_is_not_reached_by_another_name_or_its_address(leaving: Leaving) -> None:
-    """Also where no rule tells which address is the proxy's."""
+def test_an_upstream_proxy_is_not_reached_by_another_name_or_its_address(harness: EgressHarness) -> None:
+    """Even if no rule names the proxy's address."""
     asked: list[bytes] = []
 
     def proxy(sock: socket.socket) -> None:
@@ -225,19 +265,19 @@ def test_an_upstream_proxy_is_not_reached_by_another_name_or_its_address(leaving
         sock.sendall(b"HTTP/1.1 200 Connected\r\n\r\n")
         echo(sock)
 
-    with serving(proxy, "127.0.0.9") as port:
-        leaving.world.names |= {"proxy.internal": ["127.0.0.9"], "alias.internal": ["127.0.0.9"]}
-        leaving.open(
+    with serve_tcp(proxy, "127.0.0.9") as port:
+        harness.server.hosts |= {"proxy.internal": ["127.0.0.9"], "alias.internal": ["127.0.0.9"]}
+        harness.open(
             "far.example:7000", f"proxy.internal:{port}", f"alias.internal:{port}", f"127.0.0.0/8:{port}",
             proxies=((("far.example:7000",), f"http://proxy.internal:{port}"),),
         )  # fmt: skip
-        with leaving.connect("far.example", 7000) as sock:
+        with harness.connect("far.example", 7000) as sock:
             sock.sendall(b"\x01")
             assert sock.recv(1) == b"\x01"
         for way in ("alias.internal", "proxy.internal"):
-            assert leaving.refused(way, port)
-        with leaving.connect(PROXY, PROXY_PORT) as sock:
+            assert harness.is_denied(way, port)
+        with harness.connect(PROXY_IP, PROXY_PORT) as sock:
             sock.sendall(f"CONNECT 127.0.0.9:{port} HTTP/1.1\r\nHost: 127.0.0.9:{port}\r\n\r\n".encode())
             assert read_all(sock).startswith(b"HTTP/1.1 403 ")
     assert asked == [b"CONNECT far.example:7000 HTTP/1.1"]
-    assert leaving.denied("upstream proxy")
+    assert harness.denied_attempt("upstream proxy")

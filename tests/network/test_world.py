@@ -1,4 +1,4 @@
-"""The tests' own internet does what the attacks on the wall rely on: it serves, it notices, and it leads nowhere."""
+"""The tests' internet does what the attacks on the isolation rely on: it serves, it records, and it leads nowhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 
 import pytest
-from serving import Server
+from support.server import Server
 from world import places
 from world.world import World
 
@@ -18,7 +18,7 @@ def _fresh(world: World) -> None:
     world.reset()
 
 
-def test_what_it_serves_is_no_stray(world: World) -> None:
+def test_served_addresses_are_no_strays(world: World) -> None:
     said = json.loads(world.run("curl", "-sS", "https://api.example.test/path?query", check=True).stdout)
     assert (said["target"], said["sni"], said["address"]) == ("/path?query", "api.example.test", places.API)
     assert world.asked().keys() == {"api.example.test"}
@@ -70,7 +70,7 @@ def test_git_and_ssh_are_served(world: World) -> None:
     assert again.stdout == heads, again.stderr
 
 
-def test_there_is_no_way_from_it_to_the_machines_own_network(world: World) -> None:
+def test_world_cannot_reach_the_network_of_the_host(world: World) -> None:
     links = {link["ifname"] for link in json.loads(world.run("ip", "-json", "link", check=True).stdout)}
     assert links == {"lo", "near"}
 

@@ -1,4 +1,4 @@
-"""The ledger: a workspace's history in a bare repository, exact to the byte, whatever its names are."""
+"""The ledger: the history of a workspace in a bare repository, exact to the byte, for any file names."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from review.ledgers import begun, contents, git, put, said, sound
+from support.ledgers import begun, contents, git, put, said, sound
 
 from skerry.errors import Conflict, InvalidRequest, NotFound
-from skerry.review.deltas import Delta
-from skerry.review.ledger import Drop, Ledger, Put
+from skerry.review.ledger.diff import Delta
+from skerry.review.ledger.ledger import Drop, Ledger, Put
 
 STRANGE = [
     b"new\nline", b'quo"te', b"back\\slash", b"tab\there", b"\x1b[31mred\x1b[0m", "\u202egnp.exe".encode(), b"CON",
@@ -41,15 +41,15 @@ def test_an_empty_workspace_has_a_base(tmp_path: Path) -> None:
     assert sound(ledger)
 
 
-def test_what_changes_nothing_makes_no_commit_and_leaves_nothing(tmp_path: Path) -> None:
+def test_an_empty_change_makes_no_commit_and_leaves_nothing(tmp_path: Path) -> None:
     ledger = begun(tmp_path, put(b"a/b", b"1"), put(b"c"))
-    before = sorted(os.walk(ledger.place))
+    before = sorted(os.walk(ledger.path))
     assert ledger.commit(said(), [put(b"a/b", b"1"), Drop(b"not/there"), Drop(b"c/below/a/file")]) is None
-    assert sorted(os.walk(ledger.place)) == before
+    assert sorted(os.walk(ledger.path)) == before
 
 
 @pytest.mark.parametrize("directory", [b"", b"deep/er/"])
-def test_every_name_comes_out_as_it_went_in(tmp_path: Path, directory: bytes) -> None:
+def test_every_file_name_round_trips(tmp_path: Path, directory: bytes) -> None:
     ledger = begun(tmp_path, *(put(directory + name, name) for name in STRANGE))
     assert contents(ledger, ledger.tip) == {directory + name: ("100644", name) for name in STRANGE}
     assert sound(ledger)
@@ -70,7 +70,7 @@ def test_every_name_comes_out_as_it_went_in(tmp_path: Path, directory: bytes) ->
     "path",
     [b"", b"/", b"a//b", b"/a", b"a/", b"..", b"a/../b", b".", b"./a", b"a\0b", b".git", b"a/.GIT/config", b"git~1"],
 )  # fmt: skip
-def test_a_path_that_leaves_the_tree_or_is_no_files_is_refused(tmp_path: Path, path: bytes) -> None:
+def test_invalid_paths_are_rejected(tmp_path: Path, path: bytes) -> None:
     ledger = begun(tmp_path, put(b"a"))
     with pytest.raises(InvalidRequest):
         ledger.commit(said(), [put(b"fine"), put(path)])
@@ -78,7 +78,7 @@ def test_a_path_that_leaves_the_tree_or_is_no_files_is_refused(tmp_path: Path, p
     assert ledger.commit(said(), [Drop(path)]) is None
 
 
-def test_files_directories_and_links_take_each_others_place(tmp_path: Path) -> None:
+def test_files_directories_and_links_replace_each_other(tmp_path: Path) -> None:
     ledger = begun(tmp_path, put(b"a"), put(b"d/x"), put(b"d/y"), put(b"l", b"../out", "120000"), put(b"keep"))
     tip = ledger.commit(
         said(),
@@ -102,14 +102,14 @@ def test_files_directories_and_links_take_each_others_place(tmp_path: Path) -> N
     assert sound(ledger)
 
 
-def test_a_directory_without_files_is_not_there(tmp_path: Path) -> None:
+def test_empty_directories_are_left_out(tmp_path: Path) -> None:
     ledger = begun(tmp_path, put(b"a/b/c"), put(b"z"))
     tip = ledger.commit(said(), [Drop(b"a/b/c")])
     assert tip is not None
     assert git(ledger, "ls-tree", "-r", "-t", "--name-only", tip) == b"z\n"
 
 
-def test_modes_links_renames_and_binaries_are_told_apart(tmp_path: Path) -> None:
+def test_modes_links_renames_and_binaries_are_distinguished(tmp_path: Path) -> None:
     lines = b"".join(b"%d\n" % i for i in range(40))
     ledger = begun(
         tmp_path, put(b"run", b"#!/bin/sh\n"), put(b"old", lines), put(b"pic", bytes(range(256))),
@@ -158,15 +158,15 @@ def test_a_patch_is_gits_own_and_applies(tmp_path: Path) -> None:
     assert (tmp_path / "w" / '"q"\n').read_bytes() == b"new\n"
     assert not (tmp_path / "w" / "d").exists()
     assert b"".join(ledger.patch(ledger.base, tip, paths=[b"d"])).count(b"diff --git") == 1
-    assert len(b"".join(ledger.patch(ledger.base, tip, most=100))) == 100
+    assert len(b"".join(ledger.patch(ledger.base, tip, max_bytes=100))) == 100
 
 
-def test_trees_are_those_that_git_itself_would_write(tmp_path: Path) -> None:
+def test_trees_equal_those_that_git_writes(tmp_path: Path) -> None:
     """Over random changes, with names that sort differently as files and as directories."""
     chance = random.Random(6)
     names = [b"a", b"a.b", b"a-b", b"a0", b"ab", b"b", b"a/", "\u00e9".encode(), b"Z"]
     ledger, now = begun(tmp_path), {}
-    index = {**os.environ, "GIT_INDEX_FILE": str(tmp_path / "index"), "GIT_DIR": str(ledger.place)}
+    index = {**os.environ, "GIT_INDEX_FILE": str(tmp_path / "index"), "GIT_DIR": str(ledger.path)}
     for _ in range(20):
         changes: list[Put | Drop] = []
         for _ in range(chance.randrange(1, 12)):
@@ -191,7 +191,7 @@ def test_trees_are_those_that_git_itself_would_write(tmp_path: Path) -> None:
     assert sound(ledger)
 
 
-def test_a_tree_as_deep_as_may_be_is_carried(tmp_path: Path) -> None:
+def test_the_deepest_allowed_tree_is_stored(tmp_path: Path) -> None:
     deep = b"/".join([b"d"] * 1024)
     ledger = begun(tmp_path, put(deep))
     tip = ledger.commit(said(), [put(deep, b"2\n")])
@@ -201,7 +201,7 @@ def test_a_tree_as_deep_as_may_be_is_carried(tmp_path: Path) -> None:
         ledger.commit(said(), [put(b"d/" + deep)])
 
 
-def test_data_comes_in_pieces_and_must_be_as_long_as_was_said(tmp_path: Path) -> None:
+def test_data_in_pieces_must_match_its_size(tmp_path: Path) -> None:
     ledger = begun(tmp_path)
     data = os.urandom(3 << 20)
     pieces = [data[at : at + 70_000] for at in range(0, len(data), 70_000)]
@@ -219,7 +219,7 @@ def test_data_comes_in_pieces_and_must_be_as_long_as_was_said(tmp_path: Path) ->
         ledger.commit(said(), [put(b"c", b"", "160000")])
 
 
-def test_the_base_moves_on_by_what_landed(tmp_path: Path) -> None:
+def test_the_base_moves_by_applied_changes(tmp_path: Path) -> None:
     ledger = begun(tmp_path, put(b"a", b"1\n"), put(b"b", b"1\n"))
     base = ledger.base
     tip = ledger.commit(said(), [put(b"a", b"2\n"), put(b"b", b"2\n"), put(b"c", b"new\n")])
@@ -239,7 +239,7 @@ def test_the_base_moves_on_by_what_landed(tmp_path: Path) -> None:
     assert sound(ledger)
 
 
-def test_a_commit_on_a_tip_that_moved_is_refused(tmp_path: Path) -> None:
+def test_a_commit_on_an_outdated_tip_is_rejected(tmp_path: Path) -> None:
     ledger = begun(tmp_path, put(b"a", b"1"))
     ledger.commit(said(), [put(b"a", b"2")], parent=ledger.base)
     with pytest.raises(Conflict):
@@ -280,7 +280,7 @@ def test_the_patch_of_many_files_comes_in_one_call_and_in_their_order(tmp_path: 
         assert text == b"@@ -1 +0,0 @@\n-%s@@ -3 +2 @@ %s-%d\n+%d\n" % (heading, heading, number, number + 1)
 
 
-def test_paths_that_are_asked_for_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_requested_paths_are_literal(tmp_path: Path) -> None:
     ledger = begun(tmp_path)
     tip = ledger.commit(said(), [put(b"src/a"), put(b"src2"), put(b"*"), put(b"x/src/a")])
     assert tip is not None
@@ -298,16 +298,16 @@ def test_paths_that_are_asked_for_are_taken_as_they_are(tmp_path: Path) -> None:
             found(wrong)
 
 
-def test_a_fork_has_a_ledger_of_its_own(tmp_path: Path) -> None:
+def test_a_fork_has_a_separate_ledger(tmp_path: Path) -> None:
     ledger = begun(tmp_path, put(b"a", b"1\n"))
     fork = ledger.copy_to(tmp_path / "fork" / "ledger.git")
     mine, other = ledger.commit(said(), [put(b"a", b"2\n")]), fork.commit(said(), [put(b"a", b"3\n")])
     assert (ledger.tip, fork.tip) == (mine, other)
     ledger.remove()
-    assert not ledger.place.exists()
-    assert contents(Ledger.open(fork.place), fork.tip) == {b"a": ("100644", b"3\n")}
+    assert not ledger.path.exists()
+    assert contents(Ledger.open(fork.path), fork.tip) == {b"a": ("100644", b"3\n")}
     assert sound(fork)
     with pytest.raises(Conflict):
-        fork.copy_to(fork.place)
+        fork.copy_to(fork.path)
     with pytest.raises(NotFound):
-        Ledger.open(ledger.place)
+        Ledger.open(ledger.path)

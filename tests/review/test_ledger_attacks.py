@@ -9,14 +9,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from review.ledgers import begun, contents, put, said
+from support.ledgers import begun, contents, put, said
 
 from skerry.config import load
 from skerry.engine.doctor import examine
 from skerry.errors import HostUnsupported
-from skerry.review import differing
-from skerry.review.git import GitFailed, version
-from skerry.review.ledger import Drop
+from skerry.review.ledger import diff
+from skerry.review.ledger.git import LedgerGitError, git_version
+from skerry.review.ledger.ledger import Drop
 
 PROGRAMS = [
     "canary",
@@ -93,7 +93,7 @@ WORKSPACE = [
 
 @pytest.fixture
 def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A host whose every setting and many of whose programs would tell that they ran."""
+    """A host on which every setting and many programs would report that they ran."""
     home, programs, hooks, log = (tmp_path / name for name in ("home", "programs", "hooks", "log"))
     for place in (home, programs, hooks):
         place.mkdir()
@@ -131,7 +131,7 @@ def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return log
 
 
-def test_no_program_of_theirs_ever_runs(canary: Path, tmp_path: Path) -> None:
+def test_no_guest_program_ever_runs(canary: Path, tmp_path: Path) -> None:
     ledger = begun(tmp_path / "l", *WORKSPACE)
     tip = ledger.commit(
         said("canary"),
@@ -146,7 +146,7 @@ def test_no_program_of_theirs_ever_runs(canary: Path, tmp_path: Path) -> None:
     assert ledger.history()[1].files == len(WORKSPACE) - 1
     ledger.move_base({b"a.py": (deltas[0].new_mode or "", ledger.write(b"y"))}, said("", kind="applied"))
     fork = ledger.copy_to(tmp_path / "fork")
-    taken = fork.take_agent(ledger.pack([tip]), {"refs/heads/x": tip})
+    taken = fork.import_agent(ledger.pack([tip]), {"refs/heads/x": tip})
     assert taken.failed is None or "gitmodules" in taken.failed
     for number in range(3):
         fork.commit(said(), [put(b"n", b"%d" % number)])
@@ -157,8 +157,8 @@ def test_no_program_of_theirs_ever_runs(canary: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_the_canary_would_sing(canary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same settings, in a git that is called as anybody calls it."""
+def test_the_canary_detects_a_run_program(canary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same settings, in a git that is called in the usual way."""
     for name in ("GIT_DIR", "GIT_EXEC_PATH", "GIT_CONFIG_PARAMETERS"):
         monkeypatch.delenv(name)
     script = "git init -q w; cd w; echo 1 > a; git add a; git diff --no-index a /dev/null; git status"
@@ -166,7 +166,7 @@ def test_the_canary_would_sing(canary: Path, tmp_path: Path, monkeypatch: pytest
     assert canary.exists()
 
 
-def test_attributes_of_the_workspace_say_nothing_about_its_patches(tmp_path: Path) -> None:
+def test_workspace_attributes_do_not_affect_patches(tmp_path: Path) -> None:
     """git 2.43 and later would take them from the tree that HEAD names."""
     hidden = put(b".gitattributes", b"* -diff binary -text\n*.py -diff linguist-generated\n")
     ledger = begun(tmp_path, hidden, put(b"a.py", b"1\n"))
@@ -178,7 +178,7 @@ def test_attributes_of_the_workspace_say_nothing_about_its_patches(tmp_path: Pat
     assert [text for _, text in ledger.changes_of([delta])] == [b"@@ -1 +1 @@\n-1\n+evil\n"]
 
 
-def test_a_hundred_thousand_files_in_one_directory_are_carried(tmp_path: Path) -> None:
+def test_a_hundred_thousand_files_in_one_directory_are_stored(tmp_path: Path) -> None:
     ledger = begun(tmp_path)
     tip = ledger.commit(said(), (put(b"d/%05d" % number, b"%d" % (number % 10)) for number in range(100_000)))
     assert tip is not None
@@ -193,7 +193,7 @@ def test_a_hundred_thousand_files_in_one_directory_are_carried(tmp_path: Path) -
 
 def hostile_contents() -> dict[bytes, tuple[bytes, bytes]]:
     chance = random.Random(6)
-    lines = differing.LINES_MOST + 10
+    lines = diff.MAX_LINES + 10
     few = [b"a\n", b"b\n"]
     return {
         b"empty lines": (b"\n" * (16 << 20), b"\n" * (8 << 20) + b"x" + b"\n" * (8 << 20)),
@@ -202,7 +202,7 @@ def hostile_contents() -> dict[bytes, tuple[bytes, bytes]]:
     }
 
 
-def test_a_file_that_would_take_too_long_to_compare_is_told_as_a_whole(tmp_path: Path) -> None:
+def test_a_file_too_slow_to_compare_is_reported_as_a_whole(tmp_path: Path) -> None:
     files = hostile_contents()
     ledger = begun(tmp_path, put(b"plain", b"1\n"), *(put(path, old) for path, (old, _) in files.items()))
     tip = ledger.commit(said(), [put(b"plain", b"2\n"), *(put(path, new) for path, (_, new) in files.items())])
@@ -229,28 +229,28 @@ def test_two_hundred_thousand_changed_lines_are_compared_line_by_line(tmp_path: 
     assert (delta.added, delta.removed, delta.binary) == (200_000, 200_000, False)
     ((_, text),) = ledger.changes_of([delta])
     assert text.count(b"\n") == 400_001
-    assert len(b"".join(ledger.patch(ledger.base, tip, most=100_000))) == 100_000
+    assert len(b"".join(ledger.patch(ledger.base, tip, max_bytes=100_000))) == 100_000
 
 
-def test_git_that_takes_too_long_or_too_much_is_ended(tmp_path: Path) -> None:
+def test_git_is_killed_at_its_limits(tmp_path: Path) -> None:
     ledger = begun(tmp_path, put(b"a", b"1"))
     with ledger.git.started("cat-file", "--batch", seconds=0.1) as running:
         assert running.stdout.read() == b""
-        with pytest.raises(GitFailed, match="too long") as late:
+        with pytest.raises(LedgerGitError, match="timed out") as late:
             running.finish()
     assert late.value.late
     big = ledger.write(bytes(32 << 20))
-    with pytest.raises(GitFailed, match="more than 10 bytes"):
-        ledger.git.run("cat-file", "-p", ledger.tip, most=10)
-    assert len(b"".join(ledger.git.stream("cat-file", "blob", big, most=1000))) == 1000
+    with pytest.raises(LedgerGitError, match="more than 10 bytes"):
+        ledger.git.run("cat-file", "-p", ledger.tip, max_bytes=10)
+    assert len(b"".join(ledger.git.stream("cat-file", "blob", big, max_bytes=1000))) == 1000
 
 
-def test_a_host_without_git_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert version()[0].isdigit()
+def test_a_host_without_git_is_unsupported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert git_version()[0].isdigit()
     ledger = begun(tmp_path, put(b"a", b"1"))
     monkeypatch.setenv("PATH", str(tmp_path))
     for call in (
-        version,
+        git_version,
         lambda: ledger.commit(said(), [put(b"a", b"2")]),
         lambda: ledger.deltas(ledger.tip, ledger.tip),
     ):

@@ -1,4 +1,4 @@
-"""Packs: what is written here is what git itself would have written."""
+"""Packs equal those that git writes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from skerry.errors import InvalidRequest
-from skerry.review.packs import Pack
+from skerry.review.ledger.packs import Pack
 
 
-def test_the_index_is_the_one_that_git_would_write(tmp_path: Path) -> None:
+def test_index_equals_the_index_of_git(tmp_path: Path) -> None:
     pack = Pack(tmp_path / "pack-new.pack", stored=1 << 10)
     for number in range(600):
         pack.add("blob", b"%d\n" % number * (number % 7))
@@ -42,7 +42,7 @@ def test_an_object_beyond_two_gibibytes_has_its_place_in_the_second_table(
     assert places == {near.hex(): 12, far.hex(): (1 << 31) + 5}
 
 
-def test_a_file_that_is_longer_or_shorter_than_was_said_is_refused(tmp_path: Path) -> None:
+def test_a_file_with_the_wrong_size_is_rejected(tmp_path: Path) -> None:
     for pieces in ([b"abc"], [b"abcd", b"e"]):
         pack = Pack(tmp_path / f"{len(pieces)}.pack")
         with pytest.raises(InvalidRequest):

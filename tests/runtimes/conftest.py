@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import cast
 
-import golang
 import pytest
-from runtimes.walls import BASE, Box, boxed, make_wall
+from support import go_programs
+from support.containers import BASE, Container, make_config, started_container
 
-from skerry.runtimes import Wall, pick, pick_runtime
+from skerry.runtimes import ContainerConfig, pick, pick_runtime
 from skerry.runtimes.oci import OciRuntime
 
 
@@ -22,7 +22,7 @@ from skerry.runtimes.oci import OciRuntime
 def probe() -> Iterator[Path]:
     """In a directory that only root can enter: a server may be installed under /root."""
     with tempfile.TemporaryDirectory(prefix="skerry-probe-") as name:
-        yield golang.build(Path(__file__).parent / "probe", Path(name) / "probe")
+        yield go_programs.build(Path(__file__).parent / "probe", Path(name) / "probe")
 
 
 @pytest.fixture
@@ -63,13 +63,13 @@ def layer(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def wall(runtime: OciRuntime, run_dir: Path, layer: Path, tmp_path: Path, probe: Path) -> Wall:
-    return make_wall(runtime, layer, tmp_path / "unit", probe, "sb-aaaaaaaaaa", BASE)
+def config(runtime: OciRuntime, run_dir: Path, layer: Path, tmp_path: Path, probe: Path) -> ContainerConfig:
+    return make_config(runtime, layer, tmp_path / "unit", probe, "sb-aaaaaaaaaa", BASE)
 
 
 @pytest.fixture
-async def box(runtime: OciRuntime, wall: Wall) -> AsyncIterator[Box]:
-    async with boxed(runtime, wall) as made:
+async def container(runtime: OciRuntime, config: ContainerConfig) -> AsyncIterator[Container]:
+    async with started_container(runtime, config) as made:
         yield made
 
 

@@ -1,4 +1,4 @@
-"""Whatever there is of a sandbox goes, at whatever step it was left."""
+"""`clear` removes everything of a sandbox, at any step of its start."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from runtimes.walls import BASE, Box, boxed, eventually, make_wall
+from support.containers import BASE, Container, eventually, make_config, started_container
 
 from skerry.errors import SandboxUnavailable
-from skerry.runtimes import Init, Wall, pick_runtime
+from skerry.runtimes import ContainerConfig, Init, pick_runtime
 from skerry.runtimes.oci import OciRuntime
 
 pytestmark = pytest.mark.vm
 
-# A start in a process of its own that kills itself at a chosen step, the way a server may die.
+# A start in a separate process that kills itself at a chosen step, as a server may die.
 DIE = """
 import asyncio, os, pickle, signal, sys
-from skerry.runtimes import posture, spawn, spec
+from skerry.runtimes import posture, processes, spec
 from skerry.runtimes.cgroups import Cgroups
 from skerry.runtimes.oci import OciRuntime
 from skerry.runtimes.overlay import Overlays
@@ -40,7 +40,7 @@ async def die_soon(*args, **named):
     loop.call_later(float(step[6:]), die)
     return await run(*args, **named)
 
-run = spawn.run
+run = processes.run
 if step == "group":
     os.chown = die
 elif step == "mount":
@@ -48,13 +48,13 @@ elif step == "mount":
 elif step == "mounted":
     overlay.check_root = die
 elif step == "attached":
-    overlay.syscalls.mount = die
+    overlay.linux.mount = die
 elif step == "socket":
-    OciRuntime._write_bundle = die
+    OciRuntime._bundle = die
 elif step == "bundle":
-    spawn.run = die
+    processes.run = die
 elif step.startswith("after "):
-    spawn.run = die_soon
+    processes.run = die_soon
 elif step == "started":
     posture.check = die
 elif step == "limits":
@@ -69,55 +69,53 @@ STEPS = ["group", "mount", "mounted", "attached", "socket", "bundle", *SOON, "st
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_a_start_that_was_cut_off_leaves_nothing_once_cleared(runtime: OciRuntime, wall: Wall, step: str) -> None:
+async def test_clear_removes_an_interrupted_start(runtime: OciRuntime, config: ContainerConfig, step: str) -> None:
     by_fd = runtime.overlays.by_fd and step != "attached"
-    order = pickle.dumps((step, wall, runtime.name, runtime._binary, by_fd))
+    order = pickle.dumps((step, config, runtime.name, runtime._binary, by_fd))
     ended = subprocess.run([sys.executable, "-c", DIE], input=order, capture_output=True, timeout=60)
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
-    assert runtime.ids() == {wall.id}
-    await runtime.clear(wall.id)
+    assert runtime.ids() == {config.id}
+    await runtime.clear(config.id)
     assert runtime.ids() == set()
-    assert not processes_of(wall)
-    async with boxed(runtime, wall) as box:
-        assert "from the layer" in await box.read("/etc/hello")
+    assert not processes_of(config)
+    async with started_container(runtime, config) as container:
+        assert "from the layer" in await container.read("/etc/hello")
 
 
 @pytest.mark.parametrize("after_ms", [1, 3, 6, 10, 15, 25])
-async def test_a_start_that_was_called_off_leaves_nothing_once_cleared(
-    runtime: OciRuntime, wall: Wall, after_ms: int
-) -> None:
+async def test_clear_removes_a_cancelled_start(runtime: OciRuntime, config: ContainerConfig, after_ms: int) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(after_ms / 1000):
-            await runtime.start(wall)
-    await runtime.clear(wall.id)
+            await runtime.start(config)
+    await runtime.clear(config.id)
     assert runtime.ids() == set()
-    assert not processes_of(wall)
+    assert not processes_of(config)
 
 
-async def test_clearing_is_idempotent_and_takes_everything(runtime: OciRuntime, wall: Wall) -> None:
-    init = await runtime.start(wall)
+async def test_clear_is_idempotent_and_complete(runtime: OciRuntime, config: ContainerConfig) -> None:
+    init = await runtime.start(config)
     assert runtime.alive(init)
-    await runtime.clear(wall.id)
-    await runtime.clear(wall.id)
+    await runtime.clear(config.id)
+    await runtime.clear(config.id)
     assert not runtime.alive(init)
-    assert not processes_of(wall)
-    assert not any(path.exists() for path in runtime.cgroups.paths(wall.id))
-    left = [str(path) for path in runtime.run_dir.rglob("*") if wall.id in path.name]
+    assert not processes_of(config)
+    assert not any(path.exists() for path in runtime.cgroups.paths(config.id))
+    left = [str(path) for path in runtime.run_dir.rglob("*") if config.id in path.name]
     assert left == []
 
 
-async def test_a_new_server_finds_and_clears_what_another_left(runtime: OciRuntime, wall: Wall) -> None:
-    init = await runtime.start(wall)
+async def test_a_new_server_clears_remains_of_another(runtime: OciRuntime, config: ContainerConfig) -> None:
+    init = await runtime.start(config)
     other = OciRuntime(runtime.name, runtime._binary, "0", runtime.run_dir, runtime.cgroups)
     try:
-        assert other.ids() == {wall.id}
+        assert other.ids() == {config.id}
         assert other.alive(init)
-        (await other.connect(wall.id)).close()
-        await other.clear(wall.id)
+        (await other.connect(config.id)).close()
+        await other.clear(config.id)
         assert other.ids() == runtime.ids() == set()
     finally:
         other.close()
-        await runtime.clear(wall.id)
+        await runtime.clear(config.id)
 
 
 @pytest.mark.parametrize("place", ["k", "m", "b", "oci", "cgroup", "v2"])
@@ -138,39 +136,50 @@ async def test_every_single_leftover_is_found(runtime: OciRuntime, place: str) -
     assert runtime.ids() == set()
 
 
-async def test_kill_ends_every_process_and_pid_1_is_known_to_be_gone(box: Box) -> None:
-    await box.run("forks")
-    await box.runtime.kill(box.wall.id, box.init)
-    assert not box.runtime.alive(box.init)
-    with pytest.raises(SandboxUnavailable):
-        box.runtime.pidfd(box.init)
-    with pytest.raises(SandboxUnavailable):
-        await box.runtime.connect(box.wall.id)
-    await eventually(lambda: not box.runtime.cgroups.strays(box.wall.id))
+async def test_the_mounted_root_of_an_earlier_version_is_removed(runtime: OciRuntime) -> None:
+    root = runtime.run_dir / "m" / "sb-leftoveraa" / "root"
+    root.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "none", str(root)], check=True)
+    (root / "file").touch()
+    assert runtime.ids() == {"sb-leftoveraa"}
+    await runtime.clear("sb-leftoveraa")
+    assert runtime.ids() == set()
+    assert str(root) not in Path("/proc/self/mountinfo").read_text()
 
 
-async def test_a_pid_that_is_now_anothers_is_not_taken_for_the_init(box: Box) -> None:
+async def test_kill_ends_every_process_and_pid_1_is_known_to_be_gone(container: Container) -> None:
+    await container.run("forks")
+    await container.runtime.kill(container.config.id, container.init)
+    assert not container.runtime.alive(container.init)
+    with pytest.raises(SandboxUnavailable):
+        container.runtime.pidfd(container.init)
+    with pytest.raises(SandboxUnavailable):
+        await container.runtime.connect(container.config.id)
+    await eventually(lambda: not container.runtime.cgroups.strays(container.config.id))
+
+
+async def test_a_reused_pid_is_not_taken_for_init(container: Container) -> None:
     for wrong in (
-        Init(box.init.pid, box.init.start_time + 1, box.init.boot_id),
-        Init(box.init.pid, box.init.start_time, "another boot"),
-        Init(2**22 - 7, box.init.start_time, box.init.boot_id),
+        Init(container.init.pid, container.init.start_time + 1, container.init.boot_id),
+        Init(container.init.pid, container.init.start_time, "another boot"),
+        Init(2**22 - 7, container.init.start_time, container.init.boot_id),
     ):
-        assert not box.runtime.alive(wrong)
+        assert not container.runtime.alive(wrong)
         with pytest.raises(SandboxUnavailable):
-            box.runtime.pidfd(wrong)
+            container.runtime.pidfd(wrong)
 
 
-async def test_two_instances_do_not_meet(
-    runtime: OciRuntime, wall: Wall, run_dir: Path, layer: Path, tmp_path: Path, probe: Path
+async def test_two_instances_are_independent(
+    runtime: OciRuntime, config: ContainerConfig, run_dir: Path, layer: Path, tmp_path: Path, probe: Path
 ) -> None:
     other = pick_runtime(run_dir.with_name("other"), runtime.name)
     assert isinstance(other, OciRuntime)
-    same_id = make_wall(other, layer, tmp_path / "unit2", probe, wall.id, BASE + 65536)
+    same_id = make_config(other, layer, tmp_path / "unit2", probe, config.id, BASE + 65536)
     try:
-        async with boxed(runtime, wall) as one, boxed(other, same_id) as two:
+        async with started_container(runtime, config) as one, started_container(other, same_id) as two:
             await one.run("touch", "/tmp/mine")
             assert "no such file" in await two.read("/tmp/mine")
-            await other.clear(wall.id)
+            await other.clear(config.id)
             assert other.ids() == set()
             assert runtime.alive(one.init)
             assert "inside" in await one.read("/tmp/mine")
@@ -179,44 +188,52 @@ async def test_two_instances_do_not_meet(
 
 
 async def test_a_closed_runtime_leaves_no_empty_cgroup_and_another_makes_it_again(
-    runtime: OciRuntime, wall: Wall
+    runtime: OciRuntime, config: ContainerConfig
 ) -> None:
     other = OciRuntime(runtime.name, runtime._binary, "0", runtime.run_dir, runtime.cgroups)
     other.close()
     assert not any(path.exists() for path in runtime.cgroups.paths("."))
-    async with boxed(runtime, wall):
+    async with started_container(runtime, config):
         third = OciRuntime(runtime.name, runtime._binary, "0", runtime.run_dir, runtime.cgroups)
         third.close()
-        assert runtime.ids() == {wall.id}
+        assert runtime.ids() == {config.id}
 
 
-async def test_a_runtime_that_fails_says_why_and_leaves_what_clear_takes(runtime: OciRuntime, wall: Wall) -> None:
-    broken = replace(wall, keeper=Path("/nowhere/keeper"))
+async def test_a_failed_start_reports_the_reason_and_can_be_cleared(
+    runtime: OciRuntime, config: ContainerConfig
+) -> None:
+    broken = replace(config, keeper=Path("/nowhere/keeper"))
     with pytest.raises(SandboxUnavailable, match="nowhere"):
         await runtime.start(broken)
-    await runtime.clear(wall.id)
+    await runtime.clear(config.id)
     assert runtime.ids() == set()
 
 
-async def test_what_was_left_of_an_id_stops_its_next_start_until_it_is_cleared(runtime: OciRuntime, wall: Wall) -> None:
-    init = await runtime.start(wall)
+async def test_remains_of_an_id_block_its_next_start_until_cleared(
+    runtime: OciRuntime, config: ContainerConfig
+) -> None:
+    init = await runtime.start(config)
     try:
         with pytest.raises(SandboxUnavailable, match="could not be started"):
-            await runtime.start(wall)
+            await runtime.start(config)
         assert runtime.alive(init)
     finally:
-        await runtime.clear(wall.id)
+        await runtime.clear(config.id)
 
 
-async def test_a_wall_of_another_instance_is_refused(runtime: OciRuntime, wall: Wall) -> None:
-    for wrong in (replace(wall, id="../../etc"), replace(wall, cgroup_root="/"), replace(wall, run_dir=Path("/run"))):
+async def test_a_config_of_another_instance_is_rejected(runtime: OciRuntime, config: ContainerConfig) -> None:
+    for wrong in (
+        replace(config, id="../../etc"),
+        replace(config, cgroup_root="/"),
+        replace(config, run_dir=Path("/run")),
+    ):
         with pytest.raises(ValueError, match="another runtime"):
             await runtime.start(wrong)
-    with pytest.raises(ValueError, match="no sandbox's id"):
+    with pytest.raises(ValueError, match="not a sandbox ID"):
         await runtime.clear("../../etc")
 
 
-def processes_of(wall: Wall) -> list[int]:
+def processes_of(config: ContainerConfig) -> list[int]:
     """Host processes with the sandbox's uids."""
     found = []
     for name in os.listdir("/proc"):
@@ -226,6 +243,6 @@ def processes_of(wall: Wall) -> list[int]:
                 status = Path(f"/proc/{name}/stat").read_text()
             except OSError:
                 continue
-            if wall.uid_base <= owner < wall.uid_base + 65536 and ") Z " not in status:
+            if config.uid_base <= owner < config.uid_base + 65536 and ") Z " not in status:
                 found.append(int(name))
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from server.listening import Listening
+from support.listening_server import Listening
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What belongs to another is not found, on every route of the table, with real sandboxes behind it."""
+"""Objects of another owner are not found, on every route of the table, with real sandboxes behind it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
-from server.viewing import KEY
-from serving import Server
+from support.server import Server
+from support.terminal_viewers import KEY
 
 from skerry.server.app import ROUTES
 
 HANDSHAKE = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": KEY}
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
+    ("POST", "/v1/review/deleted/{ref}"): {"json": {}},
     ("POST", "/v1/sandboxes/{ref}/processes"): {"json": {"cmd": ["true"]}, "params": {"wait": "true"}},
     ("POST", "/v1/sandboxes/{ref}/processes/{process}/signal"): {"json": {"signal": "KILL"}},
     ("POST", "/v1/sandboxes/{ref}/processes/{process}/resize"): {"json": {"cols": 80, "rows": 24}},
@@ -46,17 +47,18 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("PATCH", "/v1/sandboxes/{ref}"): {"json": {"labels": {"a": "b"}}},
     ("GET", "/v1/sandboxes/{ref}/ports/{port}/connect"): {"headers": HANDSHAKE},
     ("POST", "/v1/sandboxes/{ref}/previews"): {"json": {"port": 80, "public": True}},
-    ("POST", "/v1/sandboxes/{ref}/review/pack"): {"json": {"wants": ["0" * 40]}},
+    ("POST", "/v1/sandboxes/{ref}/review/git/pack"): {"json": {"wants": ["0" * 40]}},
     ("POST", "/v1/sandboxes/{ref}/review"): {"json": {}},
     ("POST", "/v1/sandboxes/{ref}/review/decisions"): {"json": {"do": "accept", "all": True}},
-    ("POST", "/v1/sandboxes/{ref}/review/applied"): {"json": {"id": "0" * 32, "digest": "0" * 64}},
-    ("POST", "/v1/sandboxes/{ref}/review/unapplied"): {"json": {"id": "0" * 32}},
+    ("POST", "/v1/sandboxes/{ref}/review/applies"): {"json": {"id": "0" * 32, "digest": "0" * 64}},
     ("POST", "/v1/sandboxes/{ref}/snapshots"): {"json": {}},
+    ("POST", "/v1/sandboxes/{ref}/restore"): {"params": {"snapshot": "sn-aaaaaaaaaa"}},
+    ("POST", "/v1/sandboxes/{ref}/rename"): {"json": {"name": "mine"}},
     ("POST", "/v1/sandboxes/{ref}/fork"): {"json": {}},
     ("POST", "/v1/sandboxes/{ref}/rollback"): {"json": {"steps": 1}},
     ("PUT", "/v1/sandboxes/{ref}/network"): {"json": {"allow": ["*"]}},
     ("PATCH", "/v1/sandboxes/{ref}/network"): {"json": {"allow": ["*"]}},
-    ("POST", "/v1/sandboxes/{ref}/network/questions/{question}"): {"json": {"allow": True}},
+    ("POST", "/v1/sandboxes/{ref}/network/approvals/{approval}"): {"json": {"allow": True}},
 }
 MINE = [route for route in ROUTES if "{ref}" in route.path]
 
@@ -65,9 +67,9 @@ MINE = [route for route in ROUTES if "{ref}" in route.path]
 class Two:
     """Two owners on one TCP listener; the first has a sandbox, with a process under way."""
 
-    admin: httpx.Client
-    ann: httpx.Client
-    bob: httpx.Client
+    admin: httpx2.Client
+    ann: httpx2.Client
+    bob: httpx2.Client
     sandbox: str
     process: str
 
@@ -78,9 +80,9 @@ def two(make_server: Callable[[], Server]) -> Iterator[Two]:
     with server.http() as admin:
         url = admin.get("/v1/server").json()["addresses"][1]
 
-        def client(owner: str) -> httpx.Client:
+        def client(owner: str) -> httpx2.Client:
             made = admin.post("/v1/tokens", json={"scope": "review", "owner": owner}).json()
-            return httpx.Client(base_url=url, headers={"Authorization": f"Bearer {made['secret']}"}, timeout=60)
+            return httpx2.Client(base_url=url, headers={"Authorization": f"Bearer {made['secret']}"}, timeout=60)
 
         with client("ann") as ann, client("bob") as bob:
             made = ann.post("/v1/sandboxes", json={"name": "dev"})
@@ -94,25 +96,32 @@ def two(make_server: Callable[[], Server]) -> Iterator[Two]:
     server.retire()
 
 
-def ask(client: httpx.Client, method: str, path: str, ref: str, process: str) -> httpx.Response:
+def ask(client: httpx2.Client, method: str, path: str, ref: str, process: str) -> httpx2.Response:
     concrete = path.replace("{ref}", ref).replace("{process}", process).replace("{port}", "80")
-    concrete = concrete.replace("{hunk}", f"h-{'0' * 16}").replace("{oid}", "0" * 40)
+    concrete = concrete.replace("{hunk}", f"h-{'0' * 16}").replace("{oid}", "0" * 40).replace("{apply}", "0" * 32)
     return client.request(method, concrete, **BODIES.get((method, path), {}))
 
 
+def test_stats_have_only_the_callers_sandboxes(two: Two) -> None:
+    assert [one["id"] for one in two.ann.get("/v1/stats").json()["sandboxes"]] == [two.sandbox]
+    assert two.bob.get("/v1/stats").json()["sandboxes"] == []
+    for ref in (two.sandbox, "dev"):
+        assert two.bob.get("/v1/stats", params={"sandbox": ref}).status_code == 404
+
+
 @pytest.mark.parametrize("route", MINE, ids=lambda route: f"{route.method} {route.path}")
-def test_anothers_sandbox_is_not_found(two: Two, route: Any) -> None:
+def test_sandbox_of_another_owner_is_not_found(two: Two, route: Any) -> None:
     for ref in (two.sandbox, "dev"):
         answer = ask(two.bob, route.method, route.path, ref, two.process)
         nowhere = ask(two.bob, route.method, route.path, "sb-aaaaaaaaaa" if ref != "dev" else "nobody", two.process)
         assert answer.status_code == nowhere.status_code == 404
         assert answer.json()["error"]["code"] == "not_found"
-        # Not even the words may differ between what is another's and what is not there.
+        # The messages for a foreign and for a missing object must be equal.
         told = answer.text.replace(ref, "x")
         assert told == nowhere.text.replace("sb-aaaaaaaaaa", "x").replace("nobody", "x")
 
 
-def test_every_other_route_is_the_admins_or_shows_nothing_of_others(two: Two) -> None:
+def test_every_other_route_is_admin_only_or_shows_only_own_data(two: Two) -> None:
     for route in ROUTES:
         if "{ref}" in route.path or route.scope is None:
             continue
@@ -124,7 +133,7 @@ def test_every_other_route_is_the_admins_or_shows_nothing_of_others(two: Two) ->
     assert two.sandbox not in two.bob.get("/v1/images").text
 
 
-def test_nothing_happened_to_it(two: Two) -> None:
+def test_sandbox_of_the_owner_is_unchanged(two: Two) -> None:
     info = two.ann.get("/v1/sandboxes/dev").json()
     assert (info["id"], info["state"], info["owner"]) == (two.sandbox, "running", "ann")
     assert info.get("labels", {}) == {}
@@ -134,7 +143,7 @@ def test_nothing_happened_to_it(two: Two) -> None:
     assert [p["id"] for p in processes if p.get("children")] == [two.process]
 
 
-def test_anothers_snapshot_is_not_found_by_any_way(two: Two) -> None:
+def test_snapshot_of_another_owner_is_not_found(two: Two) -> None:
     where = "/v1/sandboxes/dev/snapshots"
     made = two.ann.post(where, json={"name": "deps"}).json()
     step = two.ann.post(where, json={"key": "step1"}).json()
@@ -159,17 +168,19 @@ def test_anothers_snapshot_is_not_found_by_any_way(two: Two) -> None:
     assert taken.status_code == 201  # a name and a key are each owner's own
     assert two.admin.get(f"/v1/snapshots/{made['id']}").json()["owner"] == "ann"
     by_admin = two.admin.post(where.replace("dev", two.sandbox), json={}).json()
-    assert by_admin["owner"] == "ann"  # whoever took it: it may hold what is ann's
+    assert by_admin["owner"] == "ann"  # for every creator: it may hold data of ann
     for client, snapshot in ((two.bob, taken.json()), (two.ann, made), (two.ann, step), (two.ann, by_admin)):
         assert client.delete(f"/v1/snapshots/{snapshot['id']}").status_code == 204
     assert two.bob.delete(f"/v1/sandboxes/{own}").status_code == 204
 
 
-def test_who_may_not_delete_a_snapshot_is_not_told_of_anothers_by_name(two: Two) -> None:
+def test_delete_conflict_does_not_name_sandboxes_of_other_owners(two: Two) -> None:
     """Others come to stand on it when an admin makes an image of it."""
     made = two.ann.post("/v1/sandboxes/dev/snapshots", json={"name": "given"}).json()
     wish = {"snapshot": made["id"], "name": "given-away"}
-    assert two.admin.post("/v1/images/from-snapshot", json=wish).status_code == 201
+    for wrong in ({"snapshot": made["id"]}, wish | {"rebuild": True}):
+        assert two.admin.post("/v1/images", json=wrong).status_code == 400
+    assert two.admin.post("/v1/images", json=wish).status_code == 201
     secret = two.bob.post("/v1/sandboxes", json={"name": "secret-plan", "image": "given-away"})
     assert secret.status_code == 201, secret.text
     refused = two.ann.delete("/v1/snapshots/given")
@@ -204,7 +215,7 @@ def test_names_are_unique_per_owner_only(two: Two) -> None:
     assert two.bob.delete("/v1/sandboxes/dev").status_code == 204
 
 
-def test_an_idempotency_key_is_its_owners_alone(two: Two) -> None:
+def test_idempotency_keys_are_separate_per_owner(two: Two) -> None:
     key = {"Idempotency-Key": "same"}
     ids = [client.post("/v1/sandboxes", json={}, headers=key).json()["id"] for client in (two.ann, two.bob, two.bob)]
     assert ids[0] != ids[1] == ids[2]
@@ -212,6 +223,35 @@ def test_an_idempotency_key_is_its_owners_alone(two: Two) -> None:
         assert client.delete(f"/v1/sandboxes/{sandbox}").status_code == 204
 
 
-def test_the_admin_sees_everyones(two: Two) -> None:
+def test_admin_sees_sandboxes_of_all_owners(two: Two) -> None:
     assert two.sandbox in [s["id"] for s in two.admin.get("/v1/sandboxes").json()["sandboxes"]]
     assert two.admin.get(f"/v1/sandboxes/{two.sandbox}").json()["owner"] == "ann"
+
+
+def test_volume_of_another_owner_is_not_found(two: Two) -> None:
+    made = two.ann.post("/v1/volumes", json={"name": "data", "size": "64M"}).json()["id"]
+    assert two.bob.get("/v1/volumes").json() == {"volumes": []}
+    routes = [route for route in ROUTES if "{volume}" in route.path]
+    assert len(routes) == 5
+    for ref in (made, "data"):
+        for route in routes:
+            body = {"json": {"name": "stolen"}} if route.method == "POST" else {}
+            answer = two.bob.request(route.method, route.path.replace("{volume}", ref), **body)  # type: ignore[arg-type]
+            assert answer.status_code == 404
+        for word in (ref, f"{ref}:ro"):
+            assert two.bob.post("/v1/sandboxes", json={"volumes": {"/data": word}}).status_code == 404
+    assert two.bob.post("/v1/volumes", json={"name": "data", "size": "64M"}).status_code == 201, "names are per owner"
+
+
+def test_volume_is_written_to_by_sandboxes_of_its_owner_only(two: Two) -> None:
+    made = two.ann.get("/v1/volumes/data").json()["id"]
+    refused = two.admin.post("/v1/sandboxes", json={"volumes": {"/data": made}})
+    assert (refused.status_code, "belongs to another owner" in refused.text) == (409, True)
+    lent = two.admin.post("/v1/sandboxes", json={"volumes": {"/data": f"{made}:ro"}}).json()
+    assert lent["volumes"] == {"/data": f"{made}:ro"}
+    refused = two.ann.delete("/v1/volumes/data")
+    assert refused.status_code == 409
+    assert lent["id"] not in refused.text
+    two.admin.delete(f"/v1/sandboxes/{lent['id']}").raise_for_status()
+    for owner in (two.ann, two.bob):
+        owner.delete("/v1/volumes/data").raise_for_status()

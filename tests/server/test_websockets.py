@@ -10,16 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from server.echoing import BROKEN, DEAF, ECHO, FLOOD, PLAIN, SLOW
-from server.listening import Listening
 from server.test_hostile_requests import error, status
-from server.viewing import RawViewer, frame, handshake, path_of, said, view, view_by_tcp
-from serving import wait_until
+from support.echo_terminal import BROKEN, DEAF, ECHO, FLOOD, PLAIN, SLOW
+from support.listening_server import Listening
+from support.server import wait_until
+from support.terminal_viewers import RawViewer, frame, handshake, path_of, said, view, view_by_tcp
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Opcode
 from websockets.sync.client import ClientConnection
 
-from skerry.server import websocket
+from skerry.server.http import websocket
 
 
 def closing_code(viewer: ClientConnection) -> int | None:
@@ -32,11 +32,11 @@ def closing_code(viewer: ClientConnection) -> int | None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket, "PING_EVERY_S", 0.1)
-    monkeypatch.setattr(websocket, "SILENT_S", 0.5)
-    monkeypatch.setattr(websocket, "CLOSE_WITHIN_S", 0.5)
+    monkeypatch.setattr(websocket, "SILENCE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(websocket, "CLOSE_TIMEOUT_S", 0.5)
 
 
-def test_a_terminal_from_its_first_message_to_its_last(listening: Listening) -> None:
+def test_terminal_works_from_first_to_last_message(listening: Listening) -> None:
     with view(listening, ECHO, "?since=41") as viewer:
         started = said(viewer)
         assert (started["type"], started["offset"], started["process"]["id"]) == ("started", 41, ECHO)
@@ -70,7 +70,7 @@ def test_a_terminal_from_its_first_message_to_its_last(listening: Listening) -> 
         (["Content-Length: 3"], 400),
     ],
 )
-def test_what_is_refused_is_refused_before_the_upgrade(listening: Listening, headers: list[str], wanted: int) -> None:
+def test_errors_are_sent_before_the_upgrade(listening: Listening, headers: list[str], wanted: int) -> None:
     before = listening.engine.terminals.opened
     body = b"abc" if "Content-Length: 3" in headers else b""
     answer = listening.raw(handshake(path_of(ECHO), *headers) + body, tcp=False)
@@ -100,7 +100,7 @@ def test_what_is_refused_is_refused_before_the_upgrade(listening: Listening, hea
         (handshake(path_of(PLAIN)), 409),
     ],
 )
-def test_a_handshake_that_is_not_one_is_answered_as_http(listening: Listening, asked: bytes, wanted: int) -> None:
+def test_invalid_handshake_gets_an_http_error(listening: Listening, asked: bytes, wanted: int) -> None:
     before = listening.engine.terminals.opened
     answer = listening.raw(asked, tcp=False)
     assert status(answer) == wanted
@@ -116,7 +116,7 @@ def test_no_other_path_becomes_a_websocket(listening: Listening) -> None:
     assert b"connection: close" in answer
 
 
-def test_over_tcp_a_token_is_needed_and_the_right_owners(listening: Listening, token: str) -> None:
+def test_tcp_needs_a_token_of_the_owner(listening: Listening, token: str) -> None:
     assert status(listening.raw(handshake(path_of(ECHO)))) == 401
     assert status(listening.raw(handshake(path_of(ECHO)).replace(b"localhost", b"evil.example"))) == 421
     with listening.unix() as http:
@@ -128,7 +128,7 @@ def test_over_tcp_a_token_is_needed_and_the_right_owners(listening: Listening, t
         assert said(viewer)["type"] == "started"
 
 
-def test_a_page_of_an_origin_that_the_operator_named_gets_in(listening: Listening) -> None:
+def test_configured_origin_is_accepted(listening: Listening) -> None:
     with view(listening, ECHO, origin="https://mine.example") as viewer:
         assert said(viewer)["type"] == "started"
 
@@ -151,7 +151,7 @@ def test_a_page_of_an_origin_that_the_operator_named_gets_in(listening: Listenin
         ('{"type":"signal","name":"KILL"}', "no KILL here"),
     ],
 )
-def test_a_control_that_makes_no_sense_is_told_so_and_nothing_ends(listening: Listening, text: str, place: str) -> None:
+def test_invalid_control_message_is_reported_and_ends_nothing(listening: Listening, text: str, place: str) -> None:
     with view(listening, ECHO) as viewer:
         assert said(viewer)["type"] == "started"
         assert said(viewer)["type"] == "missing"
@@ -198,7 +198,7 @@ def test_a_control_that_makes_no_sense_is_told_so_and_nothing_ends(listening: Li
         "closed for no reason",
     ],
 )
-def test_frames_that_are_too_large_too_many_or_none(listening: Listening, sent: bytes, code: int) -> None:
+def test_oversized_excessive_and_invalid_frames_are_rejected(listening: Listening, sent: bytes, code: int) -> None:
     with RawViewer(listening, ECHO) as viewer:
         with contextlib.suppress(ConnectionError):
             viewer.send(sent)
@@ -206,7 +206,7 @@ def test_frames_that_are_too_large_too_many_or_none(listening: Listening, sent: 
     wait_until(lambda: listening.engine.terminals.open_now == 0, "the terminal to be let go")
 
 
-def test_frames_before_the_answer_are_refused(listening: Listening) -> None:
+def test_frames_before_the_response_are_rejected(listening: Listening) -> None:
     assert status(listening.raw(handshake(path_of(ECHO)) + frame(b"early"), tcp=False)) == 400
     terminals = listening.engine.terminals
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -222,7 +222,7 @@ def test_frames_before_the_answer_are_refused(listening: Listening) -> None:
 
 
 @pytest.mark.parametrize("process", [ECHO, FLOOD])
-def test_what_was_sent_before_the_close_is_heard(listening: Listening, process: str) -> None:
+def test_data_sent_before_the_close_is_received(listening: Listening, process: str) -> None:
     """Also if all of it came before the first message to the viewer could be sent."""
     terminals = listening.engine.terminals
     for number in range(50):
@@ -233,10 +233,8 @@ def test_what_was_sent_before_the_close_is_heard(listening: Listening, process: 
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_program_that_does_not_read_makes_its_viewer_wait(
-    listening: Listening, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(websocket, "CLOSE_WITHIN_S", 0.5)
+def test_program_that_does_not_read_blocks_its_viewer(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "CLOSE_TIMEOUT_S", 0.5)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with RawViewer(listening, DEAF) as viewer:
         assert viewer.send_until_it_stands(frame(b"x" * 60000)) < 8 << 20
@@ -244,7 +242,7 @@ def test_a_program_that_does_not_read_makes_its_viewer_wait(
     wait_until(lambda: listening.engine.terminals.open_now == 0, "the terminal to be let go")
 
 
-def test_a_control_does_not_wait_behind_input_that_nobody_reads(listening: Listening) -> None:
+def test_control_message_passes_unread_input(listening: Listening) -> None:
     with view(listening, DEAF) as viewer:
         assert said(viewer)["type"] == "started"
         assert said(viewer)["type"] == "missing"
@@ -254,7 +252,7 @@ def test_a_control_does_not_wait_behind_input_that_nobody_reads(listening: Liste
         assert said(viewer) == b"interrupted"
 
 
-def test_a_viewer_that_stops_reading_holds_up_nobody(listening: Listening) -> None:
+def test_viewer_that_stops_reading_blocks_no_others(listening: Listening) -> None:
     terminals = listening.engine.terminals
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with RawViewer(listening, FLOOD), view(listening, ECHO) as other:
@@ -275,21 +273,21 @@ def test_a_viewer_that_stops_reading_holds_up_nobody(listening: Listening) -> No
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_viewer_that_never_reads_is_cut_off(listening: Listening) -> None:
+def test_viewer_that_never_reads_is_disconnected(listening: Listening) -> None:
     with RawViewer(listening, FLOOD):
         wait_until(lambda: listening.engine.terminals.open_now == 1, "the terminal to be open")
         wait_until(lambda: listening.engine.terminals.open_now == 0, "it to be cut off")
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_viewer_that_answers_no_ping_is_cut_off(listening: Listening) -> None:
+def test_viewer_that_answers_no_ping_is_disconnected(listening: Listening) -> None:
     with RawViewer(listening, ECHO) as viewer:
         assert viewer.end() is None
     wait_until(lambda: listening.engine.terminals.open_now == 0, "the terminal to be let go")
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_quiet_viewer_that_answers_pings_stays(listening: Listening) -> None:
+def test_quiet_viewer_that_answers_pings_stays_connected(listening: Listening) -> None:
     with view(listening, ECHO, ping_interval=None) as viewer:
         assert said(viewer)["type"] == "started"
         assert said(viewer)["type"] == "missing"
@@ -299,7 +297,7 @@ def test_a_quiet_viewer_that_answers_pings_stays(listening: Listening) -> None:
         assert said(viewer) == b"still here"
 
 
-def test_a_flood_of_pings_from_one_who_reads_no_pong_is_bounded(listening: Listening) -> None:
+def test_ping_flood_without_reading_pongs_is_bounded(listening: Listening) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with RawViewer(listening, FLOOD) as viewer:
         assert viewer.send_until_it_stands(frame(b"p" * 125, Opcode.PING) * 100) < 8 << 20
@@ -307,7 +305,7 @@ def test_a_flood_of_pings_from_one_who_reads_no_pong_is_bounded(listening: Liste
     wait_until(lambda: listening.engine.terminals.open_now == 0, "the terminal to be let go")
 
 
-def test_a_hundred_viewers_each_have_their_own(listening: Listening) -> None:
+def test_hundred_viewers_have_separate_connections(listening: Listening) -> None:
     with contextlib.ExitStack() as stack:
         viewers = [stack.enter_context(view(listening, ECHO)) for _ in range(100)]
 
@@ -324,7 +322,7 @@ def test_a_hundred_viewers_each_have_their_own(listening: Listening) -> None:
     wait_until(lambda: listening.engine.terminals.open_now == 0, "all terminals to be let go")
 
 
-def test_an_unexpected_error_tells_nothing(listening: Listening) -> None:
+def test_unexpected_error_reveals_nothing(listening: Listening) -> None:
     with view(listening, BROKEN) as viewer:
         viewer.send(b"x")
         assert closing_code(viewer) == 1011
@@ -332,8 +330,8 @@ def test_an_unexpected_error_tells_nothing(listening: Listening) -> None:
     wait_until(lambda: listening.engine.terminals.open_now == 0, "the terminal to be let go")
 
 
-def test_a_stop_tells_viewers_and_waits_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "CLOSE_WITHIN_S", 0.5)
+def test_stop_notifies_viewers_without_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "CLOSE_TIMEOUT_S", 0.5)
     listening = Listening(tmp_path, listen=None).start()
     with view(listening, ECHO) as viewer, RawViewer(listening, FLOOD), RawViewer(listening, DEAF) as deaf:
         deaf.send_until_it_stands(frame(b"x" * 60000))
@@ -343,9 +341,9 @@ def test_a_stop_tells_viewers_and_waits_for_none(tmp_path: Path, monkeypatch: py
     assert listening.engine.terminals.open_now == 0
 
 
-def test_a_server_does_not_leave_while_a_terminal_is_open(tmp_path: Path) -> None:
+def test_server_does_not_exit_while_a_terminal_is_open(tmp_path: Path) -> None:
     listening = Listening(tmp_path, idle_exit=0.2, listen=None)
-    listening.engine.empty = False  # until somebody is in: who comes late must not find it gone
+    listening.engine.empty = False  # until a viewer is connected: a late one must not find it gone
     listening.start()
     with view(listening, ECHO) as viewer:
         listening.engine.empty = True

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from storage.storing import close_and_count, make_driver
+from support.storage import close_and_count, make_driver
 
 from skerry.storage.btrfs import BtrfsDriver
+from skerry.storage.driver import PlainDriver
 from skerry.storage.loop import LoopDriver
-from skerry.storage.plain import PlainDriver
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def driver(request: pytest.FixtureRequest, state_dir: Path) -> Iterator[BtrfsDri
     made = make_driver(request.param, state_dir)
     made.prepare()
     yield made
-    for unit in made.units():
-        made.delete(unit)
+    for upper in made.uppers():
+        made.delete(upper)
     for name in made.snapshots():
         made.drop_snapshot(name)
     close_and_count(made)

@@ -1,4 +1,4 @@
-"""What differs between two stacks of layers, told by looking only where it can differ."""
+"""Differences between two stacks of layers, found by reading only the places that can differ."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from counting import descriptors, left_over
-from storage.layering import differences, written
+from support.descriptors import descriptors, left_over
+from support.overlays import differences, written
 
 from skerry.errors import InvalidRequest, SkerryError
 from skerry.storage import changes as module
 from skerry.storage import tree
 from skerry.storage.changes import changes
 from skerry.storage.merged import merged
-from skerry.types import Changes
+from skerry.types import SnapshotDiff
 
 
-def told(found: Changes) -> dict[str, str]:
+def told(found: SnapshotDiff) -> dict[str, str]:
     return {one.path if one.raw_path is None else os.fsdecode(one.raw_path): one.kind for one in found.changes}
 
 
@@ -39,7 +39,7 @@ def base(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("by_fd", [True, False])
-def test_a_stack_is_read_as_a_sandbox_sees_it_and_leaves_nothing(base: Path, tmp_path: Path, by_fd: bool) -> None:
+def test_a_merged_stack_equals_the_sandbox_view_and_leaves_nothing(base: Path, tmp_path: Path, by_fd: bool) -> None:
     with written(tmp_path / "one", [base]) as root:
         (root / "etc/passwd").unlink()
         os.rename(root / "usr/lib", root / "usr/moved")
@@ -120,7 +120,7 @@ STEPS: dict[str, tuple[Step, dict[str, str]]] = {
 }  # fmt: skip
 
 
-def test_each_change_is_told_and_backwards_too(base: Path, tmp_path: Path) -> None:
+def test_each_change_is_reported_in_both_directions(base: Path, tmp_path: Path) -> None:
     opposite = {"added": "deleted", "deleted": "added", "modified": "modified"}
     for number, (name, (step, expected)) in enumerate(STEPS.items()):
         home = tmp_path / str(number)
@@ -161,7 +161,7 @@ def _act(root: Path, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_told_is_what_reading_everything_finds(base: Path, tmp_path: Path, seed: int) -> None:
+def test_changes_equal_a_full_comparison(base: Path, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     stacks = [[base]]
     for number in range(5):
@@ -176,7 +176,7 @@ def test_what_is_told_is_what_reading_everything_finds(base: Path, tmp_path: Pat
             assert told(changes(before, after)) == differences(before, after)
 
 
-def test_directories_that_the_wall_needs_are_told_only_with_something_in_them(tmp_path: Path) -> None:
+def test_mount_point_directories_are_reported_only_if_not_empty(tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     bare.mkdir()
     for number, (step, expected) in enumerate(
@@ -193,7 +193,7 @@ def test_directories_that_the_wall_needs_are_told_only_with_something_in_them(tm
         assert told(changes([bare], [tmp_path / str(number) / "upper", bare])) == expected
 
 
-def test_a_file_that_was_not_written_since_is_not_read_and_one_that_was_is(base: Path, tmp_path: Path) -> None:
+def test_only_files_written_since_are_read(base: Path, tmp_path: Path) -> None:
     """As between two copies of one upper that keep inodes and times; a coincidence after the parting is read."""
     early, late = tmp_path / "early", tmp_path / "late"
     early.mkdir()
@@ -220,16 +220,16 @@ def test_a_file_of_terabytes_that_is_a_hole_is_compared_at_once(tmp_path: Path) 
     assert told(changes([tmp_path / "one"], [tmp_path / "two"])) == {}
 
 
-def test_more_changes_than_are_told_are_said_to_be_more(base: Path, tmp_path: Path) -> None:
+def test_changes_above_the_limit_are_reported_as_truncated(base: Path, tmp_path: Path) -> None:
     with written(tmp_path / "one", [base]) as root:
         for number in range(30):
             (root / f"{number:02}").touch()
-    found = changes([base], [tmp_path / "one/upper", base], most=10)
+    found = changes([base], [tmp_path / "one/upper", base], max_changes=10)
     assert found.truncated
     assert [one.path for one in found.changes] == [f"/{number:02}" for number in range(10)]
 
 
-def test_a_tree_too_deep_is_refused_and_costs_no_descriptors(
+def test_a_tree_too_deep_is_rejected_without_leaking_descriptors(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, content in (("one", "1"), ("two", "2")):
@@ -239,7 +239,7 @@ def test_a_tree_too_deep_is_refused_and_costs_no_descriptors(
     before = descriptors()
     sides = [tmp_path / "one", base], [tmp_path / "two", base]
     assert len(changes(*sides).changes) == 1
-    monkeypatch.setattr(module, "_FDS_MOST", 300)
+    monkeypatch.setattr(module, "_MAX_FDS", 300)
     with pytest.raises(InvalidRequest, match="too deep"):
         changes(*sides)
     monkeypatch.setattr(tree, "MAX_DEPTH", 50)
@@ -249,7 +249,7 @@ def test_a_tree_too_deep_is_refused_and_costs_no_descriptors(
     assert left_over(before) == 0
 
 
-def test_work_ends_when_it_is_told_to(tmp_path: Path) -> None:
+def test_a_comparison_can_be_cancelled(tmp_path: Path) -> None:
     class Enough(Exception):
         pass
 

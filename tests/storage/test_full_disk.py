@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from storage.storing import OTHER, UNIT, MiB, close_and_count, fill, make_driver, wait_until
+from support.storage import OTHER, UPPER, MiB, close_and_count, fill, make_driver, wait_until
 
 from skerry.errors import QuotaExceeded
 from skerry.storage import kernel
@@ -50,7 +50,7 @@ def fill_host(host: Path) -> Path:
 
 @pytest.fixture
 def pool(small_host: Path) -> Iterator[BtrfsDriver]:
-    made = make_driver("btrfs", small_host / "state", reserve=32 * MiB)
+    made = make_driver("btrfs", small_host / "state", min_free=32 * MiB)
     assert isinstance(made, BtrfsDriver)
     made.prepare()
     yield made
@@ -58,7 +58,7 @@ def pool(small_host: Path) -> Iterator[BtrfsDriver]:
 
 
 def size_of(pool: BtrfsDriver) -> int:
-    """What the pool may write, every byte of which the host's disk has set aside."""
+    """The bytes that the pool may write; each is backed by the host's disk."""
     found = os.stat(pool.image)
     assert found.st_blocks * 512 >= found.st_size
     inside = os.statvfs(pool.home)
@@ -66,8 +66,8 @@ def size_of(pool: BtrfsDriver) -> int:
     return found.st_size
 
 
-def test_a_full_host_refuses_new_sandboxes_fails_writes_and_harms_no_other(small_host: Path, pool: BtrfsDriver) -> None:
-    busy, quiet = pool.create(UNIT, 400 * MiB), pool.create(OTHER, 400 * MiB)
+def test_a_full_host_rejects_new_sandboxes_and_fails_writes_safely(small_host: Path, pool: BtrfsDriver) -> None:
+    busy, quiet = pool.create(UPPER, 400 * MiB), pool.create(OTHER, 400 * MiB)
     (quiet / "upper/file").write_text("kept")
     hog = fill_host(small_host)
 
@@ -85,23 +85,23 @@ def test_a_full_host_refuses_new_sandboxes_fails_writes_and_harms_no_other(small
     kernel.syncfs(pool.home)
     assert not any("ro" in mount.super_options for mount in mounts_below(pool.home))
     assert (quiet / "upper/file").read_text() == "kept"
-    pool.delete(UNIT)  # on the disk that is full still
+    pool.delete(UPPER)  # on the disk that is full still
     wait_until(lambda: fill(quiet / "upper", 64 * MiB)[1] is None, "the others write where the deleted one had")
 
     hog.unlink()
     pool.create("sb-cccccccccc", 16 * MiB)
-    for unit in pool.units():
-        pool.delete(unit)
+    for upper in pool.uppers():
+        pool.delete(upper)
 
 
-def test_a_pool_grows_ahead_of_what_is_written_and_stops_at_the_reserve(pool: BtrfsDriver) -> None:
+def test_a_pool_grows_ahead_of_writes_and_stops_at_the_minimum_free_space(pool: BtrfsDriver) -> None:
     before = size_of(pool)
     assert before < 300 * MiB
-    upper = pool.create(UNIT, 1024 * MiB) / "upper"
+    upper = pool.create(UPPER, 1024 * MiB) / "upper"
     for number in range(5):
         (upper / str(number)).write_bytes(os.urandom(32 * MiB))
         kernel.syncfs(pool.home)
-        wait_until(lambda: pool.backing.room().free >= pool.backing.headroom, "there is room again")
+        wait_until(lambda: pool.backing.room().free >= pool.backing.preallocate, "there is room again")
     assert size_of(pool) > before
 
     def host_free() -> int:
@@ -112,27 +112,28 @@ def test_a_pool_grows_ahead_of_what_is_written_and_stops_at_the_reserve(pool: Bt
         lambda: fill(upper, 1024 * MiB)[1] == errno.ENOSPC and host_free() < 96 * MiB, "all but the reserve is taken"
     )
     assert host_free() > 24 * MiB, "the host keeps its reserve"
-    pool.delete(UNIT)
+    pool.delete(UPPER)
 
 
-def test_a_pool_grows_no_further_than_the_operator_said(state_dir: Path) -> None:
+def test_a_pool_stops_at_its_maximum_size(state_dir: Path) -> None:
     driver = make_driver("btrfs", state_dir)
     assert isinstance(driver, BtrfsDriver)
-    driver.backing.most, driver.backing.headroom = 288 * MiB, 64 * MiB
+    driver.backing.most, driver.backing.preallocate = 288 * MiB, 64 * MiB
     driver.prepare()
-    upper = driver.create(UNIT, 1024 * MiB) / "upper"
+    upper = driver.create(UPPER, 1024 * MiB) / "upper"
     assert fill(upper, 320 * MiB)[1] == errno.ENOSPC
-    wait_until(lambda: fill(upper, 320 * MiB)[1] is not None and size_of(driver) == 288 * MiB, "the pool is full")
+    wait_until(lambda: size_of(driver) == 288 * MiB and fill(upper, 320 * MiB)[1] is not None, "the pool is full")
+    wait_until(lambda: driver.backing.free < 8 * MiB, "the next round has noticed it")
     with pytest.raises(QuotaExceeded, match="pool of 288M is full"):
         driver.create(OTHER, MiB)
     driver.backing.most = 512 * MiB
     wait_until(lambda: fill(upper, 320 * MiB)[1] is None, "a higher number counts at once")
     assert 320 * MiB < size_of(driver) <= 512 * MiB
-    driver.delete(UNIT)
+    driver.delete(UPPER)
     close_and_count(driver)
 
 
-def test_a_sparse_pool_of_an_earlier_version_is_backed_and_gives_the_rest_back(state_dir: Path) -> None:
+def test_an_old_sparse_pool_is_backed_and_shrunk(state_dir: Path) -> None:
     driver = make_driver("btrfs", state_dir)
     assert isinstance(driver, BtrfsDriver)
     os.makedirs(state_dir)
@@ -144,16 +145,16 @@ def test_a_sparse_pool_of_an_earlier_version_is_backed_and_gives_the_rest_back(s
     close_and_count(driver)
 
 
-def test_space_that_is_free_at_the_pools_end_goes_back_to_the_host(state_dir: Path) -> None:
+def test_free_space_at_the_end_of_a_pool_returns_to_the_host(state_dir: Path) -> None:
     driver = make_driver("btrfs", state_dir)
     assert isinstance(driver, BtrfsDriver)
-    driver.backing.headroom = 1024 * MiB
+    driver.backing.preallocate = 1024 * MiB
     driver.prepare()
-    (driver.create(UNIT, 256 * MiB) / "upper/file").write_text("kept")
+    (driver.create(UPPER, 256 * MiB) / "upper/file").write_text("kept")
     full = size_of(driver)
-    driver.backing.headroom = 128 * MiB
+    driver.backing.preallocate = 128 * MiB
     driver.backing.tend()
     assert size_of(driver) < full // 2
-    assert (driver.path(UNIT) / "upper/file").read_text() == "kept"
-    driver.delete(UNIT)
+    assert (driver.path(UPPER) / "upper/file").read_text() == "kept"
+    driver.delete(UPPER)
     close_and_count(driver)

@@ -27,7 +27,7 @@ def image(name: str, *layers: str) -> Image:
     return Image(name=name, digest=digest, layers=layers, size=1, created_at=2.0, user="user", cwd="/", env={"A": "1"})
 
 
-def test_an_image_comes_back_as_it_was_put(images: ImageStore, tmp_path: Path) -> None:
+def test_an_image_round_trips(images: ImageStore, tmp_path: Path) -> None:
     layer = add_layer(images, tmp_path, "x")
     for name in ("base", "docker.io/library/python:3.12-slim", "a@sha256:" + "0" * 64):
         images.put(image(name, layer))
@@ -65,7 +65,7 @@ def test_a_second_image_of_a_name_replaces_the_first(images: ImageStore, tmp_pat
         "a\x1b[31m",
     ],
 )
-def test_a_hostile_name_is_refused_everywhere(images: ImageStore, name: str, tmp_path: Path) -> None:
+def test_a_hostile_name_is_rejected_everywhere(images: ImageStore, name: str, tmp_path: Path) -> None:
     for call in (
         images.get,
         images.remove,
@@ -76,7 +76,7 @@ def test_a_hostile_name_is_refused_everywhere(images: ImageStore, name: str, tmp
     assert os.listdir(images.root) == []
 
 
-def test_an_unknown_image_is_not_found_and_base_says_how_it_is_made(images: ImageStore) -> None:
+def test_an_unknown_image_is_not_found_and_base_has_a_build_hint(images: ImageStore) -> None:
     with pytest.raises(NotFound) as caught:
         images.get("other")
     assert caught.value.details == {"image": "other"}
@@ -88,12 +88,12 @@ def test_an_unknown_image_is_not_found_and_base_says_how_it_is_made(images: Imag
         images.remove("other")
 
 
-def test_an_image_whose_layer_is_not_there_is_refused(images: ImageStore) -> None:
+def test_an_image_with_a_missing_layer_is_rejected(images: ImageStore) -> None:
     with pytest.raises(Conflict):
         images.put(image("base", "sha256:" + "0" * 64))
 
 
-def test_only_layers_that_nothing_uses_are_collected(images: ImageStore, tmp_path: Path) -> None:
+def test_only_unused_layers_are_collected(images: ImageStore, tmp_path: Path) -> None:
     named, used, unused = (add_layer(images, tmp_path, text) for text in ("named", "used", "unused"))
     images.put(image("base", named))
     (images.layers.root / ".new-left-by-a-crash").mkdir()
@@ -104,13 +104,13 @@ def test_only_layers_that_nothing_uses_are_collected(images: ImageStore, tmp_pat
     assert images.collect(set) == sorted([named, used])
 
 
-def test_an_images_digest_is_what_it_is_and_not_what_it_is_called() -> None:
+def test_an_image_digest_is_independent_of_the_name() -> None:
     one = image_digest(("sha256:1",), {"A": "1", "B": "2"}, "user", "/")
     assert one == image_digest(("sha256:1",), {"B": "2", "A": "1"}, "user", "/")
     assert one != image_digest(("sha256:1",), {"A": "1", "B": "2"}, "root", "/")
 
 
-def test_a_damaged_entry_is_named(images: ImageStore, tmp_path: Path) -> None:
+def test_a_damaged_entry_is_reported_by_file(images: ImageStore, tmp_path: Path) -> None:
     images.put(image("base", add_layer(images, tmp_path, "x")))
     file = next(images.root.iterdir())
     file.write_text("{")

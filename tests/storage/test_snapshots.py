@@ -1,4 +1,4 @@
-"""A unit's upper as it was at one moment: kept, begun from, stacked, removed. On every driver."""
+"""An upper at one moment: kept, used as a start, stacked, removed. On every driver."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from storage.storing import OTHER, UNIT, MiB, close_and_count, make_driver, wait_until
+from support.storage import OTHER, UPPER, MiB, close_and_count, make_driver, wait_until
 
 from skerry.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded
 from skerry.storage import LayerStore, kernel, new_snap, snap_name, subvolumes, tree
 from skerry.storage.btrfs import BtrfsDriver
-from skerry.storage.driver import Driver, UnitDriver
+from skerry.storage.driver import Driver, UpperDriver
 
 LIMIT = 64 * MiB
 NAME, SECOND = "0" * 31 + "1", "0" * 31 + "2"
@@ -41,14 +41,14 @@ def furnish(upper: Path) -> None:
         os.utime(path, (1_000_000, 2_000_000))
 
 
-def snapshot(driver: Driver, unit: str = UNIT, name: str = NAME) -> Path:
-    driver.sync(unit)
-    driver.keep(driver.capture(unit), name)
+def snapshot(driver: Driver, upper: str = UPPER, name: str = NAME) -> Path:
+    driver.sync(upper)
+    driver.keep(driver.capture(upper), name)
     return driver.snapshot_path(name)
 
 
-def test_a_snapshot_holds_all_that_the_upper_held_and_nothing_that_came_after(driver: UnitDriver) -> None:
-    upper = driver.create(UNIT, LIMIT) / "upper"
+def test_a_snapshot_holds_the_upper_at_its_moment(driver: UpperDriver) -> None:
+    upper = driver.create(UPPER, LIMIT) / "upper"
     furnish(upper)
     before = tree.digest(upper)
     kept = snapshot(driver)
@@ -64,37 +64,89 @@ def test_a_snapshot_holds_all_that_the_upper_held_and_nothing_that_came_after(dr
     assert driver.snapshot_size(NAME) < 2 * MiB
 
 
-def test_not_even_root_writes_to_a_snapshot_that_btrfs_keeps(state_dir: Path) -> None:
+def test_btrfs_snapshots_are_read_only_even_for_root(state_dir: Path) -> None:
     driver = make_driver("btrfs", state_dir)
     driver.prepare()
-    driver.create(UNIT, LIMIT)
+    driver.create(UPPER, LIMIT)
     with pytest.raises(OSError, match="Read-only"):
         (snapshot(driver) / "file").touch()
-    driver.keep(driver.capture(UNIT), SECOND, durable=False)
+    driver.keep(driver.capture(UPPER), SECOND, durable=False)
     assert isinstance(driver, BtrfsDriver)
     wait_until(lambda: subvolumes.is_read_only(driver.home / "s" / SECOND), "it is sealed soon")
     close_and_count(driver)
 
 
-def test_a_unit_that_begins_as_a_snapshot_is_its_own(driver: UnitDriver) -> None:
-    furnish(driver.create(UNIT, LIMIT) / "upper")
+def test_an_upper_started_from_a_snapshot_is_independent(driver: UpperDriver) -> None:
+    furnish(driver.create(UPPER, LIMIT) / "upper")
     kept = snapshot(driver)
     before = tree.digest(kept)
-    unit = driver.create(OTHER, LIMIT, origin=NAME)
-    assert tree.digest(unit / "upper") == before
-    assert stat.S_IMODE(os.stat(unit / "work").st_mode) == 0o755
-    (unit / "upper/file").write_text("of the copy")
-    assert tree.digest(kept) == before == tree.digest(driver.path(UNIT) / "upper")
-    driver.delete(UNIT)
+    upper = driver.create(OTHER, LIMIT, origin=NAME)
+    assert tree.digest(upper / "upper") == before
+    assert stat.S_IMODE(os.stat(upper / "work").st_mode) == 0o755
+    (upper / "upper/file").write_text("of the copy")
+    assert tree.digest(kept) == before == tree.digest(driver.path(UPPER) / "upper")
+    driver.delete(UPPER)
     driver.drop_snapshot(NAME)
     assert (driver.path(OTHER) / "upper/file").read_text() == "of the copy"
     assert (driver.path(OTHER) / "upper/twin").read_text() == "of the copy", "one file, two names"
 
 
-def test_a_snapshot_outlives_its_unit_and_the_driver(driver: UnitDriver) -> None:
-    (driver.create(UNIT, LIMIT) / "upper/file").write_text("kept")
+def test_clone_of_an_upper_is_separate(driver: UpperDriver) -> None:
+    volume, copy = "vl-aaaaaaaaaa", "vl-bbbbbbbbbb"
+    upper = driver.create(volume, 64 * MiB) / "upper"
+    (upper / "var/lib/skerry").mkdir(parents=True)
+    (upper / "file").write_text("first")
+    driver.clone(volume, copy, 64 * MiB)
+    clone = driver.path(copy) / "upper"
+    (upper / "file").write_text("second")
+    assert (clone / "file").read_text() == "first"
+    assert (clone / "var/lib/skerry").is_dir()
+    with pytest.raises(Conflict):
+        driver.clone(volume, copy, 64 * MiB)
+    driver.delete(volume)
+    assert (clone / "file").read_text() == "first"
+    assert (driver.volumes(), driver.uppers()) == ({copy}, set())
+    driver.delete(copy)
+    assert driver.volumes() == set()
+
+
+def test_an_upper_may_consume_its_snapshot(driver: UpperDriver) -> None:
+    furnish(driver.create(UPPER, LIMIT) / "upper")
+    before = tree.digest(driver.path(UPPER) / "upper")
+    driver.keep(driver.capture(UPPER), NAME, durable=False)
+    upper = driver.create(OTHER, LIMIT, origin=NAME, consume=True)
+    driver.drop_snapshot(NAME)
+    assert tree.digest(upper / "upper") == before
+    assert stat.S_IMODE(os.stat(upper / "work").st_mode) == 0o755
+    (upper / "upper/file").write_text("of the copy")
+    assert tree.digest(driver.path(UPPER) / "upper") == before
+    assert (driver.snapshots(), os.listdir(driver.home / "t")) == (set(), [])
+    if driver.enforces_limit:
+        with pytest.raises(OSError, match=r"quota|space"):
+            (upper / "upper/large").write_bytes(os.urandom(2 * LIMIT))
+
+
+def test_btrfs_snapshot_that_is_not_sealed_becomes_the_upper_itself(state_dir: Path) -> None:
+    """A sealed one is copied: it is read-only."""
+    driver = make_driver("btrfs", state_dir)
+    assert isinstance(driver, BtrfsDriver)
+    UpperDriver.prepare(driver)  # without the thread that seals snapshots
+    (driver.create(UPPER, LIMIT) / "upper/file").write_text("kept")
+    for name, durable in ((NAME, False), (SECOND, True)):
+        driver.keep(driver.capture(UPPER), name, durable=durable)
+        inode = (driver.home / "s" / name).stat().st_ino, (driver.home / "s" / name).stat().st_dev
+        upper = driver.create(OTHER, LIMIT, origin=name, consume=True)
+        assert ((upper.stat().st_ino, upper.stat().st_dev) == inode) is not durable
+        assert driver.snapshots() == ({name} if durable else set())
+        (upper / "upper/file").write_text("changed")
+        driver.delete(OTHER)
+    close_and_count(driver)
+
+
+def test_a_snapshot_outlives_its_upper_and_driver(driver: UpperDriver) -> None:
+    (driver.create(UPPER, LIMIT) / "upper/file").write_text("kept")
     snapshot(driver)
-    driver.delete(UNIT)
+    driver.delete(UPPER)
     driver.close()
     driver.prepare()
     assert (driver.snapshot_path(NAME) / "file").read_text() == "kept"
@@ -104,11 +156,11 @@ def test_a_snapshot_outlives_its_unit_and_the_driver(driver: UnitDriver) -> None
     with pytest.raises(NotFound):
         driver.snapshot_path(NAME)
     with pytest.raises(NotFound):
-        driver.create(UNIT, LIMIT, origin=NAME)
+        driver.create(UPPER, LIMIT, origin=NAME)
 
 
-def test_what_the_keeper_wrote_is_in_no_snapshot(driver: UnitDriver, tmp_path: Path) -> None:
-    upper = driver.create(UNIT, LIMIT) / "upper"
+def test_snapshots_exclude_the_keepers_files(driver: UpperDriver, tmp_path: Path) -> None:
+    upper = driver.create(UPPER, LIMIT) / "upper"
     (upper / "var/lib/skerry/journal").mkdir(parents=True)
     (upper / "var/lib/skerry/journal/out").write_text("a password")
     (upper / "var/lib/apt").mkdir()
@@ -118,33 +170,33 @@ def test_what_the_keeper_wrote_is_in_no_snapshot(driver: UnitDriver, tmp_path: P
 
 
 @pytest.mark.parametrize("link", ["var", "var/lib", "var/lib/skerry"])
-def test_forgetting_the_keeper_follows_no_link_to_the_host(driver: UnitDriver, tmp_path: Path, link: str) -> None:
+def test_forget_keeper_follows_no_link_to_the_host(driver: UpperDriver, tmp_path: Path, link: str) -> None:
     treasure = tmp_path / "treasure"
     for name in ("lib/skerry", "skerry"):
         (treasure / name).mkdir(parents=True)
         (treasure / name / "file").write_text("kept")
     (treasure / "file").write_text("kept")
-    upper = driver.create(UNIT, LIMIT) / "upper"
+    upper = driver.create(UPPER, LIMIT) / "upper"
     (upper / link).parent.mkdir(parents=True, exist_ok=True)
     (upper / link).symlink_to(treasure)
     snapshot(driver)
     assert all((treasure / name).exists() for name in ("lib/skerry/file", "skerry/file", "file"))
 
 
-def test_a_captured_unit_survives_a_sweep_until_it_is_discarded(driver: UnitDriver) -> None:
-    driver.create(UNIT, LIMIT)
-    token = driver.capture(UNIT)
-    assert driver.units() == {UNIT}
+def test_a_captured_upper_survives_a_sweep_until_discarded(driver: UpperDriver) -> None:
+    driver.create(UPPER, LIMIT)
+    token = driver.capture(UPPER)
+    assert driver.uppers() == {UPPER}
     assert os.listdir(driver.home / "t") == [token]
     driver.discard(token)
     driver.discard(token)
     assert (os.listdir(driver.home / "t"), driver.snapshots()) == ([], set())
 
 
-def test_a_snapshots_name_is_taken_once_and_never_a_path(driver: UnitDriver) -> None:
-    (driver.create(UNIT, LIMIT) / "upper/file").write_text("first")
+def test_a_snapshot_name_is_unique_and_never_a_path(driver: UpperDriver) -> None:
+    (driver.create(UPPER, LIMIT) / "upper/file").write_text("first")
     snapshot(driver)
-    token = driver.capture(UNIT)
+    token = driver.capture(UPPER)
     with pytest.raises(Conflict):
         driver.keep(token, NAME)
     driver.discard(token)
@@ -156,13 +208,13 @@ def test_a_snapshots_name_is_taken_once_and_never_a_path(driver: UnitDriver) -> 
             driver.drop_snapshot(hostile)
 
 
-def test_a_damaged_snapshot_is_found_named_and_not_served(driver: UnitDriver, tmp_path: Path) -> None:
+def test_a_damaged_snapshot_is_found_named_and_not_served(driver: UpperDriver, tmp_path: Path) -> None:
     """btrfs's own checksums see a bit that fell over on the disk below; elsewhere the digest does."""
     store, ref = LayerStore(tmp_path / "layers", driver), new_snap()
     content = os.urandom(8192)
-    (driver.create(UNIT, LIMIT) / "upper/file").write_bytes(content)
-    driver.sync(UNIT)
-    driver.keep(driver.capture(UNIT), snap_name(ref))
+    (driver.create(UPPER, LIMIT) / "upper/file").write_bytes(content)
+    driver.sync(UPPER)
+    driver.keep(driver.capture(UPPER), snap_name(ref))
     if not isinstance(driver, BtrfsDriver):
         assert store.verify(ref)
         store.path(ref).joinpath("file").write_bytes(content[:-1])
@@ -180,13 +232,13 @@ def test_a_damaged_snapshot_is_found_named_and_not_served(driver: UnitDriver, tm
 
 
 def test_a_snapshot_of_endless_holes_is_verified_in_finite_time(
-    driver: UnitDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    driver: UpperDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Anyone inside can make such a file; reading eight exbibytes of nothing would never end."""
-    monkeypatch.setattr("skerry.storage.layers._READ_MOST", 8 * MiB)
+    monkeypatch.setattr("skerry.storage.layers._MAX_READ", 8 * MiB)
     store, ref = LayerStore(tmp_path / "layers", driver), new_snap()
-    os.truncate(_file(driver.create(UNIT, LIMIT) / "upper/holes"), 15 << 40)
-    driver.keep(driver.capture(UNIT), snap_name(ref))
+    os.truncate(_file(driver.create(UPPER, LIMIT) / "upper/holes"), 15 << 40)
+    driver.keep(driver.capture(UPPER), snap_name(ref))
     assert store.verify(ref)
     assert store.check(ref).joinpath("holes").stat().st_size == 15 << 40
 
@@ -196,40 +248,40 @@ def _file(path: Path) -> Path:
     return path
 
 
-def test_a_snapshot_that_is_a_copy_leaves_the_hosts_reserve_alone(
-    driver: UnitDriver, monkeypatch: pytest.MonkeyPatch
+def test_a_copied_snapshot_keeps_the_hosts_minimum_free_space(
+    driver: UpperDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (driver.create(UNIT, LIMIT) / "upper/file").touch()
-    monkeypatch.setattr(driver, "usage", lambda unit: 1 << 50)
+    (driver.create(UPPER, LIMIT) / "upper/file").touch()
+    monkeypatch.setattr(driver, "usage", lambda upper: 1 << 50)
     if isinstance(driver, BtrfsDriver):  # which shares every block
-        driver.discard(driver.capture(UNIT))
+        driver.discard(driver.capture(UPPER))
         return
     with pytest.raises(QuotaExceeded, match="less than the reserve"):
-        driver.capture(UNIT)
+        driver.capture(UPPER)
     monkeypatch.undo()
     snapshot(driver)
     monkeypatch.setattr(driver, "cost", lambda origin: 1 << 50)
     with pytest.raises(QuotaExceeded, match="less than the reserve"):
         driver.create(OTHER, LIMIT, NAME)
-    assert driver.units() == {UNIT}
+    assert driver.uppers() == {UPPER}
     assert os.listdir(driver.home / "t") == []
 
 
-def test_snapshots_stack_as_layers(driver: UnitDriver, tmp_path: Path) -> None:
+def test_snapshots_stack_as_layers(driver: UpperDriver, tmp_path: Path) -> None:
     """The kernel sees whiteouts and opaque directories of a snapshot below as it did of the upper."""
     store = LayerStore(tmp_path / "layers", driver)
     ref = new_snap()
-    upper = driver.create(UNIT, LIMIT) / "upper"
+    upper = driver.create(UPPER, LIMIT) / "upper"
     os.mknod(upper / "gone", stat.S_IFCHR, os.makedev(0, 0))
     (upper / "new").write_text("of the snapshot")
-    driver.keep(driver.capture(UNIT), snap_name(ref))
+    driver.keep(driver.capture(UPPER), snap_name(ref))
     base, merged = tmp_path / "base", tmp_path / "merged"
     for path in (base, merged):
         path.mkdir()
     (base / "gone").touch()
-    unit = driver.create(OTHER, LIMIT)
+    upper = driver.create(OTHER, LIMIT)
     lower = f"{store.check(ref)}:{base}"
-    options = f"lowerdir={lower},upperdir={unit}/upper,workdir={unit}/work"
+    options = f"lowerdir={lower},upperdir={upper}/upper,workdir={upper}/work"
     subprocess.run(["mount", "-t", "overlay", "skerry-test", "-o", options, str(merged)], check=True)
     try:
         assert os.listdir(merged) == ["new"]

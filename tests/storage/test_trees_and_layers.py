@@ -72,7 +72,7 @@ def test_any_change_that_a_sandbox_could_see_changes_the_digest(tmp_path: Path, 
     assert tree.digest(root) != before
 
 
-def test_two_fields_never_run_into_each_other(tmp_path: Path) -> None:
+def test_digest_fields_are_separated(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     for root, names in ((one, ("ab", "c")), (two, ("a", "bc"))):
         root.mkdir()
@@ -81,7 +81,7 @@ def test_two_fields_never_run_into_each_other(tmp_path: Path) -> None:
     assert tree.digest(one) != tree.digest(two)
 
 
-def test_a_tree_too_deep_to_walk_is_refused_and_can_still_be_removed(tmp_path: Path) -> None:
+def test_a_tree_too_deep_to_walk_is_rejected_but_removable(tmp_path: Path) -> None:
     place = os.open(tmp_path, os.O_RDONLY)
     for _ in range(tree.MAX_DEPTH + 50):
         os.mkdir("d", dir_fd=place)
@@ -107,13 +107,13 @@ def test_a_file_of_terabytes_that_is_a_hole_has_a_digest_at_once(tmp_path: Path)
     assert len(digests) == 3
 
 
-def test_names_that_are_not_utf8_are_names(tmp_path: Path) -> None:
+def test_names_that_are_not_utf8_are_supported(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"\xff\xfe\n")).touch()
     assert tree.digest(tmp_path).startswith("sha256:")
     tree.remove(tmp_path)
 
 
-def test_a_file_with_two_names_takes_its_space_once(tmp_path: Path) -> None:
+def test_hard_links_count_once(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(os.urandom(1 << 20))
     alone = tree.disk_use(tmp_path)
     os.link(tmp_path / "a", tmp_path / "b")
@@ -158,7 +158,7 @@ def test_the_same_layer_is_stored_once(layers: LayerStore, tmp_path: Path) -> No
     assert not any(root.exists() for root in trees)
 
 
-def test_a_tree_that_is_not_what_it_was_said_to_be_is_refused(layers: LayerStore, tmp_path: Path) -> None:
+def test_a_tree_with_the_wrong_digest_is_rejected(layers: LayerStore, tmp_path: Path) -> None:
     plant(tmp_path / "new")
     with pytest.raises(InvalidRequest, match="not sha256"):
         layers.add_directory(tmp_path / "new", "sha256:" + "0" * 64)
@@ -198,14 +198,14 @@ def test_a_removed_layer_is_gone(layers: LayerStore, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("digest", ["", "..", "sha256:..", "sha256:" + "A" * 64, "sha256:" + "0" * 63, "0" * 64, "\0"])
-def test_what_is_not_a_digest_never_becomes_a_path(layers: LayerStore, digest: str) -> None:
+def test_only_digests_become_paths(layers: LayerStore, digest: str) -> None:
     with pytest.raises(InvalidRequest):
         layers.path(digest)
     with pytest.raises(InvalidRequest):
         layers.remove(digest)
 
 
-def test_a_tree_on_another_file_system_is_refused_whole(layers: LayerStore, tmp_path: Path) -> None:
+def test_a_tree_on_another_file_system_is_rejected(layers: LayerStore, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "skerry-test", str(elsewhere)], check=True)
@@ -218,7 +218,7 @@ def test_a_tree_on_another_file_system_is_refused_whole(layers: LayerStore, tmp_
         subprocess.run(["umount", str(elsewhere)], check=True)
 
 
-def test_an_unprivileged_user_of_the_host_reaches_no_layer(layers: LayerStore, tmp_path: Path) -> None:
+def test_an_unprivileged_host_user_reaches_no_layer(layers: LayerStore, tmp_path: Path) -> None:
     for parent in (tmp_path, *tmp_path.parents):
         if os.stat(parent).st_mode & 0o001 == 0:
             parent.chmod(0o711)

@@ -1,4 +1,4 @@
-"""The world's own CA, one certificate for all its names, and the bundle that trusts it."""
+"""The world's CA, one certificate for all its names, and the bundle that trusts it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _builder(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509
 
 
 def make(place: Path, names: list[str], addresses: list[str]) -> None:
-    """`ca.pem`, `server.pem` and `server.key` in `place`."""
+    """Write `ca.pem`, `server.pem` and `server.key` into `place`."""
     root_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     usage = dict.fromkeys(
         ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",

@@ -1,4 +1,4 @@
-"""How a test talks to the processes of its world: one JSON line each way, over a socket in the file system."""
+"""The connection between a test and the processes of its world: one JSON line each way, over a unix socket."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_MOST = 64 << 20
+_MAX_LINE = 64 << 20
 
 
 def end_with_the_parent(by: signal.Signals) -> None:
-    """However that ends."""
+    """However the parent ends."""
     ctypes.CDLL(None).prctl(1, by)  # PR_SET_PDEATHSIG
 
 
 async def answer(path: Path, calls: dict[str, Callable[..., Any]]) -> None:
-    """Serves until it is cancelled."""
+    """Serve until cancelled."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
             name, arguments = json.loads(line)
-            await asyncio.sleep(0.02)  # what came in before the question is seen before it is answered
+            await asyncio.sleep(0.02)  # traffic that arrived before the query is processed before it is answered
             writer.write(json.dumps(calls[name](*arguments)).encode() + b"\n")
             await writer.drain()
         writer.close()
 
-    server = await asyncio.start_unix_server(serve, path, limit=_MOST)
+    server = await asyncio.start_unix_server(serve, path, limit=_MAX_LINE)
     async with server:
         await server.serve_forever()
 

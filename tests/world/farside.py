@@ -1,4 +1,4 @@
-"""The far side of the world: `python -m world.farside DIRECTORY`, in a network and a mount namespace of its own."""
+"""The far side of the world: `python -m world.farside DIRECTORY`, in its own network and mount namespaces."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, firs
 
 
 async def _banner(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A service that speaks first, as mail and ssh do."""
+    """A service that speaks first, like mail and ssh."""
     await _echo(reader, writer, b"220 the test world is ready\r\n")
 
 
 async def _database(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A protocol of length-prefixed messages, as a database's driver speaks it; `rows:` and the question come back."""
+    """A protocol of length-prefixed messages, like a database driver's; it answers `rows:` and the query."""
     with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
         while True:
             question = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
@@ -43,7 +43,7 @@ async def _database(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 
 
 def _ssh(home: Path) -> subprocess.Popen[bytes]:
-    """Anybody with the tests' key may fetch and push, or be greeted; nothing else is run."""
+    """Any client with the tests' key may fetch and push, or gets a greeting; nothing else is run."""
     script = home / "ssh-command"
     script.write_text(
         "#!/bin/sh\n"

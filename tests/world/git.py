@@ -1,4 +1,4 @@
-"""git's own HTTP server, called as CGI."""
+"""git's HTTP server, called as CGI."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import h11
 
-USER, TOKEN = "x-token", "push-token-of-the-tests"  # what a push has to show, by basic login
+USER, TOKEN = "x-token", "push-token-of-the-tests"  # a push must present this basic login
 _LOGIN = "Basic eC10b2tlbjpwdXNoLXRva2VuLW9mLXRoZS10ZXN0cw=="
 
 

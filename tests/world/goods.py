@@ -1,4 +1,5 @@
-"""What the world's sites have on offer: a wheel, an npm package, a Debian package, a git repository. Made here."""
+"""The packages that the world's sites offer: a wheel, an npm package, a Debian package, a git repository. Built
+here."""
 
 from __future__ import annotations
 
@@ -17,20 +18,21 @@ from pathlib import Path
 def make(sites: Path) -> None:
     for make_site in (_wheel, _npm, _debian, _git):
         make_site(sites)
+    _wheel(sites, "six")  # of the documentation's examples
 
 
-def _wheel(sites: Path) -> None:
-    place = sites / "index/simple/tinylib"
+def _wheel(sites: Path, package: str = "tinylib") -> None:
+    place = sites / f"index/simple/{package}"
     place.mkdir(parents=True)
-    name = "tinylib-1.0-py3-none-any.whl"
-    info = "tinylib-1.0.dist-info"
+    name = f"{package}-1.0-py3-none-any.whl"
+    info = f"{package}-1.0.dist-info"
     with zipfile.ZipFile(place / name, "w") as wheel:
-        wheel.writestr("tinylib.py", "ANSWER = 42\n")
-        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: tinylib\nVersion: 1.0\n")
+        wheel.writestr(f"{package}.py", "ANSWER = 42\n")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
         wheel.writestr(
             f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
-        wheel.writestr(f"{info}/RECORD", f"tinylib.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+        wheel.writestr(f"{info}/RECORD", f"{package}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
     digest = hashlib.sha256((place / name).read_bytes()).hexdigest()
     (place / "index.html").write_text(f'<!DOCTYPE html><html><body><a href="{name}#sha256={digest}">{name}</a>')
 
@@ -62,7 +64,7 @@ def _npm(sites: Path) -> None:
 
 
 def _debian(sites: Path) -> None:
-    """A repository without signatures: the tests' line of sources.list says that it is trusted."""
+    """A repository without signatures: the tests' line of sources.list marks it as trusted."""
     place, tree = sites / "apt", sites / "apt-tree"
     (tree / "DEBIAN").mkdir(parents=True)
     (tree / "usr/share/tinytool").mkdir(parents=True)

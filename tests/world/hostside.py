@@ -1,5 +1,5 @@
-"""The host side of the world: it holds the namespaces in which a server is started, and canaries on every address that
-such a host calls its own. Run as `python -m world.hostside DIRECTORY`."""
+"""The host side of the world: holds the namespaces in which a server is started, and canaries on every address of such
+a host. Run as `python -m world.hostside DIRECTORY`."""
 
 from __future__ import annotations
 

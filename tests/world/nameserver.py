@@ -1,4 +1,4 @@
-"""The world's name server, which counts what it is asked."""
+"""The world's name server, which counts its queries."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Who is where in the tests' world."""
+"""The names and addresses of the tests' world."""
 
 from __future__ import annotations
+
+from world import model_apis
 
 HOST_SIDE, FAR_SIDE = "192.0.2.1", "192.0.2.2"
 HOST_SIDE_6, FAR_SIDE_6 = "2001:db8:1::1", "2001:db8:1::2"
@@ -8,11 +10,12 @@ RESOLVER = "192.0.2.53"
 API, API_6 = "198.51.100.10", "2001:db8:2::10"
 FILES = "198.51.100.20"
 INDEX, NPM, APT, GIT = "198.51.100.31", "198.51.100.32", "198.51.100.33", "198.51.100.34"
+MODELS = "198.51.100.40"
 EVIL, EVIL_6 = "203.0.113.66", "2001:db8:3::66"
 METADATA, PRIVATE, CARRIER = "169.254.169.254", "10.20.0.5", "100.64.0.5"
 PRIVATE_6 = "fd00:20::5"
 
-# What the world's name server says: one list of addresses for each look-up in turn, the last one for ever.
+# The answers of the world's name server: one list of addresses for each look-up in turn, the last one for ever.
 NAMES: dict[str, list[list[str]]] = {
     "api.example.test": [[API]],
     "both.example.test": [[API, API_6]],
@@ -40,10 +43,17 @@ NAMES: dict[str, list[list[str]]] = {
     "nat64.example.test": [["64:ff9b::a9fe:a9fe"]],
     "ula.example.test": [[PRIVATE_6]],
     "gone.example.test": [],
+    # hosts of the documentation's examples
+    "example.com": [[API]],
+    "example.org": [[FILES]],
+    "httpbin.org": [[API]],
+    "git.example.com": [[GIT]],
+    # model providers, for coding agents
+    **{name: [[MODELS]] for name in model_apis.HOSTS},
 }
-# These serve; a packet to anything else is a wall that fell.
-SERVING = (RESOLVER, API, API_6, FILES, INDEX, NPM, APT, GIT)
-# These serve as well, so that a wall that falls is seen to fall, but no rule of a test names them.
+# These serve; a packet to any other address is a breach.
+SERVING = (RESOLVER, API, API_6, FILES, INDEX, NPM, APT, GIT, MODELS)
+# These serve as well, so that a breach is visible, but no rule of a test names them.
 CANARIES = (EVIL, EVIL_6, METADATA, PRIVATE, PRIVATE_6, CARRIER)
 HTTP, HTTPS = (80, 8080), (443, 8443)
 ECHO, BANNER, DATABASE = 7, 2525, 5432

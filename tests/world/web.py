@@ -1,5 +1,5 @@
-"""HTTP and HTTPS as it is found out there. What comes is kept byte by byte: a smuggled request shows in what arrived,
-not in how this server read it."""
+"""HTTP and HTTPS as found on the internet. Input is kept byte by byte: a smuggled request shows in the received bytes,
+not in this server's reading of them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import h11
+from websockets.frames import Opcode
+from websockets.protocol import State
+from websockets.server import ServerProtocol
 
-from world import places
+from world import model_apis, places
 from world.git import backend
+from world.models import completion
 
-_KEPT, _CALLS_MOST = 64 << 10, 5_000
-_BODY_MOST = 64 << 20
+_KEPT, _MAX_CALLS = 64 << 10, 5_000
+_MAX_BODY = 64 << 20
 Reply = tuple[int, list[tuple[str, str]], bytes]
 
 
@@ -54,7 +58,7 @@ class Web:
         address, port = writer.get_extra_info("sockname")[:2]
         tls = writer.get_extra_info("ssl_object")
         call = Call(address.removeprefix("::ffff:"), port, getattr(tls, "asked_for", None))
-        if len(self.calls) < _CALLS_MOST:
+        if len(self.calls) < _MAX_CALLS:
             self.calls.append(call)
         with contextlib.suppress(ConnectionError, h11.ProtocolError, ssl.SSLError, TimeoutError):
             await _Conversation(self, call, reader, writer).hold()
@@ -75,6 +79,10 @@ class _Conversation:
                 return
             target = request.target.decode("latin-1")
             self.call.requests.append(f"{request.method.decode()} {target}")
+            if self.call.address == places.MODELS:
+                if await self._model(request, urlsplit(target).path, body):
+                    return
+                continue
             if any(name == b"upgrade" for name, _ in request.headers):
                 await self._websocket(dict(request.headers))
                 return
@@ -97,7 +105,7 @@ class _Conversation:
                 request = event
             elif isinstance(event, h11.Data):
                 body += event.data
-                assert len(body) < _BODY_MOST
+                assert len(body) < _MAX_BODY
             elif isinstance(event, h11.EndOfMessage):
                 return request, bytes(body)
             else:
@@ -121,6 +129,11 @@ class _Conversation:
             if site.name == "git":
                 return await backend(site, request, target, body)
             return _file(site, urlsplit(target).path)
+        if request.method == b"POST" and (said := completion(urlsplit(target).path, body)) is not None:
+            return 200, [("content-type", "application/json")], json.dumps(said).encode()
+        if (b"host", b"httpbin.org") in request.headers:  # as the public service answers on /headers
+            sent = {name.decode().title(): value.decode("latin-1") for name, value in request.headers}
+            return 200, [("content-type", "application/json")], json.dumps({"headers": sent}, indent=2).encode()
         return 200, [("content-type", "application/json")], json.dumps(self._echo(request, target, body)).encode()
 
     def _echo(self, request: h11.Request, target: str, body: bytes) -> dict[str, object]:
@@ -161,19 +174,72 @@ class _Conversation:
             length -= 65536
         self.writer.write(self.http.send(h11.EndOfMessage()) or b"")
 
+    async def _model(self, request: h11.Request, path: str, body: bytes) -> bool:
+        """Answer as the API of a model. Return True if the connection is over."""
+        headers = {name.decode().lower(): value.decode("latin-1") for name, value in request.headers}
+        if not model_apis.authorized(headers):
+            self._send(401, [("content-type", "application/json")], b'{"error": {"message": "not the real key"}}')
+        elif "websocket" in headers.get("upgrade", ""):
+            self.writer.write(_accepted(headers.get("sec-websocket-key", "").encode()))
+            await self._model_socket()
+            return True
+        elif (said := model_apis.answer(request.method.decode(), path, body)) is None:
+            self._send(404, [("content-type", "application/json")], b'{"error": {"message": "not found"}}')
+        else:
+            kind, pieces = said
+            head = h11.Response(status_code=200, headers=[("content-type", kind), ("transfer-encoding", "chunked")])
+            self.writer.write(self.http.send(head) or b"")
+            for piece in pieces:
+                self.writer.write(self.http.send(h11.Data(data=piece)) or b"")
+                await self.writer.drain()
+            self.writer.write(self.http.send(h11.EndOfMessage()) or b"")
+        await self.writer.drain()
+        if self.http.our_state is h11.MUST_CLOSE:
+            return True
+        self.http.start_next_cycle()
+        return False
+
+    async def _model_socket(self) -> None:
+        """Answer each message, a request of the responses API, with its events."""
+        protocol = ServerProtocol(state=State.OPEN)
+        protocol.receive_data(self.http.trailing_data[0])
+        text = b""
+        while True:
+            for frame in protocol.events_received():
+                if frame.opcode is Opcode.CLOSE:
+                    return
+                if frame.opcode not in (Opcode.TEXT, Opcode.CONT):
+                    continue
+                text += frame.data
+                if frame.fin:
+                    request, text = json.loads(text), b""
+                    self.call.requests.append(f"WS {request.get('type')}")
+                    for event in model_apis.responses(request) if request.get("type") == "response.create" else ():
+                        protocol.send_text(json.dumps(event).encode())
+            for data in protocol.data_to_send():
+                self.writer.write(data)
+            await self.writer.drain()
+            data = await self._read()
+            if not data:
+                return
+            protocol.receive_data(data)
+
     async def _websocket(self, headers: dict[bytes, bytes]) -> None:
-        """Agrees to any upgrade, and sends back whatever comes: frames of a client, masked as they are, included."""
-        key = headers.get(b"sec-websocket-key", b"") + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-        accept = base64.b64encode(hashlib.sha1(key).digest())
-        self.writer.write(
-            b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
-            b"sec-websocket-accept: %s\r\n\r\n" % accept
-        )
+        """Accepts any upgrade, and sends all bytes back: also a client's frames, still masked."""
+        self.writer.write(_accepted(headers.get(b"sec-websocket-key", b"")))
         data = self.http.trailing_data[0]
         while data := data or await self._read():
             self.writer.write(data)
             await self.writer.drain()
             data = b""
+
+
+def _accepted(key: bytes) -> bytes:
+    accept = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+    return (
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+        b"sec-websocket-accept: %s\r\n\r\n" % accept
+    )
 
 
 def _file(site: Path, path: str) -> Reply:

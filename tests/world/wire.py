@@ -1,4 +1,4 @@
-"""Every packet that comes out of the host side, written down: what it wanted, of whom."""
+"""Records every packet that leaves the host side: its protocol and destination."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SYN, _ACK = 0x02, 0x10
 
 
 class Wire:
-    """`seen`: ("tcp", address, port) → how many openings; of other protocols, how many packets."""
+    """`seen`: ("tcp", address, port) → number of openings; for other protocols, number of packets."""
 
     def __init__(self, device: str) -> None:
         self.seen: Counter[tuple[str, str, int]] = Counter()
@@ -47,5 +47,5 @@ def _wanted(ethertype: int, packet: bytes) -> tuple[str, str, int] | None:
     if protocol == _UDP:
         return "udp", address, int.from_bytes(body[2:4], "big")
     if ethertype == 0x86DD and (protocol == 0 or (protocol == _ICMP6 and 130 <= body[0] <= 137)):
-        return None  # the kernel's own neighbour and group discovery
+        return None  # the kernel's neighbour and group discovery
     return f"protocol {protocol}", address, 0

@@ -1,4 +1,4 @@
-"""The tests' world: made once, asked by tests what reached it."""
+"""The tests' world: made once; tests ask it which traffic reached it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from serving import wait_until
+from support.server import wait_until
 
 from world import certificates, goods, places
 from world.control import Remote
@@ -23,7 +23,7 @@ BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
 class World:
-    """`with World() as world:`. `world.inside`: what to put before an argv that is to run on the host side."""
+    """`with World() as world:`. `world.inside`: the prefix of a command that is to run on the host side."""
 
     def __enter__(self) -> World:
         with contextlib.ExitStack() as stack:
@@ -35,7 +35,7 @@ class World:
             self._join()
             for process in (self._far, self._host):
                 assert process.stdin is not None
-                process.stdin.close()  # go on: the devices are there
+                process.stdin.close()  # go on: the devices exist
             self.far, self.host = (stack.enter_context(contextlib.closing(self._remote(n))) for n in ("far", "host"))
             self.reset()
             self._stack = stack.pop_all()
@@ -61,32 +61,32 @@ class World:
         return (self.home / "ssh-key").read_text()
 
     def reset(self) -> None:
-        """Forgets what was seen. Names stay as they were taught."""
+        """Forget the recorded traffic. Configured names stay."""
         self.far("reset")
         self.host("reset")
 
     def teach(self, name: str, *turns: list[str]) -> None:
-        """The addresses of a name: one list for each look-up in turn, the last for ever."""
+        """Set the addresses of a name: one list for each look-up in turn, the last for ever."""
         self.far("teach", name, turns)
 
     def asked(self) -> dict[str, int]:
-        """What the name server was asked, and how often; the kinds of a name taken together."""
+        """Return the name server's queries with their counts; all record types of a name together."""
         counts: dict[str, int] = {}
         for name, _, count in self.far("asked"):
             counts[name] = counts.get(name, 0) + count
         return counts
 
     def calls(self, address: str | None = None) -> list[dict[str, Any]]:
-        """The HTTP connections, with what came in them."""
+        """Return the HTTP connections with their contents."""
         calls: list[dict[str, Any]] = self.far("calls")
         return [call for call in calls if address in (None, call["address"])]
 
     def openings(self) -> dict[tuple[str, str, int], int]:
-        """(protocol, address, port) → how often, of all that went over the wire to the far side."""
+        """Return (protocol, address, port) → count, of all traffic to the far side."""
         return {(protocol, address, port): count for protocol, address, port, count in self.far("wire")}
 
     def strays(self) -> list[str]:
-        """What went where no rule of any test leads: each is a wall that fell. Empty, if all is well."""
+        """Return traffic to destinations that no rule of any test names: each is a breach. Empty if all is well."""
         wire = [
             f"{protocol} to {address} port {port}, {count}×"
             for (protocol, address, port), count in self.openings().items()
@@ -95,7 +95,7 @@ class World:
         return wire + [f"canary {where}, {count}×" for where, count in self.host("seen").items()]
 
     def run(self, *argv: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        """A program on the host side, as the server is."""
+        """Start a program on the host side, like the server."""
         return subprocess.run([*self.inside, *argv], capture_output=True, text=True, timeout=30, **options)
 
     def _start(self, name: str, stack: contextlib.ExitStack) -> subprocess.Popen[bytes]:
@@ -123,7 +123,7 @@ class World:
                 f"addr add {address6}/64 dev {device} nodad",
                 f"link set {device} up",
             ]
-            if device == "far":  # every address there is, but for those of the veth pair's own network
+            if device == "far":  # every address except those of the veth pair's network
                 lines += [f"addr add {places.RESOLVER}/24 dev far"]
                 lines += ["route add local default dev lo table main", "-6 route add local default dev lo table main"]
             else:
@@ -141,7 +141,7 @@ class World:
         (self.home / "resolv.conf").write_text(
             f"nameserver {places.RESOLVER}\nsearch corp.test\noptions timeout:2 attempts:2\n"
         )
-        (self.home / "hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
+        (self.home / "hosts").write_text("127.0.0.1 localhost skerry.example.com\n::1 localhost\n")
         (self.home / "bundle.pem").write_text(BUNDLE.read_text() + self.certificate)
         _do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "tests", "-f", str(self.home / "ssh-key"))
         _do("dropbearkey", "-t", "ed25519", "-f", str(self.home / "ssh-host-key"))

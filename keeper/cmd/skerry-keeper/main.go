@@ -1,4 +1,9 @@
-// Command skerry-keeper is PID 1 of every sandbox, the launcher of its commands, and its sudo.
+// GOMAXPROCS is always set, and a launcher starts often: the Go runtime need not read mounts and CPU limits at the start.
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
+
+// Command skerry-keeper is PID 1 of every sandbox, the launcher of its commands, and its sudo: one static binary with
+// three roles, because every sandbox carries it.
 package main
 
 import (

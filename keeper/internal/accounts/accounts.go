@@ -1,5 +1,5 @@
-// Package accounts finds users in the sandbox's own /etc/passwd and /etc/group. Both belong to the inside: they may be
-// missing, huge, a FIFO or nonsense, and then only root and numeric users exist.
+// Package accounts finds users in the sandbox's own /etc/passwd and /etc/group. Both are under the control of programs
+// inside: they may be missing, huge, a FIFO or malformed, and then only root and numeric users exist.
 package accounts
 
 import (
@@ -11,13 +11,13 @@ import (
 
 const (
 	maxGroups = 1024
-	maxID     = 1<<32 - 2 // -1 means "leave as it is" to the kernel
+	maxID     = 1<<32 - 2 // -1 means "unchanged" to the kernel
 )
 
-// ErrUnknown is the answer for a user that is neither in /etc/passwd nor a number.
+// ErrUnknown means that a user is neither in /etc/passwd nor a number.
 var ErrUnknown = errors.New("unknown user")
 
-// User is who a command or a file operation runs as.
+// User is the identity of a command or a file operation.
 type User struct {
 	Name   string
 	UID    uint32
@@ -27,8 +27,8 @@ type User struct {
 	Shell  string
 }
 
-// Find looks up "name", "1000", or either with a group behind a colon, "name:group", "1000:1000": then it has no other
-// groups. The empty name is root.
+// Find finds "name" or "1000", optionally with a group: "name:group" or "1000:1000", which then is the only group. The
+// empty name is root.
 func Find(name string) (*User, error) {
 	if name == "" {
 		name = "root"
@@ -68,7 +68,7 @@ func inGroup(user, group string) (*User, error) {
 	return u, nil
 }
 
-// groupID finds a group by its name; a number that is no group's name is itself.
+// groupID finds a group by name; a number without a matching name stands for itself.
 func groupID(name string) (found uint32, ok bool) {
 	if name == "" {
 		return 0, false
@@ -93,7 +93,7 @@ func id(text string) (uint32, bool) {
 	return uint32(n), true
 }
 
-// fromPasswd finds a line by its name, or by its uid where the name is a number that no line has as its name.
+// fromPasswd finds a line by name or, for a number that is no line's name, by uid.
 func fromPasswd(name string) *User {
 	uid, isNumber := id(name)
 	var byID *User
@@ -124,7 +124,7 @@ func parse(f []string) *User {
 	if f[0] == "" || !ok1 || !ok2 {
 		return nil
 	}
-	// Copies: a process that has ended keeps its user, and would keep the whole file.
+	// Cloned: an ended process keeps its user, and a substring would keep the whole file in memory.
 	u := &User{Name: strings.Clone(f[0]), UID: uid, GID: gid, Home: strings.Clone(f[5]), Shell: strings.Clone(f[6])}
 	if !strings.HasPrefix(u.Home, "/") {
 		u.Home = "/"
@@ -164,7 +164,7 @@ func home(path string) string {
 	return "/"
 }
 
-// eachLine calls f with the fields of every line that has the right number of them, until f returns false.
+// eachLine calls f with the fields of every line of the right length until f returns false.
 func eachLine(path string, fields int, f func([]string) bool) {
 	for line := range strings.Lines(contents(path)) {
 		if parts := strings.Split(strings.TrimSuffix(line, "\n"), ":"); len(parts) == fields && !f(parts) {

@@ -13,7 +13,7 @@ func TestNumericUsersNeedNoAccountFile(t *testing.T) {
 	}
 }
 
-func TestAGroupBehindAColonIsTheOnlyOne(t *testing.T) {
+func TestGroupAfterColonIsTheOnlyGroup(t *testing.T) {
 	for _, name := range []string{"root:root", "root:0", "0:root", "0:0"} {
 		u, err := Find(name)
 		if err != nil || u.Name != "root" || u.UID != 0 || u.GID != 0 || len(u.Groups) != 1 {
@@ -25,7 +25,7 @@ func TestAGroupBehindAColonIsTheOnlyOne(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoUserIsUnknown(t *testing.T) {
+func TestInvalidUsersAreUnknown(t *testing.T) {
 	for _, name := range []string{"4294967295", "-1", "01", "1000:", "1000:x", ":", ":0", "root:no such group", "0:0:0", "no such user", "a\x00b", "+5", "0x1"} {
 		if u, err := Find(name); err == nil {
 			t.Errorf("%q: %+v", name, u)
@@ -46,13 +46,13 @@ func TestMalformedLinesAreSkipped(t *testing.T) {
 	}
 }
 
-func TestAUserDoesNotHoldTheFileThatItCameFrom(t *testing.T) {
+func TestUserDoesNotKeepTheFileInMemory(t *testing.T) {
 	line := "ann:x:1000:1000::/home/ann:/bin/bash"
 	fields := strings.Split(line, ":")
 	u := parse(fields)
 	for i, text := range map[int]string{0: u.Name, 5: u.Home, 6: u.Shell} {
 		if text != fields[i] || unsafe.StringData(text) == unsafe.StringData(fields[i]) {
-			t.Errorf("%q is a part of the line", text)
+			t.Errorf("%q is a substring of the line", text)
 		}
 	}
 }

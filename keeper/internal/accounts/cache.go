@@ -13,7 +13,7 @@ const (
 	settled = 100 * time.Millisecond
 )
 
-// entry is a file as it was when it was last read.
+// entry is a file at the time of its last read.
 type entry struct {
 	st   syscall.Stat_t
 	text string
@@ -24,8 +24,8 @@ var (
 	cache = map[string]entry{}
 )
 
-// contents returns a small regular file, from memory while it has not changed: every command looks up its user. A file
-// that changed a moment ago is not kept, because two changes within one tick of the clock look alike.
+// contents returns a small regular file, from memory while it is unchanged: every command looks up its user. A recently
+// changed file is not cached, because two changes within one tick of the clock look alike.
 func contents(path string) string {
 	mu.Lock()
 	defer mu.Unlock()

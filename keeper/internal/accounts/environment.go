@@ -2,7 +2,7 @@ package accounts
 
 const systemPath = "/run/skerry/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// Environment is what a command of this user finds before anybody set anything.
+// Environment returns the initial environment of this user's commands.
 func (u *User) Environment() map[string]string {
 	path := systemPath
 	if u.UID != 0 && u.Home != "/" {

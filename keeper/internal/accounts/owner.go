@@ -2,8 +2,8 @@ package accounts
 
 import "strings"
 
-// Owner reads "user", "user:group" or ":group", names or numbers. Without a group it is the user's own; -1 means that
-// the id stays as it is.
+// Owner parses "user", "user:group" or ":group", with names or numbers. The default group is that of the user; -1 keeps
+// an ID.
 func Owner(text string) (uid, gid int, err error) {
 	name, group, both := strings.Cut(text, ":")
 	uid, gid = -1, -1

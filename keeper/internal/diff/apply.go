@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	maxOffset = 200      // lines that a hunk may be away from where it says
-	maxWindow = 32 << 20 // bytes of lines that are looked at at once
+	maxOffset = 200      // maximum distance of a hunk from its stated line
+	maxWindow = 32 << 20 // bytes of lines in memory
 	maxShown  = 200
 )
 
@@ -22,20 +22,20 @@ type Mismatch struct {
 
 func (m *Mismatch) Error() string { return fmt.Sprintf("hunk %d: %s", m.Hunk, m.Reason) }
 
-// applying goes through the old file once, with a window of lines that a hunk may fit to.
+// applying reads the old file once, with a window of lines in which a hunk may fit.
 type applying struct {
-	number int // of the hunk at hand
+	number int // of the current hunk
 	in     *bufio.Reader
 	out    *bufio.Writer
 	window []Line
 	size   int // bytes in the window
 	at     int // number of the window's first line
 	eof    bool
-	open   bool // what was written last has no line break
+	open   bool // the last written line has no line break
 	beat   func() error
 }
 
-// Apply writes what hunks make of a file. Offsets are how far each was from where it said.
+// Apply writes the result of applying hunks to a file. Offsets are their distances from the stated lines.
 func Apply(in io.Reader, out io.Writer, hunks []Hunk, beat func() error) (offsets []int, err error) {
 	a := &applying{in: bufio.NewReaderSize(in, 64<<10), out: bufio.NewWriterSize(out, 64<<10), at: 1, beat: beat}
 	drift := 0
@@ -58,7 +58,7 @@ func Apply(in io.Reader, out io.Writer, hunks []Hunk, beat func() error) (offset
 	return offsets, a.out.Flush()
 }
 
-// first is the line that a hunk begins at: one that only adds names the line before.
+// first returns the first line of a hunk; a hunk that only adds states the line before.
 func first(h *Hunk) int {
 	if h.OldCount == 0 {
 		return h.OldStart + 1
@@ -66,11 +66,11 @@ func first(h *Hunk) int {
 	return h.OldStart
 }
 
-// place finds where a hunk fits: where it says it does, or else at the only other place nearby.
+// place finds the position of a hunk: the stated one or else the only other fit nearby.
 func (a *applying) place(h *Hunk, drift int) (int, error) {
 	wanted := first(h) + drift
 	if wanted < a.at {
-		return 0, &Mismatch{a.number, wanted, "it overlaps with the hunk before it"}
+		return 0, &Mismatch{a.number, wanted, "it overlaps the previous hunk"}
 	}
 	if err := a.pass(max(a.at, wanted-maxOffset)); err != nil {
 		return 0, err
@@ -93,7 +93,7 @@ func (a *applying) place(h *Hunk, drift int) (int, error) {
 	case 1:
 		return places[0], nil
 	}
-	reason := fmt.Sprintf("it does not fit at line %d, and at lines %d and %d it would", wanted, places[0], places[1])
+	reason := fmt.Sprintf("it does not fit at line %d, but at both lines %d and %d", wanted, places[0], places[1])
 	return 0, &Mismatch{a.number, wanted, reason}
 }
 
@@ -110,22 +110,22 @@ func (a *applying) fits(h *Hunk, at int) bool {
 	return h.OldCount > 0 || from == 0 || !a.window[from-1].Open
 }
 
-// differs tells the first line that is not as a hunk says.
+// differs describes the first line that differs from a hunk.
 func (a *applying) differs(h *Hunk, at int) error {
 	for i, l := range h.Old {
 		line := at + i
 		if from := line - a.at; from < 0 || from >= len(a.window) {
-			return &Mismatch{a.number, line, fmt.Sprintf("the file ends before line %d, where it has %s", line, shown(l.Text))}
+			return &Mismatch{a.number, line, fmt.Sprintf("the file ends before line %d; expected %s", line, shown(l.Text))}
 		}
 		there := a.window[line-a.at]
 		if !bytes.Equal(there.Text, l.Text) {
 			return &Mismatch{a.number, line, fmt.Sprintf("line %d is %s, not %s", line, shown(there.Text), shown(l.Text))}
 		}
 		if there.Open != l.Open {
-			return &Mismatch{a.number, line, fmt.Sprintf("only one of line %d and the hunk has a line break there", line)}
+			return &Mismatch{a.number, line, fmt.Sprintf("line %d and the hunk differ in their line break at the end of the file", line)}
 		}
 	}
-	return &Mismatch{a.number, at, fmt.Sprintf("there is no line %d to put it after", at-1)}
+	return &Mismatch{a.number, at, fmt.Sprintf("line %d, after which it belongs, does not exist", at-1)}
 }
 
 func shown(text []byte) string {
@@ -153,24 +153,25 @@ func (a *applying) change(h *Hunk, place int) error {
 	return nil
 }
 
-// fill reads lines up to one, as far as there are any.
+// fill reads lines up to a number, as far as they exist.
 func (a *applying) fill(until int) error {
 	for !a.eof && a.at+len(a.window) <= until {
 		l, err := a.read()
 		if err != nil {
 			return err
 		}
-		if len(l.Text) == 0 && l.Open { // there was no further line
+		if len(l.Text) == 0 && l.Open { // no further line
 			return nil
 		}
 		if a.size += len(l.Text); a.size > maxWindow {
-			return &Mismatch{a.number, a.at, "the lines around it are too long"}
+			return &Mismatch{a.number, a.at, "the surrounding lines are too long"}
 		}
 		a.window = append(a.window, l)
 	}
 	return nil
 }
 
+// read reads the next line, in pieces if it is longer than the buffer.
 func (a *applying) read() (l Line, err error) {
 	if err := a.beat(); err != nil {
 		return l, err
@@ -188,12 +189,12 @@ func (a *applying) read() (l Line, err error) {
 		case err != bufio.ErrBufferFull:
 			return l, err
 		case len(l.Text) > maxWindow:
-			return l, &Mismatch{a.number, a.at, "the lines around it are too long"}
+			return l, &Mismatch{a.number, a.at, "the surrounding lines are too long"}
 		}
 	}
 }
 
-// pass writes lines as they are, up to one.
+// pass copies lines up to a number.
 func (a *applying) pass(until int) error {
 	for a.at < until {
 		if len(a.window) == 0 {
@@ -215,7 +216,7 @@ func (a *applying) pass(until int) error {
 
 func (a *applying) write(l Line) error {
 	if a.open {
-		return &Mismatch{a.number, a.at, "a line follows one that is said to be the last"}
+		return &Mismatch{a.number, a.at, "a line follows the line that the diff marks as the last"}
 	}
 	_, err := a.out.Write(l.Text)
 	if a.open = l.Open; err == nil && !l.Open {
@@ -224,7 +225,7 @@ func (a *applying) write(l Line) error {
 	return err
 }
 
-// rest writes what is left; lines are of no interest any more.
+// rest copies the rest of the file.
 func (a *applying) rest() error {
 	if err := a.pass(a.at + len(a.window)); err != nil {
 		return err
@@ -233,7 +234,7 @@ func (a *applying) rest() error {
 		piece, err := a.in.ReadSlice('\n')
 		if len(piece) > 0 {
 			if a.open {
-				return &Mismatch{a.number, a.at, "a line follows one that is said to be the last"}
+				return &Mismatch{a.number, a.at, "a line follows the line that the diff marks as the last"}
 			}
 			if _, err := a.out.Write(piece); err != nil {
 				return err

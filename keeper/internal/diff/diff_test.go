@@ -27,9 +27,9 @@ func applied(old, text string) (string, []int, error) {
 	return out.String(), offsets, err
 }
 
-func TestWhatDiffSaysIsWhatComesOut(t *testing.T) {
+func TestApplyReproducesTheOutputOfDiff(t *testing.T) {
 	if _, err := exec.LookPath("diff"); err != nil {
-		t.Skip("there is no diff on this machine")
+		t.Skip("diff is not installed")
 	}
 	random := rand.New(rand.NewSource(1))
 	dir := t.TempDir()
@@ -70,8 +70,8 @@ func TestWhatDiffSaysIsWhatComesOut(t *testing.T) {
 	}
 }
 
-func lines(random *rand.Rand, most int) (lines []string) {
-	for n := range random.Intn(most) {
+func lines(random *rand.Rand, limit int) (lines []string) {
+	for n := range random.Intn(limit) {
 		lines = append(lines, fmt.Sprintf("line %d %d", n, random.Intn(3)))
 	}
 	return lines
@@ -87,7 +87,7 @@ func joined(random *rand.Rand, lines []string) string {
 
 const change = "--- a/f\n+++ b/f\n@@ -2,3 +2,3 @@\n two\n-three\n+3\n four\n"
 
-func TestAHunkIsFoundNearby(t *testing.T) {
+func TestHunkIsFoundNearby(t *testing.T) {
 	old := strings.Repeat("x\n", 50) + "one\ntwo\nthree\nfour\nfive\n"
 	got, offsets, err := applied(old, change)
 	if err != nil || got != strings.Replace(old, "three", "3", 1) || fmt.Sprint(offsets) != "[50]" {
@@ -95,28 +95,28 @@ func TestAHunkIsFoundNearby(t *testing.T) {
 	}
 }
 
-func TestAHunkThatDoesNotFitSaysWhatDiffers(t *testing.T) {
-	for _, c := range []struct{ old, text, says string }{
+func TestMismatchDescribesTheDifference(t *testing.T) {
+	for _, c := range []struct{ old, text, message string }{
 		{"one\ntwo\ntree\nfour\n", change, `hunk 1: line 3 is "tree", not "three"`},
-		{"one\n", change, `hunk 1: the file ends before line 2, where it has "two"`},
-		{"one\ntwo\nthree\nfour", change, "hunk 1: only one of line 4 and the hunk has a line break there"},
+		{"one\n", change, `hunk 1: the file ends before line 2; expected "two"`},
+		{"one\ntwo\nthree\nfour", change, "hunk 1: line 4 and the hunk differ in their line break at the end of the file"},
 		{"a\ntwo\nthree\nfour\ntwo\nthree\nfour\n", strings.Replace(change, "-2,3", "-3,3", 1),
-			"hunk 1: it does not fit at line 3, and at lines 2 and 5 it would"},
+			"hunk 1: it does not fit at line 3, but at both lines 2 and 5"},
 		{strings.Repeat("x\n", 500) + "two\nthree\nfour\n", change, `hunk 1: line 2 is "x", not "two"`},
-		{"one\n", "@@ -5,0 +6 @@\n+x\n", "hunk 1: there is no line 5 to put it after"},
-		{"one\ntwo\nthree\nfour\n", change + "@@ -1,1 +1,1 @@\n-one\n+1\n", "hunk 2: it overlaps with the hunk before it"},
+		{"one\n", "@@ -5,0 +6 @@\n+x\n", "hunk 1: line 5, after which it belongs, does not exist"},
+		{"one\ntwo\nthree\nfour\n", change + "@@ -1,1 +1,1 @@\n-one\n+1\n", "hunk 2: it overlaps the previous hunk"},
 		{"one\ntwo\n", "@@ -1 +1 @@\n-one\n+1\n\\ No newline at end of file\n",
-			"hunk 1: a line follows one that is said to be the last"},
+			"hunk 1: a line follows the line that the diff marks as the last"},
 	} {
 		_, _, err := applied(c.old, c.text)
 		var mismatch *Mismatch
-		if !errors.As(err, &mismatch) || err.Error() != c.says {
+		if !errors.As(err, &mismatch) || err.Error() != c.message {
 			t.Errorf("%q: %v", c.text, err)
 		}
 	}
 }
 
-func TestWhatIsNoDiffIsRefused(t *testing.T) {
+func TestInvalidDiffsAreRejected(t *testing.T) {
 	for _, text := range []string{
 		"", "hello\n", "--- a\n+++ b\n", "@@ -1 +1 @@\n-a\n", "@@ -1 +1 @@\n-a\n+b\n+c\n", "@@ -1,2 +1 @@\n-a\n+b\n",
 		"@@ -x +1 @@\n-a\n+b\n", "@@ 1 1 @@\n", "--- /dev/null\n+++ /dev/null\n@@ -1 +1 @@\n-a\n+b\n", "@@ -1 +1 @@\n*a\n",
@@ -131,7 +131,7 @@ func TestWhatIsNoDiffIsRefused(t *testing.T) {
 	}
 }
 
-func TestNamesAreReadAsGitAndDiffWriteThem(t *testing.T) {
+func TestNamesOfGitAndDiffAreParsed(t *testing.T) {
 	for header, want := range map[string]string{
 		"--- a/x\n+++ b/x\n":                                            "x x",
 		"--- x\t2020-01-01 00:00:00\n+++ y\t2020-01-01\n":               "x y",
@@ -148,7 +148,7 @@ func TestNamesAreReadAsGitAndDiffWriteThem(t *testing.T) {
 	}
 }
 
-func TestWhatSurroundsADiffIsPassedOver(t *testing.T) {
+func TestTextAroundADiffIsIgnored(t *testing.T) {
 	text := "From: me\nSubject: x\n\n---\n f | 2 +-\n\ndiff --git a/f b/f\nnew file mode 100755\n--- /dev/null\n+++ b/f\n" +
 		"@@ -0,0 +1 @@ function()\n+a\n-- \n2.39.2\n\n"
 	files, err := Parse([]byte(text))
@@ -157,7 +157,7 @@ func TestWhatSurroundsADiffIsPassedOver(t *testing.T) {
 	}
 }
 
-func TestAnEmptyContextLineMayHaveLostItsBlank(t *testing.T) {
+func TestEmptyContextLineWithoutBlankIsAccepted(t *testing.T) {
 	got, _, err := applied("a\n\nb\n", "@@ -1,3 +1,3 @@\n-a\n+c\n\n b\n")
 	if err != nil || got != "c\n\nb\n" {
 		t.Error(got, err)

@@ -1,4 +1,4 @@
-// Package diff reads unified diffs and applies them, strictly: what a hunk says has to be there.
+// Package diff parses unified diffs and applies them strictly: the old lines of a hunk must be present.
 package diff
 
 import (
@@ -14,7 +14,7 @@ const (
 	maxLines = 500_000
 )
 
-// Malformed is the error for what is no unified diff, or one with something in it that can't be applied.
+// Malformed rejects a text that is not a unified diff, or one that cannot be applied.
 type Malformed struct {
 	Line   int // of the diff
 	Reason string
@@ -22,7 +22,7 @@ type Malformed struct {
 
 func (m *Malformed) Error() string { return "the diff, line " + strconv.Itoa(m.Line) + ": " + m.Reason }
 
-// File is what a diff does to one file. A name is "" for /dev/null; Unnamed: there were no names at all.
+// File is the change of one file. A name is "" for /dev/null; Unnamed: the diff has no names.
 type File struct {
 	Old, New string
 	Unnamed  bool
@@ -30,14 +30,14 @@ type File struct {
 	Hunks    []Hunk
 }
 
-// Hunk is one change. Its old lines have to be found as they are.
+// Hunk is one change. Its old lines must be present exactly.
 type Hunk struct {
 	OldStart, OldCount, NewStart, NewCount int
 	Old, New                               []Line
 	Added, Removed                         int
 }
 
-// Line is a line of a file. Open: it is the last one, and has no line break.
+// Line is a line of a file. Open: the last line, without a line break.
 type Line struct {
 	Text []byte
 	Open bool
@@ -50,10 +50,10 @@ type parser struct {
 	mode  *uint32
 }
 
-// Parse reads a diff: of several files, or just hunks of one.
+// Parse reads a diff of several files, or only the hunks of one.
 func Parse(text []byte) ([]File, error) {
 	if bytes.Count(text, []byte{'\n'}) > maxLines {
-		return nil, &Malformed{1, "it has too many lines"}
+		return nil, &Malformed{1, "too many lines"}
 	}
 	p := &parser{lines: bytes.Split(text, []byte{'\n'})}
 	if last := len(p.lines) - 1; len(p.lines[last]) == 0 {
@@ -81,44 +81,45 @@ func Parse(text []byte) ([]File, error) {
 	}
 	for _, f := range p.files {
 		if len(f.Hunks) == 0 {
-			return nil, p.bad("a file without a hunk")
+			return nil, p.bad("a file has no hunk")
 		}
 	}
 	if len(p.files) == 0 {
-		return nil, &Malformed{1, "there is no hunk in it"}
+		return nil, &Malformed{1, "no hunk found"}
 	}
 	return p.files, nil
 }
 
-// header is the line at hand, without the carriage return that some tools add to the lines of a diff itself.
+// header returns the current line without the carriage return that some tools add.
 func (p *parser) header() []byte { return bytes.TrimSuffix(p.lines[p.at], []byte{'\r'}) }
 
 func (p *parser) bad(reason string) error { return &Malformed{p.at + 1, reason} }
 
-// extra looks at a line between hunks and files.
+// extra handles a line between hunks and files.
 func (p *parser) extra(line string) error {
 	for _, unfit := range []string{"rename ", "copy ", "Binary files ", "GIT binary patch"} {
 		if strings.HasPrefix(line, unfit) {
-			return p.bad("renames, copies and binary changes can't be applied")
+			return p.bad("renames, copies and binary changes are not supported")
 		}
 	}
 	for _, prefix := range []string{"new file mode 100", "new mode 100"} {
 		if rest, ok := strings.CutPrefix(line, prefix); ok {
 			mode, err := strconv.ParseUint(rest, 8, 12)
 			if err != nil {
-				return p.bad("no mode of a file")
+				return p.bad("invalid file mode")
 			}
 			m := uint32(mode) & 0o777
 			p.mode = &m
 		}
 	}
 	if len(p.files) > 0 && line != "" && strings.ContainsRune("+- ", rune(line[0])) && line != "-- " {
-		return p.bad("the hunk before has more lines than it says")
+		return p.bad("the previous hunk has more lines than its header says")
 	}
 	p.at++
 	return nil
 }
 
+// names parses the two lines with the names of a file.
 func (p *parser) names(line string) error {
 	f := File{Mode: p.mode}
 	p.mode = nil
@@ -139,7 +140,7 @@ func (p *parser) names(line string) error {
 	return nil
 }
 
-// stripGit takes off the a/ and b/ that git puts before names.
+// stripGit removes git's a/ and b/ prefixes.
 func stripGit(f *File) {
 	old, oldOK := strings.CutPrefix(f.Old, "a/")
 	new, newOK := strings.CutPrefix(f.New, "b/")
@@ -148,15 +149,15 @@ func stripGit(f *File) {
 	}
 }
 
-// name reads what follows --- or +++: a name, perhaps quoted as in C, perhaps with a time behind a tab.
+// name parses the text after --- or +++: a name, possibly quoted as in C or followed by a tab and a time.
 func (p *parser) name(text string) (string, error) {
 	if strings.HasPrefix(text, `"`) {
 		quoted, err := strconv.QuotedPrefix(text)
 		if err != nil {
-			return "", p.bad("no name")
+			return "", p.bad("invalid name")
 		}
 		if text, err = strconv.Unquote(quoted); err != nil {
-			return "", p.bad("no name")
+			return "", p.bad("invalid name")
 		}
 	} else {
 		text, _, _ = strings.Cut(text, "\t")
@@ -165,12 +166,12 @@ func (p *parser) name(text string) (string, error) {
 		return "", nil
 	}
 	if text == "" || len(text) > maxName || strings.ContainsRune(text, 0) {
-		return "", p.bad("no name")
+		return "", p.bad("invalid name")
 	}
 	return text, nil
 }
 
-// hunk reads "@@ -1,2 +3,4 @@" and the lines that belong to it.
+// hunk parses "@@ -1,2 +3,4 @@" and the lines that belong to it.
 func (p *parser) hunk(line string) error {
 	if len(p.files) == 0 {
 		p.files = append(p.files, File{Unnamed: true})
@@ -179,19 +180,19 @@ func (p *parser) hunk(line string) error {
 	ranges, _, ok := strings.Cut(line[len("@@ "):], " @@")
 	old, new, both := strings.Cut(ranges, " ")
 	if !ok || !both || !span(old, '-', &h.OldStart, &h.OldCount) || !span(new, '+', &h.NewStart, &h.NewCount) {
-		return p.bad("no hunk's header, which is like @@ -1,2 +3,4 @@")
+		return p.bad("invalid hunk header, expected the form @@ -1,2 +3,4 @@")
 	}
 	p.at++
 	for len(h.Old) < h.OldCount || len(h.New) < h.NewCount {
 		if p.at == len(p.lines) {
-			return p.bad("it ends in the middle of a hunk")
+			return p.bad("the diff ends in the middle of a hunk")
 		}
 		if err := p.line(&h); err != nil {
 			return err
 		}
 	}
 	if len(h.Old) > h.OldCount || len(h.New) > h.NewCount {
-		return p.bad("the hunk has more lines than it says")
+		return p.bad("the hunk has more lines than its header says")
 	}
 	f := &p.files[len(p.files)-1]
 	f.Hunks = append(f.Hunks, h)
@@ -213,10 +214,11 @@ func span(text string, sign byte, start, count *int) bool {
 	return err == nil && (*start > 0 || *count == 0)
 }
 
+// line parses one line of a hunk, with the marker for a missing line break that may follow it.
 func (p *parser) line(h *Hunk) error {
 	line := p.lines[p.at]
 	kind, l := byte(' '), Line{Text: line}
-	if len(line) > 0 { // an empty one is an empty context line whose blank was lost
+	if len(line) > 0 { // an empty line is an empty context line that lost its blank
 		kind, l.Text = line[0], line[1:]
 	}
 	p.at++
@@ -233,7 +235,7 @@ func (p *parser) line(h *Hunk) error {
 		h.New, h.Added = append(h.New, l), h.Added+1
 	default:
 		p.at--
-		return p.bad("the hunk has fewer lines than it says")
+		return p.bad("the hunk has fewer lines than its header says")
 	}
 	return nil
 }

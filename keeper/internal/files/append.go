@@ -4,31 +4,31 @@ import (
 	"io"
 	"syscall"
 
-	"skerry/keeper/internal/buffers"
+	"skerry/keeper/internal/asuser"
+	"skerry/keeper/internal/bufpool"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/rights"
 )
 
 const appendFlags = syscall.O_WRONLY | syscall.O_APPEND | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC
 
-// Append adds what the reader gives to the end of a file, piece by piece as it comes, and makes it if there is none.
-func (a *Area) Append(path string, content io.Reader, parents bool) (info *Info, err error) {
-	w := &writing{area: a, dir: -1, fd: -1}
+// Append adds to the end of a file, piece by piece as the bytes arrive, and creates the file if it is missing.
+func (fs *UserFS) Append(path string, content io.Reader, parents bool) (info *Info, err error) {
+	w := &writing{fs: fs, dir: -1, fd: -1}
 	defer w.close()
-	if err = rights.Do(a.User, func() error { return w.openEnd(path, parents) }); err != nil {
+	if err = asuser.Do(fs.User, func() error { return w.openEnd(path, parents) }); err != nil {
 		return nil, err
 	}
-	if err = buffers.With(func(b []byte) error { return w.copy(content, b, true) }); err != nil {
+	if err = bufpool.With(func(b []byte) error { return w.copy(content, b, true) }); err != nil {
 		return nil, err
 	}
-	err = rights.Do(a.User, func() error {
+	err = asuser.Do(fs.User, func() error {
 		info, err = describe(w.dir, w.name)
 		return err
 	})
 	return info, err
 }
 
-// openEnd opens the file itself, or makes it; whichever it is, nothing that takes its place meanwhile is opened.
+// openEnd opens the existing file or creates it. In both cases it never opens a file that takes its place meanwhile.
 func (w *writing) openEnd(path string, parents bool) error {
 	for range maxLinks {
 		w.old = nil
@@ -45,9 +45,10 @@ func (w *writing) openEnd(path string, parents bool) error {
 			return err
 		}
 	}
-	return syscall.EAGAIN // it comes and goes
+	return syscall.EAGAIN // the file keeps appearing and disappearing
 }
 
+// openEnd opens an existing regular file for appending, through the fd that it has examined.
 func openEnd(dir int, name string) (int, error) {
 	fd, err := syscall.Openat(dir, name, linux.OPath|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
 	if err != nil {
@@ -64,7 +65,7 @@ func openEnd(dir int, name string) (int, error) {
 	if err := regular(&st); err != nil {
 		return -1, err
 	}
-	if linux.OnKernel(fd) { // the bytes are written with the keeper's rights, and those files look at who writes
+	if linux.OnKernel(fd) { // the keeper writes the bytes with its own rights, and such files check the writer
 		return -1, syscall.EACCES
 	}
 	return Reopen(fd, appendFlags)

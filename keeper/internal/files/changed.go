@@ -6,90 +6,92 @@ import (
 	"syscall"
 
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/temporary"
+	"skerry/keeper/internal/tempname"
 )
 
 const (
-	maxLooked = 50_000   // entries that a search for changed files looks at
-	maxTold   = 24 << 20 // bytes of an answer
-	eachTold  = 512      // of one, without its path
-	eachByte  = 8        // of its path, escaped, and perhaps once more in base64
+	maxExamined      = 50_000   // entries examined by one call
+	maxAnswerBytes   = 24 << 20 // estimated size of an answer
+	bytesPerEntry    = 512      // without the path
+	bytesPerPathByte = 8        // escaped, and possibly again in base64
 )
 
-// passedOver are directories full of files that nobody made for their own sake.
-var passedOver = map[string]bool{
+// skippedDirectories hold generated files that are not worth listing.
+var skippedDirectories = map[string]bool{
 	".git": true, "node_modules": true, "__pycache__": true, ".venv": true, ".cache": true, ".ipynb_checkpoints": true,
 }
 
-// ourPlaces are the keeper's own directories.
-var ourPlaces = []string{"/run/skerry", "/var/lib/skerry"}
+// keeperDirectories are the keeper's own directories.
+var keeperDirectories = []string{"/run/skerry", "/var/lib/skerry"}
 
 type changes struct {
 	walk
-	since  int64
-	limit  int
-	looked int
-	told   int
-	own    []syscall.Stat_t
-	found  []*Info
-	more   bool
+	since       int64
+	limit       int
+	examined    int
+	answerBytes int
+	own         []syscall.Stat_t
+	found       []*Info
+	more        bool
 }
 
-// Changed lists regular files below a directory whose content or properties were changed at a time, in nanoseconds, or later.
-func (a *Area) Changed(path string, since int64, limit int) ([]*Info, Listing, error) {
+// Changed lists regular files below a directory with a ctime of `since` (in nanoseconds) or later.
+func (fs *UserFS) Changed(path string, since int64, limit int) ([]*Info, Listing, error) {
 	c := &changes{since: since, limit: limit, found: []*Info{}}
 	c.hidden = true
 	defer c.close()
-	for _, place := range ourPlaces {
+	for _, place := range keeperDirectories {
 		var st syscall.Stat_t
 		if syscall.Lstat(place, &st) == nil {
 			c.own = append(c.own, st)
 		}
 	}
-	if err := a.started(&c.walk, path); err != nil {
+	if err := fs.startWalk(&c.walk, path); err != nil {
 		return nil, Listing{}, err
 	}
-	if _, err := a.inSteps(c.step); err != nil {
+	if _, err := fs.runSteps(c.step); err != nil {
 		return nil, Listing{}, err
 	}
 	return c.found, Listing{c.more || c.cut, c.skipped}, nil
 }
 
+// step examines one entry. ctime rather than mtime decides, because programs inside can set the mtime but not the
+// ctime.
 func (c *changes) step() (verdict, error) {
 	if c.over() {
 		return done, nil
 	}
 	e, err := c.next()
 	if e == nil {
-		return goOn, err
+		return proceed, err
 	}
-	if c.looked++; c.looked > maxLooked {
+	if c.examined++; c.examined > maxExamined {
 		c.more = true
 		return done, nil
 	}
-	if e.Type != syscall.DT_UNKNOWN && e.Type != syscall.DT_REG && e.Type != syscall.DT_DIR || temporary.Ours(e.Name) {
-		return goOn, nil
+	if e.Type != syscall.DT_UNKNOWN && e.Type != syscall.DT_REG && e.Type != syscall.DT_DIR || tempname.Ours(e.Name) {
+		return proceed, nil
 	}
 	var st syscall.Stat_t
 	if linux.Lstatat(c.way.fd(), e.Name, &st) != nil {
-		return goOn, nil // vanished
+		return proceed, nil // vanished
 	}
 	switch st.Mode & syscall.S_IFMT {
 	case syscall.S_IFDIR:
-		if !passedOver[e.Name] && !c.ours(&st) {
+		if !skippedDirectories[e.Name] && !c.ours(&st) {
 			c.enter(e.Name)
 		}
 	case syscall.S_IFREG:
 		if st.Ctim.Nano() < c.since {
-			return goOn, nil
+			return proceed, nil
 		}
-		if c.told += eachTold + eachByte*(len(c.prefix)+len(e.Name)); len(c.found) == c.limit || c.told > maxTold {
+		if c.answerBytes += bytesPerEntry + bytesPerPathByte*(len(c.prefix)+len(e.Name)); len(c.found) == c.limit || c.answerBytes > maxAnswerBytes {
 			c.more = true
 			return done, nil
 		}
 		c.add(e.Name, &st)
 	}
-	return goOn, nil
+	return proceed, nil
 }
 
 func (c *changes) ours(st *syscall.Stat_t) bool {

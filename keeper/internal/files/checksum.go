@@ -10,29 +10,29 @@ import (
 	"hash"
 	"io"
 
-	"skerry/keeper/internal/buffers"
+	"skerry/keeper/internal/bufpool"
 )
 
-// ErrAlgorithm is the answer to a checksum that is not offered.
-var ErrAlgorithm = errors.New("one of sha256, sha512, sha1, md5")
+// ErrAlgorithm rejects an unsupported checksum.
+var ErrAlgorithm = errors.New("algorithm: must be one of sha256, sha512, sha1, md5")
 
 var algorithms = map[string]func() hash.Hash{
 	"sha256": sha256.New, "sha512": sha512.New, "sha1": sha1.New, "md5": md5.New,
 }
 
-// Checksum is over a file's content, as hexadecimal digits.
-func (a *Area) Checksum(path, algorithm string) (string, error) {
+// Checksum returns the hash of a file's content as hexadecimal digits.
+func (fs *UserFS) Checksum(path, algorithm string) (string, error) {
 	begin, ok := algorithms[algorithm]
 	if !ok {
 		return "", ErrAlgorithm
 	}
-	file, _, err := a.Open(path)
+	file, _, err := fs.Open(path)
 	if err != nil {
 		return "", err
 	}
 	defer file.Close()
 	sum := begin()
-	err = buffers.With(func(b []byte) error {
+	err = bufpool.With(func(b []byte) error {
 		for at := int64(0); ; {
 			n, err := file.ReadAt(b, at)
 			_, _ = sum.Write(b[:n])
@@ -40,7 +40,7 @@ func (a *Area) Checksum(path, algorithm string) (string, error) {
 				return nil
 			}
 			if err == nil {
-				err = a.beat()
+				err = fs.heartbeat()
 			}
 			if err != nil {
 				return err

@@ -4,28 +4,28 @@ import (
 	"io"
 	"syscall"
 
-	"skerry/keeper/internal/buffers"
-	"skerry/keeper/internal/disk"
+	"skerry/keeper/internal/asuser"
+	"skerry/keeper/internal/bufpool"
+	"skerry/keeper/internal/iolimit"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/rights"
 )
 
 const copyPiece = 8 << 20
 
-// Copy copies a file, or with recursive a directory with all that is in it: modes, times and links are kept, owners too
-// if root copies. The copy is there whole or not at all.
-func (a *Area) Copy(from, to string, o PlaceOptions, recursive bool) (*Info, error) {
-	return a.copy(from, to, o, true, recursive)
+// Copy copies a file or, with recursive, a directory with its contents. It keeps modes, times and links, and for root
+// also owners. The copy appears completely or not at all.
+func (fs *UserFS) Copy(from, to string, o PlaceOptions, recursive bool) (*Info, error) {
+	return fs.copy(from, to, o, true, recursive)
 }
 
-// copy takes a link as what it leads to, or as it is.
-func (a *Area) copy(from, to string, o PlaceOptions, follow, recursive bool) (info *Info, err error) {
-	c := &copying{area: a, options: o, source: -1}
+// copy follows a link or copies the link itself.
+func (fs *UserFS) copy(from, to string, o PlaceOptions, follow, recursive bool) (info *Info, err error) {
+	c := &copying{fs: fs, options: o, source: -1}
 	defer c.close()
-	if from, err = a.absolute(from); err != nil {
+	if from, err = fs.absolute(from); err != nil {
 		return nil, err
 	}
-	if err = rights.Do(a.User, func() error { return c.open(from, follow) }); err != nil {
+	if err = asuser.Do(fs.User, func() error { return c.open(from, follow) }); err != nil {
 		return nil, err
 	}
 	switch kind(c.st.Mode) {
@@ -40,11 +40,11 @@ func (a *Area) copy(from, to string, o PlaceOptions, follow, recursive bool) (in
 	return c.other(from, to)
 }
 
-// copying is a copy under way.
+// copying is a copy in progress.
 type copying struct {
-	area    *Area
+	fs      *UserFS
 	options PlaceOptions
-	source  int // what is copied: a file or directory open for reading, else an O_PATH fd
+	source  int // a file or directory open for reading, otherwise an O_PATH fd
 	st      syscall.Stat_t
 }
 
@@ -57,16 +57,16 @@ func (c *copying) open(path string, follow bool) error {
 	if err != nil {
 		return err
 	}
-	if err := syscall.Fstat(fd, &c.st); err != nil || ourOwn(fd) {
+	if err := syscall.Fstat(fd, &c.st); err != nil || isOwnProcFile(fd) {
 		closeAll(fd)
 		return syscall.EACCES
 	}
-	c.source, err = opened(fd, &c.st)
+	c.source, err = openSource(fd, &c.st)
 	return err
 }
 
-// opened opens for reading what an O_PATH fd stands for, if that can do no harm.
-func opened(fd int, st *syscall.Stat_t) (int, error) {
+// openSource opens for reading the file of an O_PATH fd, if opening has no side effects.
+func openSource(fd int, st *syscall.Stat_t) (int, error) {
 	flags := syscall.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC
 	switch kind(st.Mode) {
 	case "directory":
@@ -81,11 +81,12 @@ func opened(fd int, st *syscall.Stat_t) (int, error) {
 
 func (c *copying) close() { closeAll(c.source) }
 
+// file copies a regular file through a temporary file beside the target.
 func (c *copying) file(to string) (info *Info, err error) {
-	w := &writing{area: c.area, dir: -1, fd: -1}
+	w := &writing{fs: c.fs, dir: -1, fd: -1}
 	defer w.close()
-	err = rights.Do(c.area.User, func() error {
-		if err := c.free(to); err != nil {
+	err = asuser.Do(c.fs.User, func() error {
+		if err := c.checkFree(to); err != nil {
 			return target(err)
 		}
 		return target(w.open(to, c.options.Parents))
@@ -93,23 +94,23 @@ func (c *copying) file(to string) (info *Info, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = c.area.copyBytes(c.source, w.fd, c.st.Size); err == nil {
-		err = rights.Do(c.area.User, func() error { return c.finish(w.fd, &c.st) })
+	if err = c.fs.copyBytes(c.source, w.fd, c.st.Size); err == nil {
+		err = asuser.Do(c.fs.User, func() error { return c.finish(w.fd, &c.st) })
 	}
-	if err == nil && c.area.User.UID != 0 {
+	if err == nil && c.fs.User.UID != 0 {
 		mode := c.mode(&c.st)
-		err = w.settle(WriteOptions{Mode: &mode})
+		err = w.setOwnerAndMode(WriteOptions{Mode: &mode})
 	}
-	err = rights.Do(c.area.User, func() error { return w.end(err, c.options.flags(), &info) })
+	err = asuser.Do(c.fs.User, func() error { return w.end(err, c.options.flags(), &info) })
 	return info, err
 }
 
-// free says early that the place is taken; the rename says it for certain.
-func (c *copying) free(to string) error {
+// checkFree fails early if the target exists; the rename makes the final check.
+func (c *copying) checkFree(to string) error {
 	if c.options.Overwrite {
 		return nil
 	}
-	dir, name, err := c.area.parent(to)
+	dir, name, err := c.fs.parent(to)
 	if err != nil {
 		return nil
 	}
@@ -121,18 +122,18 @@ func (c *copying) free(to string) error {
 	return nil
 }
 
-// mode leaves out set-id bits that would speak for another owner.
+// mode removes set-id bits, which would act for another owner.
 func (c *copying) mode(st *syscall.Stat_t) uint32 {
-	if c.area.User.UID == 0 {
+	if c.fs.User.UID == 0 {
 		return st.Mode & 0o7777
 	}
 	return st.Mode & 0o1777
 }
 
-// finish gives a copy its mode and time, and if root copies its owner. It goes by the fd: a name may mean something else
-// by now.
+// finish sets the mode and time of a copy, and for root its owner. It uses the fd, because the name may mean another
+// file by now.
 func (c *copying) finish(fd int, st *syscall.Stat_t) error {
-	if c.area.User.UID == 0 {
+	if c.fs.User.UID == 0 {
 		if err := linux.ChownFD(fd, int(st.Uid), int(st.Gid)); err != nil {
 			return err
 		}
@@ -145,15 +146,15 @@ func (c *copying) finish(fd int, st *syscall.Stat_t) error {
 	return linux.SetMtime(fd, st.Mtim)
 }
 
-// other copies what is neither file nor directory.
+// other copies entries that are neither files nor directories.
 func (c *copying) other(from, to string) (info *Info, err error) {
-	err = rights.Do(c.area.User, func() error {
-		fromDir, fromName, err := c.area.parent(from)
+	err = asuser.Do(c.fs.User, func() error {
+		fromDir, fromName, err := c.fs.parent(from)
 		if err != nil {
 			return err
 		}
 		defer closeAll(fromDir)
-		dir, name, err := c.area.place(to, c.options.Parents)
+		dir, name, err := c.fs.place(to, c.options.Parents)
 		if err != nil {
 			return target(err)
 		}
@@ -167,6 +168,8 @@ func (c *copying) other(from, to string) (info *Info, err error) {
 	return info, err
 }
 
+// makeOther makes a link, FIFO or socket. It checks the type of the new entry through an fd before setting its
+// properties: the name may have been replaced meanwhile.
 func (c *copying) makeOther(fromDir int, fromName string, st *syscall.Stat_t, dir int, name string) error {
 	switch kind(st.Mode) {
 	case "link":
@@ -196,14 +199,14 @@ func (c *copying) makeOther(fromDir int, fromName string, st *syscall.Stat_t, di
 	return c.finish(fd, st)
 }
 
-// copyBytes has the kernel copy, or share, what is stored of a file, and leaves holes as they are.
-func (a *Area) copyBytes(from, to int, size int64) error {
-	if size == 0 { // what it gives all the same: the files of /proc say that they are empty
-		return a.pump(from, to, 0, 1<<62)
+// copyBytes lets the kernel copy or share the stored extents of a file and keeps holes.
+func (fs *UserFS) copyBytes(from, to int, size int64) error {
+	if size == 0 { // read until EOF: files in /proc report size 0
+		return fs.copyThroughMemory(from, to, 0, 1<<62)
 	}
 	for at := int64(0); at < size; {
 		start, end, err := at, size, error(nil)
-		_ = disk.Do(func() error {
+		_ = iolimit.Do(func() error {
 			start, end, err = linux.Extent(from, at)
 			return nil
 		})
@@ -213,37 +216,38 @@ func (a *Area) copyBytes(from, to int, size int64) error {
 		if err != nil {
 			start, end = at, size
 		}
-		if err := a.copyExtent(from, to, start, min(end, size)); err != nil {
+		if err := fs.copyExtent(from, to, start, min(end, size)); err != nil {
 			return err
 		}
 		at = end
 	}
-	return disk.Do(func() error {
+	return iolimit.Do(func() error {
 		var now syscall.Stat_t
 		if err := syscall.Fstat(from, &now); err != nil {
 			return err
 		}
-		return syscall.Ftruncate(to, min(size, now.Size)) // it may have become shorter
+		return syscall.Ftruncate(to, min(size, now.Size)) // the file may have become shorter
 	})
 }
 
-func (a *Area) copyExtent(from, to int, start, end int64) error {
+// copyExtent copies one extent with copy_file_range, or through memory where the file systems do not support that.
+func (fs *UserFS) copyExtent(from, to int, start, end int64) error {
 	for start < end {
-		if err := a.beat(); err != nil {
+		if err := fs.heartbeat(); err != nil {
 			return err
 		}
 		var n int64
-		err := disk.Do(func() (err error) {
+		err := iolimit.Do(func() (err error) {
 			n, err = linux.CopyRange(from, to, start, min(end-start, copyPiece))
 			return err
 		})
 		switch err {
 		case nil:
 			if start += n; n == 0 {
-				return nil // it has become shorter
+				return nil // the file has become shorter
 			}
 		case syscall.EXDEV, syscall.EINVAL, syscall.EOPNOTSUPP, syscall.ENOSYS:
-			return a.pump(from, to, start, end)
+			return fs.copyThroughMemory(from, to, start, end)
 		case syscall.EINTR:
 		default:
 			return err
@@ -252,19 +256,19 @@ func (a *Area) copyExtent(from, to int, start, end int64) error {
 	return nil
 }
 
-// pump moves bytes through the keeper.
-func (a *Area) pump(from, to int, start, end int64) error {
-	return buffers.With(func(b []byte) error {
+// copyThroughMemory copies bytes through the keeper's memory.
+func (fs *UserFS) copyThroughMemory(from, to int, start, end int64) error {
+	return bufpool.With(func(b []byte) error {
 		for start < end {
-			n, err := disk.ReadAt(from, b[:min(int64(len(b)), end-start)], start)
+			n, err := iolimit.ReadAt(from, b[:min(int64(len(b)), end-start)], start)
 			if err == io.EOF {
 				return nil
 			}
 			if err == nil {
-				err = disk.WriteAt(to, b[:n], start)
+				err = iolimit.WriteAt(to, b[:n], start)
 			}
 			if err == nil {
-				err = a.beat()
+				err = fs.heartbeat()
 			}
 			if err != nil {
 				return err

@@ -13,20 +13,21 @@ const (
 	directoryFlags = syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NOFOLLOW | syscall.O_NONBLOCK | syscall.O_CLOEXEC
 )
 
-// errElsewhere is met at the doors of /proc and /sys: what goes through a whole tree stays out of them.
-var errElsewhere = errors.New("a file system of the kernel's own")
+// errKernelFS keeps recursive work out of /proc and /sys.
+var errKernelFS = errors.New("a kernel file system")
 
-// descent goes down into directories and up again by their fds: no path is resolved twice, none is too long, and nothing
-// that is put in the way meanwhile leads anywhere else. Only the deepest few fds stay open.
+// descent walks down into directories and up again by their fds: no path is resolved twice or too long, and entries
+// that change meanwhile cannot redirect it. Only the deepest sixteen fds stay open; the others are found again through
+// "..", and must be the same directories.
 type descent struct{ levels []level }
 
 type level struct {
-	fd       int // -1: closed for want of room; opened again through the ".." of the one below
+	fd       int // -1: closed to save fds; reopened through the ".." of the level below
 	dev, ino uint64
 	name     string
 }
 
-// begin takes over a directory's fd.
+// begin takes ownership of a directory's fd.
 func (d *descent) begin(fd int) error { return d.push(fd, "") }
 
 func (d *descent) fd() int { return d.levels[len(d.levels)-1].fd }
@@ -39,15 +40,17 @@ func (d *descent) enter(name string) error {
 	return d.push(fd, name)
 }
 
+// push enters an open directory, unless it belongs to the keeper or to a kernel file system, and closes the fd that is
+// too far up.
 func (d *descent) push(fd int, name string) error {
 	var st syscall.Stat_t
 	err := syscall.Fstat(fd, &st)
 	switch {
 	case err != nil:
-	case ourOwn(fd):
+	case isOwnProcFile(fd):
 		err = syscall.EACCES
 	case len(d.levels) > 0 && d.levels[len(d.levels)-1].dev != st.Dev && linux.OnKernel(fd):
-		err = errElsewhere
+		err = errKernelFS
 	}
 	if err != nil {
 		_ = syscall.Close(fd)
@@ -61,7 +64,7 @@ func (d *descent) push(fd int, name string) error {
 	return nil
 }
 
-// leave goes up, and tells the name of what was left.
+// leave goes up and returns the name of the directory that it left.
 func (d *descent) leave() (string, error) {
 	last := d.levels[len(d.levels)-1]
 	defer closeAll(last.fd)
@@ -77,13 +80,13 @@ func (d *descent) leave() (string, error) {
 	var st syscall.Stat_t
 	if err = syscall.Fstat(fd, &st); err != nil || st.Dev != above.dev || st.Ino != above.ino {
 		_ = syscall.Close(fd)
-		return last.name, syscall.ESTALE // it was moved to another place meanwhile
+		return last.name, syscall.ESTALE // the directory was moved meanwhile
 	}
 	above.fd = fd
 	return last.name, nil
 }
 
-// path is the way from where it began.
+// path returns the path from the start.
 func (d *descent) path() string {
 	var b strings.Builder
 	for i := 1; i < len(d.levels); i++ {

@@ -1,5 +1,16 @@
-// Package files reads and changes the sandbox's files with the rights of one of its users. Every path resolves inside;
-// links are the sandbox's own business.
+// Package files reads and changes the sandbox's files with the rights of one of its users. Every path resolves inside
+// the sandbox, so links need no special treatment there.
+//
+// Paths are opened with openat2 and RESOLVE_NO_MAGICLINKS, because /proc/self is the keeper itself; the keeper's own
+// files in /proc are refused. Only regular files are opened for their content, after an O_PATH fd has shown their type:
+// a FIFO neither blocks nor notices.
+//
+// A write goes to a temporary file beside the target, which is then renamed: all or nothing. The new file keeps the
+// owner and mode of the old one, and the user needs the right to write to the old one.
+//
+// Recursive work runs as jobs of a few hundred entries, so that other calls get their turn on the few threads, with an
+// explicit stack of directory fds: no tree is too deep, no path too long. Work that changes a tree handles a
+// directory's entries as they come and keeps only the names of its subdirectories, so no directory is too large.
 package files
 
 import (
@@ -12,15 +23,17 @@ import (
 	"skerry/keeper/internal/linux"
 )
 
-// Area is whose rights and which directory a call works with.
-type Area struct {
-	User  *accounts.User
-	Cwd   string       // where relative paths begin
-	Pulse func() error // called often during long work; its error ends the work
+// UserFS is access to files with the rights of a user.
+type UserFS struct {
+	Attributes bool // describe entries with their extended attributes, in stat and lists
+	User       *accounts.User
+	Cwd        string       // base of relative paths
+	Heartbeat  func() error // called often during long work; its error ends the work
 }
 
-// Info is one entry. Mode has the permission bits only. Path is there in listings of more than one level: from the listed
-// directory on. What is not UTF-8 is lossy, and Raw has the bytes of the path, or else of the name.
+// Info describes one entry. Mode has the permission bits only. Path is set in listings of more than one level, relative
+// to the listed directory. Names that are not UTF-8 are converted with losses; Raw then has the bytes of the path or
+// the name.
 type Info struct {
 	Name      string  `json:"name"`
 	Path      string  `json:"path,omitempty"`
@@ -33,30 +46,32 @@ type Info struct {
 	Mtime     float64 `json:"mtime"`
 	Target    *string `json:"target"`
 	RawTarget []byte  `json:"raw_target,omitempty"`
+
+	Attributes map[string]string `json:"attributes,omitempty"`
 }
 
-// NotRegular is the error for what can't be read or replaced as a file.
+// NotRegular rejects an entry that cannot be read or replaced as a file.
 type NotRegular struct{ Type string }
 
 func (n *NotRegular) Error() string { return "it is a " + n.Type + ", not a regular file" }
 
-// At is an error that was met below the path that was asked for.
+// At is an error below the requested path.
 type At struct {
-	Path string // from there on
+	Path string // relative to the requested path
 	Err  error
 }
 
 func (a *At) Error() string { return a.Path + ": " + a.Err.Error() }
 
-// Unwrap gives the error itself.
+// Unwrap returns the cause.
 func (a *At) Unwrap() error { return a.Err }
 
-// Target is an error that has to do with where something is to go, not with what it is.
+// Target is an error that concerns the target of a copy or move, not the source.
 type Target struct{ Err error }
 
 func (t *Target) Error() string { return t.Err.Error() }
 
-// Unwrap gives the error itself.
+// Unwrap returns the cause.
 func (t *Target) Unwrap() error { return t.Err }
 
 func target(err error) error {
@@ -66,7 +81,7 @@ func target(err error) error {
 	return &Target{err}
 }
 
-// text gives what JSON can carry, and the bytes where that is not the same.
+// text returns a string that JSON can carry, and the original bytes if they differ.
 func text(s string) (string, []byte) {
 	if utf8.ValidString(s) {
 		return s, nil
@@ -74,19 +89,19 @@ func text(s string) (string, []byte) {
 	return strings.ToValidUTF8(s, "\uFFFD"), []byte(s)
 }
 
-func (a *Area) absolute(path string) (string, error) {
+func (fs *UserFS) absolute(path string) (string, error) {
 	if path == "" || strings.Contains(path, "\x00") {
 		return "", syscall.EINVAL
 	}
 	if strings.HasPrefix(path, "/") {
 		return path, nil
 	}
-	return a.Cwd + "/" + path, nil
+	return fs.Cwd + "/" + path, nil
 }
 
-// parent opens the directory that holds a path's last component.
-func (a *Area) parent(path string) (dir int, name string, err error) {
-	if path, err = a.absolute(path); err != nil {
+// parent opens the directory of a path's last component.
+func (fs *UserFS) parent(path string) (dir int, name string, err error) {
+	if path, err = fs.absolute(path); err != nil {
 		return -1, "", err
 	}
 	trimmed := strings.TrimRight(path, "/")
@@ -99,14 +114,14 @@ func (a *Area) parent(path string) (dir int, name string, err error) {
 
 func openDir(path, name string) (int, string, error) {
 	fd, err := linux.OpenBelow(path, linux.OPath|syscall.O_DIRECTORY, 0)
-	if err == nil && ourOwn(fd) {
+	if err == nil && isOwnProcFile(fd) {
 		_ = syscall.Close(fd)
 		return -1, "", syscall.EACCES
 	}
 	return fd, name, err
 }
 
-// closeAll closes what was opened of some fds.
+// closeAll closes those fds that are open.
 func closeAll(fds ...int) {
 	for _, fd := range fds {
 		if fd >= 0 {
@@ -115,7 +130,7 @@ func closeAll(fds ...int) {
 	}
 }
 
-// special says that a name can't be made, replaced or removed.
+// special reports whether a name cannot be created, replaced or removed.
 func special(name string) bool { return name == "" || name == "." || name == ".." }
 
 func kind(mode uint32) string {
@@ -136,7 +151,7 @@ func kind(mode uint32) string {
 	return "other"
 }
 
-// regular refuses everything that has no plain content: opening a FIFO or a device has effects of its own.
+// regular rejects everything without plain content: opening a FIFO or a device has side effects.
 func regular(st *syscall.Stat_t) error {
 	switch t := kind(st.Mode); t {
 	case "file":
@@ -172,9 +187,9 @@ func newInfo(name string, st *syscall.Stat_t) *Info {
 	return i
 }
 
-// ourOwn says whether an fd is one of this process's own files in /proc. The kernel never hides a process from itself,
-// so PID 1's memory would be readable through PID 1.
-func ourOwn(fd int) bool {
+// isOwnProcFile reports whether an fd is one of the keeper's own files in /proc. The kernel never hides a process from
+// itself, so PID 1's memory would be readable through PID 1.
+func isOwnProcFile(fd int) bool {
 	if !linux.OnProc(fd) {
 		return false
 	}

@@ -5,17 +5,17 @@ import (
 	"errors"
 	"io"
 
-	"skerry/keeper/internal/buffers"
-	"skerry/keeper/internal/disk"
+	"skerry/keeper/internal/bufpool"
+	"skerry/keeper/internal/iolimit"
 )
 
-const maxLines = 1 << 20 // bytes of an answer
+const maxLines = 1 << 20 // bytes in an answer
 
-// Lines are some of a file's lines, without the last one's line break. More: the file goes on after them. Cut: the only
-// line is too long, and this is its beginning.
+// Lines are lines of a file, without the last line break. More: the file continues after them. Cut: the only line is
+// too long and was truncated.
 type Lines struct {
 	Text  string `json:"text"`
-	Raw   []byte `json:"raw,omitempty"` // where it is not UTF-8
+	Raw   []byte `json:"raw,omitempty"` // set if the text is not UTF-8
 	Start int64  `json:"start"`
 	Count int    `json:"count"`
 	More  bool   `json:"more"`
@@ -25,37 +25,37 @@ type Lines struct {
 var errEnough = errors.New("enough")
 
 type lineReader struct {
-	first, last int64 // what is wanted
-	line        int64 // the one that we are in
+	first, last int64 // requested range
+	line        int64 // current line
 	text        []byte
 	whole       int // bytes of text that are whole lines, with their line breaks
-	count       int // of those
+	count       int // number of whole lines
 	more        bool
 }
 
-// Lines reads from one line to another, both included and counted from 1, as far as they fit into an answer.
-func (a *Area) Lines(path string, first, last int64) (*Lines, error) {
-	file, _, err := a.Open(path)
+// Lines returns the lines from first to last, both included and counted from 1, as far as they fit into an answer.
+func (fs *UserFS) Lines(path string, first, last int64) (*Lines, error) {
+	file, _, err := fs.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
 	r := &lineReader{first: first, last: last, line: 1}
-	err = buffers.With(func(b []byte) error { return r.all(a, file, b) })
+	err = bufpool.With(func(b []byte) error { return r.all(fs, file, b) })
 	if err != nil && err != errEnough {
 		return nil, err
 	}
 	return r.lines(), nil
 }
 
-func (r *lineReader) all(a *Area, file disk.File, b []byte) error {
+func (r *lineReader) all(fs *UserFS, file iolimit.File, b []byte) error {
 	for at := int64(0); ; {
 		n, err := file.ReadAt(b, at)
 		if err == io.EOF {
 			return nil
 		}
 		if err == nil {
-			err = a.beat()
+			err = fs.heartbeat()
 		}
 		if err == nil {
 			err = r.take(b[:n])
@@ -67,7 +67,7 @@ func (r *lineReader) all(a *Area, file disk.File, b []byte) error {
 	}
 }
 
-// take goes over a piece of the file.
+// take processes the next piece of the file.
 func (r *lineReader) take(b []byte) error {
 	if r.line < r.first {
 		if n := int64(bytes.Count(b, []byte{'\n'})); r.line+n < r.first {
@@ -98,14 +98,15 @@ func (r *lineReader) take(b []byte) error {
 	return nil
 }
 
+// lines makes the result: whole lines, unless the only line is too long.
 func (r *lineReader) lines() *Lines {
 	l := &Lines{Start: r.first, Count: r.count, More: r.more}
 	kept := r.text[:r.whole]
 	if len(kept) < len(r.text) && (!r.more || r.count == 0) {
-		kept, l.Count = r.text, l.Count+1 // the file's last line, which does not end; or one that is too long
+		kept, l.Count = r.text, l.Count+1 // the last line of the file, without a line break, or a line that is too long
 		l.Cut = r.more
 	}
-	if len(kept) > maxLines && l.Count > 1 { // with the last line it became too much
+	if len(kept) > maxLines && l.Count > 1 { // the last line made it too long
 		kept, l.Count = kept[:bytes.LastIndexByte(kept[:len(kept)-1], '\n')+1], l.Count-1
 		l.More = true
 	}

@@ -4,38 +4,40 @@ import (
 	"strings"
 	"syscall"
 
-	"skerry/keeper/internal/glob"
+	"skerry/keeper/internal/match/glob"
 )
 
-const someMost = 1 << 20 // bytes of paths that are held to be sent
+const maxBatchBytes = 1 << 20 // bytes of paths held before sending
 
-// ListOptions say what is wanted of what lies below a directory.
+// ListOptions select entries below a directory.
 type ListOptions struct {
 	Depth  int // levels; 1: the directory's own entries
 	Hidden bool
-	Glob   string // "" is everything
+	Glob   string // "": everything
 	Limit  int
+
+	Attributes bool
 }
 
-// Listing tells how complete a list is.
+// Listing reports how complete a list is.
 type Listing struct {
-	More    bool // there are others
-	Skipped int  // directories below that could not be read
+	More    bool // not all entries are listed
+	Skipped int  // unreadable directories
 }
 
 type listing struct {
 	walk
 	options ListOptions
 	pattern *glob.Pattern
-	states  []glob.State // of the directories that we are in
-	some    []*Info
-	size    int // bytes of paths in some: one may have a quarter of a MiB
+	states  []glob.State // one per open directory
+	batch   []*Info
+	size    int // bytes of paths in batch; one path may have 256 KiB
 	more    bool
 }
 
-// List gives what lies below a directory to each, in order of the names and a directory before what is in it, until it
+// List passes the entries below a directory to each, sorted by name and a directory before its contents, until each
 // returns false.
-func (a *Area) List(path string, o ListOptions, begin func(), each func(*Info) bool) (Listing, error) {
+func (fs *UserFS) List(path string, o ListOptions, begin func(), each func(*Info) bool) (Listing, error) {
 	l := &listing{options: o}
 	l.hidden = o.Hidden || o.Glob != ""
 	defer l.close()
@@ -46,38 +48,40 @@ func (a *Area) List(path string, o ListOptions, begin func(), each func(*Info) b
 		}
 		l.pattern, l.states = pattern, []glob.State{pattern.Begin()}
 	}
-	if err := a.started(&l.walk, path); err != nil {
+	if err := fs.startWalk(&l.walk, path); err != nil {
 		return Listing{}, err
 	}
-	if v, err := a.inSteps(l.first); err != nil || v != pause {
+	if v, err := fs.runSteps(l.first); err != nil || v != pause {
 		return Listing{}, err
 	}
 	begin()
 	for {
-		v, err := a.inSteps(l.step)
+		v, err := fs.runSteps(l.step)
 		if err != nil {
 			return Listing{}, err
 		}
-		for _, info := range l.some {
+		for _, info := range l.batch {
 			if !each(info) {
 				return Listing{true, l.skipped}, nil
 			}
 		}
-		if l.some, l.size = l.some[:0], 0; v == done {
+		if l.batch, l.size = l.batch[:0], 0; v == done {
 			return Listing{l.more || l.cut, l.skipped}, nil
 		}
 	}
 }
 
-// first reads the directory itself: only after that it is certain that there will be an answer.
+// first reads the directory itself; only after that is a response certain.
 func (l *listing) first() (verdict, error) {
-	if l.rooms[0].reading == nil {
+	if l.stack[0].reading == nil {
 		return pause, nil
 	}
 	_, err := l.next()
-	return goOn, err
+	return proceed, err
 }
 
+// step examines one entry. The state of the pattern decides whether anything below a directory can match, so that other
+// directories are not entered.
 func (l *listing) step() (verdict, error) {
 	if l.over() {
 		return done, nil
@@ -87,21 +91,24 @@ func (l *listing) step() (verdict, error) {
 		if l.pattern != nil && l.depth() < len(l.states) {
 			l.states = l.states[:l.depth()]
 		}
-		return goOn, err
+		return proceed, err
 	}
 	state, wanted := l.judge(e.Name)
 	below := l.depth() < l.options.Depth && (l.pattern == nil || state != nil)
 	if !wanted && (!below || e.Type != syscall.DT_UNKNOWN && e.Type != syscall.DT_DIR) {
-		return goOn, nil
+		return proceed, nil
 	}
 	info, err := describe(l.way.fd(), e.Name)
 	if err != nil {
-		return goOn, nil // vanished
+		return proceed, nil // vanished
 	}
 	if wanted {
 		if l.options.Limit--; l.options.Limit < 0 {
 			l.more = true
 			return done, nil
+		}
+		if l.options.Attributes {
+			info.Attributes = readAttributes(l.way.fd(), e.Name)
 		}
 		l.give(info, e.Name)
 	}
@@ -111,10 +118,10 @@ func (l *listing) step() (verdict, error) {
 			l.states = append(l.states, state)
 		}
 	}
-	if len(l.some) >= stepsAtOnce || l.size > someMost {
+	if len(l.batch) >= stepsPerJob || l.size > maxBatchBytes {
 		return pause, nil
 	}
-	return goOn, nil
+	return proceed, nil
 }
 
 func (l *listing) judge(name string) (state glob.State, wanted bool) {
@@ -130,6 +137,6 @@ func (l *listing) give(info *Info, name string) {
 		info.Path, info.Raw = text(whole)
 		info.Name = info.Path[strings.LastIndexByte(info.Path, '/')+1:]
 	}
-	l.some = append(l.some, info)
+	l.batch = append(l.batch, info)
 	l.size += len(info.Path)
 }

@@ -4,23 +4,24 @@ import (
 	"strings"
 	"syscall"
 
+	"skerry/keeper/internal/asuser"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/rights"
 )
 
 const parentMode = 0o755
 
-// Mkdir makes a directory. With parents, missing ones above it are made too, and one that is there is fine.
-func (a *Area) Mkdir(path string, mode *uint32, parents bool) (info *Info, err error) {
-	err = rights.Do(a.User, func() error {
-		info, err = a.mkdir(path, mode, parents)
+// Mkdir makes a directory. With parents, it also makes missing parents and accepts an existing directory.
+func (fs *UserFS) Mkdir(path string, mode *uint32, parents bool) (info *Info, err error) {
+	err = asuser.Do(fs.User, func() error {
+		info, err = fs.mkdir(path, mode, parents)
 		return err
 	})
 	return info, err
 }
 
-func (a *Area) mkdir(path string, mode *uint32, parents bool) (*Info, error) {
-	dir, name, err := a.place(path, parents)
+// mkdir makes one directory. The explicit mode is set afterwards, because mkdirat applies the umask.
+func (fs *UserFS) mkdir(path string, mode *uint32, parents bool) (*Info, error) {
+	dir, name, err := fs.place(path, parents)
 	if err != nil {
 		return nil, err
 	}
@@ -38,18 +39,18 @@ func (a *Area) mkdir(path string, mode *uint32, parents bool) (*Info, error) {
 	return describe(dir, name)
 }
 
-// place opens the directory that a new name is to be in; with parents it is made if it is missing.
-func (a *Area) place(path string, parents bool) (dir int, name string, err error) {
-	dir, name, err = a.parent(path)
+// place opens the directory for a new name; with parents it is made if missing.
+func (fs *UserFS) place(path string, parents bool) (dir int, name string, err error) {
+	dir, name, err = fs.parent(path)
 	if err == syscall.ENOENT && parents {
-		if err = a.makeParents(path); err == nil {
-			dir, name, err = a.parent(path)
+		if err = fs.makeParents(path); err == nil {
+			dir, name, err = fs.parent(path)
 		}
 	}
 	return dir, name, err
 }
 
-// isDirectory follows a link: `mkdir -p` is content with a link to a directory.
+// isDirectory follows a link: `mkdir -p` accepts a link to a directory.
 func isDirectory(dir int, name string) bool {
 	fd, err := syscall.Openat(dir, name, linux.OPath|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
 	closeAll(fd)
@@ -57,8 +58,8 @@ func isDirectory(dir int, name string) bool {
 }
 
 // makeParents makes every missing directory above a path.
-func (a *Area) makeParents(path string) error {
-	path, err := a.absolute(path)
+func (fs *UserFS) makeParents(path string) error {
+	path, err := fs.absolute(path)
 	if err != nil {
 		return err
 	}
@@ -67,14 +68,14 @@ func (a *Area) makeParents(path string) error {
 		if trimmed[i] != '/' || trimmed[i-1] == '/' {
 			continue
 		}
-		dir, name, err := a.parent(trimmed[:i])
+		dir, name, err := fs.parent(trimmed[:i])
 		if err != nil {
 			return err
 		}
 		if err = syscall.Mkdirat(dir, name, parentMode); err == syscall.EEXIST {
 			err = nil
 		}
-		if err != nil && isDirectory(dir, name) { // no right to make it, but it is there
+		if err != nil && isDirectory(dir, name) { // no right to make it, but it exists
 			err = nil
 		}
 		closeAll(dir)

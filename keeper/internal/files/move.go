@@ -3,14 +3,14 @@ package files
 import (
 	"syscall"
 
+	"skerry/keeper/internal/asuser"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/rights"
 )
 
-// PlaceOptions say what may happen at the place where something new is to be.
+// PlaceOptions control the target of a copy or move.
 type PlaceOptions struct {
-	Overwrite bool // what is there is replaced, unless it is a directory with something in it
-	Parents   bool // missing directories above are made
+	Overwrite bool // replace an existing entry, unless it is a directory with contents
+	Parents   bool // make missing parents
 }
 
 func (o PlaceOptions) flags() int {
@@ -20,26 +20,27 @@ func (o PlaceOptions) flags() int {
 	return linux.NoReplace
 }
 
-// Move renames. Between file systems, and with a directory of the image, it can't: syscall.EXDEV.
-func (a *Area) Move(from, to string, o PlaceOptions) (info *Info, err error) {
-	err = rights.Do(a.User, func() error {
-		info, err = a.rename(from, to, o)
+// Move renames. It returns syscall.EXDEV between file systems and for a directory of the image.
+func (fs *UserFS) Move(from, to string, o PlaceOptions) (info *Info, err error) {
+	err = asuser.Do(fs.User, func() error {
+		info, err = fs.rename(from, to, o)
 		return err
 	})
 	return info, err
 }
 
 // MoveAcross copies and removes.
-func (a *Area) MoveAcross(from, to string, o PlaceOptions) (*Info, error) {
-	info, err := a.copy(from, to, o, false, true)
+func (fs *UserFS) MoveAcross(from, to string, o PlaceOptions) (*Info, error) {
+	info, err := fs.copy(from, to, o, false, true)
 	if err == nil {
-		err = a.Remove(from, true)
+		err = fs.Remove(from, true)
 	}
 	return info, err
 }
 
-func (a *Area) rename(from, to string, o PlaceOptions) (*Info, error) {
-	fromDir, fromName, err := a.parent(from)
+// rename renames within a file system. The error says whether the source or the target is the cause.
+func (fs *UserFS) rename(from, to string, o PlaceOptions) (*Info, error) {
+	fromDir, fromName, err := fs.parent(from)
 	if err != nil {
 		return nil, err
 	}
@@ -48,10 +49,10 @@ func (a *Area) rename(from, to string, o PlaceOptions) (*Info, error) {
 		return nil, syscall.EBUSY
 	}
 	var st syscall.Stat_t
-	if err := linux.Lstatat(fromDir, fromName, &st); err != nil { // before directories are made for it
+	if err := linux.Lstatat(fromDir, fromName, &st); err != nil { // before making parents for it
 		return nil, err
 	}
-	toDir, toName, err := a.place(to, o.Parents)
+	toDir, toName, err := fs.place(to, o.Parents)
 	if err != nil {
 		return nil, target(err)
 	}
@@ -69,10 +70,10 @@ func (a *Area) rename(from, to string, o PlaceOptions) (*Info, error) {
 	return describe(toDir, toName)
 }
 
-// Link makes a name for a target: a link that says where it is, or another name of the same file.
-func (a *Area) Link(target, path string, hard bool) (info *Info, err error) {
-	err = rights.Do(a.User, func() error {
-		dir, name, err := a.parent(path)
+// Link makes a symbolic or a hard link to a target.
+func (fs *UserFS) Link(target, path string, hard bool) (info *Info, err error) {
+	err = asuser.Do(fs.User, func() error {
+		dir, name, err := fs.parent(path)
 		if err != nil {
 			return err
 		}
@@ -81,7 +82,7 @@ func (a *Area) Link(target, path string, hard bool) (info *Info, err error) {
 			return syscall.EEXIST
 		}
 		if hard {
-			err = a.hardLink(target, dir, name)
+			err = fs.hardLink(target, dir, name)
 		} else if target == "" {
 			err = syscall.ENOENT
 		} else {
@@ -95,8 +96,8 @@ func (a *Area) Link(target, path string, hard bool) (info *Info, err error) {
 	return info, err
 }
 
-func (a *Area) hardLink(target string, dir int, name string) error {
-	targetDir, targetName, err := a.parent(target)
+func (fs *UserFS) hardLink(target string, dir int, name string) error {
+	targetDir, targetName, err := fs.parent(target)
 	if err != nil {
 		return err
 	}

@@ -6,14 +6,14 @@ import (
 	"strings"
 	"syscall"
 
+	"skerry/keeper/internal/asuser"
 	"skerry/keeper/internal/diff"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/rights"
-	"skerry/keeper/internal/temporary"
+	"skerry/keeper/internal/tempname"
 )
 
-// Patched is what a diff did to one file. Path is from the patched directory on, and empty for a file that was named
-// itself. Offsets are how far each hunk was from where it said.
+// Patched is the effect of a diff on one file. Path is relative to the patched directory, and empty if the path is the
+// file itself. Offsets are the distances of the hunks from their stated positions.
 type Patched struct {
 	Path    string `json:"path"`
 	Raw     []byte `json:"raw,omitempty"`
@@ -23,51 +23,51 @@ type Patched struct {
 	Offsets []int  `json:"offsets"`
 }
 
-// ErrPatch is for a diff that does not go with the path that it is for.
+// ErrPatch rejects a diff that does not fit its path.
 type ErrPatch string
 
 func (e ErrPatch) Error() string { return string(e) }
 
-// Patch applies a diff to a file, or to the files that it names below a directory: all of it or nothing.
-func (a *Area) Patch(path string, text []byte) (done []*Patched, err error) {
+// Patch applies a diff to a file, or to the files that it names below a directory: completely or not at all.
+func (fs *UserFS) Patch(path string, text []byte) (done []*Patched, err error) {
 	changes, err := diff.Parse(text)
 	if err != nil {
 		return nil, err
 	}
-	info, err := a.Stat(path, true)
+	info, err := fs.Stat(path, true)
 	if err != nil && !errors.Is(err, syscall.ENOENT) {
 		return nil, err
 	}
 	named := info == nil || info.Type != "directory"
 	if named && len(changes) > 1 {
-		return nil, ErrPatch("the diff is about several files, and the path is that of one")
+		return nil, ErrPatch("the diff changes several files, but the path is a file")
 	}
 	if !named {
 		if err := checkNames(changes); err != nil {
 			return nil, err
 		}
 	}
-	err = a.again(func() error {
-		done, err = a.patchOnce(path, named, changes)
+	err = fs.retryEdit(func() error {
+		done, err = fs.patchOnce(path, named, changes)
 		return err
 	})
 	return done, err
 }
 
-// checkNames refuses names that lead out of the directory, or that come twice.
+// checkNames rejects names that leave the directory or occur twice.
 func checkNames(changes []diff.File) error {
 	seen := map[string]bool{}
 	for _, f := range changes {
 		name := nameOf(&f)
 		if f.Unnamed {
-			return ErrPatch("the diff names no file, and the path is a directory")
+			return ErrPatch("the diff names no file, but the path is a directory")
 		}
 		if f.Old != "" && f.New != "" && f.Old != f.New {
-			return ErrPatch("the diff names two files at once: " + f.Old + " and " + f.New)
+			return ErrPatch("the diff renames a file, which is not supported: " + f.Old + " and " + f.New)
 		}
 		for part := range strings.SplitSeq(name, "/") {
 			if special(part) {
-				return ErrPatch("the name leads elsewhere: " + name)
+				return ErrPatch("the name leaves the directory: " + name)
 			}
 		}
 		if seen[name] {
@@ -85,8 +85,8 @@ func nameOf(f *diff.File) string {
 	return f.Old
 }
 
-// patchOnce makes all new files first, and then has them take their places; what fails takes the others back.
-func (a *Area) patchOnce(path string, named bool, changes []diff.File) (done []*Patched, err error) {
+// patchOnce writes all new files first and then renames them into place; a failure rolls the others back.
+func (fs *UserFS) patchOnce(path string, named bool, changes []diff.File) (done []*Patched, err error) {
 	var all []*patch
 	defer func() {
 		for _, p := range all {
@@ -94,7 +94,7 @@ func (a *Area) patchOnce(path string, named bool, changes []diff.File) (done []*
 		}
 	}()
 	for i := range changes {
-		p := &patch{edit: newEdit(a), file: &changes[i]}
+		p := &patch{edit: newEdit(fs), file: &changes[i]}
 		if !named {
 			p.below = nameOf(p.file)
 		}
@@ -102,12 +102,12 @@ func (a *Area) patchOnce(path string, named bool, changes []diff.File) (done []*
 		if err := p.prepare(path); err != nil {
 			return nil, p.at(err)
 		}
-		done = append(done, p.told())
+		done = append(done, p.result())
 	}
 	for i, p := range all {
 		if err := p.take(); err != nil {
 			for j := i - 1; j >= 0; j-- {
-				_ = rights.Do(a.User, func() error { all[j].back(); return nil })
+				_ = asuser.Do(fs.User, func() error { all[j].rollBack(); return nil })
 			}
 			return nil, p.at(err)
 		}
@@ -115,11 +115,11 @@ func (a *Area) patchOnce(path string, named bool, changes []diff.File) (done []*
 	return done, nil
 }
 
-// patch is one file of a diff on its way.
+// patch is the change of one file.
 type patch struct {
 	*edit
 	file    *diff.File
-	below   string // its name in the directory; "": the path is the file
+	below   string // name below the directory; "": the path is the file
 	offsets []int
 	made    bool // it was created
 	gone    bool // it was deleted: the old file has the temporary name
@@ -142,7 +142,7 @@ func (p *patch) action() string {
 	return "changed"
 }
 
-func (p *patch) told() *Patched {
+func (p *patch) result() *Patched {
 	done := &Patched{Action: p.action(), Offsets: p.offsets}
 	done.Path, done.Raw = text(p.below)
 	for _, h := range p.file.Hunks {
@@ -154,35 +154,35 @@ func (p *patch) told() *Patched {
 // prepare writes the new file beside the old one.
 func (p *patch) prepare(path string) (err error) {
 	if p.below != "" {
-		if err := rights.Do(p.area.User, func() error { return p.direct(path) }); err != nil {
+		if err := asuser.Do(p.fs.User, func() error { return p.checkNoLink(path) }); err != nil {
 			return err
 		}
 		path = strings.TrimRight(path, "/") + "/" + p.below
 	}
 	var source io.Reader = strings.NewReader("")
 	if p.action() == "created" {
-		err = rights.Do(p.area.User, func() error { return p.vacant(path) })
+		err = asuser.Do(p.fs.User, func() error { return p.findFree(path) })
 	} else if err = p.start(path); err == nil {
 		source = p.reader()
 	}
 	if err == nil {
-		err = rights.Do(p.area.User, p.begin)
+		err = asuser.Do(p.fs.User, p.begin)
 	}
 	if err != nil {
 		return err
 	}
-	if p.offsets, err = diff.Apply(source, p, p.file.Hunks, p.area.beat); err != nil {
+	if p.offsets, err = diff.Apply(source, p, p.file.Hunks, p.fs.heartbeat); err != nil {
 		return err
 	}
 	if p.action() == "deleted" {
-		return p.emptied()
+		return p.checkEmptied()
 	}
 	return nil
 }
 
-// direct refuses a name that leads over a link: who wrote the diff meant the file, not what a link makes of it.
-func (p *patch) direct(path string) error {
-	path, err := p.area.absolute(path)
+// checkNoLink rejects a name that leads over a link: the author of the diff meant the file, not the target of a link.
+func (p *patch) checkNoLink(path string) error {
+	path, err := p.fs.absolute(path)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (p *patch) direct(path string) error {
 	}
 	defer closeAll(root)
 	fd, err := linux.OpenIn(root, p.below, linux.OPath|syscall.O_NOFOLLOW)
-	if err == syscall.ENOENT { // it is to be created
+	if err == syscall.ENOENT { // it will be created
 		return nil
 	}
 	defer closeAll(fd)
@@ -206,8 +206,8 @@ func (p *patch) direct(path string) error {
 	return err
 }
 
-// vacant finds the place for a file that is to be created.
-func (p *patch) vacant(path string) error {
+// findFree finds the place for a new file.
+func (p *patch) findFree(path string) error {
 	if err := p.find(path, true); err != nil {
 		return err
 	}
@@ -217,30 +217,30 @@ func (p *patch) vacant(path string) error {
 	return nil
 }
 
-// emptied makes sure that nothing is left of a file that is to be deleted.
-func (p *patch) emptied() error {
+// checkEmptied checks that the diff removes every line of a file that it deletes.
+func (p *patch) checkEmptied() error {
 	var st syscall.Stat_t
 	if err := syscall.Fstat(p.fd, &st); err != nil {
 		return err
 	}
 	if st.Size > 0 {
-		return &diff.Mismatch{Hunk: len(p.file.Hunks), Reason: "the file has more lines than the diff takes away"}
+		return &diff.Mismatch{Hunk: len(p.file.Hunks), Reason: "the file has more lines than the diff removes"}
 	}
-	return rights.Do(p.area.User, func() error {
+	return asuser.Do(p.fs.User, func() error {
 		temp := p.temp
 		p.temp = ""
 		return linux.Unlinkat(p.dir, temp, 0)
 	})
 }
 
-// take puts the file in its place.
+// take moves the file into place.
 func (p *patch) take() error {
 	switch p.action() {
 	case "created":
-		if err := p.settle(WriteOptions{Mode: p.file.Mode}); err != nil {
+		if err := p.setOwnerAndMode(WriteOptions{Mode: p.file.Mode}); err != nil {
 			return err
 		}
-		return rights.Do(p.area.User, func() error {
+		return asuser.Do(p.fs.User, func() error {
 			err := linux.Rename(p.dir, p.temp, p.dir, p.name, linux.NoReplace)
 			if err == nil {
 				p.temp, p.made = "", true
@@ -248,30 +248,30 @@ func (p *patch) take() error {
 			return err
 		})
 	case "deleted":
-		return rights.Do(p.area.User, p.takeAway)
+		return asuser.Do(p.fs.User, p.moveAside)
 	}
 	return p.commit(p.file.Mode)
 }
 
-func (p *patch) takeAway() error {
+func (p *patch) moveAside() error {
 	if err := p.unchanged(); err != nil {
 		return err
 	}
-	temp := temporary.Name()
+	temp := tempname.Name()
 	if err := linux.Rename(p.dir, p.name, p.dir, temp, linux.NoReplace); err != nil {
 		return err
 	}
 	p.temp, p.gone = temp, true
 	var old syscall.Stat_t
-	if err := linux.Lstatat(p.dir, temp, &old); err != nil || !alike(&old, &p.read) {
-		p.back()
+	if err := linux.Lstatat(p.dir, temp, &old); err != nil || !sameContent(&old, &p.read) {
+		p.rollBack()
 		return ErrChanged
 	}
 	return nil
 }
 
-// back takes a file out of its place again. It has to run with the user's rights.
-func (p *patch) back() {
+// rollBack reverts take. It must run with the user's rights.
+func (p *patch) rollBack() {
 	switch {
 	case p.made:
 		_ = linux.Unlinkat(p.dir, p.name, 0)

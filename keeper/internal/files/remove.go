@@ -3,19 +3,20 @@ package files
 import (
 	"syscall"
 
+	"skerry/keeper/internal/asuser"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/rights"
 )
 
-// againMost is how often a directory is gone through again that got new entries meanwhile.
-const againMost = 100
+// maxRetries bounds the repetitions for a directory that gets new entries during its removal.
+const maxRetries = 100
 
-// Remove removes a file, a link, an empty directory or, recursive, a whole tree. Links are removed, never followed.
-func (a *Area) Remove(path string, recursive bool) error {
+// Remove removes a file, a link, an empty directory or, if recursive, a whole tree. It removes links and never follows
+// them.
+func (fs *UserFS) Remove(path string, recursive bool) error {
 	dir, name, whole := -1, "", false
 	defer func() { closeAll(dir) }()
-	err := rights.Do(a.User, func() (err error) {
-		if dir, name, err = a.parent(path); err != nil {
+	err := asuser.Do(fs.User, func() (err error) {
+		if dir, name, err = fs.parent(path); err != nil {
 			return err
 		}
 		if special(name) {
@@ -33,26 +34,26 @@ func (a *Area) Remove(path string, recursive bool) error {
 	if err != nil || !whole {
 		return err
 	}
-	return a.removeTree(dir, name)
+	return fs.removeTree(dir, name)
 }
 
-func (a *Area) removeTree(dir int, name string) error {
+func (fs *UserFS) removeTree(dir int, name string) error {
 	for n := 0; ; n++ {
-		err := a.empty(dir, name)
+		err := fs.empty(dir, name)
 		if err == nil {
-			err = rights.Do(a.User, func() error { return linux.Rmdirat(dir, name) })
+			err = asuser.Do(fs.User, func() error { return linux.Rmdirat(dir, name) })
 		}
-		if err != syscall.ENOTEMPTY || n == againMost {
+		if err != syscall.ENOTEMPTY || n == maxRetries {
 			return err
 		}
 	}
 }
 
-// empty removes all that is in a directory.
-func (a *Area) empty(dir int, name string) error {
+// empty removes the contents of a directory.
+func (fs *UserFS) empty(dir int, name string) error {
 	t := &tree{}
 	defer t.close()
-	again := 0
+	retryEdit := 0
 	t.entry = func(dir int, e *linux.Dirent) (verdict, error) {
 		err := error(syscall.EISDIR)
 		if e.Type != syscall.DT_DIR {
@@ -62,22 +63,22 @@ func (a *Area) empty(dir int, name string) error {
 		case syscall.EISDIR:
 			return deeper, nil
 		case syscall.ENOENT:
-			return goOn, nil
+			return proceed, nil
 		}
-		return goOn, err
+		return proceed, err
 	}
-	t.left = func(dir int, name string) error {
+	t.afterLeave = func(dir int, name string) error {
 		err := linux.Rmdirat(dir, name)
 		switch {
 		case err == syscall.ENOENT:
 			return nil
-		case err == syscall.ENOTEMPTY && again < againMost:
-			again++
-			return t.later(&t.rooms[len(t.rooms)-1], name)
+		case err == syscall.ENOTEMPTY && retryEdit < maxRetries:
+			retryEdit++
+			return t.enterLater(&t.stack[len(t.stack)-1], name)
 		}
 		return err
 	}
-	err := rights.Do(a.User, func() error {
+	err := asuser.Do(fs.User, func() error {
 		fd, err := syscall.Openat(dir, name, directoryFlags, 0)
 		if err != nil {
 			return err
@@ -85,7 +86,7 @@ func (a *Area) empty(dir int, name string) error {
 		return t.begin(fd)
 	})
 	if err == nil {
-		_, err = a.inSteps(t.step)
+		_, err = fs.runSteps(t.step)
 	}
 	return err
 }

@@ -5,66 +5,68 @@ import (
 	"io"
 	"strconv"
 
-	"skerry/keeper/internal/buffers"
-	"skerry/keeper/internal/rights"
+	"skerry/keeper/internal/asuser"
+	"skerry/keeper/internal/bufpool"
 )
 
 const (
-	// MaxReplaced is how long a text may be that is replaced: half of the buffer that it is looked for in.
-	MaxReplaced = buffers.Size / 2
-	linesTold   = 20
+	// MaxReplaced bounds the text to replace: half of the search buffer.
+	MaxReplaced      = bufpool.Size / 2
+	maxReportedLines = 20
 )
 
-// Replaced tells where a text was found, or replaced: how often, and the lines of the first of them.
+// Replaced reports occurrences of a text: their number and the lines of the first ones.
 type Replaced struct {
 	Count int     `json:"count"`
 	Lines []int64 `json:"lines"`
 }
 
-// Occurs is the error for a text that is not there as often as was said. Wanted 0: at least once.
+// Occurs is the error for an unexpected number of occurrences. Wanted 0: at least one.
 type Occurs struct {
 	Replaced
 	Wanted int
 }
 
 func (o *Occurs) Error() string {
-	said := "the text is not in it"
-	if o.Count > 0 {
-		said = "the text is in it " + strconv.Itoa(o.Count) + " times, not " + strconv.Itoa(o.Wanted) + ": at line"
-		if o.Count > 1 {
-			said += "s"
-		}
-		for i, line := range o.Lines {
-			if i > 0 {
-				said += ","
-			}
-			said += " " + strconv.FormatInt(line, 10)
-		}
-		if o.Count > len(o.Lines) {
-			said += " …"
-		}
+	if o.Count == 0 {
+		return "text not found"
 	}
-	return said
+	message := "the text occurs " + strconv.Itoa(o.Count) + " times, not " + strconv.Itoa(o.Wanted) + ": at line"
+	if o.Count > 1 {
+		message += "s"
+	}
+	for i, line := range o.Lines {
+		if i > 0 {
+			message += ","
+		}
+		message += " " + strconv.FormatInt(line, 10)
+	}
+	if o.Count > len(o.Lines) {
+		message += " …"
+	}
+	return message
 }
 
-// Replace puts one text in the place of another, which has to be there as often as count says; 0: at least once.
-func (a *Area) Replace(path string, old, new []byte, count int) (found *Replaced, err error) {
-	err = a.again(func() error {
-		found, err = a.replaceOnce(path, old, new, count)
+// Replace replaces a text that must occur count times; 0: at least once.
+func (fs *UserFS) Replace(path string, old, new []byte, count int) (found *Replaced, err error) {
+	err = fs.retryEdit(func() error {
+		found, err = fs.replaceOnce(path, old, new, count)
 		return err
 	})
 	return found, err
 }
 
-func (a *Area) replaceOnce(path string, old, new []byte, count int) (*Replaced, error) {
-	e := newEdit(a)
+// replaceOnce counts the occurrences in a first pass and writes the new file in a second one, so that memory does not
+// grow with the file.
+func (fs *UserFS) replaceOnce(path string, old, new []byte, count int) (*Replaced, error) {
+	e := newEdit(fs)
 	defer e.stop()
 	if err := e.start(path); err != nil {
 		return nil, err
 	}
 	found := &Replaced{Lines: []int64{}}
-	err := a.occurrences(e, old, func([]byte) error { return nil }, func(line int64) error {
-		if found.Count++; len(found.Lines) < linesTold {
+	err := fs.occurrences(e, old, func([]byte) error { return nil }, func(line int64) error {
+		if found.Count++; len(found.Lines) < maxReportedLines {
 			found.Lines = append(found.Lines, line)
 		}
 		return nil
@@ -75,22 +77,22 @@ func (a *Area) replaceOnce(path string, old, new []byte, count int) (*Replaced, 
 	if found.Count == 0 || count > 0 && found.Count != count {
 		return nil, &Occurs{*found, count}
 	}
-	if err := rights.Do(a.User, e.begin); err != nil {
+	if err := asuser.Do(fs.User, e.begin); err != nil {
 		return nil, err
 	}
 	write := func(b []byte) error {
 		_, err := e.Write(b)
 		return err
 	}
-	if err := a.occurrences(e, old, write, func(int64) error { return write(new) }); err != nil {
+	if err := fs.occurrences(e, old, write, func(int64) error { return write(new) }); err != nil {
 		return nil, err
 	}
 	return found, e.commit(nil)
 }
 
-// occurrences goes through a file once: it gives what is between, and the line of each place where the text begins.
-func (a *Area) occurrences(e *edit, old []byte, between func([]byte) error, hit func(int64) error) error {
-	return buffers.With(func(b []byte) error {
+// occurrences reads a file once and passes on the bytes between occurrences and the line number of each occurrence.
+func (fs *UserFS) occurrences(e *edit, old []byte, between func([]byte) error, hit func(int64) error) error {
+	return bufpool.With(func(b []byte) error {
 		source, line, n, eof := e.reader(), int64(1), 0, false
 		pass := func(part []byte) error {
 			line += int64(bytes.Count(part, []byte{'\n'}))
@@ -118,13 +120,13 @@ func (a *Area) occurrences(e *edit, old []byte, between func([]byte) error, hit 
 			}
 			end := n
 			if !eof {
-				end = max(at, n-len(old)+1) // the text may begin at the end of the buffer
+				end = max(at, n-len(old)+1) // an occurrence may start at the end of the buffer
 			}
 			if err := pass(b[at:end]); err != nil || eof {
 				return err
 			}
 			n = copy(b, b[end:n])
-			if err := a.beat(); err != nil {
+			if err := fs.heartbeat(); err != nil {
 				return err
 			}
 		}

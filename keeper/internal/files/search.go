@@ -5,27 +5,27 @@ import (
 	"strings"
 	"syscall"
 
-	"skerry/keeper/internal/buffers"
-	"skerry/keeper/internal/disk"
-	"skerry/keeper/internal/glob"
+	"skerry/keeper/internal/bufpool"
 	"skerry/keeper/internal/grep"
+	"skerry/keeper/internal/iolimit"
 	"skerry/keeper/internal/linux"
+	"skerry/keeper/internal/match/glob"
 )
 
 const maxFound = 4 << 20 // bytes of lines in an answer
 
-// SearchOptions say what is looked for, and where.
+// SearchOptions select lines and files.
 type SearchOptions struct {
 	Pattern    string
 	Literal    bool
 	IgnoreCase bool
-	Glob       string // of the files to look at; one without a slash is for names
+	Glob       string // selects files; without a slash it matches names
 	Hidden     bool
 	Context    int
 	Limit      int
 }
 
-// Match is a line that was found. Path is from the searched directory on, and empty for a file that was named itself.
+// Match is a matching line. Path is relative to the searched directory, and empty if the path is the file itself.
 type Match struct {
 	Path   string   `json:"path"`
 	Raw    []byte   `json:"raw,omitempty"`
@@ -36,8 +36,8 @@ type Match struct {
 	After  []string `json:"after"`
 }
 
-// Matches is what a search found. More: there is more than that. Skipped: so many files and directories could not be
-// searched, or not to their ends.
+// Matches is the result of a search. More: the result is incomplete. Skipped counts files and directories that could
+// not be searched completely.
 type Matches struct {
 	Matches  []*Match `json:"matches"`
 	More     bool     `json:"more"`
@@ -47,19 +47,19 @@ type Matches struct {
 
 type search struct {
 	walk
-	area    *Area
+	fs      *UserFS
 	matcher *grep.Matcher
 	filter  *glob.Pattern
 	options SearchOptions
 	found   Matches
 	size    int
-	file    disk.File // to be searched next
+	file    iolimit.File // the next file to search
 	path    string
 }
 
-// Search finds lines in a file, or in all files below a directory, in order of their names.
-func (a *Area) Search(path string, o SearchOptions) (*Matches, error) {
-	s := &search{area: a, options: o, found: Matches{Matches: []*Match{}}}
+// Search finds lines in a file, or in all files below a directory, sorted by name.
+func (fs *UserFS) Search(path string, o SearchOptions) (*Matches, error) {
+	s := &search{fs: fs, options: o, found: Matches{Matches: []*Match{}}}
 	var err error
 	if s.matcher, err = grep.Compile(o.Pattern, o.Literal, o.IgnoreCase); err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (a *Area) Search(path string, o SearchOptions) (*Matches, error) {
 	}
 	s.hidden = o.Hidden
 	defer s.close()
-	if err = a.started(&s.walk, path); err == syscall.ENOTDIR {
+	if err = fs.startWalk(&s.walk, path); err == syscall.ENOTDIR {
 		return s.one(path)
 	}
 	if err == nil {
@@ -86,9 +86,9 @@ func (a *Area) Search(path string, o SearchOptions) (*Matches, error) {
 	return &s.found, err
 }
 
-// one searches a file that was named.
+// one searches a single file.
 func (s *search) one(path string) (*Matches, error) {
-	file, _, err := s.area.Open(path)
+	file, _, err := s.fs.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (s *search) one(path string) (*Matches, error) {
 
 func (s *search) all() error {
 	for !s.found.More {
-		v, err := s.area.inSteps(s.step)
+		v, err := s.fs.runSteps(s.step)
 		if err != nil || v == done {
 			return err
 		}
@@ -109,29 +109,30 @@ func (s *search) all() error {
 	return nil
 }
 
+// step examines one entry and pauses the walk at a file to search.
 func (s *search) step() (verdict, error) {
 	if s.over() {
 		return done, nil
 	}
 	e, err := s.next()
 	if e == nil {
-		return goOn, err
+		return proceed, err
 	}
 	if e.Type != syscall.DT_REG && e.Type != syscall.DT_DIR && e.Type != syscall.DT_UNKNOWN {
-		return goOn, nil
+		return proceed, nil
 	}
 	path := string(s.prefix) + e.Name
 	if e.Type == syscall.DT_REG && s.filter != nil && !s.filter.Matches(path) {
-		return goOn, nil
+		return proceed, nil
 	}
 	fd, err := syscall.Openat(s.way.fd(), e.Name, linux.OPath|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
 	if err != nil {
-		return goOn, nil // vanished
+		return proceed, nil // vanished
 	}
 	defer closeAll(fd)
 	var st syscall.Stat_t
 	if err := syscall.Fstat(fd, &st); err != nil {
-		return goOn, nil
+		return proceed, nil
 	}
 	switch kind(st.Mode) {
 	case "directory":
@@ -139,19 +140,19 @@ func (s *search) step() (verdict, error) {
 	case "file":
 		return s.open(fd, path)
 	}
-	return goOn, nil
+	return proceed, nil
 }
 
 func (s *search) open(fd int, path string) (verdict, error) {
 	if s.filter != nil && !s.filter.Matches(path) {
-		return goOn, nil
+		return proceed, nil
 	}
 	file, err := Reopen(fd, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY)
 	if err != nil {
 		s.found.Skipped++
-		return goOn, nil
+		return proceed, nil
 	}
-	s.file, s.path = disk.File(file), path
+	s.file, s.path = iolimit.File(file), path
 	return pause, nil
 }
 
@@ -164,12 +165,12 @@ func (s *search) scan() error {
 		at += int64(n)
 		return n, err
 	}
-	return buffers.With(func(b []byte) error {
-		partial, err := s.matcher.Scan(read, b, s.options.Context, s.take, s.area.beat)
+	return bufpool.With(func(b []byte) error {
+		partial, err := s.matcher.Scan(read, b, s.options.Context, s.take, s.fs.heartbeat)
 		switch {
-		case errors.Is(err, ErrGone):
+		case errors.Is(err, ErrHungUp):
 			return err
-		case err != nil: // no text, or it can't be read
+		case err != nil: // binary or unreadable
 			s.found.Skipped++
 			return nil
 		case partial:
@@ -180,7 +181,7 @@ func (s *search) scan() error {
 	})
 }
 
-// take keeps a line that was found, while there is room.
+// take records a match while the answer has capacity.
 func (s *search) take(h *grep.Hit) bool {
 	if len(s.found.Matches) == s.options.Limit || s.size > maxFound {
 		s.found.More = true

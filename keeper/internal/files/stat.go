@@ -4,26 +4,28 @@ import (
 	"strings"
 	"syscall"
 
+	"skerry/keeper/internal/asuser"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/rights"
 )
 
-// Stat describes a path. A link is described itself, unless it is to be followed.
-func (a *Area) Stat(path string, follow bool) (info *Info, err error) {
-	if path, err = a.absolute(path); err != nil {
+// Stat describes a path. It describes a link itself unless follow is set.
+func (fs *UserFS) Stat(path string, follow bool) (info *Info, err error) {
+	if path, err = fs.absolute(path); err != nil {
 		return nil, err
 	}
-	err = rights.Do(a.User, func() error {
+	err = asuser.Do(fs.User, func() error {
 		if follow {
 			info, err = followed(path)
 			return err
 		}
-		dir, name, err := a.parent(path)
+		dir, name, err := fs.parent(path)
 		if err != nil {
 			return err
 		}
 		defer closeAll(dir)
-		info, err = describe(dir, name)
+		if info, err = describe(dir, name); err == nil && fs.Attributes {
+			info.Attributes = readAttributes(dir, name)
+		}
 		return err
 	})
 	return info, err
@@ -35,7 +37,7 @@ func followed(path string) (*Info, error) {
 		return nil, err
 	}
 	defer closeAll(fd)
-	if ourOwn(fd) {
+	if isOwnProcFile(fd) {
 		return nil, syscall.EACCES
 	}
 	var st syscall.Stat_t
@@ -45,7 +47,7 @@ func followed(path string) (*Info, error) {
 	return newInfo(base(path), &st), nil
 }
 
-// base is the last name of a path; that of the root is ".".
+// base returns the last name of a path; for the root it is ".".
 func base(path string) string {
 	path = strings.TrimRight(path, "/")
 	if path = path[strings.LastIndexByte(path, '/')+1:]; path == "" {

@@ -6,44 +6,44 @@ import (
 	"skerry/keeper/internal/linux"
 )
 
-// heldNames bounds what a tree keeps: the names of directories that it has seen and not yet entered.
+// heldNames bounds the names of directories that a tree has seen and not yet entered.
 const heldNames = 16 << 20
 
-// tree goes through a directory and all below it to change something: all entries of a directory first, some at a time,
-// then one after the other the directories among them. So none is too large and none too deep.
+// tree walks a directory to change it: first all entries of a directory, some at a time, then its subdirectories one
+// after the other. So no directory is too large or too deep.
 type tree struct {
 	way   descent
-	rooms []treeRoom
+	stack []treeLevel
 	held  int
 
-	entry  func(dir int, e *linux.Dirent) (verdict, error) // deeper: it is a directory
-	unlock func(dir int, name string) error                // nil, or what may open a directory that can't be entered
-	begun  func(name string) error                         // nil, or called before a directory is entered
-	ending func(fd int) error                              // nil, or called with a directory that is done
-	left   func(dir int, name string) error                // nil, or called from above a directory that is done
+	entry      func(dir int, e *linux.Dirent) (verdict, error) // returns deeper for a directory
+	tryUnlock  func(dir int, name string) error                // optional; may make a directory accessible
+	onEnter    func(name string) error                         // optional; called before a directory is entered
+	onLeave    func(fd int) error                              // optional; called with a finished directory
+	afterLeave func(dir int, name string) error                // optional; called with the parent of a finished directory
 }
 
-type treeRoom struct {
-	entries *linux.Dirents // nil: all of them were seen
+type treeLevel struct {
+	entries *linux.Dirents // nil: all were read
 	dirs    []string
 }
 
-// begin takes over the directory's fd.
+// begin takes ownership of the directory's fd.
 func (t *tree) begin(fd int) error {
 	if err := t.way.begin(fd); err != nil {
 		return err
 	}
-	t.rooms = append(t.rooms, treeRoom{entries: linux.NewDirents(fd)})
+	t.stack = append(t.stack, treeLevel{entries: linux.NewDirents(fd)})
 	return nil
 }
 
 func (t *tree) close() { t.way.close() }
 
 func (t *tree) step() (verdict, error) {
-	if len(t.rooms) == 0 {
+	if len(t.stack) == 0 {
 		return done, nil
 	}
-	r := &t.rooms[len(t.rooms)-1]
+	r := &t.stack[len(t.stack)-1]
 	switch {
 	case r.entries != nil:
 		return t.next(r)
@@ -51,31 +51,32 @@ func (t *tree) step() (verdict, error) {
 		name := r.dirs[len(r.dirs)-1]
 		r.dirs = r.dirs[:len(r.dirs)-1]
 		t.held -= len(name)
-		return goOn, t.at(name, t.enter(name))
+		return proceed, t.at(name, t.enter(name))
 	}
-	return goOn, t.leave()
+	return proceed, t.leave()
 }
 
-func (t *tree) next(r *treeRoom) (verdict, error) {
+// next handles one entry of the current directory.
+func (t *tree) next(r *treeLevel) (verdict, error) {
 	e, err := r.entries.Next()
 	if e == nil {
 		if r.entries = nil; err == syscall.ENOENT { // removed meanwhile
 			err = nil
 		}
-		return goOn, t.at("", err)
+		return proceed, t.at("", err)
 	}
 	v, err := t.entry(t.way.fd(), e)
 	if err != nil {
 		return v, t.at(e.Name, err)
 	}
 	if v == deeper {
-		return goOn, t.later(r, e.Name)
+		return proceed, t.enterLater(r, e.Name)
 	}
 	return v, nil
 }
 
-// later has a directory entered, once its turn comes.
-func (t *tree) later(r *treeRoom, name string) error {
+// enterLater queues a directory.
+func (t *tree) enterLater(r *treeLevel, name string) error {
 	if t.held += len(name); t.held > heldNames {
 		return t.at(name, syscall.E2BIG)
 	}
@@ -83,44 +84,46 @@ func (t *tree) later(r *treeRoom, name string) error {
 	return nil
 }
 
+// enter enters a directory, after trying to make it accessible. It passes over kernel file systems and removed
+// directories.
 func (t *tree) enter(name string) error {
-	if t.begun != nil {
-		if err := t.begun(name); err != nil {
+	if t.onEnter != nil {
+		if err := t.onEnter(name); err != nil {
 			return err
 		}
 	}
 	err := t.way.enter(name)
-	if err == syscall.EACCES && t.unlock != nil && t.unlock(t.way.fd(), name) == nil {
+	if err == syscall.EACCES && t.tryUnlock != nil && t.tryUnlock(t.way.fd(), name) == nil {
 		err = t.way.enter(name)
 	}
-	if err == errElsewhere || err == syscall.ENOENT {
-		return t.passed(name)
+	if err == errKernelFS || err == syscall.ENOENT {
+		return t.leftDirectory(name)
 	}
 	if err == nil {
-		t.rooms = append(t.rooms, treeRoom{entries: linux.NewDirents(t.way.fd())})
+		t.stack = append(t.stack, treeLevel{entries: linux.NewDirents(t.way.fd())})
 	}
 	return err
 }
 
 func (t *tree) leave() error {
-	if t.ending != nil {
-		if err := t.ending(t.way.fd()); err != nil {
+	if t.onLeave != nil {
+		if err := t.onLeave(t.way.fd()); err != nil {
 			return t.at("", err)
 		}
 	}
-	t.rooms = t.rooms[:len(t.rooms)-1]
+	t.stack = t.stack[:len(t.stack)-1]
 	name, err := t.way.leave()
-	if err == nil && len(t.rooms) > 0 {
-		err = t.passed(name)
+	if err == nil && len(t.stack) > 0 {
+		err = t.leftDirectory(name)
 	}
 	return t.at(name, err)
 }
 
-func (t *tree) passed(name string) error {
-	if t.left == nil {
+func (t *tree) leftDirectory(name string) error {
+	if t.afterLeave == nil {
 		return nil
 	}
-	return t.left(t.way.fd(), name)
+	return t.afterLeave(t.way.fd(), name)
 }
 
 func (t *tree) at(name string, err error) error {

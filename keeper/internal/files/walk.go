@@ -4,34 +4,33 @@ import (
 	"sort"
 	"syscall"
 
+	"skerry/keeper/internal/asuser"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/rights"
 )
 
 const (
-	maxEntries = 100_000   // names that a walk holds, and entries of a listing
-	maxPath    = 256 << 10 // of what a walk gives: a thousand of the longest names
+	maxEntries = 100_000   // names held by a walk, and entries of a listing
+	maxPath    = 256 << 10 // bytes of a path: a thousand of the longest names
 )
 
-// walk goes through a directory and what lies below it in order of the names, to tell of it. What has to be left out is
-// counted or marked.
+// walk reads a directory and everything below it, sorted by name. It counts or marks the entries that it leaves out.
 type walk struct {
 	way     descent
-	rooms   []room
-	prefix  []byte // the way to the directory at hand, with a slash at its end unless it is empty
+	stack   []walkLevel
+	prefix  []byte // path of the current directory, with a slash at the end unless it is empty
 	held    int
 	hidden  bool
-	cut     bool // there are entries that were left out
-	skipped int  // directories that can't be read
+	cut     bool // entries were left out
+	skipped int  // unreadable directories
 }
 
-type room struct {
+type walkLevel struct {
 	reading *linux.Dirents // nil: all names were read
 	names   []*linux.Dirent
-	prefix  int // of the directory above
+	prefix  int // length of the parent's prefix
 }
 
-// begin opens the directory to be walked; it has to run with the user's rights.
+// begin opens the directory. It must run with the user's rights.
 func (w *walk) begin(path string) error {
 	fd, err := linux.OpenBelow(path, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -40,23 +39,23 @@ func (w *walk) begin(path string) error {
 	if err = w.way.begin(fd); err != nil {
 		return err
 	}
-	w.rooms = append(w.rooms, room{reading: linux.NewDirents(fd)})
+	w.stack = append(w.stack, walkLevel{reading: linux.NewDirents(fd)})
 	return nil
 }
 
-func (w *walk) over() bool { return len(w.rooms) == 0 }
+func (w *walk) over() bool { return len(w.stack) == 0 }
 
-func (w *walk) depth() int { return len(w.rooms) }
+func (w *walk) depth() int { return len(w.stack) }
 
-// next gives the next entry of the directory at hand. If that is nil, it has read some more names, or gone up.
+// next returns the next entry of the current directory. nil: it has read some more names, or gone up.
 func (w *walk) next() (e *linux.Dirent, err error) {
-	r := &w.rooms[len(w.rooms)-1]
+	r := &w.stack[len(w.stack)-1]
 	if r.reading != nil {
 		return nil, w.read(r)
 	}
 	if len(r.names) == 0 {
 		w.prefix = w.prefix[:r.prefix]
-		w.rooms = w.rooms[:len(w.rooms)-1]
+		w.stack = w.stack[:len(w.stack)-1]
 		_, err = w.way.leave()
 		return nil, err
 	}
@@ -66,11 +65,12 @@ func (w *walk) next() (e *linux.Dirent, err error) {
 	return e, nil
 }
 
-func (w *walk) read(r *room) error {
-	for range stepsAtOnce {
+// read reads some names of a directory and, at its end, sorts them.
+func (w *walk) read(r *walkLevel) error {
+	for range stepsPerJob {
 		e, err := r.reading.Next()
 		if err != nil && err != syscall.ENOENT { // ENOENT: removed meanwhile
-			if len(w.rooms) == 1 {
+			if len(w.stack) == 1 {
 				return err
 			}
 			w.skipped++
@@ -90,7 +90,7 @@ func (w *walk) read(r *room) error {
 	return nil
 }
 
-// enter goes into a directory. One that can't be read, or is none any more, is left out.
+// enter enters a directory. It leaves out unreadable ones, and entries that are no directory any more.
 func (w *walk) enter(name string) {
 	if len(w.prefix)+len(name) >= maxPath {
 		w.cut = true
@@ -98,9 +98,9 @@ func (w *walk) enter(name string) {
 	}
 	switch err := w.way.enter(name); err {
 	case nil:
-		w.rooms = append(w.rooms, room{reading: linux.NewDirents(w.way.fd()), prefix: len(w.prefix)})
+		w.stack = append(w.stack, walkLevel{reading: linux.NewDirents(w.way.fd()), prefix: len(w.prefix)})
 		w.prefix = append(append(w.prefix, name...), '/')
-	case errElsewhere, syscall.ENOENT, syscall.ENOTDIR, syscall.ELOOP:
+	case errKernelFS, syscall.ENOENT, syscall.ENOTDIR, syscall.ELOOP:
 	default:
 		w.skipped++
 	}
@@ -108,10 +108,10 @@ func (w *walk) enter(name string) {
 
 func (w *walk) close() { w.way.close() }
 
-// started begins a walk with the user's rights.
-func (a *Area) started(w *walk, path string) (err error) {
-	if path, err = a.absolute(path); err != nil {
+// startWalk starts a walk with the user's rights.
+func (fs *UserFS) startWalk(w *walk, path string) (err error) {
+	if path, err = fs.absolute(path); err != nil {
 		return err
 	}
-	return rights.Do(a.User, func() error { return w.begin(path) })
+	return asuser.Do(fs.User, func() error { return w.begin(path) })
 }

@@ -5,11 +5,11 @@ import (
 	"strings"
 	"syscall"
 
-	"skerry/keeper/internal/buffers"
-	"skerry/keeper/internal/disk"
+	"skerry/keeper/internal/asuser"
+	"skerry/keeper/internal/bufpool"
+	"skerry/keeper/internal/iolimit"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/rights"
-	"skerry/keeper/internal/temporary"
+	"skerry/keeper/internal/tempname"
 )
 
 const (
@@ -17,44 +17,49 @@ const (
 	newMode  = 0o644
 )
 
-// writing is a file on its way: a temporary one beside the target, until it takes its place.
+// writing is a temporary file beside its target, before the rename.
 type writing struct {
-	area *Area
+	fs   *UserFS
 	dir  int
 	name string
 	temp string
 	fd   int
-	old  *syscall.Stat_t // nil: there was none
+	old  *syscall.Stat_t // nil: the target did not exist
 }
 
-// WriteOptions say how a file is to be written.
+// WriteOptions are the properties of the new file.
 type WriteOptions struct {
 	Mode    *uint32
 	Owner   *Owner
-	Parents bool // missing directories above are made
+	Parents bool // make missing parents
+
+	Attributes map[string]string
 }
 
-// Owner has the ids that a file is to get; -1: the writer's own.
+// Owner holds the IDs for a file; -1: the writer's own.
 type Owner struct{ UID, GID int }
 
-// Write replaces a file by what the reader gives, all or nothing. An existing file keeps its owner, and its mode unless
-// one is given: to the inside it looks as if it had been written in place.
-func (a *Area) Write(path string, content io.Reader, o WriteOptions) (*Info, error) {
-	w := &writing{area: a, dir: -1, fd: -1}
+// Write replaces a file completely or not at all. An existing file keeps its owner, and its mode unless one is given:
+// inside the sandbox it looks like a write in place.
+func (fs *UserFS) Write(path string, content io.Reader, o WriteOptions) (*Info, error) {
+	w := &writing{fs: fs, dir: -1, fd: -1}
 	defer w.close()
-	if err := rights.Do(a.User, func() error { return w.open(path, o.Parents) }); err != nil {
+	if err := asuser.Do(fs.User, func() error { return w.open(path, o.Parents) }); err != nil {
 		return nil, err
 	}
-	err := buffers.With(func(b []byte) error { return w.copy(content, b, false) })
+	err := bufpool.With(func(b []byte) error { return w.copy(content, b, false) })
 	if err == nil {
-		err = w.settle(o)
+		err = w.setOwnerAndMode(o)
+	}
+	if err == nil {
+		err = setAttributes(w.fd, o.Attributes)
 	}
 	var info *Info
-	err = rights.Do(a.User, func() error { return w.end(err, 0, &info) })
+	err = asuser.Do(fs.User, func() error { return w.end(err, 0, &info) })
 	return info, err
 }
 
-// open finds the directory of what the path finally means, and makes the temporary file there.
+// open finds the target and makes the temporary file beside it.
 func (w *writing) open(path string, parents bool) error {
 	if err := w.find(path, parents); err != nil {
 		return err
@@ -62,7 +67,7 @@ func (w *writing) open(path string, parents bool) error {
 	return w.begin()
 }
 
-// find finds the directory of what the path finally means, and whether a file is there that may be written to.
+// find finds the target's directory, following links, and checks that an existing file may be written.
 func (w *writing) find(path string, parents bool) error {
 	if err := w.locate(path, parents); err != nil {
 		return err
@@ -78,8 +83,8 @@ func (w *writing) find(path string, parents bool) error {
 	return writable(fd, w.old)
 }
 
-// writable describes the very file that is asked for: its name may stand for another one at each look, and the new file
-// gets the owner of this one.
+// writable examines exactly the file of the fd: its name may mean another file at each look, and the new file gets this
+// one's owner.
 func writable(fd int, st *syscall.Stat_t) error {
 	if err := syscall.Fstat(fd, st); err != nil {
 		return err
@@ -94,7 +99,7 @@ func writable(fd int, st *syscall.Stat_t) error {
 func (w *writing) begin() error {
 	const flags = syscall.O_WRONLY | syscall.O_CREAT | syscall.O_EXCL | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
 	for {
-		w.temp = temporary.Name()
+		w.temp = tempname.Name()
 		fd, err := syscall.Openat(w.dir, w.temp, flags, 0o600)
 		if err == nil {
 			w.fd = fd
@@ -108,7 +113,7 @@ func (w *writing) begin() error {
 
 // locate follows links at the end of the path itself, because the rename must not replace a link.
 func (w *writing) locate(path string, parents bool) error {
-	path, err := w.area.absolute(path)
+	path, err := w.fs.absolute(path)
 	if err != nil {
 		return err
 	}
@@ -146,14 +151,14 @@ func (w *writing) locate(path string, parents bool) error {
 
 func (w *writing) enter(path string, parents bool) (err error) {
 	closeAll(w.dir)
-	w.dir, w.name, err = w.area.place(path, parents)
+	w.dir, w.name, err = w.fs.place(path, parents)
 	if err == nil && special(w.name) {
 		return syscall.EISDIR
 	}
 	return err
 }
 
-// copy writes what comes: each time all that fits into the buffer, which makes fewer and larger calls, or at once.
+// copy writes the content: a full buffer at a time, for fewer and larger calls, or each piece at once.
 func (w *writing) copy(content io.Reader, buffer []byte, atOnce bool) error {
 	for {
 		n, err := content.Read(buffer)
@@ -162,7 +167,7 @@ func (w *writing) copy(content io.Reader, buffer []byte, atOnce bool) error {
 			more, err = content.Read(buffer[n:])
 			n += more
 		}
-		if err := disk.Write(w.fd, buffer[:n]); err != nil {
+		if err := iolimit.Write(w.fd, buffer[:n]); err != nil {
 			return err
 		}
 		if err == io.EOF {
@@ -174,15 +179,16 @@ func (w *writing) copy(content io.Reader, buffer []byte, atOnce bool) error {
 	}
 }
 
-// settle gives the new file the old one's owner, with the keeper's own rights: the user was allowed to write to the old
-// one, and in place it would have kept its owner. Another owner is given with the user's rights, which the kernel
-// refuses to all but root. Set-id bits don't survive a write either, nor can one who is not the owner give them.
-func (w *writing) settle(o WriteOptions) error {
-	final, uid := uint32(newMode), w.area.User.UID
+// setOwnerAndMode gives the new file the owner of the old one, with the keeper's own rights: the user was allowed to
+// write to the old file, and a write in place would have kept its owner. An explicit owner is set with the user's
+// rights, which the kernel permits only to root. Set-id bits do not survive a write in place either, and only the owner
+// may set them.
+func (w *writing) setOwnerAndMode(o WriteOptions) error {
+	final, uid := uint32(newMode), w.fs.User.UID
 	var err error
 	switch {
 	case o.Owner != nil:
-		err = rights.Do(w.area.User, func() error { return syscall.Fchown(w.fd, o.Owner.UID, o.Owner.GID) })
+		err = asuser.Do(w.fs.User, func() error { return syscall.Fchown(w.fd, o.Owner.UID, o.Owner.GID) })
 	case w.old != nil:
 		uid = w.old.Uid
 		err = syscall.Fchown(w.fd, int(w.old.Uid), int(w.old.Gid))
@@ -196,13 +202,13 @@ func (w *writing) settle(o WriteOptions) error {
 	if o.Mode != nil {
 		final = *o.Mode
 	}
-	if final&0o6000 != 0 && w.area.User.UID != 0 && w.area.User.UID != uid {
+	if final&0o6000 != 0 && w.fs.User.UID != 0 && w.fs.User.UID != uid {
 		return syscall.EPERM
 	}
 	return syscall.Fchmod(w.fd, final)
 }
 
-// end puts the file in place, or takes it away again if anything failed.
+// end renames the file into place, or removes it after a failure.
 func (w *writing) end(err error, flags int, info **Info) error {
 	if err == nil {
 		err = linux.Rename(w.dir, w.temp, w.dir, w.name, flags)

@@ -1,4 +1,4 @@
-// Package grep finds the lines of a text that match a pattern, in time linear in the text whatever the pattern is.
+// Package grep finds the lines of a text that match a pattern. Its time is linear in the text for every pattern.
 package grep
 
 import (
@@ -14,28 +14,28 @@ import (
 const (
 	maxPattern  = 1024
 	minRequired = 2
-	maxWeight   = 2000 // parts of a pattern, its repetitions written out: each costs time at each byte
+	maxWeight   = 2000 // parts of a pattern with its repetitions expanded: each costs time at each byte
 )
 
-// Bad is the error for a pattern that can't be used.
+// Bad rejects a pattern.
 type Bad struct{ reason string }
 
 func (b *Bad) Error() string { return "pattern: " + b.reason }
 
-// Matcher is a pattern, made ready.
+// Matcher is a compiled pattern.
 type Matcher struct {
 	re    *regexp.Regexp
-	plain []byte // not nil: the pattern is just this
-	must  []byte // not nil: a line without this can't match
+	plain []byte // not nil: the pattern is this literal text
+	must  []byte // not nil: every matching line contains this
 }
 
-// Compile reads a regular expression (RE2), or with literal a text that stands for itself.
+// Compile compiles a regular expression (RE2) or a literal text.
 func Compile(pattern string, literal, ignoreCase bool) (*Matcher, error) {
 	if pattern == "" || len(pattern) > maxPattern {
-		return nil, &Bad{"it is empty, or longer than 1,024 bytes"}
+		return nil, &Bad{"it is empty or longer than 1,024 bytes"}
 	}
 	if strings.Contains(pattern, "\n") {
-		return nil, &Bad{"it has a line break, and is matched with one line at a time"}
+		return nil, &Bad{"it contains a line break, but each line is matched separately"}
 	}
 	if literal && !ignoreCase {
 		return &Matcher{plain: []byte(pattern)}, nil
@@ -43,7 +43,7 @@ func Compile(pattern string, literal, ignoreCase bool) (*Matcher, error) {
 	if literal {
 		pattern = regexp.QuoteMeta(pattern)
 	}
-	flags := syntax.Perl &^ (syntax.OneLine | syntax.ClassNL) // a line is all that a pattern ever sees
+	flags := syntax.Perl &^ (syntax.OneLine | syntax.ClassNL) // a pattern sees one line at a time
 	if ignoreCase {
 		flags |= syntax.FoldCase
 	}
@@ -56,7 +56,7 @@ func Compile(pattern string, literal, ignoreCase bool) (*Matcher, error) {
 		return nil, &Bad{err.Error()}
 	}
 	if weight(parsed) > maxWeight {
-		return nil, &Bad{"it repeats too much"}
+		return nil, &Bad{"it has too many repetitions"}
 	}
 	perLine(parsed)
 	re, err := regexp.Compile(parsed.String())
@@ -73,11 +73,11 @@ func Compile(pattern string, literal, ignoreCase bool) (*Matcher, error) {
 	return m, nil
 }
 
-// required is the longest text that is in all that a pattern matches. Looking for that first is many times faster.
+// required returns the longest text that every match contains. Searching for it first is many times faster.
 func required(re *syntax.Regexp) (longest string) {
 	switch re.Op {
 	case syntax.OpLiteral:
-		if re.Flags&syntax.FoldCase == 0 && !slices.Contains(re.Rune, utf8.RuneError) { // which matches any bad byte
+		if re.Flags&syntax.FoldCase == 0 && !slices.Contains(re.Rune, utf8.RuneError) { // U+FFFD matches any invalid byte
 			return string(re.Rune)
 		}
 	case syntax.OpRepeat:
@@ -96,7 +96,7 @@ func required(re *syntax.Regexp) (longest string) {
 	return longest
 }
 
-// weight is the size of the program that a pattern becomes, without making it.
+// weight returns the size of the compiled program without compiling it.
 func weight(re *syntax.Regexp) int {
 	sum := 1 + len(re.Rune)/2
 	if re.Op == syntax.OpLiteral {
@@ -113,8 +113,8 @@ func weight(re *syntax.Regexp) int {
 	return sum
 }
 
-// perLine has a pattern see one line at a time: the ends of a text are those of a line, and nothing matches a line break.
-// So a match never goes over several lines, and text can be searched many lines at once.
+// perLine limits a pattern to one line: the ends of a text become those of a line, and nothing matches a line break. So
+// a match never spans lines, and many lines can be searched at once.
 func perLine(re *syntax.Regexp) {
 	switch re.Op {
 	case syntax.OpBeginText:
@@ -135,7 +135,7 @@ func perLine(re *syntax.Regexp) {
 	}
 }
 
-// without takes one character out of pairs of first and last ones.
+// without removes one character from a list of ranges.
 func without(pairs []rune, r rune) (kept []rune) {
 	for i := 0; i < len(pairs); i += 2 {
 		low, high := pairs[i], pairs[i+1]
@@ -153,7 +153,7 @@ func without(pairs []rune, r rune) (kept []rune) {
 	return kept
 }
 
-// find gives where the first match begins; -1: nowhere.
+// find returns the position of the first match, or -1.
 func (m *Matcher) find(lines []byte) int {
 	if m.plain != nil {
 		return bytes.Index(lines, m.plain)
@@ -167,7 +167,7 @@ func (m *Matcher) find(lines []byte) int {
 	return -1
 }
 
-// findLine looks only at lines that have what every match has.
+// findLine examines only lines that contain the required text.
 func (m *Matcher) findLine(lines []byte) int {
 	for at := 0; at < len(lines); {
 		i := bytes.Index(lines[at:], m.must)
@@ -184,7 +184,7 @@ func (m *Matcher) findLine(lines []byte) int {
 	return -1
 }
 
-// end is the length of the line that a text begins with.
+// end returns the length of the first line.
 func end(text []byte) int {
 	if i := bytes.IndexByte(text, '\n'); i >= 0 {
 		return i

@@ -13,7 +13,7 @@ import (
 
 func quiet() error { return nil }
 
-// found scans a text through a buffer of a size, and shows each hit as "line:text".
+// found scans a text through a buffer of the given size and formats each hit as "line:text".
 func found(t *testing.T, m *Matcher, text string, size, context int) (hits []string, partial bool) {
 	t.Helper()
 	reader := strings.NewReader(text)
@@ -43,7 +43,7 @@ func plainly(re *regexp.Regexp, text string, context int) (hits []string) {
 	return hits
 }
 
-func TestWhatIsFoundIsWhatALineByLineSearchFinds(t *testing.T) {
+func TestScanFindsTheSameLinesAsALineByLineSearch(t *testing.T) {
 	random := rand.New(rand.NewSource(1))
 	patterns := []string{"a", "^a", "b$", "^$", "a.b", "a[^b]c", "(a|b)+c", `\ba\b`, `\Aab`, `c\z`, "x*", `a\s*b`, "[a-c]{2,3}$", "(?i)AB", "(?s)a.*b", "ab.c", "(a|b)+ca", "b*ab$", "(ab){2}", "(?:ab)?cc", "^ab c", "(?i:ab)cc", "x*ab|ca"}
 	for _, pattern := range patterns {
@@ -74,7 +74,7 @@ func TestWhatIsFoundIsWhatALineByLineSearchFinds(t *testing.T) {
 	}
 }
 
-func TestLinesAreCountedAcrossBuffers(t *testing.T) {
+func TestLineNumbersContinueAcrossBuffers(t *testing.T) {
 	text := strings.Repeat("nothing here\n", 1000) + "needle\n" + strings.Repeat("more\n", 100) + "needle"
 	m, _ := Compile("needle", false, false)
 	for _, size := range []int{64, 1000, 1 << 20} {
@@ -85,7 +85,7 @@ func TestLinesAreCountedAcrossBuffers(t *testing.T) {
 	}
 }
 
-func TestALineThatIsTooLongIsSearchedInPartAndSaidSo(t *testing.T) {
+func TestTooLongLineIsSearchedPartially(t *testing.T) {
 	text := "a\nneedle" + strings.Repeat("x", 1000) + "needle\nneedle\n"
 	m, _ := Compile("needle", true, false)
 	got, partial := found(t, m, text, 100, 0)
@@ -98,7 +98,7 @@ func TestALineThatIsTooLongIsSearchedInPartAndSaidSo(t *testing.T) {
 	}
 }
 
-func TestALongLineIsShownAroundItsMatch(t *testing.T) {
+func TestLongLineIsShownAroundItsMatch(t *testing.T) {
 	m, _ := Compile("needle", true, false)
 	reader := strings.NewReader(strings.Repeat("x", 5000) + "needle" + strings.Repeat("y", 5000))
 	_, err := m.Scan(reader.Read, make([]byte, 1<<16), 0, func(h *Hit) bool {
@@ -112,7 +112,7 @@ func TestALongLineIsShownAroundItsMatch(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoTextIsNotSearched(t *testing.T) {
+func TestBinaryFilesAreNotSearched(t *testing.T) {
 	m, _ := Compile("a", true, false)
 	_, err := m.Scan(strings.NewReader("a\x00a").Read, make([]byte, 100), 0, func(*Hit) bool { return true }, quiet)
 	if !errors.Is(err, ErrBinary) {
@@ -120,7 +120,7 @@ func TestWhatIsNoTextIsNotSearched(t *testing.T) {
 	}
 }
 
-func TestPatternsThatCanNotBeUsedAreRefused(t *testing.T) {
+func TestUnusablePatternsAreRejected(t *testing.T) {
 	for _, pattern := range []string{
 		"", "(", "[a", "a{1001}", "((a{100}){100}){100}", "a\nb", strings.Repeat("a", 2000), "(?<=a)b", `(a)\1`, "\xff",
 		strings.Repeat("(a{1,30}){1,30}", 10),
@@ -133,7 +133,7 @@ func TestPatternsThatCanNotBeUsedAreRefused(t *testing.T) {
 	}
 }
 
-func TestLiteralsAndCase(t *testing.T) {
+func TestLiteralAndIgnoreCase(t *testing.T) {
 	for _, c := range []struct {
 		pattern              string
 		literal, ignore, hit bool
@@ -148,7 +148,7 @@ func TestLiteralsAndCase(t *testing.T) {
 	}
 }
 
-func TestItStopsWhenAskedTo(t *testing.T) {
+func TestScanStopsOnRequest(t *testing.T) {
 	m, _ := Compile("a", true, false)
 	n := 0
 	_, err := m.Scan(strings.NewReader("a\na\na\n").Read, make([]byte, 100), 0, func(*Hit) bool { n++; return n < 2 }, quiet)

@@ -7,16 +7,16 @@ import (
 )
 
 const (
-	maxText   = 2000 // of a line that is shown
-	lead      = 200  // of it before the match
+	maxText   = 2000 // bytes shown of a line
+	lead      = 200  // shown before the match
 	binaryMax = 8 << 10
-	piece     = 64 << 10 // searched between two looks at whether it is still wanted
+	piece     = 64 << 10 // bytes searched between two heartbeats
 )
 
-// ErrBinary means that a file is no text.
-var ErrBinary = errors.New("it is no text")
+// ErrBinary means that a file is not text.
+var ErrBinary = errors.New("not a text file")
 
-// Hit is a line that matches, with those around it. Cut: it is longer than is shown.
+// Hit is a matching line with its context. Cut: the line was truncated.
 type Hit struct {
 	Line          int64
 	Text          []byte
@@ -24,20 +24,20 @@ type Hit struct {
 	Before, After [][]byte
 }
 
-// scan slides a buffer over a text. All of it that is before at has been searched.
+// scan slides a buffer over a text. Everything before `at` has been searched.
 type scan struct {
 	*Matcher
 	context int
 	buffer  []byte
 	n       int   // bytes in the buffer
-	at      int   // where a line begins
-	line    int64 // its number
+	at      int   // start of a line
+	line    int64 // number of that line
 	eof     bool
 	partial bool
 }
 
-// Scan gives the lines of what read gives that match to each, until that returns false. Partial: a line was longer than
-// the buffer, and only its beginning was searched. What each gets is good until it returns.
+// Scan passes the matching lines of a text to each until each returns false. Partial: a line was longer than the
+// buffer, and only its beginning was searched. The arguments of each are valid until it returns.
 func (m *Matcher) Scan(
 	read func([]byte) (int, error), buffer []byte, context int, each func(*Hit) bool, beat func() error,
 ) (partial bool, err error) {
@@ -79,8 +79,8 @@ func (s *scan) fill(read func([]byte) (int, error)) error {
 	return nil
 }
 
-// limit is up to where lines are whole, with all the lines after them that are to be shown too. If there is no room for
-// that, lines have to be whole; if there is none for that either, a part of one has to do.
+// limit returns the end of the lines that are complete together with their context after them. If the buffer is too
+// small for the context, complete lines suffice; if it is too small for a line, a part of the line.
 func (s *scan) limit() int {
 	if s.eof {
 		return s.n
@@ -96,7 +96,7 @@ func (s *scan) limit() int {
 	return s.at + whole
 }
 
-// back is the beginning of the line that is so many lines above one.
+// back returns the start of the line that is `lines` lines above.
 func (s *scan) back(from, lines int) int {
 	for ; lines > 0 && from > 0; lines-- {
 		from = bytes.LastIndexByte(s.buffer[:from-1], '\n') + 1
@@ -104,7 +104,7 @@ func (s *scan) back(from, lines int) int {
 	return from
 }
 
-// portion is a part of what can be searched, whole lines of it.
+// portion returns a part of the searchable bytes, in whole lines.
 func (s *scan) portion(limit int) int {
 	if limit-s.at <= piece {
 		return limit
@@ -115,9 +115,10 @@ func (s *scan) portion(limit int) int {
 	return min(limit, s.at+piece+end(s.buffer[s.at+piece:limit])+1)
 }
 
+// search finds the matches in the complete lines of the buffer.
 func (s *scan) search(limit int, each func(*Hit) bool) bool {
 	for s.at < limit {
-		match := s.find(bytes.TrimSuffix(s.buffer[s.at:limit], []byte{'\n'})) // behind the last line there is none
+		match := s.find(bytes.TrimSuffix(s.buffer[s.at:limit], []byte{'\n'})) // no line follows the last line break
 		if match < 0 {
 			break
 		}
@@ -159,7 +160,7 @@ func (s *scan) after(lineEnd int) (lines [][]byte) {
 	return lines
 }
 
-// show is as much of a line as is shown, with the match in it.
+// show returns the visible part of a line, which contains the match.
 func show(line []byte, match int) (text []byte, cut bool) {
 	line = bytes.TrimSuffix(line, []byte{'\r'})
 	if len(line) <= maxText {
@@ -169,8 +170,8 @@ func show(line []byte, match int) (text []byte, cut bool) {
 	return line[from : from+maxText], true
 }
 
-// slide makes room, and keeps what is to be shown above the lines to come. In the middle of a line it first drops the rest
-// of that.
+// slide makes space and keeps the context above the coming lines. In the middle of a line it first drops the rest of
+// that line.
 func (s *scan) slide(read func([]byte) (int, error)) error {
 	if s.n > 0 && s.buffer[s.n-1] != '\n' && s.at == s.n {
 		return s.skip(read)
@@ -184,6 +185,7 @@ func (s *scan) slide(read func([]byte) (int, error)) error {
 	return nil
 }
 
+// skip drops the rest of a line that is longer than the buffer.
 func (s *scan) skip(read func([]byte) (int, error)) error {
 	for {
 		n, err := read(s.buffer)

@@ -1,4 +1,4 @@
-// Package inotify takes apart what the kernel tells of changes.
+// Package inotify decodes the kernel's notices of file changes.
 package inotify
 
 import (
@@ -8,25 +8,24 @@ import (
 	"unsafe"
 )
 
-// Notice is what the kernel says.
+// Notice is one inotify event.
 type Notice struct {
 	WD     int
 	Mask   uint32
-	Cookie uint32 // the two halves of a rename have the same
+	Cookie uint32 // shared by the two halves of a rename
 	Name   string
-	Size   int // of it, as it lay in the queue
 }
 
-// Has says whether one of the mask's bits is set.
+// Has reports whether any bit of the mask is set.
 func (n *Notice) Has(mask uint32) bool { return n.Mask&mask != 0 }
 
-// Directory says whether it is about a directory.
+// Directory reports whether the notice concerns a directory.
 func (n *Notice) Directory() bool { return n.Has(syscall.IN_ISDIR) }
 
-// Open makes an instance.
+// Open returns a new inotify instance.
 func Open() (int, error) { return syscall.InotifyInit1(syscall.IN_NONBLOCK | syscall.IN_CLOEXEC) }
 
-// Each takes apart what was read from an instance.
+// Each decodes the bytes read from an instance.
 func Each(b []byte, each func(*Notice)) {
 	const head = syscall.SizeofInotifyEvent
 	for len(b) >= head {
@@ -36,15 +35,15 @@ func Each(b []byte, each func(*Notice)) {
 			return
 		}
 		name, _, _ := strings.Cut(string(b[head:end]), "\x00")
-		each(&Notice{int(raw.Wd), raw.Mask, raw.Cookie, name, end})
+		each(&Notice{int(raw.Wd), raw.Mask, raw.Cookie, name})
 		b = b[end:]
 	}
 }
 
-// Watch watches the directory that an fd has open: what was looked at, and nothing that took its name.
+// Watch watches the directory of an fd: the examined one, and never one that took its name.
 func Watch(instance, fd int, mask uint32) (int, error) {
 	return syscall.InotifyAddWatch(instance, "/proc/self/fd/"+strconv.Itoa(fd), mask)
 }
 
-// Unwatch stops it.
+// Unwatch removes a watch.
 func Unwatch(instance, wd int) { _, _ = syscall.InotifyRmWatch(instance, uint32(wd)) }

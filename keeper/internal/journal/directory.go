@@ -7,7 +7,7 @@ import (
 	"skerry/keeper/internal/linux"
 )
 
-// renew opens the directory again, and makes it if need be, unless somebody else did meanwhile.
+// renew opens the directory again and makes it if necessary, unless another goroutine did so meanwhile.
 func (s *Store) renew(old int) {
 	fd, err := makeDirectory(s.path)
 	if err != nil {
@@ -23,13 +23,13 @@ func (s *Store) renew(old int) {
 		s.dir.Store(int32(fd))
 		return
 	}
-	// In place: another goroutine may be about to use the number.
+	// Keep the fd number: another goroutine may be about to use it.
 	_ = syscall.Dup3(fd, old, syscall.O_CLOEXEC)
 	_ = syscall.Close(fd)
 }
 
-// makeDirectory opens the last two parts of a path without following links: they are ours, and what else has their name
-// goes. The part before them is the image's, and may be a link.
+// makeDirectory opens the last two components of a path without following links and replaces other entries of their
+// names: they belong to the keeper. The part before belongs to the image and may contain links.
 func makeDirectory(whole string) (int, error) {
 	ours, last := path.Split(whole)
 	base, middle := path.Split(path.Clean(ours))
@@ -40,7 +40,7 @@ func makeDirectory(whole string) (int, error) {
 	for _, one := range []struct {
 		name string
 		mode uint32
-	}{{middle, 0o711}, {last, 0o700}} { // beside the journals, a session's state is its user's
+	}{{middle, 0o711}, {last, 0o700}} { // beside the journals lies the state of sessions, which belongs to users
 		next, err := enter(fd, one.name)
 		_ = syscall.Close(fd)
 		if err != nil {
@@ -53,7 +53,7 @@ func makeDirectory(whole string) (int, error) {
 	return fd, nil
 }
 
-// openDirectory opens it only if it is there, and is ours.
+// openDirectory opens the directory only if it exists.
 func openDirectory(whole string) (int, error) {
 	const flags = syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
 	ours, last := path.Split(whole)
@@ -74,7 +74,7 @@ func openBase(base string) (int, error) {
 	const flags = syscall.O_RDONLY | syscall.O_DIRECTORY
 	fd, err := linux.OpenBelow(base, flags, 0)
 	for parent := base; err == syscall.ENOENT && parent != "/"; {
-		// an image that lacks even /var/lib
+		// the image lacks even /var/lib
 		if parent = path.Clean(parent); syscall.Mkdir(path.Dir(parent), 0o755) == nil || syscall.Mkdir(parent, 0o755) == nil {
 			fd, err = linux.OpenBelow(base, flags, 0)
 			continue
@@ -84,6 +84,7 @@ func openBase(base string) (int, error) {
 	return fd, err
 }
 
+// enter opens or makes a directory and removes a link or file of its name.
 func enter(dir int, name string) (int, error) {
 	const flags = syscall.O_RDONLY | syscall.O_DIRECTORY | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
 	fd, err := syscall.Openat(dir, name, flags, 0)

@@ -5,35 +5,37 @@ import (
 	"errors"
 	"syscall"
 
-	"skerry/keeper/internal/wire"
+	"skerry/keeper/internal/httpwire"
 )
 
-var errSpoiled = errors.New("not what was written")
+var errCorrupt = errors.New("the file is not what the keeper wrote")
 
-const frameMost = 1 << 20 // no frame is larger, and the host takes none that is
+const maxFrame = 1 << 20 // the host rejects larger frames
 
-// frame is one frame's head, as a file has it.
+// frame is the header of a frame in a file.
 type frame struct {
 	kind byte
 	size int64
 }
 
-// frameIn reads the head at the front of b; left is how many bytes of the file are known to be whole frames.
+// frameIn reads the header at the front of b; left is the number of bytes from there to the end of the whole frames.
 func frameIn(b []byte, left int64) (frame, error) {
-	if len(b) < wire.FrameHead {
-		return frame{}, errSpoiled
+	if len(b) < httpwire.FrameHeader {
+		return frame{}, errCorrupt
 	}
 	f := frame{b[0], int64(binary.BigEndian.Uint32(b[1:]))}
-	if !kept(f.kind) || f.size == 0 || f.size > min(left-wire.FrameHead, frameMost) {
-		return frame{}, errSpoiled
+	if !kept(f.kind) || f.size == 0 || f.size > min(left-httpwire.FrameHeader, maxFrame) {
+		return frame{}, errCorrupt
 	}
 	return f, nil
 }
 
-func kept(kind byte) bool { return kind == wire.Stdout || kind == wire.Stderr || kind == wire.Channel }
+func kept(kind byte) bool {
+	return kind == httpwire.Stdout || kind == httpwire.Stderr || kind == httpwire.Channel
+}
 
-// fromFile reads frames of the segment that was entered, of which size bytes are written.
-func (r *Reader) fromFile(window []byte, most, size int64) (Piece, error) {
+// fromFile reads frames of the entered segment, of which size bytes are written.
+func (r *Reader) fromFile(window []byte, limit, size int64) (Piece, error) {
 	if err := r.seek(window, size); err != nil {
 		return Piece{}, err
 	}
@@ -42,21 +44,21 @@ func (r *Reader) fromFile(window []byte, most, size int64) (Piece, error) {
 	if err != nil {
 		return Piece{}, err
 	}
-	if r.skip > 0 || first.size > most {
-		return r.cut(window, first, most)
+	if r.skip > 0 || first.size > limit {
+		return r.cut(window, first, limit)
 	}
-	if wire.FrameHead+first.size > got {
+	if httpwire.FrameHeader+first.size > got {
 		return r.large(window[:got], first)
 	}
-	return r.whole(window[:got], most, size), nil
+	return r.whole(window[:got], limit, size), nil
 }
 
-// seek moves on to the frame that the offset lies in.
+// seek moves to the frame that contains the offset.
 func (r *Reader) seek(window []byte, size int64) error {
 	for r.skip > 0 {
 		got := int64(readAt(r.seg.fd, window[:min(int64(len(window)), size-r.at)], r.at))
 		moved := int64(0)
-		for moved+wire.FrameHead <= got {
+		for moved+httpwire.FrameHeader <= got {
 			f, err := frameIn(window[moved:got], size-r.at-moved)
 			if err != nil {
 				return err
@@ -66,63 +68,63 @@ func (r *Reader) seek(window []byte, size int64) error {
 				return nil
 			}
 			r.skip -= f.size
-			moved += wire.FrameHead + f.size
+			moved += httpwire.FrameHeader + f.size
 		}
 		if moved == 0 {
-			return errSpoiled
+			return errCorrupt
 		}
 		r.at += moved
 	}
 	return nil
 }
 
-// whole returns all frames that the window holds, at least one.
-func (r *Reader) whole(window []byte, most, size int64) Piece {
+// whole returns all frames in the window, at least one.
+func (r *Reader) whole(window []byte, limit, size int64) Piece {
 	end, data := int64(0), int64(0)
-	for end+wire.FrameHead <= int64(len(window)) {
+	for end+httpwire.FrameHeader <= int64(len(window)) {
 		f, err := frameIn(window[end:], size-r.at-end)
-		if err != nil || end+wire.FrameHead+f.size > int64(len(window)) || data+f.size > most {
-			break // a spoiled one is met again, as the first
+		if err != nil || end+httpwire.FrameHeader+f.size > int64(len(window)) || data+f.size > limit {
+			break // the next call meets a corrupt frame first
 		}
-		end += wire.FrameHead + f.size
+		end += httpwire.FrameHeader + f.size
 		data += f.size
 	}
 	r.at += end
 	return Piece{Frames: window[:end], Data: data}
 }
 
-// large returns a frame of which the window holds the beginning, if the file has the rest.
+// large returns a frame that begins in the window, if the file has the rest.
 func (r *Reader) large(window []byte, f frame) (Piece, error) {
 	var st syscall.Stat_t
-	if err := syscall.Fstat(r.seg.fd, &st); err != nil || st.Size < r.at+wire.FrameHead+f.size {
-		return Piece{}, errSpoiled
+	if err := syscall.Fstat(r.seg.fd, &st); err != nil || st.Size < r.at+httpwire.FrameHeader+f.size {
+		return Piece{}, errCorrupt
 	}
 	mapped := r.seg.base != 0 && !r.paced
 	if mapped {
-		window = window[:wire.FrameHead]
+		window = window[:httpwire.FrameHeader]
 	}
 	got := int64(len(window))
-	rest := wire.Rest{FD: r.seg.fd, At: r.at + got, Size: wire.FrameHead + f.size - got}
+	rest := httpwire.Rest{FD: r.seg.fd, At: r.at + got, Size: httpwire.FrameHeader + f.size - got}
 	if mapped {
 		rest.Base = r.seg.base + uintptr(rest.At)
 	}
-	r.at += wire.FrameHead + f.size
+	r.at += httpwire.FrameHeader + f.size
 	return Piece{Frames: window, Rest: rest, Data: f.size}, nil
 }
 
-// cut returns a part of a frame as a frame of its own.
-func (r *Reader) cut(window []byte, f frame, most int64) (Piece, error) {
-	n := min(f.size-r.skip, most, int64(len(window)-wire.FrameHead))
-	if n <= 0 { // its head was another one when it was looked for: root inside writes to the file right now
-		return Piece{}, errSpoiled
+// cut returns a part of a frame as a frame.
+func (r *Reader) cut(window []byte, f frame, limit int64) (Piece, error) {
+	n := min(f.size-r.skip, limit, int64(len(window)-httpwire.FrameHeader))
+	if n <= 0 { // the header has changed since seek: root inside is writing to the file
+		return Piece{}, errCorrupt
 	}
-	part := window[:wire.FrameHead+n]
-	if int64(readAt(r.seg.fd, part[wire.FrameHead:], r.at+wire.FrameHead+r.skip)) < n {
-		return Piece{}, errSpoiled
+	part := window[:httpwire.FrameHeader+n]
+	if int64(readAt(r.seg.fd, part[httpwire.FrameHeader:], r.at+httpwire.FrameHeader+r.skip)) < n {
+		return Piece{}, errCorrupt
 	}
-	wire.PutHead(part, f.kind)
+	httpwire.PutHeader(part, f.kind)
 	if r.skip += n; r.skip == f.size {
-		r.at, r.skip = r.at+wire.FrameHead+f.size, 0
+		r.at, r.skip = r.at+httpwire.FrameHeader+f.size, 0
 	}
 	return Piece{Frames: part, Data: n}, nil
 }

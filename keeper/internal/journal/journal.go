@@ -6,51 +6,50 @@ import (
 	"sync/atomic"
 	"time"
 
-	"skerry/keeper/internal/wire"
+	"skerry/keeper/internal/httpwire"
 )
 
 const (
-	tailMost     = 4 << 10 // what may wait in memory
-	tailTime     = 50 * time.Millisecond
-	parkedMost   = 256 << 10 // in memory of finished processes, when there is no disk for it
-	mostSegments = 64
+	maxTail     = 4 << 10 // bytes that may wait in memory
+	tailDelay   = 50 * time.Millisecond
+	maxParked   = 256 << 10 // bytes in memory of finished processes when the disk is full
+	maxSegments = 64
 )
 
-// Journal is the output of one process: segments, and after them a tail that is on no disk, either because it is young
-// (most commands print little and are over before a file is worth it) or because there is no room. What lies between two
-// of them is gone.
+// Journal is the output of one process: segments, followed by a tail in memory. The tail is either young (most commands
+// print little and end before a file is worthwhile) or has no space on disk. Bytes between two segments are lost.
 type Journal struct {
-	store *Store
-	id    string
-	bound int64
-	piece int64       // a segment's size
-	hot   atomic.Bool // its segments are mapped
-	small int64       // what it is for now, after the disk was full; 0: as usual
+	store   *Store
+	id      string
+	bound   int64
+	piece   int64       // size of a segment
+	mapping atomic.Bool // its segments are mapped
+	small   int64       // temporary segment size after the disk was full; 0: piece
 
 	writing sync.Mutex // one writer at a time; taken before mu
 
 	mu        sync.Mutex
 	segments  []*segment
-	active    *segment // the last one, while it is written to; the tail is empty then
+	active    *segment // the last segment while it is written to; the tail is then empty
 	tail      []byte
 	tailFirst int64
 	end       int64
 	bytes     int64         // in files
-	pace      *Reader       // the writer waits for this one
+	pace      *Reader       // the writer waits for this reader
 	closed    bool          // the process has ended
-	changed   chan struct{} // closed with the next change; nil: nobody waits
-	timed     bool          // Flush will be called
+	changed   chan struct{} // closed with the next change; nil: no waiter
+	timed     bool          // Flush is scheduled
 	parked    bool          // the tail is counted in the store
 }
 
-// Kept says which bytes there are: from the first that has not been dropped up to the end.
+// Kept returns the range from the first byte that was not dropped to the end.
 func (j *Journal) Kept() (from, end int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.next(0), j.end
 }
 
-// next is the first offset from the given one on that is kept. mu is held.
+// next returns the first kept offset at or after the given one. mu is held.
 func (j *Journal) next(offset int64) int64 {
 	for _, g := range j.segments {
 		if g.end > offset {
@@ -63,10 +62,10 @@ func (j *Journal) next(offset int64) int64 {
 	return j.end
 }
 
-// Most is how large a frame may be, without its head.
-func (j *Journal) Most() int { return int(j.piece) - wire.FrameHead }
+// MaxPayload returns the maximum payload of a frame.
+func (j *Journal) MaxPayload() int { return int(j.piece) - httpwire.FrameHeader }
 
-// wait returns after the next change. mu is held, but not meanwhile.
+// wait waits for the next change. mu is held, except during the wait.
 func (j *Journal) wait() {
 	changed := j.change()
 	j.mu.Unlock()
@@ -88,8 +87,9 @@ func (j *Journal) wake() {
 	}
 }
 
-// Await returns when there is room for what a paced reader has not read yet; without one, at once.
-func (j *Journal) Await() {
+// AwaitCapacity waits until the journal has capacity beyond the unread bytes of a paced reader. Without one it returns
+// at once.
+func (j *Journal) AwaitCapacity() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for j.pace != nil && j.unread()+j.piece > j.bound {
@@ -97,10 +97,11 @@ func (j *Journal) Await() {
 	}
 }
 
-// unread is how much in files the paced reader still needs, or of a hot journal may be on its way. mu is held.
+// unread returns the bytes in files that the paced reader still needs or, with mapped segments, that may still be in
+// flight. mu is held.
 func (j *Journal) unread() int64 {
 	n, passed := int64(0), j.pace.offset
-	if j.hot.Load() {
+	if j.mapping.Load() {
 		passed -= inFlight
 	}
 	for _, g := range j.segments {
@@ -111,7 +112,7 @@ func (j *Journal) unread() int64 {
 	return n
 }
 
-// Close says that nothing follows.
+// Close marks the end of the output.
 func (j *Journal) Close() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -121,7 +122,7 @@ func (j *Journal) Close() {
 		j.seal()
 	} else if !j.timed {
 		j.timed = true
-		time.AfterFunc(tailTime, j.Flush)
+		time.AfterFunc(tailDelay, j.Flush)
 	}
 }
 
@@ -130,14 +131,14 @@ func (j *Journal) seal() {
 	if g := j.active; g != nil {
 		j.active = nil
 		if j.pace != nil && g.end > j.pace.offset {
-			g.pinned = true // a paced reader loses nothing, not even when the file is deleted
+			g.pinned = true // a paced reader loses nothing, even when the file is deleted
 			return
 		}
 		g.release()
 	}
 }
 
-// droppable says how many bytes of files could go, and whether the process has ended.
+// droppable returns the bytes of files that could be dropped, and whether the process has ended.
 func (j *Journal) droppable() (size int64, finished bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -150,8 +151,8 @@ func (j *Journal) droppable() (size int64, finished bool) {
 	return size, j.closed
 }
 
-// dropOldest removes the first segment, unless a paced reader still needs it. The disk has so many bytes more then: none as
-// long as somebody has the file open.
+// dropOldest removes the first segment, unless a paced reader still needs it. It returns the freed bytes: none while
+// the file is open elsewhere.
 func (j *Journal) dropOldest() (freed int64, dropped bool) {
 	j.mu.Lock()
 	if len(j.segments) == 0 || j.pace != nil && j.segments[0].end > j.pace.offset {
@@ -168,7 +169,7 @@ func (j *Journal) dropOldest() (freed int64, dropped bool) {
 	return freed, true
 }
 
-// drop takes a segment off the list. mu is held; the file is the caller's to discard.
+// drop removes a segment from the list. mu is held; the caller discards the file.
 func (j *Journal) drop(g *segment) {
 	i := slices.Index(j.segments, g)
 	if i < 0 {
@@ -182,17 +183,17 @@ func (j *Journal) drop(g *segment) {
 		g.release()
 	}
 	g.unpin()
-	g.cool()
+	g.stopMapping()
 }
 
-// account counts what a segment takes of the disk. mu is held.
+// account updates the disk usage of a segment. mu is held.
 func (j *Journal) account(g *segment, n int64) {
 	j.bytes += n - g.held
 	j.store.bytes.Add(n - g.held)
 	g.held = n
 }
 
-// Remove forgets everything, files and all. The process has ended.
+// Remove deletes everything, including files. The process has ended.
 func (j *Journal) Remove() {
 	j.writing.Lock()
 	defer j.writing.Unlock()

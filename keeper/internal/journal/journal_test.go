@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"skerry/keeper/internal/wire"
+	"skerry/keeper/internal/httpwire"
 )
 
 func store(t *testing.T) *Store {
@@ -27,19 +27,19 @@ func store(t *testing.T) *Store {
 }
 
 func add(j *Journal, kind byte, data string) {
-	j.Append(kind, append(make([]byte, wire.FrameHead), data...))
+	j.Append(kind, append(make([]byte, httpwire.FrameHeader), data...))
 }
 
-// text reads what a reader gives until there is no more; a gap is shown as <n>.
-func text(t *testing.T, r *Reader, most int64) string {
+// text reads everything that a reader returns; a gap is shown as <n>.
+func text(t *testing.T, r *Reader, limit int64) string {
 	t.Helper()
 	window := make([]byte, 64)
 	var all []byte
-	for most > 0 {
+	for limit > 0 {
 		if more, _ := r.More(); !more {
 			break
 		}
-		p := r.Next(window, most)
+		p := r.Next(window, limit)
 		if p.Missing > 0 {
 			all = append(all, fmt.Sprintf("<%d>", p.Missing)...)
 			continue
@@ -53,14 +53,14 @@ func text(t *testing.T, r *Reader, most int64) string {
 		got := int64(0)
 		for len(frames) > 0 {
 			n := binary.BigEndian.Uint32(frames[1:])
-			all = append(all, frames[wire.FrameHead:wire.FrameHead+n]...)
-			frames = frames[wire.FrameHead+n:]
+			all = append(all, frames[httpwire.FrameHeader:httpwire.FrameHeader+n]...)
+			frames = frames[httpwire.FrameHeader+n:]
 			got += int64(n)
 		}
 		if got != p.Data {
-			t.Fatalf("%d bytes came, %d were said", got, p.Data)
+			t.Fatalf("got %d bytes, announced %d", got, p.Data)
 		}
-		most -= got
+		limit -= got
 	}
 	return string(all)
 }
@@ -88,11 +88,11 @@ func files(t *testing.T, s *Store) []string {
 	return names
 }
 
-func TestALittleOutputIsInMemoryUntilItIsFlushed(t *testing.T) {
+func TestSmallOutputStaysInMemoryUntilFlushed(t *testing.T) {
 	s := store(t)
 	j := s.New("p-one", 0)
-	add(j, wire.Stdout, "hello ")
-	add(j, wire.Stderr, "world")
+	add(j, httpwire.Stdout, "hello ")
+	add(j, httpwire.Stderr, "world")
 	if got := from(t, j, 0) + "|" + from(t, j, 3) + "|" + from(t, j, 8) + "|" + from(t, j, -2); got != "hello world|lo world|rld|ld" {
 		t.Errorf("got %q", got)
 	}
@@ -113,25 +113,25 @@ func TestALittleOutputIsInMemoryUntilItIsFlushed(t *testing.T) {
 	}
 }
 
-func TestAReaderBeginsAndEndsAnywhere(t *testing.T) {
+func TestReaderStartsAndEndsAtAnyOffset(t *testing.T) {
 	s := store(t)
 	j := s.New("p-any", 1<<20)
 	var all []byte
 	for i := range 200 {
 		piece := bytes.Repeat([]byte{byte('a' + i%26)}, 1+rand.IntN(1+i*i/10))
-		add(j, wire.Stdout+byte(i%2), string(piece))
+		add(j, httpwire.Stdout+byte(i%2), string(piece))
 		all = append(all, piece...)
 	}
 	for range 300 {
 		since := rand.Int64N(int64(len(all)) + 1)
-		most := 1 + rand.Int64N(5000)
+		limit := 1 + rand.Int64N(5000)
 		r, err := j.Read(since)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := all[since:min(int64(len(all)), since+most)]
-		if got := text(t, r, most); got != string(want) {
-			t.Fatalf("from %d, %d bytes: got %d others", since, most, len(got))
+		want := all[since:min(int64(len(all)), since+limit)]
+		if got := text(t, r, limit); got != string(want) {
+			t.Fatalf("from %d, %d bytes: got %d different bytes", since, limit, len(got))
 		}
 		r.Close()
 	}
@@ -140,22 +140,22 @@ func TestAReaderBeginsAndEndsAnywhere(t *testing.T) {
 	}
 }
 
-func TestTheOldestIsDroppedAndWhatIsMissingIsSaid(t *testing.T) {
+func TestOldestIsDroppedAndReportedMissing(t *testing.T) {
 	s := store(t)
-	j := s.New("p-old", leastBound)
+	j := s.New("p-old", minBound)
 	r, _ := j.Read(0)
 	for range 100 {
-		add(j, wire.Stdout, string(bytes.Repeat([]byte("x"), 5000)))
+		add(j, httpwire.Stdout, string(bytes.Repeat([]byte("x"), 5000)))
 	}
 	kept, end := j.Kept()
-	if end != 500_000 || end-kept > leastBound || end-kept < leastBound/2 || kept%5000 != 0 {
+	if end != 500_000 || end-kept > minBound || end-kept < minBound/2 || kept%5000 != 0 {
 		t.Errorf("kept %d of %d", end-kept, end)
 	}
 	if got := text(t, r, math.MaxInt64); got != fmt.Sprintf("<%d>%s", kept, bytes.Repeat([]byte("x"), int(end-kept))) {
 		t.Errorf("got %.40q, kept from %d", got, kept)
 	}
 	if got := from(t, j, -1<<40); int64(len(got)) != end-kept {
-		t.Errorf("all that there is: %d bytes", len(got))
+		t.Errorf("everything: %d bytes", len(got))
 	}
 	r.Close()
 	j.Close()
@@ -180,24 +180,24 @@ func openFiles(t *testing.T, s *Store) int {
 	return n
 }
 
-func TestAWriterWaitsForItsPacedReaderAndLosesNothing(t *testing.T) {
+func TestWriterWaitsForPacedReader(t *testing.T) {
 	s := store(t)
-	j := s.New("p-pace", leastBound)
+	j := s.New("p-pace", minBound)
 	r := j.Pace()
 	done := make(chan int)
 	go func() {
 		n := 0
 		for range 100 {
-			j.Await()
-			add(j, wire.Stdout, string(bytes.Repeat([]byte("x"), 5000)))
+			j.AwaitCapacity()
+			add(j, httpwire.Stdout, string(bytes.Repeat([]byte("x"), 5000)))
 			n++
 		}
 		j.Close()
 		close(done)
 	}()
 	time.Sleep(20 * time.Millisecond)
-	if _, end := j.Kept(); end > leastBound {
-		t.Errorf("%d bytes ahead", end)
+	if _, end := j.Kept(); end > minBound {
+		t.Errorf("the writer is %d bytes ahead", end)
 	}
 	total := 0
 	for {
@@ -212,21 +212,21 @@ func TestAWriterWaitsForItsPacedReaderAndLosesNothing(t *testing.T) {
 	<-done
 	r.Close()
 	if total != 500_000 {
-		t.Errorf("%d bytes came", total)
+		t.Errorf("got %d bytes", total)
 	}
 }
 
-func TestAFrameWhoseHeadChangesUnderAReaderIsSpoiled(t *testing.T) {
+func TestFrameWithChangedHeaderIsCorrupt(t *testing.T) {
 	r := &Reader{seg: &segment{fd: -1}, skip: 20}
-	if _, err := r.cut(make([]byte, 64), frame{wire.Stdout, 10}, 100); err != errSpoiled {
+	if _, err := r.cut(make([]byte, 64), frame{httpwire.Stdout, 10}, 100); err != errCorrupt {
 		t.Error(err)
 	}
 }
 
-func TestAFrameThatTheHostWouldNotTakeIsSpoiled(t *testing.T) {
-	head := make([]byte, wire.FrameHead)
-	for size, want := range map[int]error{frameMost: nil, frameMost + 1: errSpoiled} {
-		wire.PutHeadOf(head, wire.Stdout, size)
+func TestOversizedFrameIsCorrupt(t *testing.T) {
+	head := make([]byte, httpwire.FrameHeader)
+	for size, want := range map[int]error{maxFrame: nil, maxFrame + 1: errCorrupt} {
+		httpwire.PutHeaderSize(head, httpwire.Stdout, size)
 		if _, err := frameIn(head, 1<<30); err != want {
 			t.Error(size, err)
 		}

@@ -5,26 +5,26 @@ import (
 	"syscall"
 	"time"
 
-	"skerry/keeper/internal/disk"
+	"skerry/keeper/internal/iolimit"
 	"skerry/keeper/internal/linux"
 )
 
 const maxLine = 64 << 10
 
-// Log is a file of lines beside the journals. One from an earlier life is read once; it is never written to, because root
-// inside may have put anything in its place.
+// Log is a file of lines beside the journals. A file from an earlier start is read once and never written to, because
+// root inside may have put anything in its place.
 type Log struct {
 	store *Store
 	name  string
-	fd    int // -1: not made yet
+	fd    int // -1: not created yet
 	size  int64
-	found int64 // when the one that was read was last changed; seconds
+	found int64 // mtime of the file that was read, in seconds
 }
 
-// Log makes a log; its file is made with the first line.
+// Log returns a log; its file is created with the first line.
 func (s *Store) Log(name string) *Log { return &Log{store: s, name: name, fd: -1} }
 
-// Changed is when an earlier life last wrote to it, as far as that can be known.
+// Changed returns the time of the last write before this start, or now if it is unknown.
 func (l *Log) Changed() time.Time {
 	if now := time.Now(); l.found <= 0 || l.found > now.Unix() {
 		return now
@@ -32,11 +32,11 @@ func (l *Log) Changed() time.Time {
 	return time.Unix(l.found, 0)
 }
 
-// Size is that of the file.
+// Size returns the size of the file.
 func (l *Log) Size() int64 { return l.size }
 
-// Read gives each line that an earlier life left, up to most bytes of them.
-func (l *Log) Read(most int64, line func([]byte)) {
+// Read passes on each line of an earlier start, up to `limit` bytes.
+func (l *Log) Read(limit int64, line func([]byte)) {
 	fd, st := l.store.find(l.name)
 	if fd < 0 {
 		return
@@ -45,7 +45,7 @@ func (l *Log) Read(most int64, line func([]byte)) {
 	defer syscall.Close(fd)
 	window := make([]byte, maxLine)
 	held := 0
-	for at := int64(0); at < min(st.Size, most); {
+	for at := int64(0); at < min(st.Size, limit); {
 		n := readAt(fd, window[held:], at)
 		if n == 0 {
 			return
@@ -53,7 +53,7 @@ func (l *Log) Read(most int64, line func([]byte)) {
 		at, held = at+int64(n), held+n
 		end := bytes.LastIndexByte(window[:held], '\n')
 		if end < 0 {
-			return // a line that is none of ours
+			return // not a line of the keeper
 		}
 		for _, text := range bytes.Split(window[:end], []byte{'\n'}) {
 			line(text)
@@ -62,7 +62,7 @@ func (l *Log) Read(most int64, line func([]byte)) {
 	}
 }
 
-// find opens what has a name, if it is a regular file.
+// find opens a name if it is a regular file.
 func (s *Store) find(name string) (fd int, st syscall.Stat_t) {
 	err := linux.Lstatat(s.directory(), name, &st)
 	if err != nil || st.Mode&syscall.S_IFMT != syscall.S_IFREG {
@@ -74,12 +74,12 @@ func (s *Store) find(name string) (fd int, st syscall.Stat_t) {
 	return fd, st
 }
 
-// Append adds lines, all or none.
+// Append adds all lines or none.
 func (l *Log) Append(lines []byte) error {
 	if l.fd < 0 {
 		return l.Replace(lines)
 	}
-	return disk.Do(func() error {
+	return iolimit.Do(func() error {
 		err := writeAt(l.fd, lines, l.size)
 		if err == nil {
 			l.size += int64(len(lines))
@@ -88,9 +88,9 @@ func (l *Log) Append(lines []byte) error {
 	})
 }
 
-// Replace makes a new file of the lines, and puts it in the place of the old one.
+// Replace writes the lines to a new file and renames it over the old one.
 func (l *Log) Replace(lines []byte) error {
-	return disk.Do(func() error {
+	return iolimit.Do(func() error {
 		const fresh = ".new"
 		fd, err := l.store.create(l.name + fresh)
 		if err != nil {

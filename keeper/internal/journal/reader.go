@@ -5,33 +5,33 @@ import (
 	"errors"
 	"syscall"
 
-	"skerry/keeper/internal/disk"
-	"skerry/keeper/internal/wire"
+	"skerry/keeper/internal/httpwire"
+	"skerry/keeper/internal/iolimit"
 )
 
 // ErrRange is an offset beyond the end.
-var ErrRange = errors.New("the output is not that long")
+var ErrRange = errors.New("the offset is beyond the end of the output")
 
-// Reader reads a journal from an offset on. It is one goroutine's.
+// Reader reads a journal from an offset on. It belongs to one goroutine.
 type Reader struct {
 	j      *Journal
-	offset int64 // of the next byte; the journal's mu guards it
+	offset int64 // of the next byte; guarded by the journal's mu
 	seg    *segment
-	holds  bool // seg's fd
+	holds  bool // it holds seg's fd
 	paced  bool
-	at     int64 // in seg: where the frame begins that offset lies in, or an earlier one
+	at     int64 // position in seg of the frame that contains offset, or of an earlier one
 	skip   int64 // bytes of output between the two
 }
 
-// Piece is what comes next. Missing: so many bytes are gone. Else Frames, the last of which may go on elsewhere.
+// Piece is the next part of the output: a gap of Missing bytes, or Frames, the last of which may continue in Rest.
 type Piece struct {
 	Missing int64
 	Frames  []byte
-	Rest    wire.Rest
-	Data    int64 // bytes of output in it
+	Rest    httpwire.Rest
+	Data    int64 // bytes of output
 }
 
-// Read returns a reader from an offset on; below 0 it counts from the end, and what is gone there is not asked for.
+// Read returns a reader from an offset on. A negative offset counts from the end and skips lost bytes.
 func (j *Journal) Read(since int64) (*Reader, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -44,7 +44,7 @@ func (j *Journal) Read(since int64) (*Reader, error) {
 	return &Reader{j: j, offset: since}, nil
 }
 
-// Pace returns a reader that the writer waits for, once it is a journal's bound behind.
+// Pace returns a reader that the writer waits for when it is behind by the bound of the journal.
 func (j *Journal) Pace() *Reader {
 	r := &Reader{j: j, paced: true}
 	j.mu.Lock()
@@ -53,7 +53,7 @@ func (j *Journal) Pace() *Reader {
 	return r
 }
 
-// PaceNow is Pace from the present end on. What it reads may be written over once it is closed, so it is given copies.
+// PaceNow is Pace from the current end on. Its segments may be overwritten after it is closed, so it gets copies.
 func (j *Journal) PaceNow() *Reader {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -61,10 +61,10 @@ func (j *Journal) PaceNow() *Reader {
 	return j.pace
 }
 
-// Offset is where the next byte stands.
+// Offset returns the position of the next byte.
 func (r *Reader) Offset() int64 { return r.offset }
 
-// Close lets the files go, and the writer.
+// Close releases the files and the writer.
 func (r *Reader) Close() {
 	r.j.mu.Lock()
 	defer r.j.mu.Unlock()
@@ -88,8 +88,8 @@ func (r *Reader) leave() {
 	}
 }
 
-// Wait returns when there is more to read (true, false), when there is no more and nothing will follow (false, true), or
-// when it is told to stop, one way or the other.
+// Wait returns (true, false) when there is more to read, (false, true) at the end of a finished journal, and (false,
+// false) when one of the channels is closed.
 func (r *Reader) Wait(stop, other <-chan struct{}) (more, ended bool) {
 	for {
 		r.j.mu.Lock()
@@ -98,7 +98,7 @@ func (r *Reader) Wait(stop, other <-chan struct{}) (more, ended bool) {
 			r.j.mu.Unlock()
 			return more, ended && !more
 		}
-		r.leave() // a file that is dropped meanwhile is to be gone from the disk
+		r.leave() // so that a file dropped meanwhile leaves the disk
 		changed := r.j.change()
 		r.j.mu.Unlock()
 		select {
@@ -111,7 +111,7 @@ func (r *Reader) Wait(stop, other <-chan struct{}) (more, ended bool) {
 	}
 }
 
-// More says whether there is something to read now, and if not, whether that is the end.
+// More reports whether there is something to read now and, if not, whether the journal has ended.
 func (r *Reader) More() (more, ended bool) {
 	r.j.mu.Lock()
 	defer r.j.mu.Unlock()
@@ -119,8 +119,8 @@ func (r *Reader) More() (more, ended bool) {
 	return more, r.j.closed && !more
 }
 
-// Next returns up to most bytes of output. What it returns lies in the window, and is valid until the next call.
-func (r *Reader) Next(window []byte, most int64) Piece {
+// Next returns up to `limit` bytes of output. The result lies in the window and is valid until the next call.
+func (r *Reader) Next(window []byte, limit int64) Piece {
 	for {
 		r.j.mu.Lock()
 		if next := r.j.next(r.offset); next > r.offset {
@@ -131,7 +131,7 @@ func (r *Reader) Next(window []byte, most int64) Piece {
 		}
 		g := r.j.segmentAt(r.offset)
 		if g == nil {
-			piece := r.fromTail(window, most)
+			piece := r.fromTail(window, limit)
 			r.j.mu.Unlock()
 			return piece
 		}
@@ -140,8 +140,8 @@ func (r *Reader) Next(window []byte, most int64) Piece {
 		r.j.mu.Unlock()
 		var piece Piece
 		if err == nil {
-			err = disk.Do(func() (err error) {
-				piece, err = r.fromFile(window, min(most, end-r.offset), size)
+			err = iolimit.Do(func() (err error) {
+				piece, err = r.fromFile(window, min(limit, end-r.offset), size)
 				return err
 			})
 		}
@@ -149,7 +149,7 @@ func (r *Reader) Next(window []byte, most int64) Piece {
 			r.move(piece.Data)
 			return piece
 		}
-		r.spoiled(g)
+		r.discardCorrupt(g)
 	}
 }
 
@@ -159,7 +159,7 @@ func (r *Reader) move(n int64) {
 	r.advance(n)
 }
 
-// advance moves the offset on, and wakes a writer that waits for it. mu is held.
+// advance moves the offset and wakes a writer that waits for it. mu is held.
 func (r *Reader) advance(n int64) {
 	r.offset += n
 	if r.j.pace == r {
@@ -176,7 +176,7 @@ func (j *Journal) segmentAt(offset int64) *segment {
 	return nil
 }
 
-// enter makes a segment the reader's own. mu is held, but not while a file is opened.
+// enter makes a segment the current one. mu is held, except while a file is opened.
 func (r *Reader) enter(g *segment) error {
 	if r.seg == g && r.holds {
 		return nil
@@ -195,7 +195,7 @@ func (r *Reader) enter(g *segment) error {
 	}
 	r.j.mu.Unlock()
 	var fd int
-	err := disk.Do(func() (err error) {
+	err := iolimit.Do(func() (err error) {
 		fd, err = r.j.store.open(g.name, g.id)
 		return err
 	})
@@ -213,8 +213,8 @@ func (r *Reader) enter(g *segment) error {
 	return nil
 }
 
-// spoiled gives up a segment whose file is gone, or is not what was written: root inside has been there.
-func (r *Reader) spoiled(g *segment) {
+// discardCorrupt gives up a segment whose file is gone or was changed by root inside.
+func (r *Reader) discardCorrupt(g *segment) {
 	r.j.mu.Lock()
 	r.leave()
 	known := !g.gone
@@ -226,7 +226,7 @@ func (r *Reader) spoiled(g *segment) {
 }
 
 // fromTail copies frames from memory. mu is held.
-func (r *Reader) fromTail(window []byte, most int64) Piece {
+func (r *Reader) fromTail(window []byte, limit int64) Piece {
 	at, skip := int64(0), r.offset-r.j.tailFirst
 	tail := r.j.tail
 	for {
@@ -234,14 +234,14 @@ func (r *Reader) fromTail(window []byte, most int64) Piece {
 		if n > skip {
 			break
 		}
-		at, skip = at+wire.FrameHead+n, skip-n
+		at, skip = at+httpwire.FrameHeader+n, skip-n
 	}
 	r.leave()
 	n := int64(binary.BigEndian.Uint32(tail[at+1:])) - skip
-	n = min(n, most, int64(len(window)-wire.FrameHead))
-	frame := window[:wire.FrameHead+n]
-	copy(frame[wire.FrameHead:], tail[at+wire.FrameHead+skip:])
-	wire.PutHead(frame, tail[at])
+	n = min(n, limit, int64(len(window)-httpwire.FrameHeader))
+	frame := window[:httpwire.FrameHeader+n]
+	copy(frame[httpwire.FrameHeader:], tail[at+httpwire.FrameHeader+skip:])
+	httpwire.PutHeader(frame, tail[at])
 	r.advance(n)
 	return Piece{Frames: frame, Data: n}
 }

@@ -6,20 +6,20 @@ import (
 	"strings"
 	"syscall"
 
+	"skerry/keeper/internal/httpwire"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/wire"
 )
 
 const (
-	maxNames  = 1 << 16  // looked at in the directory
-	maxWalk   = 64 << 20 // bytes read to find out how much output a file holds
+	maxNames  = 1 << 16  // names examined in the directory
+	maxWalk   = 64 << 20 // bytes read to measure the output in files
 	maxOffset = 1 << 53
 )
 
-// Span is a segment as its process's record has it: the offsets of its output, and the size of its file.
+// Span is a segment in a stored record: the offsets of its output and the size of its file.
 type Span [3]int64
 
-// Spans lists what is in files.
+// Spans lists the output in files.
 func (j *Journal) Spans() []Span {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -32,14 +32,14 @@ func (j *Journal) Spans() []Span {
 	return spans
 }
 
-// Past is the files that an earlier life left.
+// Past holds the files of an earlier start.
 type Past struct {
 	store *Store
 	files map[string][]*segment
-	walk  int64 // bytes that may still be read to measure them
+	walk  int64 // bytes that may still be read for measuring
 }
 
-// Open looks at what there is; nil: nothing.
+// Open examines the existing files; nil: none.
 func (s *Store) Open() *Past {
 	fd, err := openDirectory(s.path)
 	if err != nil {
@@ -74,8 +74,8 @@ func (p *Past) add(name string) {
 	})
 }
 
-// Journal makes the journal of a process of that time. What its record says is taken for true until somebody reads it;
-// where it says nothing, the files are measured.
+// Journal returns the journal of a process of an earlier start. It trusts the stored record until a reader checks the
+// frames; without a record it measures the files.
 func (p *Past) Journal(id string, end int64, spans []Span) *Journal {
 	j := p.store.New(id, 0)
 	j.closed = true
@@ -88,7 +88,7 @@ func (p *Past) Journal(id string, end int64, spans []Span) *Journal {
 		} else {
 			p.measure(g)
 		}
-		if g.end <= g.first || g.end > maxOffset || g.first < j.end || len(j.segments) >= mostSegments {
+		if g.end <= g.first || g.end > maxOffset || g.first < j.end || len(j.segments) >= maxSegments {
 			_ = p.store.unlink(g.name)
 			continue
 		}
@@ -107,18 +107,18 @@ func (p *Past) measure(g *segment) {
 		return
 	}
 	defer syscall.Close(fd)
-	window := make([]byte, leastSegment)
+	window := make([]byte, minSegmentSize)
 	at, output := int64(0), int64(0)
 	for p.walk > 0 && at < g.size {
 		got := int64(readAt(fd, window[:min(int64(len(window)), g.size-at)], at))
 		p.walk -= got
 		moved := int64(0)
-		for moved+wire.FrameHead <= got {
+		for moved+httpwire.FrameHeader <= got {
 			f, err := frameIn(window[moved:got], g.size-at-moved)
 			if err != nil {
 				break
 			}
-			moved += wire.FrameHead + f.size
+			moved += httpwire.FrameHeader + f.size
 			output += f.size
 		}
 		if moved == 0 {
@@ -129,7 +129,7 @@ func (p *Past) measure(g *segment) {
 	g.size, g.end = at, g.first+output
 }
 
-// Close forgets what belongs to no process.
+// Close deletes the files that belong to no process.
 func (p *Past) Close() {
 	for _, files := range p.files {
 		for _, g := range files {

@@ -8,27 +8,27 @@ import (
 )
 
 const (
-	leastSegment = 8 << 10
-	mostSegment  = 4 << 20
+	minSegmentSize = 8 << 10
+	maxSegmentSize = 4 << 20
 )
 
-// segment is one file of a journal: frames as on the wire. The journal's mu guards all of it.
+// segment is one file of a journal: frames as on the wire. The journal's mu guards all fields.
 type segment struct {
 	name       string
-	first, end int64 // offsets of the output in it
-	size       int64 // of the whole frames in the file
+	first, end int64 // offsets of its output
+	size       int64 // bytes of whole frames in the file
 	id         fileID
 	fd         int  // -1: not open
-	users      int  // of fd and mapping: the writer, readers, and those below
-	pinned     bool // in use by a paced reader that has not come to it yet
-	hot        bool // in use to be written over one day
+	users      int  // users of fd and mapping: the writer, readers, and the two below
+	pinned     bool // used by a paced reader that has not reached it yet
+	mapping    bool // used for later overwriting
 	gone       bool
-	held       int64   // bytes that the journal counts for it
-	base       uintptr // of the mapping, which lasts as long as anybody uses it; 0: none
-	span       int64   // its size
+	held       int64   // bytes accounted to the journal
+	base       uintptr // address of the mapping, which lasts while it has users; 0: none
+	span       int64   // size of the mapping
 }
 
-// fileID tells one file from every other that may get its name.
+// fileID distinguishes a file from others that may get its name.
 type fileID struct{ dev, ino uint64 }
 
 func identify(fd int) (fileID, error) {
@@ -58,7 +58,7 @@ func newSegment(s *Store, id string, first int64) (*segment, error) {
 	return g, nil
 }
 
-// writeAt writes all or, cutting off what there is of it, nothing.
+// writeAt writes everything or, by truncating the file, nothing.
 func writeAt(fd int, data []byte, at int64) error {
 	err := linux.WriteAt(fd, data, at)
 	if err != nil {
@@ -67,7 +67,7 @@ func writeAt(fd int, data []byte, at int64) error {
 	return err
 }
 
-// readAt fills the buffer as far as the file goes.
+// readAt fills the buffer as far as the file reaches.
 func readAt(fd int, buffer []byte, at int64) int {
 	done := 0
 	for done < len(buffer) {
@@ -83,7 +83,7 @@ func readAt(fd int, buffer []byte, at int64) int {
 	return done
 }
 
-// release gives up one use. The journal's mu is held.
+// release drops one user. The journal's mu is held.
 func (g *segment) release() {
 	if g.users--; g.users > 0 {
 		return
@@ -96,9 +96,9 @@ func (g *segment) release() {
 	}
 }
 
-func (g *segment) cool() {
-	if g.hot {
-		g.hot = false
+func (g *segment) stopMapping() {
+	if g.mapping {
+		g.mapping = false
 		g.release()
 	}
 }

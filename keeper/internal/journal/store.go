@@ -1,7 +1,16 @@
-// Package journal keeps what processes print: files of frames on the sandbox's own disk, bounded, the oldest dropped first.
+// Package journal records the output of processes: bounded files of frames on the sandbox's own disk, the oldest
+// dropped first.
 //
-// Root inside owns that disk. So nothing there is believed: names are opened without following links, a file has to be the
-// one that was made here, and what is read is checked frame by frame before the host sees it.
+// Offsets count the bytes of all streams in their order of arrival. A journal is a list of segments, files of frames as
+// on the wire, a sixteenth of the bound each, and a tail in memory of at most 4 KiB: a command that prints little needs
+// no file for 50 ms, a silent one never does. Bounds count bytes of files: 64 MiB per process, or as requested, and 512
+// MiB per sandbox, taken from finished processes first and then from the largest. On a full disk the journal itself or
+// that of a finished process, whichever has more, loses its oldest bytes until the new ones fit; only bytes that still
+// do not fit count as missing, and a paced reader gets them from memory.
+//
+// Root inside owns that disk, so nothing there is trusted. Files are created with O_EXCL and found again by device and
+// inode, links are never followed, and a vanished directory is made again. A reader checks each frame header before the
+// host sees it; a changed segment counts as missing.
 package journal
 
 import (
@@ -13,58 +22,58 @@ import (
 	"skerry/keeper/internal/linux"
 )
 
-// Dir is where journals lie in a sandbox.
+// Dir holds the journals of a sandbox.
 const Dir = "/var/lib/skerry/processes"
 
-// Bounds in bytes of files, unless the configuration says otherwise.
+// Default bounds in bytes of files.
 const (
 	ProcessBound = 64 << 20
 	SandboxBound = 512 << 20
-	leastBound   = 64 << 10
+	minBound     = 64 << 10
 )
 
-// Store is all journals of a sandbox.
+// Store holds all journals of a sandbox.
 type Store struct {
 	path   string
 	dir    atomic.Int32 // fd; -1: not open
 	bytes  atomic.Int64 // in files
-	parked atomic.Int64 // in memory, of finished processes
+	parked atomic.Int64 // bytes in memory, of finished processes
 
-	mu       sync.Mutex // taken before a journal's
+	mu       sync.Mutex // taken before a journal's mu
 	process  int64
 	sandbox  int64
 	journals []*Journal
 }
 
-// NewStore makes a store; the directory is made with the first byte that needs it.
+// NewStore returns a store; the directory is created when first needed.
 func NewStore(path string) *Store {
 	s := &Store{path: path, process: ProcessBound, sandbox: SandboxBound}
 	s.dir.Store(-1)
 	return s
 }
 
-// SetBounds changes how much is kept of a process (of those that start from now on) and of all of them; 0 is the default.
+// SetBounds sets the bound of each process that starts later and of all processes together; 0 selects the default.
 func (s *Store) SetBounds(process, sandbox int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.process, s.sandbox = ProcessBound, SandboxBound
 	if process > 0 {
-		s.process = max(process, leastBound)
+		s.process = max(process, minBound)
 	}
 	if sandbox > 0 {
-		s.sandbox = max(sandbox, leastBound)
+		s.sandbox = max(sandbox, minBound)
 	}
 }
 
-// New makes the journal of a process. bound 0 is the configured one; it is never more than a sandbox may have.
+// New returns the journal of a process. Bound 0 selects the configured one; the bound of the sandbox is the maximum.
 func (s *Store) New(id string, bound int64) *Journal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if bound <= 0 {
 		bound = s.process
 	}
-	bound = min(max(bound, leastBound), s.sandbox)
-	j := &Journal{store: s, id: id, bound: bound, piece: min(max(bound/16, leastSegment), mostSegment)}
+	bound = min(max(bound, minBound), s.sandbox)
+	j := &Journal{store: s, id: id, bound: bound, piece: min(max(bound/16, minSegmentSize), maxSegmentSize)}
 	s.journals = append(s.journals, j)
 	return j
 }
@@ -77,7 +86,7 @@ func (s *Store) forget(j *Journal) {
 	}
 }
 
-// reserve makes room for n bytes within the sandbox's bound, at the cost of the finished and then of the largest.
+// reserve frees n bytes within the sandbox's bound, from finished processes first and then from the largest.
 func (s *Store) reserve(n int64) bool {
 	for {
 		s.mu.Lock()
@@ -96,33 +105,33 @@ func (s *Store) reserve(n int64) bool {
 	}
 }
 
-// victim is the journal that loses its oldest bytes next. s.mu is held.
+// victim returns the journal that loses its oldest bytes next. s.mu is held.
 func (s *Store) victim() *Journal {
 	var worst *Journal
-	var most int64
+	var largest int64
 	for _, j := range s.journals {
 		size, finished := j.droppable()
 		if size > 0 && finished {
-			return j // the oldest of them
+			return j // the oldest finished process
 		}
-		if size > most {
-			worst, most = j, size
+		if size > largest {
+			worst, largest = j, size
 		}
 	}
 	return worst
 }
 
-// MakeRoom is called when the disk is full: the oldest of a finished process goes, or of the one that needs the room (nil:
-// none), whichever has more. The disk has so many bytes more then.
-func (s *Store) MakeRoom(own *Journal) (freed int64, dropped bool) {
-	victim, most := own, int64(0)
+// FreeSpace is called when the disk is full. It drops the oldest segment of a finished process or of the given journal
+// (nil: none), whichever has more, and returns the freed bytes.
+func (s *Store) FreeSpace(own *Journal) (freed int64, dropped bool) {
+	victim, largest := own, int64(0)
 	if own != nil {
-		most, _ = own.droppable()
+		largest, _ = own.droppable()
 	}
 	s.mu.Lock()
 	for _, j := range s.journals {
-		if size, finished := j.droppable(); finished && size > most {
-			victim, most = j, size
+		if size, finished := j.droppable(); finished && size > largest {
+			victim, largest = j, size
 		}
 	}
 	s.mu.Unlock()
@@ -132,7 +141,7 @@ func (s *Store) MakeRoom(own *Journal) (freed int64, dropped bool) {
 	return victim.dropOldest()
 }
 
-// create makes a new file, whatever has its name.
+// create makes a new file and replaces an existing one.
 func (s *Store) create(name string) (int, error) {
 	const flags = syscall.O_RDWR | syscall.O_CREAT | syscall.O_EXCL | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
 	var fd int
@@ -145,7 +154,7 @@ func (s *Store) create(name string) (int, error) {
 		switch err {
 		case syscall.EEXIST:
 			_ = linux.Unlinkat(dir, name, 0)
-		case syscall.ENOENT, syscall.EBADF: // the directory was removed, or was never there
+		case syscall.ENOENT, syscall.EBADF: // the directory was removed, or does not exist yet
 			s.renew(dir)
 		case syscall.EINTR:
 		default:
@@ -155,7 +164,7 @@ func (s *Store) create(name string) (int, error) {
 	return -1, err
 }
 
-// open finds a file again that was made here.
+// open opens a file that the keeper made, and no other.
 func (s *Store) open(name string, is fileID) (int, error) {
 	const flags = syscall.O_RDONLY | syscall.O_NOFOLLOW | syscall.O_NONBLOCK | syscall.O_CLOEXEC
 	fd, err := syscall.Openat(s.directory(), name, flags, 0)

@@ -3,28 +3,28 @@ package journal
 import (
 	"time"
 
-	"skerry/keeper/internal/disk"
-	"skerry/keeper/internal/wire"
+	"skerry/keeper/internal/httpwire"
+	"skerry/keeper/internal/iolimit"
 )
 
-// Append adds a frame, whose first bytes are room for its head. It waits for nobody but a paced reader.
+// Append adds a frame; its first bytes are reserved for the header. It waits only for a paced reader.
 func (j *Journal) Append(kind byte, frame []byte) {
-	wire.PutHead(frame, kind)
+	httpwire.PutHeader(frame, kind)
 	j.writing.Lock()
 	defer j.writing.Unlock()
-	if j.keepYoung(frame) || j.flush() && j.put(frame, j.end, j.end+payload(frame)) {
+	if j.appendToTail(frame) || j.flush() && j.put(frame, j.end, j.end+payload(frame)) {
 		return
 	}
-	j.homeless(frame)
+	j.keepUnstored(frame)
 }
 
-func payload(frame []byte) int64 { return int64(len(frame) - wire.FrameHead) }
+func payload(frame []byte) int64 { return int64(len(frame) - httpwire.FrameHeader) }
 
-// keepYoung puts a frame into the tail, if it is small and no file is open.
-func (j *Journal) keepYoung(frame []byte) bool {
+// appendToTail adds a small frame to the tail if no file is open.
+func (j *Journal) appendToTail(frame []byte) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.active != nil || len(j.tail)+len(frame) > tailMost {
+	if j.active != nil || len(j.tail)+len(frame) > maxTail {
 		return false
 	}
 	if len(j.tail) == 0 {
@@ -32,7 +32,7 @@ func (j *Journal) keepYoung(frame []byte) bool {
 	}
 	if !j.timed {
 		j.timed = true
-		time.AfterFunc(tailTime, j.Flush)
+		time.AfterFunc(tailDelay, j.Flush)
 	}
 	j.tail = append(j.tail, frame...)
 	j.end += payload(frame)
@@ -40,7 +40,7 @@ func (j *Journal) keepYoung(frame []byte) bool {
 	return true
 }
 
-// Flush writes down what waits in memory.
+// Flush writes the tail to a file.
 func (j *Journal) Flush() {
 	j.writing.Lock()
 	defer j.writing.Unlock()
@@ -54,17 +54,17 @@ func (j *Journal) Flush() {
 	}
 }
 
-// park keeps the tail of a finished process in memory, as long as there are few of them. mu is held.
+// park keeps the tail of a finished process in memory, while the total is small. mu is held.
 func (j *Journal) park() {
 	if n := int64(len(j.tail)); n > 0 && !j.parked {
-		if j.parked = j.store.parked.Add(n) <= parkedMost; !j.parked {
+		if j.parked = j.store.parked.Add(n) <= maxParked; !j.parked {
 			j.store.parked.Add(-n)
 			j.tail = nil
 		}
 	}
 }
 
-// unpark is called before the tail goes. mu is held.
+// unpark is called before the tail is dropped. mu is held.
 func (j *Journal) unpark() {
 	if j.parked {
 		j.parked = false
@@ -72,7 +72,7 @@ func (j *Journal) unpark() {
 	}
 }
 
-// TryFlush is Flush, unless somebody else writes.
+// TryFlush is Flush, unless another goroutine is writing.
 func (j *Journal) TryFlush() {
 	if j.writing.TryLock() {
 		defer j.writing.Unlock()
@@ -80,27 +80,28 @@ func (j *Journal) TryFlush() {
 	}
 }
 
-// flush is Flush. writing is held: only its holder changes end and tail.
+// flush implements Flush. writing is held: only its holder changes end and tail.
 func (j *Journal) flush() bool {
 	return len(j.tail) == 0 || j.put(j.tail, j.tailFirst, j.end)
 }
 
-// put writes frames to a file. On a full disk something else goes, until there is room for them: after a full disk segments
-// are small, and one large frame takes the place of many. It gives up when that did not help, because others fill the disk.
+// put writes frames to a file. On a full disk it drops older output until they fit: segments are small after a full
+// disk, so one large frame takes the place of many. It gives up if that does not help, because other programs fill the
+// disk.
 func (j *Journal) put(frames []byte, first, end int64) bool {
 	const tries = 4
-	if !j.within(int64(len(frames))) {
+	if !j.enforceBounds(int64(len(frames))) {
 		return false
 	}
 	for try, freed := 0, int64(0); try < tries || freed < 2*int64(len(frames)); try++ {
-		if disk.Do(func() error { return j.write(frames, first, end) }) == nil {
+		if iolimit.Do(func() error { return j.write(frames, first, end) }) == nil {
 			return true
 		}
 		j.mu.Lock()
 		j.seal()
-		j.small = max(j.bytes/16, leastSegment) // so that what is dropped next is not all there is
+		j.small = max(j.bytes/16, minSegmentSize) // so that the next drop does not take everything
 		j.mu.Unlock()
-		n, dropped := j.store.MakeRoom(j)
+		n, dropped := j.store.FreeSpace(j)
 		if !dropped {
 			break
 		}
@@ -109,11 +110,12 @@ func (j *Journal) put(frames []byte, first, end int64) bool {
 	return false
 }
 
-// within drops what is too much for the bounds of the process and of the sandbox. A paced reader's bound is kept by Await.
-func (j *Journal) within(n int64) bool {
+// enforceBounds drops output beyond the bounds of the process and the sandbox. AwaitCapacity enforces the bound of a
+// paced reader.
+func (j *Journal) enforceBounds(n int64) bool {
 	for {
 		j.mu.Lock()
-		over := j.bytes+n > j.bound || len(j.segments) >= mostSegments
+		over := j.bytes+n > j.bound || len(j.segments) >= maxSegments
 		j.mu.Unlock()
 		if !over {
 			break
@@ -125,13 +127,14 @@ func (j *Journal) within(n int64) bool {
 	return j.store.reserve(n)
 }
 
+// write appends frames to the active segment, or to a new one, and publishes them only after the write succeeded.
 func (j *Journal) write(frames []byte, first, end int64) error {
-	g, err := j.room(first, int64(len(frames)))
+	g, err := j.writableSegment(first, int64(len(frames)))
 	if err == nil {
 		err = writeAt(g.fd, frames, g.size)
 	}
 	if err == nil && g.base != 0 {
-		err = g.conclude(g.size + int64(len(frames)))
+		err = g.writeEndMark(g.size + int64(len(frames)))
 	}
 	if err == nil {
 		j.publish(g, int64(len(frames)), end)
@@ -142,12 +145,12 @@ func (j *Journal) write(frames []byte, first, end int64) error {
 		g.release()
 	}
 	if err != nil {
-		j.unmake(g)
+		j.removeEmpty(g)
 	}
 	return err
 }
 
-// publish says that there are so many more bytes of frames in a segment. If it was dropped meanwhile, they count as missing.
+// publish adds n bytes of frames to a segment. If the segment was dropped meanwhile, they count as missing.
 func (j *Journal) publish(g *segment, n, end int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -161,16 +164,16 @@ func (j *Journal) publish(g *segment, n, end int64) {
 	j.wake()
 }
 
-// unmake takes back a segment that nothing could be written to. mu is held.
-func (j *Journal) unmake(g *segment) {
+// removeEmpty removes a segment after its first write failed. mu is held.
+func (j *Journal) removeEmpty(g *segment) {
 	if g != nil && g.size == 0 && !g.gone {
 		j.drop(g)
 		_ = j.store.unlink(g.name)
 	}
 }
 
-// room returns the segment to write to, in use once more.
-func (j *Journal) room(first, n int64) (*segment, error) {
+// writableSegment returns the segment to write to, with one more user.
+func (j *Journal) writableSegment(first, n int64) (*segment, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if g := j.active; g != nil && g.size+n > j.size() && g.size > 0 {
@@ -193,7 +196,7 @@ func (j *Journal) room(first, n int64) (*segment, error) {
 	return g, nil
 }
 
-// size is that of the active segment. mu is held.
+// size returns the target size of the active segment. mu is held.
 func (j *Journal) size() int64 {
 	if j.small >= j.piece {
 		j.small = 0
@@ -204,17 +207,18 @@ func (j *Journal) size() int64 {
 	return j.piece
 }
 
-// homeless takes a frame for which there is no room: a paced reader gets it from memory, for others the oldest is lost.
-func (j *Journal) homeless(frame []byte) {
+// keepUnstored takes a frame that does not fit on the disk: a paced reader gets it from memory; without one, only the
+// last bytes are kept.
+func (j *Journal) keepUnstored(frame []byte) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	start := j.end
 	j.end += payload(frame)
 	if j.pace == nil {
-		if cut := len(frame) - tailMost; cut > 0 {
+		if cut := len(frame) - maxTail; cut > 0 {
 			frame[cut] = frame[0]
 			frame = frame[cut:]
-			wire.PutHead(frame, frame[0])
+			httpwire.PutHeader(frame, frame[0])
 		}
 		j.tail, j.tailFirst = append([]byte{}, frame...), j.end-payload(frame)
 		j.wake()
@@ -231,8 +235,8 @@ func (j *Journal) homeless(frame []byte) {
 	j.tail = nil
 }
 
-// discard deletes the file of a segment that was dropped.
+// discard deletes the file of a dropped segment.
 func (s *Store) discard(g *segment) {
 	s.bytes.Add(-g.held)
-	_ = disk.Do(func() error { return s.unlink(g.name) })
+	_ = iolimit.Do(func() error { return s.unlink(g.name) })
 }

@@ -4,15 +4,16 @@ import (
 	"encoding/json"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"skerry/keeper/internal/accounts"
 	"skerry/keeper/internal/build"
+	"skerry/keeper/internal/httpwire"
 	"skerry/keeper/internal/process"
 	"skerry/keeper/internal/sudo"
-	"skerry/keeper/internal/wire"
 )
 
 // config is the body of PUT /v1/config.
@@ -25,11 +26,11 @@ type config struct {
 	Hostname  *string           `json:"hostname"`
 	OpenFiles uint32            `json:"open_files"`
 	Journal   bounds            `json:"journal"`
-	Resolver  string            `json:"resolver"` // asked for names; "": nobody
-	Pids      uint32            `json:"pids"`     // the cgroup's limit, threads and our own included; 0: not known
+	Resolver  string            `json:"resolver"` // address of the name server; "": none
+	Pids      uint32            `json:"pids"`     // limit of the cgroup, which counts threads and the keeper's own; 0: unknown
 }
 
-// bounds is how many bytes of output are kept; 0 is the default.
+// bounds limits the recorded output in bytes; 0 selects the default.
 type bounds struct {
 	Process int64 `json:"process"`
 	Sandbox int64 `json:"sandbox"`
@@ -62,33 +63,35 @@ func (c *config) defaults() process.Defaults {
 	return process.Defaults{User: c.user(), Cwd: c.Cwd, Env: c.Env, OpenFiles: c.OpenFiles, Processes: c.processes()}
 }
 
-// processes is what one user may have. A Go program ends when it can't make a thread, and this one is PID 1: a fork bomb
-// has to meet its own limit while there is room left for the keeper (16 threads) and for launchers (5 each). Not less than
-// two thirds: root's own count, those threads included, has to fit too before a launcher may fork for anybody.
+// processes returns the process limit of one user. A Go program dies when it cannot create a thread, and this one is
+// PID 1: a fork bomb must reach its own limit while the keeper (16 threads) and the launchers (5 each) still have
+// capacity. The limit is at least two thirds of the total, because root's own count, including those threads, must stay
+// below it before a launcher may fork for any user.
 func (c *config) processes() uint32 {
 	const reserve = 64
 	return max(c.Pids-min(c.Pids, reserve), c.Pids/3*2)
 }
 
-// raises says whether a command may have more than under an earlier configuration.
+// raises reports whether commands may have more than under an earlier configuration.
 func (c *config) raises(earlier *config) bool {
 	return c.OpenFiles > earlier.OpenFiles || c.processes() > earlier.processes()
 }
 
+// check returns the first problem of a configuration, or "".
 func (c *config) check() string {
 	if c.Cwd == "" {
 		c.Cwd = "/"
 	}
 	if !strings.HasPrefix(c.Cwd, "/") || strings.Contains(c.Cwd, "\x00") {
-		return "cwd: not an absolute path"
+		return "cwd: must be an absolute path"
 	}
 	for name, value := range c.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
-			return "env: a name or value can't be set"
+			return "env: invalid name or value"
 		}
 	}
 	if _, err := netip.ParseAddr(c.Resolver); c.Resolver != "" && err != nil {
-		return "resolver: not an address"
+		return "resolver: must be an IP address"
 	}
 	if c.Life != nil && !(*c.Life >= 0 && *c.Life < 1e9) {
 		return "life_s: out of range"
@@ -99,7 +102,9 @@ func (c *config) check() string {
 	return ""
 }
 
-func (k *keeper) configure(c *wire.Conn, q *wire.Request) {
+// configure applies a configuration. The stored processes are restored with the first one, because the journal bounds
+// come with it.
+func (k *keeper) configure(c *httpwire.Conn, q *httpwire.Request) {
 	next := &config{}
 	if !decode(c, q, next) {
 		return
@@ -110,14 +115,14 @@ func (k *keeper) configure(c *wire.Conn, q *wire.Request) {
 	}
 	user, err := accounts.Find(next.user())
 	if err != nil {
-		c.Fail(400, "unknown_user", "there is no user "+next.user()+" in the sandbox")
+		c.Fail(400, "unknown_user", "user "+strconv.Quote(next.user())+" not found in the sandbox")
 		return
 	}
 	if next.Hostname != nil {
-		_ = syscall.Sethostname([]byte(*next.Hostname)) // not permitted in most walls: the runtime has set it
+		_ = syscall.Sethostname([]byte(*next.Hostname)) // most runtimes forbid it: they have set the name themselves
 	}
-	_ = os.MkdirAll(next.Cwd, 0o755) // an image need not have the directory that it names; a command says what is wrong
-	pointResolver(next.Resolver)
+	_ = os.MkdirAll(next.Cwd, 0o755) // an image need not contain its working directory; if this fails, starting a command reports it
+	writeResolvConf(next.Resolver)
 	k.processes.Journals.SetBounds(next.Journal.Process, next.Journal.Sandbox)
 	k.restore.Do(k.processes.Restore)
 	k.mu.Lock()
@@ -129,20 +134,20 @@ func (k *keeper) configure(c *wire.Conn, q *wire.Request) {
 		k.pool.Renew()
 	}
 	if next.Sudo {
-		err = k.door.Open(sudo.Rules{UID: user.UID, Env: next.Env, OpenFiles: next.OpenFiles, Processes: next.processes()})
+		err = k.sudo.Open(sudo.Rules{UID: user.UID, Env: next.Env, OpenFiles: next.OpenFiles, Processes: next.processes()})
 	} else {
-		k.door.Close()
+		k.sudo.Close()
 	}
 	if err != nil {
-		c.Fail(500, "no_sudo", "the sudo door can't be opened: "+err.Error())
+		c.Fail(500, "no_sudo", "cannot open the sudo socket: "+err.Error())
 		return
 	}
-	g := k.greet()
+	g := k.greeting()
 	g.Shell, g.User = process.Shell(), &account{user.Name, user.UID, user.GID, user.Home}
 	c.JSON(200, g)
 }
 
-// setLife restarts the clock after which the keeper ends the sandbox even if no server lives to do it. k.mu is held.
+// setLife restarts the timer that ends the sandbox even without a server. k.mu is held.
 func (k *keeper) setLife(seconds *float64) {
 	if k.life != nil {
 		k.life.Stop()
@@ -153,7 +158,9 @@ func (k *keeper) setLife(seconds *float64) {
 	}
 }
 
-func (k *keeper) greet() greeting {
+func (k *keeper) hello(c *httpwire.Conn, _ *httpwire.Request) { c.JSON(200, k.greeting()) }
+
+func (k *keeper) greeting() greeting {
 	return greeting{
 		Build: build.ID, Protocol: build.Protocol, Uptime: time.Since(k.began).Seconds(), Processes: k.processes.Running(),
 	}
@@ -165,14 +172,14 @@ func (k *keeper) current() *config {
 	return k.config
 }
 
-// decode reads a JSON body strictly; it has answered when it returns false.
-func decode(c *wire.Conn, q *wire.Request, into any) bool {
+// decode reads a JSON body strictly. When it returns false, it has already responded.
+func decode(c *httpwire.Conn, q *httpwire.Request, into any) bool {
 	body, err := q.ReadAll()
 	if err == nil {
 		d := json.NewDecoder(strings.NewReader(string(body)))
 		d.DisallowUnknownFields()
 		if err = d.Decode(into); err == nil && d.More() {
-			err = wire.ErrBody
+			err = httpwire.ErrBody
 		}
 	}
 	if err != nil {

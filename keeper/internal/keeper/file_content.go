@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"encoding/json"
 	"errors"
 	"math"
 	"strconv"
@@ -12,7 +13,7 @@ import (
 
 var errRange = errors.New("bad range")
 
-// span reads "bytes=a-b", "bytes=a-" or nothing, and cuts it to the file.
+// span parses "bytes=a-b", "bytes=a-" or an empty header and clips the range to the file.
 func span(header string, size int64) (start, end int64, err error) {
 	if header == "" {
 		return 0, size, nil
@@ -30,26 +31,26 @@ func span(header string, size int64) (start, end int64, err error) {
 	return start, min(end+1, size), nil
 }
 
-// read sends a file in chunks, not with a length: one that shrinks meanwhile just ends early.
+// read sends a file in chunks without announcing a length: a file that shrinks meanwhile ends early.
 func (f *fileCall) read() error {
-	file, size, err := f.area.Open(f.path)
+	file, size, err := f.fs.Open(f.path)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
 	whole := strconv.FormatInt(size, 10)
-	wish := f.q.Header["range"]
-	start, end, err := span(wish, size)
+	header := f.q.Header["range"]
+	start, end, err := span(header, size)
 	if err != nil {
 		f.c.Fail(400, "bad_range", "Range: bytes=first-last")
 		return nil
 	}
 	const chunked = "Transfer-Encoding: chunked"
 	switch {
-	case size == 0: // all that it gives: the files of /proc say that they are empty
+	case size == 0: // read until EOF: files in /proc report size 0
 		err = f.c.Head(200, chunked, "Skerry-Size: 0")
 		start, end = 0, math.MaxInt64
-	case wish == "":
+	case header == "":
 		err = f.c.Head(200, chunked, "Skerry-Size: "+whole)
 	case start >= size:
 		return f.c.Head(416, "Content-Range: bytes */"+whole, "Content-Length: 0")
@@ -61,14 +62,14 @@ func (f *fileCall) read() error {
 		err = f.c.SendFile(file, start, end)
 	}
 	if err != nil {
-		f.c.End() // without the last chunk: the host sees that it is cut off
+		f.c.End() // without the last chunk, the host notices the truncation
 	}
 	return nil
 }
 
-// write takes as long as whoever sends the content: the host hangs up when that one has left.
+// write takes as long as the sender of the content: the host hangs up when its own caller has left.
 func (f *fileCall) write() error {
-	defer f.c.Unhurried(nil)()
+	defer f.c.AllowSlowBody(nil)()
 	o := files.WriteOptions{Parents: f.flag("parents")}
 	var err error
 	if o.Mode, err = f.mode(); err != nil {
@@ -81,14 +82,19 @@ func (f *fileCall) write() error {
 		}
 		o.Owner = &files.Owner{UID: uid, GID: gid}
 	}
+	if text := f.q.Query.Get("attributes"); text != "" {
+		if json.Unmarshal([]byte(text), &o.Attributes) != nil {
+			return badArgument("attributes")
+		}
+	}
 	var info *files.Info
 	if f.flag("append") {
 		if o.Mode != nil || o.Owner != nil {
 			return badArgument("append")
 		}
-		info, err = f.area.Append(f.path, f.q.Body, o.Parents)
+		info, err = f.fs.Append(f.path, f.q.Body, o.Parents)
 	} else {
-		info, err = f.area.Write(f.path, f.q.Body, o)
+		info, err = f.fs.Write(f.path, f.q.Body, o)
 	}
 	if err == nil {
 		f.answer(info)
@@ -96,7 +102,7 @@ func (f *fileCall) write() error {
 	return err
 }
 
-// mode reads an octal mode; nil: none was given.
+// mode parses an octal mode; nil: not given.
 func (f *fileCall) mode() (*uint32, error) {
 	text := f.q.Query.Get("mode")
 	if text == "" {
@@ -111,8 +117,8 @@ func (f *fileCall) mode() (*uint32, error) {
 }
 
 func (f *fileCall) checksum() error {
-	return f.inTurn(true, func() error {
-		sum, err := f.area.Checksum(f.path, f.q.Query.Get("algorithm"))
+	return f.whenFree(true, func() error {
+		sum, err := f.fs.Checksum(f.path, f.q.Query.Get("algorithm"))
 		if err == nil {
 			f.answer(map[string]string{"checksum": sum})
 		}

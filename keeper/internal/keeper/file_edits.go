@@ -6,10 +6,10 @@ import (
 
 	"skerry/keeper/internal/diff"
 	"skerry/keeper/internal/files"
-	"skerry/keeper/internal/wire"
+	"skerry/keeper/internal/httpwire"
 )
 
-// replace takes the old text and the new one as one body; split is the length of the first.
+// replace reads the old and the new text from one body; split is the length of the old text.
 func (f *fileCall) replace() error {
 	body, err := f.q.ReadAll()
 	if err != nil {
@@ -23,8 +23,8 @@ func (f *fileCall) replace() error {
 	if err != nil {
 		return err
 	}
-	return f.inTurn(true, func() error {
-		found, err := f.area.Replace(f.path, body[:split], body[split:], count)
+	return f.whenFree(true, func() error {
+		found, err := f.fs.Replace(f.path, body[:split], body[split:], count)
 		if err == nil {
 			f.answer(found)
 		}
@@ -37,8 +37,8 @@ func (f *fileCall) patch() error {
 	if err != nil {
 		return badArgument("body")
 	}
-	return f.inTurn(true, func() error {
-		done, err := f.area.Patch(f.path, body)
+	return f.whenFree(true, func() error {
+		done, err := f.fs.Patch(f.path, body)
 		if err == nil {
 			f.answer(map[string]any{"files": done})
 		}
@@ -46,10 +46,10 @@ func (f *fileCall) patch() error {
 	})
 }
 
-// misfit answers for an edit that does not go with what is there; false: the error is another one.
-func (f *fileCall) misfit(err error) bool {
+// failEdit responds to an edit that does not fit the file. It returns false for other errors.
+func (f *fileCall) failEdit(err error) bool {
 	path := f.about(err)
-	said := wire.Failure{Code: "no_match", Message: path + ": ", Path: &path}
+	failure := httpwire.Failure{Code: "no_match", Message: path + ": ", Path: &path}
 	status := 409
 	var occurs *files.Occurs
 	var mismatch *diff.Mismatch
@@ -57,18 +57,18 @@ func (f *fileCall) misfit(err error) bool {
 	var unfit files.ErrPatch
 	switch {
 	case errors.As(err, &occurs):
-		said.Message += occurs.Error()
-		said.Details = map[string]any{"count": occurs.Count, "lines": occurs.Lines}
+		failure.Message += occurs.Error()
+		failure.Details = map[string]any{"count": occurs.Count, "lines": occurs.Lines}
 	case errors.As(err, &mismatch):
-		said.Message += mismatch.Error()
-		said.Details = map[string]any{"hunk": mismatch.Hunk, "line": mismatch.Line}
+		failure.Message += mismatch.Error()
+		failure.Details = map[string]any{"hunk": mismatch.Hunk, "line": mismatch.Line}
 	case errors.Is(err, files.ErrChanged):
-		said.Code, said.Message = "changed", said.Message+files.ErrChanged.Error()
+		failure.Code, failure.Message = "changed", failure.Message+files.ErrChanged.Error()
 	case errors.As(err, &malformed), errors.As(err, &unfit):
-		status, said = 400, wire.Failure{Code: "bad_request", Message: err.Error()}
+		status, failure = 400, httpwire.Failure{Code: "bad_request", Message: err.Error()}
 	default:
 		return false
 	}
-	f.fail(status, said)
+	f.fail(status, failure)
 	return true
 }

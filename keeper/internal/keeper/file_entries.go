@@ -8,19 +8,22 @@ import (
 
 	"skerry/keeper/internal/accounts"
 	"skerry/keeper/internal/files"
-	"skerry/keeper/internal/glob"
+	"skerry/keeper/internal/match/glob"
 )
 
 const (
-	maxListing   = 24 << 20 // the host takes 32 MiB
+	maxListing   = 24 << 20 // the host accepts 32 MiB
 	maxEntries   = 100_000
 	maxDepth     = 1 << 20
-	maxPathShown = 8 << 10 // of an error
+	maxPathShown = 8 << 10 // in an error
 )
 
-func (f *fileCall) stat() error { return f.described(f.area.Stat(f.path, f.flag("follow"))) }
+func (f *fileCall) stat() error {
+	f.fs.Attributes = f.flag("attributes")
+	return f.described(f.fs.Stat(f.path, f.flag("follow")))
+}
 
-// described answers with an entry.
+// described responds with an entry.
 func (f *fileCall) described(info *files.Info, err error) error {
 	if err == nil {
 		f.answer(info)
@@ -28,7 +31,7 @@ func (f *fileCall) described(info *files.Info, err error) error {
 	return err
 }
 
-// done answers a call that has nothing to tell.
+// done responds to a call without a result.
 func (f *fileCall) done(err error) error {
 	if err == nil {
 		f.answer(struct{}{})
@@ -49,12 +52,15 @@ func (f *fileCall) list() error {
 		return glob.ErrPattern
 	}
 	o := files.ListOptions{Depth: depth, Hidden: f.flag("hidden"), Glob: f.q.Query.Get("glob"), Limit: limit}
-	return f.inTurn(depth > 1, func() error { return f.sendList(o) })
+	o.Attributes = f.flag("attributes")
+	return f.whenFree(depth > 1, func() error { return f.sendList(o) })
 }
 
+// sendList streams the entries, so that a long list needs little memory. Once the response has started, an error can
+// only cut it off.
 func (f *fileCall) sendList(o files.ListOptions) error {
 	begun, separator, total := false, "", 0
-	listing, err := f.area.List(f.path, o, func() {
+	listing, err := f.fs.List(f.path, o, func() {
 		_, _ = io.WriteString(f.body(), `{"entries":[`)
 		begun = true
 	}, func(info *files.Info) bool {
@@ -67,7 +73,7 @@ func (f *fileCall) sendList(o files.ListOptions) error {
 		return err == nil
 	})
 	if err != nil && begun {
-		f.c.End() // in the middle of an answer
+		f.c.End() // the response has already started
 		return nil
 	}
 	if err != nil {
@@ -83,12 +89,12 @@ func (f *fileCall) mkdir() error {
 	if err != nil {
 		return err
 	}
-	return f.described(f.area.Mkdir(f.path, mode, f.flag("parents")))
+	return f.described(f.fs.Mkdir(f.path, mode, f.flag("parents")))
 }
 
 func (f *fileCall) remove() error {
 	recursive := f.flag("recursive")
-	return f.inTurn(recursive, func() error { return f.done(f.area.Remove(f.path, recursive)) })
+	return f.whenFree(recursive, func() error { return f.done(f.fs.Remove(f.path, recursive)) })
 }
 
 func (f *fileCall) place() files.PlaceOptions {
@@ -97,16 +103,16 @@ func (f *fileCall) place() files.PlaceOptions {
 
 func (f *fileCall) move() error {
 	to := f.q.Query.Get("to")
-	info, err := f.area.Move(f.path, to, f.place())
+	info, err := f.fs.Move(f.path, to, f.place())
 	if err != syscall.EXDEV {
 		return f.described(info, err)
 	}
-	return f.inTurn(true, func() error { return f.described(f.area.MoveAcross(f.path, to, f.place())) })
+	return f.whenFree(true, func() error { return f.described(f.fs.MoveAcross(f.path, to, f.place())) })
 }
 
 func (f *fileCall) copy() error {
-	return f.inTurn(true, func() error {
-		return f.described(f.area.Copy(f.path, f.q.Query.Get("to"), f.place(), f.flag("recursive")))
+	return f.whenFree(true, func() error {
+		return f.described(f.fs.Copy(f.path, f.q.Query.Get("to"), f.place(), f.flag("recursive")))
 	})
 }
 
@@ -119,7 +125,7 @@ func (f *fileCall) chmod() error {
 		return badArgument("mode")
 	}
 	recursive := f.flag("recursive")
-	return f.inTurn(recursive, func() error { return f.done(f.area.Chmod(f.path, *mode, recursive)) })
+	return f.whenFree(recursive, func() error { return f.done(f.fs.Chmod(f.path, *mode, recursive)) })
 }
 
 func (f *fileCall) chown() error {
@@ -128,9 +134,9 @@ func (f *fileCall) chown() error {
 		return err
 	}
 	recursive := f.flag("recursive")
-	return f.inTurn(recursive, func() error { return f.done(f.area.Chown(f.path, uid, gid, recursive)) })
+	return f.whenFree(recursive, func() error { return f.done(f.fs.Chown(f.path, uid, gid, recursive)) })
 }
 
 func (f *fileCall) link() error {
-	return f.described(f.area.Link(f.q.Query.Get("to"), f.path, f.flag("hard")))
+	return f.described(f.fs.Link(f.q.Query.Get("to"), f.path, f.flag("hard")))
 }

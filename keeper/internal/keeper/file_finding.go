@@ -10,7 +10,7 @@ const (
 	maxMatches = 10_000
 	maxContext = 100
 	maxChanged = 10_000
-	manyLines  = 100_000 // to be passed over before the first one that is wanted
+	longSkip   = 100_000 // skipping so many lines counts as long work
 )
 
 func (f *fileCall) lines() error {
@@ -25,8 +25,8 @@ func (f *fileCall) lines() error {
 	if start < 1 || end < start {
 		return badArgument("start, end")
 	}
-	return f.inTurn(start > manyLines, func() error {
-		lines, err := f.area.Lines(f.path, int64(start), int64(end))
+	return f.whenFree(start > longSkip, func() error {
+		lines, err := f.fs.Lines(f.path, int64(start), int64(end))
 		if err == nil {
 			f.answer(lines)
 		}
@@ -47,8 +47,8 @@ func (f *fileCall) search() error {
 		Pattern: f.q.Query.Get("pattern"), Literal: f.flag("literal"), IgnoreCase: f.flag("ignore_case"),
 		Glob: f.q.Query.Get("glob"), Hidden: f.flag("hidden"), Context: context, Limit: limit,
 	}
-	return f.inTurn(true, func() error {
-		matches, err := f.area.Search(f.path, o)
+	return f.whenFree(true, func() error {
+		matches, err := f.fs.Search(f.path, o)
 		if err == nil {
 			f.answer(matches)
 		}
@@ -65,8 +65,8 @@ func (f *fileCall) changed() error {
 	if err != nil {
 		return err
 	}
-	return f.inTurn(true, func() error {
-		found, whole, err := f.area.Changed(f.path, int64(since), limit)
+	return f.whenFree(true, func() error {
+		found, whole, err := f.fs.Changed(f.path, int64(since), limit)
 		if err == nil {
 			f.answer(map[string]any{"entries": found, "more": whole.More, "skipped": whole.Skipped})
 		}

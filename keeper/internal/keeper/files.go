@@ -7,78 +7,55 @@ import (
 	"syscall"
 
 	"skerry/keeper/internal/accounts"
+	"skerry/keeper/internal/asuser"
 	"skerry/keeper/internal/files"
-	"skerry/keeper/internal/glob"
 	"skerry/keeper/internal/grep"
-	"skerry/keeper/internal/rights"
+	"skerry/keeper/internal/httpwire"
+	"skerry/keeper/internal/match/glob"
 	"skerry/keeper/internal/watch"
-	"skerry/keeper/internal/wire"
 )
 
-// fileCall is one call to /v1/files…: its arguments are in the query, because paths need not be UTF-8.
+// fileCall is one call to /v1/files…. Its arguments are in the query, because paths need not be UTF-8.
 type fileCall struct {
-	*pulse
-	q    *wire.Request
-	area *files.Area
+	*heartbeat
+	q    *httpwire.Request
+	fs   *files.UserFS
 	path string
 	all  *watch.Set
 }
 
-var fileRoutes = map[string]func(*fileCall) error{
-	"GET /v1/files":          (*fileCall).read,
-	"PUT /v1/files":          (*fileCall).write,
-	"DELETE /v1/files":       (*fileCall).remove,
-	"GET /v1/files/stat":     (*fileCall).stat,
-	"GET /v1/files/list":     (*fileCall).list,
-	"GET /v1/files/checksum": (*fileCall).checksum,
-	"GET /v1/files/changed":  (*fileCall).changed,
-	"GET /v1/files/lines":    (*fileCall).lines,
-	"GET /v1/files/search":   (*fileCall).search,
-	"POST /v1/files/mkdir":   (*fileCall).mkdir,
-	"POST /v1/files/move":    (*fileCall).move,
-	"POST /v1/files/copy":    (*fileCall).copy,
-	"POST /v1/files/chmod":   (*fileCall).chmod,
-	"POST /v1/files/chown":   (*fileCall).chown,
-	"POST /v1/files/link":    (*fileCall).link,
-	"POST /v1/files/replace": (*fileCall).replace,
-	"POST /v1/files/patch":   (*fileCall).patch,
-	"GET /v1/files/tree":     func(f *fileCall) error { return pack(f.c, f.q, f.area, f.path) },
-	"PUT /v1/files/tree":     func(f *fileCall) error { return unpack(f.c, f.q, f.area, f.path) },
-	"GET /v1/files/watch":    (*fileCall).watch,
-}
-
-// file serves /v1/files…
-func (k *keeper) file(c *wire.Conn, q *wire.Request, conf *config, route string) {
-	serve := fileRoutes[route]
-	if serve == nil {
-		c.Fail(404, "no_route", "there is no "+route)
-		return
-	}
-	area := k.area(c, conf, q.Query.Get("user"), q.Query.Has("user"))
-	if area == nil {
-		return
-	}
-	f := &fileCall{pulse: newPulse(c), q: q, area: area, path: q.Query.Get("path"), all: &k.watches}
-	area.Pulse = f.beat
-	if err := serve(f); err != nil {
-		f.failed(err)
+// onFile makes a handler from a function that works on files with the rights of the user in the query.
+func onFile(serve func(*fileCall) error) handler {
+	return func(k *keeper, c *httpwire.Conn, q *httpwire.Request) {
+		fs := k.userFS(c, q.Query.Get("user"), q.Query.Has("user"))
+		if fs == nil {
+			return
+		}
+		f := &fileCall{heartbeat: newHeartbeat(c), q: q, fs: fs, path: q.Query.Get("path"), all: &k.watches}
+		fs.Heartbeat = f.beat
+		if err := serve(f); err != nil {
+			f.failed(err)
+		}
 	}
 }
 
-func (k *keeper) area(c *wire.Conn, conf *config, name string, given bool) *files.Area {
+// userFS returns file access for the named user, by default the configured one. When it returns nil, it has already
+// responded.
+func (k *keeper) userFS(c *httpwire.Conn, name string, given bool) *files.UserFS {
+	conf := k.current()
 	if !given {
 		name = conf.user()
 	}
 	user, err := accounts.Find(name)
 	if err != nil {
-		c.Fail(400, "unknown_user", "there is no user "+strconv.Quote(name)+" in the sandbox")
+		c.Fail(400, "unknown_user", "user "+strconv.Quote(name)+" not found in the sandbox")
 		return nil
 	}
-	return &files.Area{User: user, Cwd: conf.Cwd}
+	return &files.UserFS{User: user, Cwd: conf.Cwd}
 }
 
-// inTurn does what may take long, because it goes through a whole tree or file, when there is room for it.
-func (f *fileCall) inTurn(long bool, work func() error) error {
+// whenFree runs work. Long work, on a whole tree or file, waits until fewer than maxLongCalls are running.
+func (f *fileCall) whenFree(long bool, work func() error) error {
 	if long {
 		if err := f.enter(); err != nil {
 			return err
@@ -90,50 +67,50 @@ func (f *fileCall) inTurn(long bool, work func() error) error {
 
 func (f *fileCall) flag(name string) bool { return f.q.Query.Get(name) == "1" }
 
-// number reads an argument between 0 and most; one that is not given is the usual one.
-func (f *fileCall) number(name string, usual, most int) (int, error) {
+// number parses an argument between 0 and limit; fallback is its default.
+func (f *fileCall) number(name string, fallback, limit int) (int, error) {
 	text := f.q.Query.Get(name)
 	if text == "" {
-		return usual, nil
+		return fallback, nil
 	}
 	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 || n > most {
+	if err != nil || n < 0 || n > limit {
 		return 0, badArgument(name)
 	}
 	return n, nil
 }
 
-// badArgument is the error for a call that makes no sense.
+// badArgument names the argument that is not valid.
 type badArgument string
 
-func (b badArgument) Error() string { return string(b) + ": it makes no sense" }
+func (b badArgument) Error() string { return string(b) + ": invalid argument" }
 
 var statuses = map[syscall.Errno]int{
 	syscall.ENOENT: 404, syscall.EACCES: 403, syscall.EPERM: 403, syscall.EROFS: 403, syscall.EEXIST: 409,
 	syscall.ENOTEMPTY: 409, syscall.EISDIR: 409, syscall.ENOTDIR: 409, syscall.ENOSPC: 507, syscall.EDQUOT: 507,
 }
 
-// failed answers with the error that a call met.
+// failed responds with the error of a call.
 func (f *fileCall) failed(err error) {
 	var bad badArgument
 	var pattern *grep.Bad
 	switch {
-	case errors.Is(err, files.ErrGone):
+	case errors.Is(err, files.ErrHungUp):
 		f.c.End()
-	case errors.Is(err, rights.ErrUser):
-		f.fail(400, wire.Failure{Code: "unknown_user", Message: err.Error()})
+	case errors.Is(err, asuser.ErrUser):
+		f.fail(400, httpwire.Failure{Code: "unknown_user", Message: err.Error()})
 	case errors.Is(err, accounts.ErrUnknown):
-		f.fail(400, wire.Failure{Code: "unknown_user", Message: "there is no such user or group in the sandbox"})
+		f.fail(400, httpwire.Failure{Code: "unknown_user", Message: "user or group not found in the sandbox"})
 	case errors.As(err, &bad), errors.As(err, &pattern), errors.Is(err, files.ErrAlgorithm),
 		errors.Is(err, glob.ErrPattern):
-		f.fail(400, wire.Failure{Code: "bad_request", Message: err.Error()})
-	case f.misfit(err):
+		f.fail(400, httpwire.Failure{Code: "bad_request", Message: err.Error()})
+	case f.failEdit(err):
 	default:
 		f.failedAt(err)
 	}
 }
 
-// about is the path that an error has to do with, as it can be shown.
+// about returns the path that an error concerns, in a printable form.
 func (f *fileCall) about(err error) string {
 	path := f.path
 	var below *files.At
@@ -147,24 +124,25 @@ func (f *fileCall) about(err error) string {
 	return strings.ToValidUTF8(path[:min(len(path), maxPathShown)], "\uFFFD")
 }
 
+// failedAt responds with a kernel error and its path; the status follows from the errno.
 func (f *fileCall) failedAt(err error) {
 	path := f.about(err)
 	var below *files.At
 	if errors.As(err, &below) {
 		err = below.Err
 	}
-	said := wire.Failure{Code: "errno", Message: path + ": " + err.Error(), Errno: int(syscall.EIO), Path: &path}
+	failure := httpwire.Failure{Code: "errno", Message: path + ": " + err.Error(), Errno: int(syscall.EIO), Path: &path}
 	status := 400
 	var errno syscall.Errno
-	var odd *files.NotRegular
+	var notRegular *files.NotRegular
 	switch {
 	case errors.As(err, &errno):
-		said.Errno = int(errno)
+		failure.Errno = int(errno)
 		if s, ok := statuses[errno]; ok {
 			status = s
 		}
-	case errors.As(err, &odd):
-		said.Errno = int(syscall.EINVAL)
+	case errors.As(err, &notRegular):
+		failure.Errno = int(syscall.EINVAL)
 	}
-	f.fail(status, said)
+	f.fail(status, failure)
 }

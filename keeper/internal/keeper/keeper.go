@@ -1,5 +1,18 @@
-// Package keeper is PID 1 of a sandbox: it reaps, serves the host on the socket it was handed, and ends the sandbox when
-// its time has come.
+// Package keeper is PID 1 of a sandbox. It reaps processes, serves the host on an inherited socket, and ends the
+// sandbox when its lifetime is over. docs/design/keeper-protocol.md describes the protocol; routes.go is its table.
+//
+// PID 1 has unusual duties. It makes itself non-dumpable first, so that /proc/1/mem, fd and environ are closed even to
+// root inside. It marks every fd close-on-exec and puts its stdio on /dev/null. It catches every signal that can be
+// caught and ignores the three that Go leaves alone, because the kernel does not protect PID 1 from a signal with the
+// default action while its main thread blocks it.
+//
+// The keeper must survive a sandbox that has used up its processes. A Go program dies when it cannot create a thread,
+// so the keeper creates its threads at the start, bounds the goroutines that block one (iolimit, asuser), and keeps the
+// process limit of users below that of the sandbox.
+//
+// The host raises the priority of the keeper's threads (nice -10) as soon as it runs. Weights count within a cgroup, so
+// other sandboxes are not affected. Without it, several hundred busy programs would delay answers so long that the host
+// would take the keeper for dead.
 package keeper
 
 import (
@@ -11,19 +24,19 @@ import (
 	"syscall"
 	"time"
 
+	"skerry/keeper/internal/asuser"
 	"skerry/keeper/internal/files"
+	"skerry/keeper/internal/guestfiles"
+	"skerry/keeper/internal/httpwire"
 	"skerry/keeper/internal/journal"
+	"skerry/keeper/internal/launchers"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/own"
-	"skerry/keeper/internal/pool"
 	"skerry/keeper/internal/process"
-	"skerry/keeper/internal/rights"
 	"skerry/keeper/internal/sudo"
 	"skerry/keeper/internal/watch"
-	"skerry/keeper/internal/wire"
 )
 
-// The fds that the server hands over.
+// The fds that the server passes to the keeper.
 const (
 	listenFD  = 3
 	cgroupFD  = 4
@@ -31,49 +44,49 @@ const (
 )
 
 const (
-	quietTime  = 2 * time.Second
-	settleTime = 300 * time.Millisecond // for the last words of what has ended
+	idleDelay  = 10 * time.Second       // longer than a host with many new sandboxes is busy with them
+	settleTime = 300 * time.Millisecond // for the last output of ended commands
 	saveTime   = time.Second
 )
 
 type keeper struct {
-	began     time.Time
-	processes *process.Table
-	pool      *pool.Pool
-	door      *sudo.Door
-	quit      chan time.Duration // the grace
-	quiet     *time.Timer
-	restore   sync.Once
-	portWaits chan struct{}
-	watches   watch.Set
-	own       own.Place
-	tracked   tracked
+	began      time.Time
+	processes  *process.Table
+	pool       *launchers.Pool
+	sudo       *sudo.Server
+	quit       chan time.Duration // receives the grace period
+	idle       *time.Timer
+	restore    sync.Once
+	portWaits  chan struct{}
+	watches    watch.Set
+	guestFiles guestfiles.Writer
+	tracked    tracked
 
 	mu     sync.Mutex
 	config *config // nil: not configured yet
 	life   *time.Timer
 }
 
-// Init is `skerry-keeper init`. It returns the exit code.
+// Init runs `skerry-keeper init` and returns the exit code.
 func Init() int {
-	// Before anything else can run: afterwards /proc/1/mem, fd and environ are closed, to root inside too.
+	// This must come first: afterwards /proc/1/mem, fd and environ are closed, even to root inside.
 	if err := linux.SetNonDumpable(); err != nil {
-		return complain("prctl", err)
+		return fatal("prctl", err)
 	}
 	if os.Getpid() != 1 {
-		return complain("init", syscall.EPERM) // it signals and reaps everything it can see
+		return fatal("init", syscall.EPERM) // as another process, it would signal and reap everything that it can see
 	}
 	linux.CloseOnExecFrom(listenFD)
 	runtime.GOMAXPROCS(2)
-	debug.SetGCPercent(25)
+	debug.SetGCPercent(50) // the first collection is due at 2 MB, which a start and a command do not reach
 	null, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
 	if err != nil {
-		return complain("/dev/null", err)
+		return fatal("/dev/null", err)
 	}
 	if err := files.Prepare(); err != nil {
-		return complain("/proc", err)
+		return fatal("/proc", err)
 	}
-	rights.Prepare()
+	asuser.Prepare()
 	syscall.Umask(0o022)
 	for fd := range 3 {
 		_ = syscall.Dup3(null, fd, 0)
@@ -82,21 +95,26 @@ func Init() int {
 	if os.Getenv(cgroupEnv) == "4" {
 		group = cgroupFD
 	}
+	pool, err := launchers.New(group, null)
+	if err != nil {
+		return fatal("seccomp", err)
+	}
 	k := &keeper{
-		began: time.Now(), pool: pool.New(group, null), quit: make(chan time.Duration, 4),
+		began: time.Now(), pool: pool, quit: make(chan time.Duration, 4),
 		portWaits: make(chan struct{}, maxPortWaits),
 	}
-	k.quiet = time.AfterFunc(quietTime, tidy)
-	k.door = sudo.NewDoor(k.pool)
+	k.idle = time.AfterFunc(idleDelay, freeMemory)
+	k.sudo = sudo.NewServer(k.pool)
 	k.processes = process.NewTable(k.pool, journal.NewStore(journal.Dir), null)
 	return k.run()
 }
 
-func complain(what string, err error) int {
-	os.Stderr.WriteString("skerry-keeper: " + what + ": " + err.Error() + "\n")
+func fatal(operation string, err error) int {
+	os.Stderr.WriteString("skerry-keeper: " + operation + ": " + err.Error() + "\n")
 	return 1
 }
 
+// run serves until a shutdown request, the end of the lifetime, or SIGTERM or SIGINT, which root inside may send too.
 func (k *keeper) run() int {
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, linux.Catchable()...)
@@ -120,7 +138,7 @@ func (k *keeper) run() int {
 	}
 }
 
-// end asks every process to end, and leaves after the grace; what is left then dies with PID 1.
+// end asks every process to end and returns after the grace period. The remaining processes die with PID 1.
 func (k *keeper) end(grace time.Duration, signals <-chan os.Signal) int {
 	k.pool.Terminate()
 	over := time.After(grace)
@@ -135,11 +153,11 @@ func (k *keeper) end(grace time.Duration, signals <-chan os.Signal) int {
 		}
 	}
 	k.save(settleTime)
-	k.processes.Shown(settleTime) // what a command said last is on its way to the host when the command has ended
+	k.processes.WaitStreamed(settleTime) // the last output of an ended command may still be on its way to the host
 	return 0
 }
 
-// save writes down what a next life of the sandbox is to know, if the disk takes it in time.
+// save records the processes for the next start of the sandbox, if the disk is fast enough.
 func (k *keeper) save(moment time.Duration) {
 	saved := make(chan struct{})
 	go func() {
@@ -152,6 +170,7 @@ func (k *keeper) save(moment time.Duration) {
 	}
 }
 
+// accept serves connections, each in a goroutine. It waits in the poller and not in accept4, which would hold a thread.
 func (k *keeper) accept() {
 	listener := os.NewFile(listenFD, "listener")
 	raw, err := listener.SyscallConn()
@@ -171,21 +190,22 @@ func (k *keeper) accept() {
 			k.quit <- 0
 			return
 		case acceptErr != nil:
-			time.Sleep(10 * time.Millisecond) // out of fds: the host will come again
+			time.Sleep(10 * time.Millisecond) // out of fds: the host tries again
 		default:
-			go wire.NewConn(fd).Serve(k.handle)
+			go httpwire.NewConn(fd).Serve(k.handle)
 		}
 	}
 }
 
-// tidy gives memory back. It runs once it has been quiet for a while, and not again before something happened: an idle
-// sandbox costs no wake-ups.
-func tidy() {
+// freeMemory returns memory to the kernel. It runs once after a quiet period, and not again before the next request: an
+// idle sandbox causes no wake-ups.
+func freeMemory() {
 	runtime.GC() // pooled buffers outlive one collection
 	debug.FreeOSMemory()
 }
 
-// makeThreads has the Go runtime make its threads now, while there is room. It keeps them.
+// makeThreads makes the Go runtime create its threads now, while the sandbox still has free processes. The runtime
+// keeps them.
 func makeThreads() {
 	const threads = 8
 	for range threads {

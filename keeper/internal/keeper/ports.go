@@ -3,17 +3,17 @@ package keeper
 import (
 	"time"
 
+	"skerry/keeper/internal/httpwire"
 	"skerry/keeper/internal/ports"
-	"skerry/keeper/internal/wire"
 )
 
 const (
 	maxPortWaits = 64
-	maxPortTime  = 60 // seconds; the host asks again
+	maxPortTime  = 60 // seconds; the host repeats the request
 )
 
-// waitForPort answers when a port is open, or the time is over.
-func (k *keeper) waitForPort(c *wire.Conn, q *wire.Request) {
+// waitForPort responds when a port is open or the time is over.
+func (k *keeper) waitForPort(c *httpwire.Conn, q *httpwire.Request) {
 	var body struct {
 		Port    int     `json:"port"`
 		Timeout float64 `json:"timeout_s"`
@@ -22,9 +22,9 @@ func (k *keeper) waitForPort(c *wire.Conn, q *wire.Request) {
 	if !decode(c, q, &body) {
 		return
 	}
-	question := ports.Question{Port: body.Port}
+	request := ports.Request{Port: body.Port}
 	if body.Path != nil {
-		question.Path = *body.Path
+		request.Path = *body.Path
 	}
 	switch {
 	case body.Port < 1 || body.Port > 65535:
@@ -33,17 +33,17 @@ func (k *keeper) waitForPort(c *wire.Conn, q *wire.Request) {
 	case !(body.Timeout >= 0 && body.Timeout <= maxPortTime):
 		c.Fail(400, "bad_request", "timeout_s: 0 to 60")
 		return
-	case body.Path != nil && !ports.ValidPath(question.Path):
-		c.Fail(400, "bad_request", "http_path: a path of printable ASCII, from / on, of at most 2048 bytes")
+	case body.Path != nil && !ports.ValidPath(request.Path):
+		c.Fail(400, "bad_request", "http_path: must start with / and have at most 2048 printable ASCII characters")
 		return
 	}
 	select {
 	case k.portWaits <- struct{}{}:
 	default:
-		c.Fail(429, "too_many", "64 waits for ports are under way, the most there can be")
+		c.Fail(429, "limit_exceeded", "at most 64 port waits can run at a time")
 		return
 	}
 	defer func() { <-k.portWaits }()
-	question.End = time.Now().Add(time.Duration(body.Timeout * float64(time.Second)))
-	c.JSON(200, ports.Wait(question, c.HungUp))
+	request.End = time.Now().Add(time.Duration(body.Timeout * float64(time.Second)))
+	c.JSON(200, ports.Wait(request, c.HungUp))
 }

@@ -4,51 +4,50 @@ import (
 	"errors"
 	"io"
 	"strconv"
-	"strings"
 
+	"skerry/keeper/internal/httpwire"
 	"skerry/keeper/internal/journal"
+	"skerry/keeper/internal/launchers"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/pool"
 	"skerry/keeper/internal/process"
-	"skerry/keeper/internal/wire"
 )
 
 const (
-	frames  = "skerry-frames"
-	maxTurn = 32 << 20 // bytes for a channel at once
+	frames          = "skerry-frames"
+	maxExchangeBody = 32 << 20 // bytes for a channel in one request
 )
 
-// start begins a run, whose frames follow, or spawns what goes on by itself.
-func (k *keeper) start(c *wire.Conn, q *wire.Request, conf *config) {
+// start starts a run and streams its frames, or spawns a detached process.
+func (k *keeper) start(c *httpwire.Conn, q *httpwire.Request) {
 	request := &process.Request{}
 	if !decode(c, q, request) {
 		return
 	}
 	if upgrade := q.Header["upgrade"] == frames; upgrade == request.Detach {
-		c.Fail(400, "bad_request", "Upgrade: skerry-frames, or detach, and not both")
+		c.Fail(400, "bad_request", "set either the header Upgrade: skerry-frames or detach")
 		return
 	}
-	p, err := k.processes.Start(request, conf.defaults())
-	var refusal *process.Refusal
+	p, err := k.processes.Start(request, k.current().defaults())
+	var invalid *process.RequestError
 	switch {
 	case err == nil && request.Detach:
-		c.JSON(200, describe(p))
+		c.JSON(200, describeProcess(p))
 	case err == nil:
 		p.Stream(c)
-	case errors.As(err, &refusal):
-		c.Fail(400, refusal.Code, refusal.Message)
-	case errors.Is(err, process.ErrTaken):
+	case errors.As(err, &invalid):
+		c.Fail(400, invalid.Code, invalid.Message)
+	case errors.Is(err, process.ErrIDTaken):
 		c.Fail(409, "conflict", err.Error())
 	case errors.Is(err, process.ErrTooMany):
-		c.Fail(429, "too_many", err.Error())
-	case errors.Is(err, pool.ErrGone):
-		c.Fail(409, "interrupted", "somebody inside killed the command's launcher; it may have begun")
+		c.Fail(429, "limit_exceeded", err.Error())
+	case errors.Is(err, launchers.ErrGone):
+		c.Fail(409, "interrupted", "a process inside killed the command's launcher; the command may have started")
 	default:
-		c.Fail(429, "no_room", "the sandbox can't start another process: "+err.Error())
+		c.Fail(429, "resource_exhausted", "the sandbox cannot start another process: "+err.Error())
 	}
 }
 
-type listed struct {
+type processInfo struct {
 	ID       string   `json:"id"`
 	Argv     []string `json:"argv"`
 	Shell    *string  `json:"shell"`
@@ -73,8 +72,9 @@ type listed struct {
 	Cgroup   uint64   `json:"cgroup"`
 }
 
-func describe(p *process.Process) listed {
-	d := listed{
+// describeProcess describes a process for lists and events.
+func describeProcess(p *process.Process) processInfo {
+	d := processInfo{
 		ID: p.Request.ID, Argv: p.Argv, Shell: p.Shell, PID: p.PID, User: p.User.Name, Session: p.Request.Session,
 		Detach: p.Request.Detach, Pty: p.Pty, Channel: p.Channel, State: "running", Started: float64(p.Began.UnixNano()) / 1e9,
 		Children: p.Children(), Cgroup: p.Cgroup(),
@@ -84,53 +84,35 @@ func describe(p *process.Process) listed {
 		d.State, d.ExitCode, d.Signal, d.TimedOut = "exited", s.ExitCode, s.Signal, s.TimedOut
 		d.Ended, d.Duration, d.CPU, d.MaxRSS = &ended, s.Duration, s.CPU, s.MaxRSS
 	}
-	d.KeptFrom, d.Offset = p.Kept() // last: an end that is seen has all its output
+	d.KeptFrom, d.Offset = p.Kept() // last: a process that is seen as ended has all its output
 	if d.Children == nil {
 		d.Children = []int{}
 	}
 	return d
 }
 
-func (k *keeper) list(c *wire.Conn) {
-	all := []listed{}
+func (k *keeper) list(c *httpwire.Conn, _ *httpwire.Request) {
+	all := []processInfo{}
 	for _, p := range k.processes.All() {
-		all = append(all, describe(p))
+		all = append(all, describeProcess(p))
 	}
 	c.JSON(200, map[string]any{"processes": all})
 }
 
-func (k *keeper) one(c *wire.Conn, q *wire.Request, rest string) {
-	id, verb, _ := strings.Cut(rest, "/")
-	p := k.processes.Get(id)
-	if p == nil {
-		c.Fail(404, "no_process", "there is no process "+id)
-		return
-	}
-	switch q.Method + " " + verb {
-	case "GET ":
-		c.JSON(200, describe(p))
-	case "DELETE ":
-		if !k.processes.Remove(p) {
-			c.Fail(409, "running", "the process still runs")
-			return
-		}
-		c.JSON(200, struct{}{})
-	case "GET output":
-		output(c, q, p)
-	case "POST turn":
-		turn(c, q, p)
-	case "POST stdin":
-		stdin(c, q, p)
-	case "POST signal":
-		sendSignal(c, q, p)
-	case "POST resize":
-		resize(c, q, p)
-	default:
-		c.Fail(405, "no_route", "no such call")
-	}
+func showProcess(_ *keeper, c *httpwire.Conn, _ *httpwire.Request, p *process.Process) {
+	c.JSON(200, describeProcess(p))
 }
 
-func output(c *wire.Conn, q *wire.Request, p *process.Process) {
+func removeProcess(k *keeper, c *httpwire.Conn, _ *httpwire.Request, p *process.Process) {
+	if !k.processes.Remove(p) {
+		c.Fail(409, "running", "the process is still running")
+		return
+	}
+	c.JSON(200, struct{}{})
+}
+
+// output streams recorded output from an offset on.
+func output(_ *keeper, c *httpwire.Conn, q *httpwire.Request, p *process.Process) {
 	v := process.View{Follow: q.Query.Get("follow") == "1"}
 	var err error
 	if text := q.Query.Get("since"); text != "" {
@@ -143,9 +125,9 @@ func output(c *wire.Conn, q *wire.Request, p *process.Process) {
 	}
 	switch {
 	case q.Header["upgrade"] != frames:
-		c.Fail(400, "bad_request", "Upgrade: skerry-frames is missing")
+		c.Fail(400, "bad_request", "the header Upgrade: skerry-frames is missing")
 	case err != nil:
-		c.Fail(400, "bad_request", "since and limit are whole numbers")
+		c.Fail(400, "bad_request", "since, limit: must be integers")
 	default:
 		if err := p.Output(c, v); errors.Is(err, journal.ErrRange) {
 			_, end := p.Kept()
@@ -154,18 +136,18 @@ func output(c *wire.Conn, q *wire.Request, p *process.Process) {
 	}
 }
 
-// turn has the body handed to the program's channel, and shows what comes of it.
-func turn(c *wire.Conn, q *wire.Request, p *process.Process) {
+// exchange passes the body to the program's channel and streams the output.
+func exchange(_ *keeper, c *httpwire.Conn, q *httpwire.Request, p *process.Process) {
 	if q.Header["upgrade"] != frames {
-		c.Fail(400, "bad_request", "Upgrade: skerry-frames is missing")
+		c.Fail(400, "bad_request", "the header Upgrade: skerry-frames is missing")
 		return
 	}
 	length := q.Length()
-	if length < 0 || length > maxTurn {
-		c.Fail(400, "bad_request", "the body has a length, of 32 MiB at most")
+	if length < 0 || length > maxExchangeBody {
+		c.Fail(400, "bad_request", "the body must have a Content-Length of at most 32 MiB")
 		return
 	}
-	switch err := p.Turn(c, q.Body, length); err {
+	switch err := p.Exchange(c, q.Body, length); err {
 	case process.ErrChannel:
 		c.Fail(409, "no_channel", err.Error())
 	case process.ErrBusy:
@@ -175,11 +157,11 @@ func turn(c *wire.Conn, q *wire.Request, p *process.Process) {
 	}
 }
 
-// stdin hands the body to the program, at its speed. It may take as long as the host likes.
-func stdin(c *wire.Conn, q *wire.Request, p *process.Process) {
+// stdin passes the body to the program at the program's speed, without a time limit.
+func stdin(_ *keeper, c *httpwire.Conn, q *httpwire.Request, p *process.Process) {
 	err := p.Write(nil, c.HungUp)
 	if err == nil {
-		err = pour(c, q.Body, p)
+		err = copyBody(c, q.Body, p)
 	}
 	if err == nil && q.Query.Get("close") == "1" {
 		if err = p.CloseStdin(c.HungUp); err == process.ErrEnded {
@@ -190,7 +172,7 @@ func stdin(c *wire.Conn, q *wire.Request, p *process.Process) {
 	case nil:
 		c.JSON(200, struct{}{})
 	case process.ErrStdin:
-		c.Fail(409, "stdin_closed", "the process does not read its stdin any more")
+		c.Fail(409, "stdin_closed", "the process has closed its stdin")
 	case process.ErrEnded:
 		c.Fail(409, "not_running", "the process has ended")
 	default:
@@ -198,9 +180,11 @@ func stdin(c *wire.Conn, q *wire.Request, p *process.Process) {
 	}
 }
 
-func pour(c *wire.Conn, body io.Reader, p *process.Process) error {
-	defer c.Unhurried(p.Ended())()
-	buffer := make([]byte, 32<<10) // not a lent one: a write that was given up may still look at it
+// copyBody writes the body to stdin piece by piece: each piece is in the pipe before the next is read, so nothing is
+// buffered.
+func copyBody(c *httpwire.Conn, body io.Reader, p *process.Process) error {
+	defer c.AllowSlowBody(p.Ended())()
+	buffer := make([]byte, 32<<10) // not from a pool: an abandoned write may still read it
 	for {
 		n, err := body.Read(buffer)
 		if n > 0 {
@@ -219,13 +203,13 @@ func pour(c *wire.Conn, body io.Reader, p *process.Process) error {
 	}
 }
 
-func resize(c *wire.Conn, q *wire.Request, p *process.Process) {
+func resize(_ *keeper, c *httpwire.Conn, q *httpwire.Request, p *process.Process) {
 	var size process.Size
 	if !decode(c, q, &size) {
 		return
 	}
 	if !size.Valid() {
-		c.Fail(400, "bad_request", "a terminal has 1 to 10000 columns and rows")
+		c.Fail(400, "bad_request", "cols, rows: must be 1 to 10000")
 		return
 	}
 	switch p.Resize(size) {
@@ -238,7 +222,7 @@ func resize(c *wire.Conn, q *wire.Request, p *process.Process) {
 	}
 }
 
-func sendSignal(c *wire.Conn, q *wire.Request, p *process.Process) {
+func sendSignal(_ *keeper, c *httpwire.Conn, q *httpwire.Request, p *process.Process) {
 	var body struct {
 		Signal string `json:"signal"`
 	}
@@ -247,7 +231,7 @@ func sendSignal(c *wire.Conn, q *wire.Request, p *process.Process) {
 	}
 	s, ok := linux.Signal(body.Signal)
 	if !ok {
-		c.Fail(400, "bad_signal", "there is no signal "+body.Signal)
+		c.Fail(400, "bad_signal", "unknown signal: "+body.Signal)
 		return
 	}
 	if err := p.Signal(s); err != nil {

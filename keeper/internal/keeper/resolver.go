@@ -9,15 +9,16 @@ import (
 )
 
 const (
-	resolvConf     = "/etc/resolv.conf"
-	resolvConfMost = 64 << 10
+	resolvConf    = "/etc/resolv.conf"
+	maxResolvConf = 64 << 10
 )
 
-// pointResolver has programs ask the given server for names. Whatever address they ask, the host answers; so a file that
-// names any that is not loopback's is left as the image or a user made it. One that is missing, empty, a link to nowhere or
-// meant for another machine's own resolver is replaced. Root inside can be in the way of that, which is its own loss.
-func pointResolver(server string) {
-	if server == "" || asksOutside(readBounded(resolvConf)) {
+// writeResolvConf makes programs send DNS queries to the given server. The host answers queries to any address, so the
+// keeper keeps a file that names a non-loopback server as the image or a user made it. It replaces a file that is
+// missing, empty, a dangling link, or meant for a resolver on another machine's loopback. If root inside obstructs
+// this, only root inside loses.
+func writeResolvConf(server string) {
+	if server == "" || namesExternalServer(readBounded(resolvConf)) {
 		return
 	}
 	draft := resolvConf + ".skerry"
@@ -38,8 +39,8 @@ func pointResolver(server string) {
 	}
 }
 
-// asksOutside says whether a resolv.conf names a server of IPv4 that is not loopback's.
-func asksOutside(text []byte) bool {
+// namesExternalServer reports whether a resolv.conf names an IPv4 server that is not a loopback address.
+func namesExternalServer(text []byte) bool {
 	for _, line := range bytes.Split(text, []byte("\n")) {
 		words := bytes.Fields(line)
 		if len(words) < 2 || string(words[0]) != "nameserver" {
@@ -53,7 +54,7 @@ func asksOutside(text []byte) bool {
 	return false
 }
 
-// readBounded reads an ordinary file; a pipe or a device that somebody put there is not waited for.
+// readBounded reads a regular file. It never waits for a FIFO or a device in its place.
 func readBounded(path string) []byte {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -63,6 +64,6 @@ func readBounded(path string) []byte {
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
 		return nil
 	}
-	text, _ := io.ReadAll(io.LimitReader(f, resolvConfMost))
+	text, _ := io.ReadAll(io.LimitReader(f, maxResolvConf))
 	return text
 }

@@ -2,7 +2,7 @@ package keeper
 
 import "testing"
 
-func TestAFileThatNamesAServerOutsideIsLeftAlone(t *testing.T) {
+func TestResolvConfWithExternalServerIsKept(t *testing.T) {
 	for text, want := range map[string]bool{
 		"":                                     false,
 		"nameserver 198.18.0.1\n":              true,
@@ -15,7 +15,7 @@ func TestAFileThatNamesAServerOutsideIsLeftAlone(t *testing.T) {
 		"nameserver 0.0.0.0":                   false,
 		"nameservers 9.9.9.9":                  false,
 	} {
-		if asksOutside([]byte(text)) != want {
+		if namesExternalServer([]byte(text)) != want {
 			t.Errorf("%q: want %v", text, want)
 		}
 	}

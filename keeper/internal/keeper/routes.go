@@ -2,101 +2,142 @@ package keeper
 
 import (
 	"strings"
-	"time"
 
-	"skerry/keeper/internal/own"
-	"skerry/keeper/internal/wire"
+	"skerry/keeper/internal/httpwire"
+	"skerry/keeper/internal/process"
 )
 
-// handle is the route table.
-func (k *keeper) handle(c *wire.Conn, q *wire.Request) {
-	defer k.quiet.Reset(quietTime)
-	route := q.Method + " " + q.Path
-	if route == "PUT /v1/config" {
-		k.configure(c, q)
-		return
-	}
-	if route == "GET /v1/hello" {
-		c.JSON(200, k.greet())
-		return
-	}
-	conf := k.current()
-	if conf == nil {
-		c.Fail(409, "not_configured", "PUT /v1/config first")
-		return
-	}
-	switch route {
-	case "POST /v1/processes":
-		k.start(c, q, conf)
-	case "GET /v1/processes":
-		k.list(c)
-	case "GET /v1/events":
-		k.events(c, q)
-	case "POST /v1/ports/wait":
-		k.waitForPort(c, q)
-	case "PUT /v1/own":
-		k.putOwn(c, q)
-	case "PUT /v1/own/review":
-		k.putReview(c, q)
-	case "POST /v1/shutdown":
-		k.shutdown(c, q)
-	default:
-		if serve := trackRoutes[route]; serve != nil {
-			serve(k, c, q)
-			return
-		}
-		if q.Path == "/v1/files" || strings.HasPrefix(q.Path, "/v1/files/") {
-			k.file(c, q, conf, route)
-			return
-		}
-		id, found := strings.CutPrefix(q.Path, "/v1/processes/")
-		if !found {
-			c.Fail(404, "no_route", "there is no "+route)
-			return
-		}
-		k.one(c, q, id)
-	}
+// handler answers one request.
+type handler func(*keeper, *httpwire.Conn, *httpwire.Request)
+
+// route is one row of the protocol. In a pattern, {id} stands for the ID of a process.
+type route struct {
+	method  string
+	pattern string
+	handler handler
 }
 
-func (k *keeper) putOwn(c *wire.Conn, q *wire.Request) {
-	content := &own.Content{}
-	if !decode(c, q, content) {
-		return
-	}
-	putAnswer(c, k.own.Put(content))
+// routes is the whole protocol. docs/design/keeper-protocol.md describes every row; TestRoutesMatchProtocolPage
+// compares the two.
+var routes = []route{
+	{"PUT", "/v1/config", (*keeper).configure},
+	{"GET", "/v1/hello", (*keeper).hello},
+	{"POST", "/v1/shutdown", (*keeper).shutdown},
+	{"GET", "/v1/events", (*keeper).events},
+
+	{"POST", "/v1/processes", (*keeper).start},
+	{"GET", "/v1/processes", (*keeper).list},
+	{"GET", "/v1/processes/{id}", onProcess(showProcess)},
+	{"DELETE", "/v1/processes/{id}", onProcess(removeProcess)},
+	{"GET", "/v1/processes/{id}/output", onProcess(output)},
+	{"POST", "/v1/processes/{id}/exchange", onProcess(exchange)},
+	{"POST", "/v1/processes/{id}/stdin", onProcess(stdin)},
+	{"POST", "/v1/processes/{id}/signal", onProcess(sendSignal)},
+	{"POST", "/v1/processes/{id}/resize", onProcess(resize)},
+
+	{"GET", "/v1/files", onFile((*fileCall).read)},
+	{"PUT", "/v1/files", onFile((*fileCall).write)},
+	{"DELETE", "/v1/files", onFile((*fileCall).remove)},
+	{"GET", "/v1/files/stat", onFile((*fileCall).stat)},
+	{"GET", "/v1/files/list", onFile((*fileCall).list)},
+	{"GET", "/v1/files/checksum", onFile((*fileCall).checksum)},
+	{"GET", "/v1/files/changed", onFile((*fileCall).changed)},
+	{"GET", "/v1/files/lines", onFile((*fileCall).lines)},
+	{"GET", "/v1/files/search", onFile((*fileCall).search)},
+	{"GET", "/v1/files/watch", onFile((*fileCall).watch)},
+	{"GET", "/v1/files/tree", onFile((*fileCall).pack)},
+	{"PUT", "/v1/files/tree", onFile((*fileCall).unpack)},
+	{"POST", "/v1/files/mkdir", onFile((*fileCall).mkdir)},
+	{"POST", "/v1/files/move", onFile((*fileCall).move)},
+	{"POST", "/v1/files/copy", onFile((*fileCall).copy)},
+	{"POST", "/v1/files/chmod", onFile((*fileCall).chmod)},
+	{"POST", "/v1/files/chown", onFile((*fileCall).chown)},
+	{"POST", "/v1/files/link", onFile((*fileCall).link)},
+	{"POST", "/v1/files/replace", onFile((*fileCall).replace)},
+	{"POST", "/v1/files/patch", onFile((*fileCall).patch)},
+
+	{"PUT", "/v1/track", (*keeper).track},
+	{"DELETE", "/v1/track", (*keeper).untrack},
+	{"GET", "/v1/track/scan", (*keeper).scan},
+	{"GET", "/v1/track/wait", (*keeper).waitForChange},
+	{"POST", "/v1/track/read", (*keeper).readTracked},
+
+	{"POST", "/v1/ports/wait", (*keeper).waitForPort},
+	{"PUT", "/v1/guest-files", (*keeper).putGuestFiles},
+	{"PUT", "/v1/guest-files/review", (*keeper).putReview},
 }
 
-func (k *keeper) putReview(c *wire.Conn, q *wire.Request) {
-	body := struct {
-		Content []byte `json:"content"`
-	}{}
-	if decode(c, q, &body) {
-		putAnswer(c, k.own.PutReview(body.Content))
+const processPattern = "/v1/processes/{id}"
+
+// routeKey identifies a route by its whole path or, for a process, by the part after the ID.
+type routeKey struct{ method, path string }
+
+// Two maps instead of net/http's ServeMux: no start-up cost, no allocation per request, and no net/http in the binary.
+var exactRoutes, processRoutes = indexRoutes()
+
+func indexRoutes() (exact, process map[routeKey]handler) {
+	exact, process = map[routeKey]handler{}, map[routeKey]handler{}
+	for _, r := range routes {
+		if action, found := strings.CutPrefix(r.pattern, processPattern); found {
+			process[routeKey{r.method, strings.TrimPrefix(action, "/")}] = r.handler
+		} else {
+			exact[routeKey{r.method, r.pattern}] = r.handler
+		}
 	}
+	return exact, process
 }
 
-func putAnswer(c *wire.Conn, err error) {
+// findRoute returns the handler of a request, or nil.
+func findRoute(method, path string) handler {
+	if h := exactRoutes[routeKey{method, path}]; h != nil {
+		return h
+	}
+	if _, action, found := splitProcessPath(path); found {
+		if h := processRoutes[routeKey{method, action}]; h != nil {
+			return h
+		}
+		return onProcess(noProcessRoute)
+	}
+	return nil
+}
+
+// splitProcessPath splits "/v1/processes/{id}/action"; the action may be empty.
+func splitProcessPath(path string) (id, action string, found bool) {
+	rest, found := strings.CutPrefix(path, "/v1/processes/")
+	id, action, _ = strings.Cut(rest, "/")
+	return id, action, found
+}
+
+// handle answers one request. Until the host has configured the keeper, only the configuration and the greeting are
+// served.
+func (k *keeper) handle(c *httpwire.Conn, q *httpwire.Request) {
+	defer k.idle.Reset(idleDelay)
+	h := findRoute(q.Method, q.Path)
+	early := h != nil && (q.Path == "/v1/config" || q.Path == "/v1/hello")
 	switch {
-	case err == nil:
-		c.JSON(200, struct{}{})
-	case err == own.ErrName:
-		c.Fail(400, "bad_request", err.Error())
+	case !early && k.current() == nil:
+		c.Fail(409, "not_configured", "PUT /v1/config first")
+	case h == nil:
+		c.Fail(404, "no_route", "no such route: "+q.Method+" "+q.Path)
 	default:
-		c.Fail(507, "no_room", err.Error())
+		h(k, c, q)
 	}
 }
 
-func (k *keeper) shutdown(c *wire.Conn, q *wire.Request) {
-	body := struct {
-		Grace float64 `json:"grace_s"`
-	}{2}
-	if !decode(c, q, &body) {
-		return
+// onProcess makes a handler from a function that needs the process named by the path.
+func onProcess(serve func(*keeper, *httpwire.Conn, *httpwire.Request, *process.Process)) handler {
+	return func(k *keeper, c *httpwire.Conn, q *httpwire.Request) {
+		id, _, _ := splitProcessPath(q.Path)
+		p := k.processes.Get(id)
+		if p == nil {
+			c.Fail(404, "no_process", "process not found: "+id)
+			return
+		}
+		serve(k, c, q, p)
 	}
-	if !(body.Grace >= 0 && body.Grace <= 600) {
-		c.Fail(400, "bad_request", "grace_s: out of range")
-		return
-	}
-	c.JSON(200, struct{}{})
-	k.quit <- time.Duration(body.Grace * float64(time.Second))
+}
+
+// noProcessRoute rejects an unknown action. An unknown process is the more useful error, so onProcess checks it first.
+func noProcessRoute(_ *keeper, c *httpwire.Conn, q *httpwire.Request, _ *process.Process) {
+	c.Fail(405, "no_route", "no such route: "+q.Method+" "+q.Path)
 }

@@ -5,47 +5,47 @@ import (
 	"strings"
 	"syscall"
 
-	"skerry/keeper/internal/buffers"
-	"skerry/keeper/internal/files"
-	"skerry/keeper/internal/pattern"
+	"skerry/keeper/internal/bufpool"
+	"skerry/keeper/internal/httpwire"
+	"skerry/keeper/internal/match/filter"
 	"skerry/keeper/internal/tar"
 	"skerry/keeper/internal/tree"
-	"skerry/keeper/internal/wire"
 )
 
-// packed is the last frame of an archive: what is in it, or why there is no more of it.
+// packed is the last frame of an archive: its contents, or the error that cut it short.
 type packed struct {
 	*tree.Summary
-	Error *wire.Failure `json:"error"`
+	Error *httpwire.Failure `json:"error"`
 }
 
-// pack answers with the frames of an archive: 4 first and when it takes long, 1 for each piece of it, 3 at its end.
-func pack(c *wire.Conn, q *wire.Request, area *files.Area, path string) error {
-	exclude, err := pattern.Parse(q.Query["exclude"])
+// pack sends an archive as frames: 4 first and while the work takes long, 1 for each piece, 3 at the end.
+func (f *fileCall) pack() error {
+	c, q, fs, path := f.c, f.q, f.fs, f.path
+	exclude, err := filter.Parse(q.Query["exclude"])
 	if err != nil || q.Header["upgrade"] != "skerry-frames" {
-		c.Fail(400, "bad_request", "exclude: "+pattern.ErrBad.Error()+", or Upgrade: skerry-frames is missing")
+		c.Fail(400, "bad_request", "exclude: "+filter.ErrBad.Error()+", or the header Upgrade: skerry-frames is missing")
 		return nil
 	}
 	done, err := tree.Slot()
 	if err != nil {
-		c.Fail(429, "too_many", err.Error())
+		c.Fail(429, "limit_exceeded", err.Error())
 		return nil
 	}
 	defer done()
-	root, err := tree.Open(area, path)
+	root, err := tree.Open(fs, path)
 	if err != nil {
 		return err
 	}
-	if err := c.Upgrade(wire.Started, struct{}{}); err != nil {
+	if err := c.Upgrade(httpwire.Started, struct{}{}); err != nil {
 		_ = syscall.Close(root)
 		return nil
 	}
-	return buffers.With(func(buffer []byte) error {
+	return bufpool.With(func(buffer []byte) error {
 		var broken error
-		sum, err := tree.Pack(area.User, root, exclude, buffer, wire.FrameHead, func(piece []byte) error {
-			kind := wire.Stdout
+		sum, err := tree.Pack(fs.User, root, exclude, buffer, httpwire.FrameHeader, func(piece []byte) error {
+			kind := httpwire.Stdout
 			if piece == nil {
-				kind, piece = wire.Started, append(make([]byte, wire.FrameHead), "{}"...)
+				kind, piece = httpwire.Started, append(make([]byte, httpwire.FrameHeader), "{}"...)
 			}
 			broken = c.WriteFrame(kind, piece)
 			return broken
@@ -55,27 +55,28 @@ func pack(c *wire.Conn, q *wire.Request, area *files.Area, path string) error {
 			if err != nil {
 				end.Error = failureIn(path, err)
 			}
-			c.Downgrade(wire.Exit, end)
+			c.Downgrade(httpwire.Exit, end)
 		}
 		return nil
 	})
 }
 
-// unpack takes an archive.
-func unpack(c *wire.Conn, q *wire.Request, area *files.Area, path string) error {
+// unpack receives an archive.
+func (f *fileCall) unpack() error {
+	c, q, fs, path := f.c, f.q, f.fs, f.path
 	done, err := tree.Slot()
 	if err != nil {
-		c.Fail(429, "too_many", err.Error())
+		c.Fail(429, "limit_exceeded", err.Error())
 		return nil
 	}
 	defer done()
-	root, err := area.OpenDirectory(path, true)
+	root, err := fs.OpenDirectory(path, true)
 	if err != nil {
 		return err
 	}
-	hurried := c.Unhurried(nil) // it takes as long as whoever sends it
-	sum, err := tree.Unpack(area.User, root, q.Body)
-	hurried()
+	restore := c.AllowSlowBody(nil) // as slow as the sender
+	sum, err := tree.Unpack(fs.User, root, q.Body)
+	restore()
 	var bad tar.Malformed
 	switch {
 	case err == nil:
@@ -93,15 +94,15 @@ func unpack(c *wire.Conn, q *wire.Request, area *files.Area, path string) error 
 	return nil
 }
 
-// failureIn tells of an error with the path of what it happened to, if that is known.
-func failureIn(root string, err error) *wire.Failure {
+// failureIn describes an error with the path that it concerns, if known.
+func failureIn(root string, err error) *httpwire.Failure {
 	path := root
 	var f *tree.Failure
 	if errors.As(err, &f) && f.Name != "" {
 		path = strings.TrimRight(root, "/") + "/" + f.Name
 	}
 	path = strings.ToValidUTF8(path[:min(len(path), 4096)], "\uFFFD")
-	failure := &wire.Failure{Code: "errno", Message: path + ": " + err.Error(), Errno: int(syscall.EIO), Path: &path}
+	failure := &httpwire.Failure{Code: "errno", Message: path + ": " + err.Error(), Errno: int(syscall.EIO), Path: &path}
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
 		failure.Errno = int(errno)

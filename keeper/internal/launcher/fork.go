@@ -5,12 +5,12 @@ import (
 	"strings"
 	"syscall"
 
-	"skerry/keeper/internal/spawn"
+	"skerry/keeper/internal/launchproto"
 )
 
-// fork starts the command. syscall.ForkExec and not os.StartProcess: no pidfd, no clone3, which the sandbox's seccomp
-// profile answers with ENOSYS.
-func fork(r *spawn.Request, fds []int) (int, syscall.Errno) {
+// fork starts the command, as a sibling if requested: then the keeper is its parent. It uses syscall.ForkExec rather
+// than os.StartProcess: no pidfd, and no clone3, which the sandbox's seccomp profile answers with ENOSYS.
+func fork(r *launchproto.Request, fds []int, sibling bool) (int, syscall.Errno) {
 	if len(fds) < 3 || len(fds) > 4 || len(r.Argv) == 0 {
 		return 0, syscall.EINVAL
 	}
@@ -30,11 +30,14 @@ func fork(r *spawn.Request, fds []int) (int, syscall.Errno) {
 			Credential: &syscall.Credential{Uid: r.UID, Gid: r.GID, Groups: r.Groups},
 		},
 	}
+	if sibling {
+		attr.Sys.Cloneflags = syscall.CLONE_PARENT
+	}
 	return execute(r, attr)
 }
 
-// execute does what execvp does: the kernel decides, with the user's own rights, whether a candidate can be run.
-func execute(r *spawn.Request, attr *syscall.ProcAttr) (int, syscall.Errno) {
+// execute tries candidates like execvp: the kernel decides, with the user's rights, whether one can be executed.
+func execute(r *launchproto.Request, attr *syscall.ProcAttr) (int, syscall.Errno) {
 	worst := syscall.ENOENT
 	for _, path := range candidates(r) {
 		pid, err := syscall.ForkExec(path, r.Argv, attr)
@@ -53,7 +56,9 @@ func execute(r *spawn.Request, attr *syscall.ProcAttr) (int, syscall.Errno) {
 	return 0, worst
 }
 
-func candidates(r *spawn.Request) []string {
+// candidates lists the files that a bare program name may mean. Relative directories of the search path count from the
+// command's directory.
+func candidates(r *launchproto.Request) []string {
 	name := r.Argv[0]
 	if strings.Contains(name, "/") {
 		return []string{name}
@@ -74,8 +79,8 @@ func candidates(r *spawn.Request) []string {
 
 const rlimitNproc = 6
 
-// limit sets the soft and the hard limit of this process, for its children to inherit; 0 leaves it. Setting that of files
-// by hand also stops Go from giving children the one that it found when it started.
+// limit sets the soft and hard limit of this process for its children to inherit; 0 keeps it. Setting RLIMIT_NOFILE
+// explicitly also stops Go from giving children the limit that it found at its start.
 func limit(resource int, n uint64) {
 	var now syscall.Rlimit
 	if n == 0 || syscall.Getrlimit(resource, &now) != nil {

@@ -1,5 +1,7 @@
-// Package launcher is the process that commands are forked from. It joins a cgroup of its own once, so that a command
-// costs no migration, and is the subreaper of all that a command leaves behind.
+// Package launcher is the process that commands are forked from. In a cgroup, which commands inherit, their parent is
+// the keeper, so that the launcher can move to another cgroup. Without one, the launcher is their parent, and the
+// subreaper of everything that they leave behind. Commands get the user's uid, gid and groups, no capabilities unless
+// they run as root, a new session, default signals, and only fds 0 to 2 (and 3, a channel).
 package launcher
 
 import (
@@ -10,11 +12,11 @@ import (
 	"syscall"
 	"time"
 
+	"skerry/keeper/internal/launchproto"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/spawn"
 )
 
-// The fds that the keeper hands over.
+// The fds that the keeper passes to a launcher.
 const (
 	SocketFD = 3
 	ProcsFD  = 4 // cgroup.procs of the launcher's cgroup, open for writing; only with GroupEnv
@@ -22,94 +24,122 @@ const (
 )
 
 const (
-	oomScore  = 500
-	quietTime = time.Second
+	oomScore   = 500
+	quietTime  = 10 * time.Second
+	timerSlack = 50 * time.Microsecond // the kernel's default
 )
 
 type launcher struct {
-	mu   sync.Mutex // held from fork to the entry in jobs, and from reaping to its removal
-	jobs map[int]uint32
-	last uint32 // the last job asked for
-	said uint32 // the last job after which Empty was said
+	grouped bool // in a cgroup; then the rest is unused
 
-	tidied uint32 // the last job after which memory was given back; of reap alone
-	spawn  chan struct{}
+	mu       sync.Mutex // held from fork to the entry in jobs, and from reaping to its removal
+	jobs     map[int]uint32
+	last     uint32 // the last requested job
+	reported uint32 // the last job after which Empty was sent
+
+	freed   uint32 // the last job after which memory was freed; used by reap only
+	started chan struct{}
 }
 
-// Run serves until the keeper closes the socket. It returns the exit code.
+// Run serves until the keeper closes the socket and returns the exit code.
 func Run() int {
-	// Nothing that a command does may reach this process: it can fork with the rights of root inside.
+	// No command may reach this process: it can fork with the rights of root inside.
 	if linux.SetNonDumpable() != nil || linux.SetChildSubreaper() != nil {
 		return 1
 	}
 	syscall.CloseOnExec(SocketFD)
-	// The host has PID 1 go before others; commands, which are forked from this thread, go as everybody does.
+	// The host gives PID 1 a higher priority and late timers. Commands are forked from this thread and get the ordinary
+	// ones; the other threads, which belong to the Go runtime, keep the late timers.
 	runtime.LockOSThread()
 	_ = syscall.Setpriority(syscall.PRIO_PROCESS, 0, 0)
+	_ = linux.SetTimerSlack(timerSlack)
 	debug.SetGCPercent(20)
 	linux.Default()
 	syscall.Umask(0o022)
 	linux.RaiseOOMScore(oomScore)
-	l := &launcher{jobs: map[int]uint32{}, spawn: make(chan struct{}, 1)}
-	l.send(spawn.Event{Kind: spawn.Ready, Value: join()})
-	go l.reap()
+	l := &launcher{jobs: map[int]uint32{}, started: make(chan struct{}, 1)}
+	l.grouped = os.Getenv(GroupEnv) != "" && join(ProcsFD) == 1
+	if l.grouped {
+		l.send(launchproto.Event{Kind: launchproto.Ready, Value: 1})
+	} else {
+		l.send(launchproto.Event{Kind: launchproto.Ready})
+		go l.reap()
+	}
 	for {
-		request, fds, err := spawn.Receive(SocketFD, spawn.MaxRequest)
-		if err != nil {
+		request, fds, err := launchproto.Receive(SocketFD, launchproto.MaxRequest)
+		switch {
+		case err == syscall.EAGAIN:
+			debug.FreeOSMemory()
+			receiveTimeout(0)
+		case err != nil:
 			return 0
+		default:
+			l.serve(request, fds)
 		}
-		l.serve(request, fds)
 	}
 }
 
-func join() uint32 {
-	if os.Getenv(GroupEnv) == "" {
-		return 0
-	}
-	defer syscall.Close(ProcsFD)
-	if _, err := syscall.Write(ProcsFD, []byte("0")); err != nil {
+// join enters the cgroup of an open cgroup.procs file, and returns 1 on success.
+func join(procs int) uint32 {
+	defer syscall.Close(procs)
+	if _, err := syscall.Write(procs, []byte("0")); err != nil {
 		return 0
 	}
 	return 1
 }
 
-func (l *launcher) serve(r *spawn.Request, fds []int) {
+func receiveTimeout(after time.Duration) {
+	timeout := syscall.NsecToTimeval(after.Nanoseconds())
+	_ = syscall.SetsockoptTimeval(SocketFD, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &timeout)
+}
+
+// serve handles one request of the keeper.
+func (l *launcher) serve(r *launchproto.Request, fds []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch r.Kind {
-	case spawn.Signal:
+	case launchproto.Move:
+		moved := uint32(0)
+		if len(fds) == 1 && l.grouped {
+			moved = join(fds[0])
+		}
+		l.send(launchproto.Event{Kind: launchproto.Moved, Value: moved})
+	case launchproto.Signal:
 		for pid, job := range l.jobs {
 			if job == r.Job {
 				_ = syscall.Kill(-pid, syscall.Signal(r.Signal))
 			}
 		}
-	case spawn.Start:
+	case launchproto.Start:
 		l.start(r, fds)
-	case spawn.Retire: // l.mu is held: whatever was reaped has been reported
-		l.send(spawn.Event{Kind: spawn.Retired})
-		os.Exit(0)
 	}
 }
 
-func (l *launcher) start(r *spawn.Request, fds []int) {
-	pid, errno := fork(r, fds)
+// start forks a command. The lock is held, so that the child cannot be reaped before it is in the table.
+func (l *launcher) start(r *launchproto.Request, fds []int) {
+	pid, errno := fork(r, fds, l.grouped)
 	for _, fd := range fds {
 		_ = syscall.Close(fd)
 	}
 	l.last = r.Job
 	if errno != 0 {
-		l.send(spawn.Event{Kind: spawn.Failed, Job: r.Job, Value: uint32(errno)})
+		l.send(launchproto.Event{Kind: launchproto.Failed, Job: r.Job, Value: uint32(errno)})
 	} else {
 		l.jobs[pid] = r.Job
-		l.send(spawn.Event{Kind: spawn.Started, Job: r.Job, Value: uint32(pid)})
+		l.send(launchproto.Event{Kind: launchproto.Started, Job: r.Job, Value: uint32(pid)})
+	}
+	if l.grouped {
+		delete(l.jobs, pid) // the keeper's
+		receiveTimeout(quietTime)
+		return
 	}
 	select {
-	case l.spawn <- struct{}{}:
+	case l.started <- struct{}{}:
 	default:
 	}
 }
 
-// reap collects every child, the commands and their orphans, and says when none is left.
+// reap collects every child, commands and orphans, and reports when none is left.
 func (l *launcher) reap() {
 	for {
 		pid, err := linux.NextExit(true)
@@ -121,6 +151,7 @@ func (l *launcher) reap() {
 	}
 }
 
+// collect reaps one child and reports it if it is a command.
 func (l *launcher) collect(pid int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,45 +166,45 @@ func (l *launcher) collect(pid int) {
 	}
 	delete(l.jobs, pid)
 	cpu := usage.Utime.Nano()/1000 + usage.Stime.Nano()/1000
-	events := []spawn.Event{{
-		Kind: spawn.Exited, Job: job, Value: uint32(status), CPU: uint64(cpu), MaxRSS: uint64(usage.Maxrss) << 10,
+	events := []launchproto.Event{{
+		Kind: launchproto.Exited, Job: job, Value: uint32(status), CPU: uint64(cpu), MaxRSS: uint64(usage.Maxrss) << 10,
 	}}
-	if _, err := linux.NextExit(false); err != nil { // the usual case: one write, one wake-up of the keeper
-		l.said = l.last
-		events = append(events, spawn.Event{Kind: spawn.Empty, Job: l.last})
+	if _, err := linux.NextExit(false); err != nil { // the usual case: one write wakes the keeper once
+		l.reported = l.last
+		events = append(events, launchproto.Event{Kind: launchproto.Empty, Job: l.last})
 	}
 	l.send(events...)
 }
 
-// empty is called when there was no child: it says so once, and waits for the next.
+// empty is called when no child exists. It reports that once and waits for the next command.
 func (l *launcher) empty() {
 	l.mu.Lock()
 	_, err := linux.NextExit(false)
-	if err != nil && l.said != l.last {
-		l.said = l.last
-		l.send(spawn.Event{Kind: spawn.Empty, Job: l.last})
+	if err != nil && l.reported != l.last {
+		l.reported = l.last
+		l.send(launchproto.Event{Kind: launchproto.Empty, Job: l.last})
 	}
 	l.mu.Unlock()
 	if err != nil {
-		l.rest()
+		l.waitForCommand()
 	}
 }
 
-// rest waits for the next command, and gives memory back once it has been quiet for a while.
-func (l *launcher) rest() {
+// waitForCommand waits for the next command and frees memory after a quiet period.
+func (l *launcher) waitForCommand() {
 	select {
-	case <-l.spawn:
+	case <-l.started:
 		return
 	case <-time.After(quietTime):
 	}
-	if l.last > l.tidied {
-		l.tidied = l.last
+	if l.last > l.freed {
+		l.freed = l.last
 		debug.FreeOSMemory()
 	}
-	<-l.spawn
+	<-l.started
 }
 
-func (l *launcher) send(events ...spawn.Event) {
+func (l *launcher) send(events ...launchproto.Event) {
 	var message []byte
 	for _, e := range events {
 		message = append(message, e.Encode()...)

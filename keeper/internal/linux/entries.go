@@ -19,7 +19,7 @@ const (
 	utimeOmit   = (1 << 30) - 2
 )
 
-// Rename moves a name.
+// Rename renames an entry, with flags.
 func Rename(fromDir int, from string, toDir int, to string, flags int) error {
 	a, err := syscall.BytePtrFromString(from)
 	if err != nil {
@@ -34,10 +34,10 @@ func Rename(fromDir int, from string, toDir int, to string, flags int) error {
 	return orNil(e)
 }
 
-// ChownFD changes who owns what an O_PATH fd stands for.
+// ChownFD changes the owner of the file of an fd, which may be an O_PATH fd.
 func ChownFD(fd, uid, gid int) error { return syscall.Fchownat(fd, "", uid, gid, atEmptyPath) }
 
-// SetMtime sets when what an O_PATH or other fd stands for was last changed.
+// SetMtime sets the mtime of the file of an fd, which may be an O_PATH fd.
 func SetMtime(fd int, when syscall.Timespec) error {
 	times := [2]syscall.Timespec{{Nsec: utimeOmit}, when}
 	var nothing [1]byte
@@ -46,7 +46,7 @@ func SetMtime(fd int, when syscall.Timespec) error {
 	return orNil(e)
 }
 
-// Extent finds the next part of a file that is no hole, from an offset on; syscall.ENXIO: there is none.
+// Extent finds the next extent at or after an offset that is not a hole; syscall.ENXIO: none.
 func Extent(fd int, from int64) (start, end int64, err error) {
 	if start, err = syscall.Seek(fd, from, seekData); err != nil {
 		return 0, 0, err
@@ -55,7 +55,7 @@ func Extent(fd int, from int64) (start, end int64, err error) {
 	return start, end, err
 }
 
-// CopyRange has the kernel copy, or share, some bytes between two files at the same offset.
+// CopyRange lets the kernel copy or share bytes between two files at the same offset.
 func CopyRange(from, to int, offset, length int64) (int64, error) {
 	in, out := offset, offset
 	n, _, e := syscall.Syscall6(sysCopyFileRange, uintptr(from), uintptr(unsafe.Pointer(&in)), uintptr(to),
@@ -66,7 +66,7 @@ func CopyRange(from, to int, offset, length int64) (int64, error) {
 	return int64(n), nil
 }
 
-// OnKernel says whether an fd lies in procfs or sysfs, whose files are not stored but made up.
+// OnKernel reports whether an fd is in procfs or sysfs; their files are generated, not stored.
 func OnKernel(fd int) bool {
 	var st syscall.Statfs_t
 	return syscall.Fstatfs(fd, &st) == nil && (st.Type == procMagic || st.Type == sysfsMagic)

@@ -1,15 +1,18 @@
-// Package linux has the system calls that the syscall package lacks.
+// Package linux provides system calls that the syscall package lacks. Package golang.org/x/sys is not used: the keeper
+// has no dependencies.
 package linux
 
 import (
 	"os"
 	"strconv"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
 const (
 	prSetDumpable       = 4
+	prSetTimerSlack     = 29
 	prSetChildSubreaper = 36
 	pAll                = 0
 	sysCloseRange       = 436
@@ -31,13 +34,17 @@ func prctl(option, value uintptr) error {
 	return nil
 }
 
-// SetNonDumpable closes /proc/<pid>/mem, fd, environ … of this process to everybody else in the sandbox, root included.
+// SetNonDumpable closes /proc/<pid>/mem, fd, environ … of this process to all other processes in the sandbox, including
+// root's.
 func SetNonDumpable() error { return prctl(prSetDumpable, 0) }
 
-// SetChildSubreaper makes orphans among the descendants children of this process.
+// SetChildSubreaper makes this process the parent of orphaned descendants.
 func SetChildSubreaper() error { return prctl(prSetChildSubreaper, 1) }
 
-// CloseOnExecFrom marks every fd from the given one on: nothing that we were handed reaches a command.
+// SetTimerSlack sets how late the timers of this thread, and of processes that are forked from it, may be.
+func SetTimerSlack(late time.Duration) error { return prctl(prSetTimerSlack, uintptr(late)) }
+
+// CloseOnExecFrom marks all fds from the given one on, so that commands inherit none of them.
 func CloseOnExecFrom(fd int) {
 	if _, _, e := syscall.RawSyscall(sysCloseRange, uintptr(fd), ^uintptr(0)>>32, closeRangeCloexec); e == 0 {
 		return
@@ -47,8 +54,8 @@ func CloseOnExecFrom(fd int) {
 	}
 }
 
-// NextExit waits until a child has ended and returns its pid, leaving it a zombie: until it is reaped nobody else can
-// get that pid. With block false it returns 0 when none has ended.
+// NextExit waits until a child has ended and returns its pid without reaping it: no other process can get the pid until
+// then. With block false it returns 0 if no child has ended.
 func NextExit(block bool) (int, error) {
 	var info [128]byte // siginfo_t: si_pid is the int32 at 16
 	options := uintptr(syscall.WEXITED | wNoWait)
@@ -67,7 +74,7 @@ func NextExit(block bool) (int, error) {
 	}
 }
 
-// Pending returns how many bytes can be read from a pipe at once.
+// Pending returns the number of bytes that can be read from a pipe at once.
 func Pending(fd int) int {
 	var n int32
 	if _, _, e := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), fionread, uintptr(unsafe.Pointer(&n))); e != 0 {
@@ -76,7 +83,7 @@ func Pending(fd int) int {
 	return int(n)
 }
 
-// HungUp says whether the peer of a socket has closed it, also while bytes of its wait to be read.
+// HungUp reports whether the peer of a socket has closed it, even while unread bytes remain.
 func HungUp(fd int) bool {
 	p := struct {
 		fd              int32
@@ -87,7 +94,7 @@ func HungUp(fd int) bool {
 	return e == 0 && p.revents&(pollRdHup|pollHup|pollErr) != 0
 }
 
-// CoarseClock is the time by which the kernel stamps files, in nanoseconds: what is changed from now on is not older.
+// CoarseClock returns the clock that the kernel stamps files with, in nanoseconds: later changes have no older time.
 func CoarseClock() int64 {
 	const clockRealtimeCoarse = 5
 	var now syscall.Timespec
@@ -95,7 +102,7 @@ func CoarseClock() int64 {
 	return now.Nano()
 }
 
-// RaiseOOMScore makes this process and what it starts better victims than the keeper.
+// RaiseOOMScore makes this process and its children better OOM victims than the keeper.
 func RaiseOOMScore(by int) {
 	const path = "/proc/self/oom_score_adj"
 	old, _ := os.ReadFile(path)
@@ -106,7 +113,7 @@ func RaiseOOMScore(by int) {
 	_ = os.WriteFile(path, []byte(strconv.Itoa(min(1000, n+by))), 0)
 }
 
-// Unlinkat removes a name in a directory: a file, or with AtRemoveDir a directory.
+// Unlinkat removes a file or, with AtRemoveDir, a directory.
 func Unlinkat(dir int, name string, flags int) error {
 	path, err := syscall.BytePtrFromString(name)
 	if err != nil {

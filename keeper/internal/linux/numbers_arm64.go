@@ -1,8 +1,9 @@
 package linux
 
-// Calls that the syscall package has no number for, or not the same name on all machines.
+// Calls without a number in the syscall package, or with different names on different machines.
 const (
 	sysRenameat2     = 276
 	sysCopyFileRange = 285
 	sysFstatat       = 79
+	SysSeccomp       = 277
 )

@@ -21,19 +21,21 @@ const (
 	openatRetries     = 64
 )
 
-// OPath opens a name without opening the thing.
+// OPath opens a name without opening the file.
 const OPath = oPath
 
 var empty byte // the empty path
 
 type openHow struct{ flags, mode, resolve uint64 }
 
-// OpenBelow opens a path that the inside chose. Magic links are refused: /proc/self is this very process, and its fds
-// lead to what the inside must not have.
+// OpenBelow opens a path chosen by a program inside. It refuses magic links: /proc/self is the keeper, and its fds lead
+// to objects that the sandbox must not reach.
 func OpenBelow(path string, flags int, mode uint32) (int, error) {
 	return openat2(atFdCwd, path, flags, mode, resolveNoMagic)
 }
 
+// openat2 opens with resolve flags. The kernel answers EAGAIN when a rename elsewhere makes it unsure that a path
+// stayed beneath; then it is tried again.
 func openat2(dir int, path string, flags int, mode uint32, resolve uint64) (int, error) {
 	name, err := syscall.BytePtrFromString(path)
 	if err != nil {
@@ -53,7 +55,7 @@ func openat2(dir int, path string, flags int, mode uint32, resolve uint64) (int,
 	return -1, syscall.EAGAIN
 }
 
-// Writable asks whether this thread's rights allow writing to what an fd stands for.
+// Writable checks whether the rights of this thread permit writing to the file of an fd.
 func Writable(fd int) error {
 	_, _, e := syscall.Syscall6(sysFaccessat2, uintptr(fd), uintptr(unsafe.Pointer(&empty)), accessWrite,
 		atEaccess|atEmptyPath, 0, 0)
@@ -63,7 +65,7 @@ func Writable(fd int) error {
 	return nil
 }
 
-// Lstatat stats a name in a directory without following it.
+// Lstatat examines a name in a directory without following a link.
 func Lstatat(dir int, name string, st *syscall.Stat_t) error {
 	p, err := syscall.BytePtrFromString(name)
 	if err != nil {
@@ -77,7 +79,7 @@ func Lstatat(dir int, name string, st *syscall.Stat_t) error {
 	return nil
 }
 
-// Readlinkat returns where a link points.
+// Readlinkat returns the target of a link.
 func Readlinkat(dir int, name string) (string, error) {
 	p, err := syscall.BytePtrFromString(name)
 	if err != nil {
@@ -92,13 +94,13 @@ func Readlinkat(dir int, name string) (string, error) {
 	return string(buffer[:n]), nil
 }
 
-// OnProc says whether an fd is a file of procfs.
+// OnProc reports whether an fd is in procfs.
 func OnProc(fd int) bool {
 	var st syscall.Statfs_t
 	return syscall.Fstatfs(fd, &st) == nil && st.Type == procMagic
 }
 
-// Virtual says whether an fd is of a file system whose files nobody wrote: /proc, /sys, control groups.
+// Virtual reports whether an fd is in a file system with generated files: /proc, /sys, cgroups.
 func Virtual(fd int) bool {
 	var st syscall.Statfs_t
 	if syscall.Fstatfs(fd, &st) != nil {

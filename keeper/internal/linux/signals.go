@@ -15,7 +15,7 @@ var names = map[string]syscall.Signal{
 	"PWR": 30, "SYS": 31,
 }
 
-// Signal reads "TERM", "SIGTERM" or "15".
+// Signal parses "TERM", "SIGTERM" or "15".
 func Signal(text string) (syscall.Signal, bool) {
 	if s, ok := names[strings.TrimPrefix(text, "SIG")]; ok {
 		return s, true
@@ -24,7 +24,7 @@ func Signal(text string) (syscall.Signal, bool) {
 	return syscall.Signal(n), err == nil && n >= 1 && n <= 64
 }
 
-// SignalName is the name without SIG, or the number where there is none.
+// SignalName returns the name without SIG, or the number of a signal without a name.
 func SignalName(s syscall.Signal) string {
 	for name, number := range names {
 		if number == s {
@@ -34,8 +34,9 @@ func SignalName(s syscall.Signal) string {
 	return strconv.Itoa(int(s))
 }
 
-// Catchable is every signal that would end or stop a Go program and can be caught. Caught, none of them does; and what is
-// caught, unlike what is ignored, is the default again after exec. SIGURG stays the Go runtime's own.
+// Catchable returns every signal that can be caught and would otherwise end or stop a Go program. A caught signal does
+// neither and, unlike an ignored one, has the default action again after exec. SIGURG is excluded: the Go runtime uses
+// it.
 func Catchable() []os.Signal {
 	var all []os.Signal
 	for s := syscall.SIGHUP; s <= syscall.SIGSYS; s++ {
@@ -46,9 +47,10 @@ func Catchable() []os.Signal {
 	return all
 }
 
-// Ignore and Default set what the Go runtime leaves alone: three real-time signals that C libraries use. The kernel does
-// not protect PID 1 from a signal whose action is the default while its main thread happens to block it, as Go does for
-// moments; an ignored one never reaches it. Launchers set them back, because exec keeps what is ignored.
+// Ignore and Default set the action of three real-time signals that C libraries use and that the Go runtime does not
+// handle. The kernel does not protect PID 1 from a signal with the default action while its main thread blocks it, as
+// Go does for moments; an ignored signal never arrives. Launchers restore the default, because ignored signals stay
+// ignored across exec.
 func Ignore()  { setRest(1) }
 func Default() { setRest(0) }
 

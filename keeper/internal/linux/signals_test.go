@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestSignalsAreReadByNameAndNumber(t *testing.T) {
+func TestSignalsAreParsedByNameAndNumber(t *testing.T) {
 	for text, want := range map[string]syscall.Signal{"TERM": 15, "SIGKILL": 9, "1": 1, "64": 64} {
 		if got, ok := Signal(text); !ok || got != want {
 			t.Errorf("%q: %v, %v", text, got, ok)
@@ -17,6 +17,6 @@ func TestSignalsAreReadByNameAndNumber(t *testing.T) {
 		}
 	}
 	if SignalName(9) != "KILL" || SignalName(40) != "40" {
-		t.Error("names")
+		t.Error("wrong names")
 	}
 }

@@ -12,11 +12,11 @@ const (
 	devptsMagic       = 0x1cd1
 	tiocsptlck        = 0x40045431
 	tiocgptpeer       = 0x5441
-	terminalMode      = 0o620 // its group, which the mount gives it, may write to it
+	terminalMode      = 0o620 // writable by its group, which the mount sets
 	vDisabled    byte = 0
 )
 
-// Window is a terminal's size in characters.
+// Window is the size of a terminal in characters.
 type Window struct{ Rows, Cols, width, height uint16 }
 
 func ioctl(fd int, request uintptr, argument unsafe.Pointer) error {
@@ -26,8 +26,8 @@ func ioctl(fd int, request uintptr, argument unsafe.Pointer) error {
 	return nil
 }
 
-// OpenTerminal makes a terminal that belongs to a user. The outer end does not block, the inner one is what a program
-// gets. No path leads to the inner end: whatever root inside has put in /dev/pts, it is this terminal's own.
+// OpenTerminal makes a terminal for a user. The outer end is non-blocking; a program gets the inner one, obtained with
+// TIOCGPTPEER. No path is involved: whatever root inside has put in /dev/pts, the inner end belongs to this terminal.
 func OpenTerminal(uid uint32, size Window) (outer, inner int, err error) {
 	if outer, err = openMultiplexer(); err != nil {
 		return -1, -1, err
@@ -60,7 +60,7 @@ func OpenTerminal(uid uint32, size Window) (outer, inner int, err error) {
 	return outer, inner, nil
 }
 
-// prepare sets the size, and that what is typed is UTF-8: else its line editing would rub out bytes and not characters.
+// prepare sets the size, and IUTF8, without which line editing would erase bytes instead of characters.
 func prepare(fd int, size Window) error {
 	settings, err := Settings(fd)
 	if err != nil {
@@ -73,7 +73,7 @@ func prepare(fd int, size Window) error {
 	return Resize(fd, size)
 }
 
-// openMultiplexer looks at the thing before it opens it: root inside may have put something else there.
+// openMultiplexer examines the file before opening it (device 5:2 on a devpts): root inside may have replaced it.
 func openMultiplexer() (int, error) {
 	path, err := openat2(atFdCwd, ptmx, oPath|syscall.O_NOFOLLOW, 0, resolveNoLinks)
 	if err != nil {
@@ -95,7 +95,7 @@ func openMultiplexer() (int, error) {
 	return syscall.Open("/proc/self/fd/"+strconv.Itoa(path), flags, 0)
 }
 
-// GiveTerminal makes a user the owner of a terminal's inner end that somebody handed over, if it was that one's own.
+// GiveTerminal makes a user the owner of a terminal's inner end, if it belonged to the process that passed it.
 func GiveTerminal(inner int, from, to uint32) {
 	var st syscall.Stat_t
 	var fs syscall.Statfs_t
@@ -105,16 +105,16 @@ func GiveTerminal(inner int, from, to uint32) {
 	}
 }
 
-// Resize changes a terminal's size; the kernel tells its programs.
+// Resize changes a terminal's size; the kernel sends SIGWINCH.
 func Resize(fd int, size Window) error { return ioctl(fd, syscall.TIOCSWINSZ, unsafe.Pointer(&size)) }
 
-// SizeOf is a terminal's size.
+// SizeOf returns a terminal's size.
 func SizeOf(fd int) (size Window, err error) {
 	err = ioctl(fd, syscall.TIOCGWINSZ, unsafe.Pointer(&size))
 	return size, err
 }
 
-// Settings of a terminal; an error for what is none.
+// Settings returns the settings of a terminal, or an error for other files.
 func Settings(fd int) (settings syscall.Termios, err error) {
 	err = ioctl(fd, syscall.TCGETS, unsafe.Pointer(&settings))
 	return settings, err
@@ -125,7 +125,7 @@ func Set(fd int, settings syscall.Termios) error {
 	return ioctl(fd, syscall.TCSETS, unsafe.Pointer(&settings))
 }
 
-// Raw are the settings under which every byte passes as it is.
+// Raw returns settings that pass every byte unchanged.
 func Raw(settings syscall.Termios) syscall.Termios {
 	settings.Iflag &^= syscall.IGNBRK | syscall.BRKINT | syscall.PARMRK | syscall.ISTRIP | syscall.INLCR | syscall.IGNCR |
 		syscall.ICRNL | syscall.IXON
@@ -136,13 +136,13 @@ func Raw(settings syscall.Termios) syscall.Termios {
 	return settings
 }
 
-// InForeground says whether this process may read its terminal and change it without being stopped for it.
+// InForeground reports whether this process may read and change its terminal without being stopped.
 func InForeground(fd int) bool {
 	var group int32
 	return ioctl(fd, syscall.TIOCGPGRP, unsafe.Pointer(&group)) == nil && int(group) == syscall.Getpgrp()
 }
 
-// EOFCharacter is what ends the input at a terminal, if anything does.
+// EOFCharacter returns the character that ends the input of a terminal, if any.
 func EOFCharacter(fd int) (byte, bool) {
 	settings, err := Settings(fd)
 	return settings.Cc[syscall.VEOF], err == nil && settings.Cc[syscall.VEOF] != vDisabled

@@ -11,29 +11,30 @@ const (
 	resolveNoLinks = 0x04
 	resolveBeneath = 0x08
 	atFollow       = 0x400
-	pathMost       = 4000 // the kernel takes 4095 bytes of a path at a time
+	maxPath        = 4000 // the kernel accepts 4095 bytes of a path
 )
 
-// OpenIn opens a path below a directory and never leaves it: no link on the way is followed, also not the last. The path
-// may be longer than the kernel takes at once.
+// OpenIn opens a path below a directory and never leaves it: it follows no links, not even the last. The path may be
+// longer than the kernel accepts at once.
 func OpenIn(dir int, path string, flags int) (int, error) { return openIn(dir, path, flags, 0) }
 
-// OpenInside is OpenIn that also enters no mount.
+// OpenInside is OpenIn without entering mounts.
 func OpenInside(dir int, path string, flags int) (int, error) {
 	return openIn(dir, path, flags, resolveNoMount)
 }
 
-// OpenUnlinked opens an absolute path that no link has a part in.
+// OpenUnlinked opens an absolute path without following links.
 func OpenUnlinked(path string, flags int) (int, error) {
 	return openat2(atFdCwd, path, flags, 0, resolveNoMagic|resolveNoLinks)
 }
 
+// openIn opens a long path in several steps, each of which stays beneath the previous one.
 func openIn(dir int, path string, flags int, more uint64) (int, error) {
 	from := dir
 	for {
 		part, rest := path, ""
-		if len(path) > pathMost {
-			cut := strings.LastIndexByte(path[:pathMost], '/')
+		if len(path) > maxPath {
+			cut := strings.LastIndexByte(path[:maxPath], '/')
 			if cut <= 0 {
 				return -1, syscall.ENAMETOOLONG
 			}
@@ -54,7 +55,7 @@ func openIn(dir int, path string, flags int, more uint64) (int, error) {
 	}
 }
 
-// Symlinkat makes a link.
+// Symlinkat makes a symbolic link.
 func Symlinkat(target string, dir int, name string) error {
 	t, err := syscall.BytePtrFromString(target)
 	if err != nil {
@@ -68,7 +69,7 @@ func Symlinkat(target string, dir int, name string) error {
 	return orNil(e)
 }
 
-// Linkat gives a file another name. A link is not followed.
+// Linkat makes a hard link. It does not follow a link.
 func Linkat(oldDir int, oldName string, dir int, name string) error {
 	o, err := syscall.BytePtrFromString(oldName)
 	if err != nil {
@@ -83,7 +84,7 @@ func Linkat(oldDir int, oldName string, dir int, name string) error {
 	return orNil(e)
 }
 
-// SetTimes sets when something was last changed; name "" is the fd itself. A link is not followed.
+// SetTimes sets the mtime of an entry, or of the fd itself if name is "". It does not follow a link.
 func SetTimes(dir int, name string, nanos int64) error {
 	times := [2]syscall.Timespec{syscall.NsecToTimespec(nanos), syscall.NsecToTimespec(nanos)}
 	var path unsafe.Pointer
@@ -106,23 +107,30 @@ func orNil(e syscall.Errno) error {
 	return nil
 }
 
-// Dirent is one name of a directory, with its type as far as the file system tells (syscall.DT_…).
+// Dirent is one entry of a directory, with its type if the file system provides it (syscall.DT_…).
 type Dirent struct {
 	Name string
 	Type byte
 }
 
-// Dirents reads a directory piece by piece, through a buffer of its own.
+// Dirents reads a directory piece by piece through its own buffer.
 type Dirents struct {
 	fd     int
 	buffer []byte
 	rest   []byte
 }
 
-// NewDirents reads the directory that an fd has open for reading; the fd stays the caller's.
-func NewDirents(fd int) *Dirents { return &Dirents{fd: fd, buffer: make([]byte, 8<<10)} }
+// NewDirents reads the directory of an fd from its start; the caller keeps the fd.
+//
+// The rewind matters: btrfs lists the entries that existed when the directory was opened or last rewound. A caller that
+// opens a directory, watches it and then lists it would otherwise miss an entry that was created between the first two
+// steps: the list would not contain it, and no notice would follow.
+func NewDirents(fd int) *Dirents {
+	_, _ = syscall.Seek(fd, 0, 0) // an fd that cannot be rewound is no directory, which Next reports
+	return &Dirents{fd: fd, buffer: make([]byte, 8<<10)}
+}
 
-// Next gives the next name but "." and "..", or nil at the end.
+// Next returns the next entry except "." and "..", or nil at the end.
 func (d *Dirents) Next() (*Dirent, error) {
 	const nameAt, lengthAt, typeAt = 19, 16, 18
 	for {

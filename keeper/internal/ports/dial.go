@@ -15,10 +15,10 @@ var (
 	localhost6 = netip.IPv6Loopback()
 
 	errRefused = errors.New("connection refused")
-	errSilent  = errors.New("no answer to a connection")
+	errSilent  = errors.New("connection timed out")
 )
 
-// dial connects without a thread that waits.
+// dial connects without blocking a thread.
 func dial(to address, port int, end time.Time) (*os.File, error) {
 	family, sockaddr := name(to, port)
 	fd, err := syscall.Socket(family, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
@@ -30,7 +30,7 @@ func dial(to address, port int, end time.Time) (*os.File, error) {
 		_ = syscall.Close(fd)
 		return nil, refused(err)
 	}
-	conn := os.NewFile(uintptr(fd), "port") // after the connect: an idle socket would look ready
+	conn := os.NewFile(uintptr(fd), "port") // after the connect, because an unconnected socket looks ready
 	if err = connected(conn, end); err != nil {
 		_ = conn.Close()
 		return nil, refused(err)
@@ -45,7 +45,7 @@ func name(to address, port int) (int, syscall.Sockaddr) {
 	return syscall.AF_INET6, &syscall.SockaddrInet6{Port: port, Addr: to.As16()}
 }
 
-// connected waits for the end of a connect that is under way.
+// connected waits for a connect in progress.
 func connected(conn *os.File, end time.Time) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -68,7 +68,7 @@ func connected(conn *os.File, end time.Time) error {
 	return result
 }
 
-// refused tells three things apart: nobody there, nobody who answers, and a failure of our own.
+// refused distinguishes three cases: no listener, no answer, and a failure of the keeper.
 func refused(err error) error {
 	var errno syscall.Errno
 	switch {

@@ -10,33 +10,33 @@ import (
 
 const (
 	maxPath   = 2048
-	maxStatus = 1024 // bytes until the first line has to end
+	maxStatus = 1024 // maximum length of the status line
 )
 
 var (
-	errNoHTTP   = errors.New("what answers does not speak HTTP")
-	errNoAnswer = errors.New("no answer to an HTTP request")
-	errClosed   = errors.New("the connection was closed without an answer")
+	errNoHTTP   = errors.New("the response is not HTTP")
+	errNoAnswer = errors.New("no response to an HTTP request")
+	errClosed   = errors.New("the connection was closed without a response")
 )
 
-// ValidPath says whether a path can be asked for: one word of printable ASCII.
+// ValidPath reports whether a path can be requested: printable ASCII without blanks.
 func ValidPath(path string) bool {
 	return strings.HasPrefix(path, "/") && len(path) <= maxPath &&
 		strings.IndexFunc(path, func(r rune) bool { return r <= ' ' || r > '~' }) < 0
 }
 
-// request asks for a path and returns the status of the answer.
+// request requests a path and returns the status of the response.
 func request(conn *os.File, path string) (int, error) {
 	_, err := conn.WriteString("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\nConnection: close\r\n\r\n")
 	if err != nil {
-		return 0, trouble(err)
+		return 0, answerError(err)
 	}
 	line := make([]byte, 0, maxStatus)
 	for bytes.IndexByte(line, '\n') < 0 {
 		n, err := conn.Read(line[len(line):cap(line)])
 		line = line[:len(line)+n]
 		if err != nil {
-			return 0, trouble(err)
+			return 0, answerError(err)
 		}
 		if len(line) == cap(line) {
 			break
@@ -45,7 +45,7 @@ func request(conn *os.File, path string) (int, error) {
 	return status(line)
 }
 
-// status reads "HTTP/1.1 200 …".
+// status parses "HTTP/1.1 200 …".
 func status(line []byte) (int, error) {
 	code := 0
 	if len(line) < 13 || !bytes.HasPrefix(line, []byte("HTTP/1.")) || line[8] != ' ' || line[12] > ' ' {
@@ -63,7 +63,7 @@ func status(line []byte) (int, error) {
 	return code, nil
 }
 
-func trouble(err error) error {
+func answerError(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return errNoAnswer

@@ -12,25 +12,25 @@ import (
 	"syscall"
 	"time"
 
-	"skerry/keeper/internal/buffers"
-	"skerry/keeper/internal/disk"
+	"skerry/keeper/internal/bufpool"
+	"skerry/keeper/internal/iolimit"
 )
 
 const (
-	maxTable    = 256 << 10 // bytes of a table that are looked at; those who listen come first in it
+	maxTable    = 256 << 10 // bytes read of a table; listening sockets come first
 	maxListened = 16        // addresses tried for one port
 	fresh       = 500 * time.Millisecond
 	listenState = "0A"
 )
 
-// tables is what the kernel said last. It walks all its sockets for it, so everybody who waits shares one look.
+// tables is the kernel's latest answer. It walks all its sockets for it, so all waits share one read.
 var tables struct {
 	mu   sync.Mutex
 	at   time.Time
 	text string
 }
 
-// listening lists the addresses, other than the two usual ones, that somebody listens at.
+// listening lists further addresses with a listener, besides the two usual ones.
 func listening(port int) (found []address) {
 	for line := range strings.Lines(look()) {
 		if to, ok := listener(line, port); ok && !slices.Contains(found, to) && len(found) < maxListened {
@@ -40,6 +40,7 @@ func listening(port int) (found []address) {
 	return found
 }
 
+// look returns the lines of listening sockets, at most half a second old.
 func look() string {
 	tables.mu.Lock()
 	defer tables.mu.Unlock()
@@ -48,8 +49,8 @@ func look() string {
 	}
 	tables.text = ""
 	for _, path := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		_ = buffers.With(func(buffer []byte) error {
-			return disk.Do(func() error {
+		_ = bufpool.With(func(buffer []byte) error {
+			return iolimit.Do(func() error {
 				tables.text += listeners(buffer[:read(path, buffer[:maxTable])])
 				return nil
 			})
@@ -59,7 +60,7 @@ func look() string {
 	return tables.text
 }
 
-// listeners keeps the lines that matter.
+// listeners selects the lines of listening sockets.
 func listeners(table []byte) string {
 	var kept strings.Builder
 	for line := range bytes.Lines(table) {
@@ -86,7 +87,8 @@ func read(path string, buffer []byte) (n int) {
 	return n
 }
 
-// listener reads "0: 0100007F:1F90 00000000:0000 0A …": the address in 32-bit words of this machine, port and state.
+// listener parses "0: 0100007F:1F90 00000000:0000 0A …": the address in 32-bit words of this machine, the port and the
+// state.
 func listener(line string, port int) (address, bool) {
 	fields := strings.Fields(line)
 	if len(fields) < 4 || fields[3] != listenState {
@@ -103,7 +105,7 @@ func listener(line string, port int) (address, bool) {
 	}
 	to, ok := netip.AddrFromSlice(raw)
 	to = to.Unmap()
-	if !ok || to.IsUnspecified() || to == localhost4 || to == localhost6 { // the usual two reach those
+	if !ok || to.IsUnspecified() || to == localhost4 || to == localhost6 { // the two usual addresses reach those
 		return address{}, false
 	}
 	return to, true

@@ -1,5 +1,8 @@
-// Package ports waits until something inside listens on a port, and answers there. It makes its own sockets, in the poller
-// as everything here: the net package is a third of a binary that every sandbox carries.
+// Package ports waits until a program inside listens on a port and answers there. It uses its own sockets in the
+// poller, because package net is a third of a binary that every sandbox carries.
+//
+// It tries 127.0.0.1 and ::1, then the addresses with a listener in /proc/net/tcp and tcp6. With a path it sends a
+// plain GET and reads the first line of the response, at most 1 KiB and 10 s: any status below 500 counts as open.
 package ports
 
 import (
@@ -12,24 +15,25 @@ const (
 	lastPause  = 100 * time.Millisecond
 	dialTime   = 2 * time.Second
 	answerTime = 10 * time.Second
+	graceTime  = 500 * time.Millisecond // under load the kernel may need more than 100 ms to refuse a connection
 )
 
-// Question is what to wait for.
-type Question struct {
+// Request is a port to wait for.
+type Request struct {
 	Port int
-	Path string // of a request that has to be answered; "": that it can be connected to is enough
+	Path string // path of an HTTP request that must succeed; "": a connection suffices
 	End  time.Time
 }
 
-// Answer says whether it came to pass, and else what was seen last.
+// Answer is the result of a wait; Last is the last obstacle.
 type Answer struct {
 	Open   bool   `json:"open"`
 	Status *int   `json:"status"`
 	Last   string `json:"last"`
 }
 
-// Wait tries until the port is open, the time is over or the asker is gone. It tries once at least.
-func Wait(q Question, gone func() bool) Answer {
+// Wait tries until the port is open, the time is over or the host has gone, but at least once.
+func Wait(q Request, gone func() bool) Answer {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		answer := q.try()
 		left := time.Until(q.End)
@@ -40,8 +44,8 @@ func Wait(q Question, gone func() bool) Answer {
 	}
 }
 
-// try goes through all addresses that the port may be open on; of what they say, the most is told.
-func (q Question) try() (best Answer) {
+// try tries all addresses of the port and returns the most informative answer.
+func (q Request) try() (best Answer) {
 	best.Last = "nothing listens on port " + strconv.Itoa(q.Port)
 	for _, to := range []address{localhost4, localhost6} {
 		if answer, there := q.ask(to); there {
@@ -60,8 +64,8 @@ func (q Question) try() (best Answer) {
 	return best
 }
 
-// ask tries one address; there is false when nobody listens at it.
-func (q Question) ask(to address) (answer Answer, there bool) {
+// ask tries one address; there is false if it has no listener.
+func (q Request) ask(to address) (answer Answer, there bool) {
 	conn, err := dial(to, q.Port, q.before(dialTime))
 	if err != nil {
 		return Answer{Last: to.String() + ": " + err.Error()}, err != errRefused
@@ -81,13 +85,13 @@ func (q Question) ask(to address) (answer Answer, there bool) {
 	return Answer{Open: true, Status: &status}, true
 }
 
-// before is the end of a step that may take so long; the last try gets a moment even if the time is over.
-func (q Question) before(atMost time.Duration) time.Time {
+// before returns the deadline of a step; the last attempt gets a moment even after the end.
+func (q Request) before(atMost time.Duration) time.Time {
 	now := time.Now()
 	if end := now.Add(atMost); end.Before(q.End) {
 		return end
 	}
-	if least := now.Add(lastPause); least.After(q.End) {
+	if least := now.Add(graceTime); least.After(q.End) {
 		return least
 	}
 	return q.End

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestAListenerIsReadFromTheKernelsTable(t *testing.T) {
+func TestListenerIsParsedFromKernelTable(t *testing.T) {
 	lines := map[string]string{
 		"   0: 0200007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1": "127.0.0.2",
 		"   1: 0A00000A:1F90 00000000:0000 0A":                                                 "10.0.0.10",
@@ -30,7 +30,7 @@ func TestAListenerIsReadFromTheKernelsTable(t *testing.T) {
 	}
 }
 
-func TestAStatusLineIsReadStrictly(t *testing.T) {
+func TestStatusLineIsParsedStrictly(t *testing.T) {
 	for line, want := range map[string]int{
 		"HTTP/1.1 200 OK\r\n": 200, "HTTP/1.0 404 Not Found\n": 404, "HTTP/1.1 503\r\n": 503, "HTTP/1.1 99 \r\n": 0,
 		"HTTP/1.1 2000 \r\n": 0, "HTTP/1.1 600 x\r\n": 0, "HTTP/2 200 x\r\n\r\n": 0, "SSH-2.0-OpenSSH\r\n": 0, "": 0,
@@ -42,7 +42,7 @@ func TestAStatusLineIsReadStrictly(t *testing.T) {
 	}
 }
 
-func TestAPathIsOneWord(t *testing.T) {
+func TestPathMustBeOnePrintableWord(t *testing.T) {
 	for path, want := range map[string]bool{
 		"/": true, "/a?b=c#d": true, "": false, "a": false, "/a b": false, "/a\r\nX: y": false, "/\x00": false, "/é": false,
 		"/" + strings.Repeat("x", 2047): true, "/" + strings.Repeat("x", 2048): false, "/\x7f": false,

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-const maxEvents = 1024 // remembered
+const maxEvents = 1024 // kept in memory
 
-// Event is a process's start or end.
+// Event is the start or the end of a process.
 type Event struct {
 	Seq     int64
 	At      time.Time
@@ -15,15 +15,16 @@ type Event struct {
 	Process *Process
 }
 
-// Events remembers the last starts and ends, in order, and counts what runs.
+// Events keeps the last starts and ends in order, and counts running processes.
 type Events struct {
 	mu      sync.Mutex
-	ring    []Event // up to maxEvents; then the next one takes the place of the oldest
+	ring    []Event // when it is full, the next event replaces the oldest
 	last    int64
 	running int
-	changed chan struct{} // closed with the next event; nil: nobody waits
+	changed chan struct{} // closed with the next event; nil: no waiter
 }
 
+// add records an event and wakes the waiters.
 func (e *Events) add(p *Process, ended bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -45,32 +46,32 @@ func (e *Events) add(p *Process, ended bool) {
 	}
 }
 
-// Now is the last event's number, and how many processes ran after it.
+// Now returns the number of the last event and the number of processes running after it.
 func (e *Events) Now() (last int64, running int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.last, e.running
 }
 
-// Has says whether every event after the given one is still remembered.
+// Has reports whether every event after the given one is still kept.
 func (e *Events) Has(since int64) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.has(since)
+	return e.hasAllSince(since)
 }
 
-func (e *Events) has(since int64) bool {
+func (e *Events) hasAllSince(since int64) bool {
 	return since <= e.last && since >= e.last-int64(len(e.ring))
 }
 
-// After returns the event after the given one. It waits for it, until it is told to stop; false, then, or if that event is
-// remembered no more.
+// After returns the event after the given one and waits for it if necessary. It returns false when stop is closed or
+// when that event is no longer kept.
 func (e *Events) After(since int64, stop <-chan struct{}) (Event, bool) {
 	for {
 		e.mu.Lock()
 		if since < e.last {
 			defer e.mu.Unlock()
-			if !e.has(since) {
+			if !e.hasAllSince(since) {
 				return Event{}, false
 			}
 			return e.ring[since%maxEvents], true

@@ -2,7 +2,7 @@ package process
 
 import "testing"
 
-func TestEventsComeInOrderUntilTheyAreForgotten(t *testing.T) {
+func TestEventsComeInOrderUntilDropped(t *testing.T) {
 	var e Events
 	for range maxEvents + 10 {
 		e.add(&Process{}, false)
@@ -11,10 +11,10 @@ func TestEventsComeInOrderUntilTheyAreForgotten(t *testing.T) {
 		t.Errorf("%d events, %d running", last, running)
 	}
 	if e.Has(9) || !e.Has(10) || !e.Has(maxEvents+10) || e.Has(maxEvents+11) {
-		t.Error("it remembers other events than it should")
+		t.Error("wrong set of kept events")
 	}
 	if _, ok := e.After(9, nil); ok {
-		t.Error("a forgotten event came")
+		t.Error("got a dropped event")
 	}
 	for seq := int64(10); seq < maxEvents+10; seq++ {
 		if event, ok := e.After(seq, nil); !ok || event.Seq != seq+1 {
@@ -24,6 +24,6 @@ func TestEventsComeInOrderUntilTheyAreForgotten(t *testing.T) {
 	stop := make(chan struct{})
 	close(stop)
 	if _, ok := e.After(maxEvents+10, stop); ok {
-		t.Error("an event came that there was not")
+		t.Error("got an event that did not happen")
 	}
 }

@@ -9,53 +9,53 @@ import (
 	"time"
 
 	"skerry/keeper/internal/accounts"
+	"skerry/keeper/internal/httpwire"
 	"skerry/keeper/internal/journal"
+	"skerry/keeper/internal/launchers"
+	"skerry/keeper/internal/launchproto"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/pool"
-	"skerry/keeper/internal/spawn"
-	"skerry/keeper/internal/wire"
 )
 
-// settleTime is how long a killed tree may take to vanish before the exit is reported all the same.
+// settleTime bounds the wait for a killed tree to vanish before the exit is reported.
 const settleTime = time.Second
 
 // Process is one command.
 type Process struct {
 	Request *Request
 	User    *accounts.User
-	Argv    []string // shortened, as is Shell: for lists
+	Argv    []string // truncated, like Shell, for lists
 	Shell   *string
 	PID     int
 	Pty     bool
 	Channel bool
 	Began   time.Time
 
-	table    *Table
-	turn     int64
-	job      *pool.Job // nil: it could not be executed
-	failure  syscall.Errno
-	stdin    *os.File // nil: none
-	feed     *feed
-	out, err *os.File      // of a terminal, stdin and out are one, and there is no err
-	channel  *os.File      // nil: none
-	shut     chan struct{} // closed once the program has closed its channel
-	pumps    []*pump
-	turns    turns
-	journal  *journal.Journal
-	own      *journal.Reader // of a run: it waits for this one
-	timer    *time.Timer
-	timedOut atomic.Bool
-	killed   atomic.Bool
-	late     atomic.Bool // the pumps take what there is, and no more
-	ended    chan struct{}
-	endedAt  time.Time // valid, as is status, once ended is closed
-	status   Status
-	listed   atomic.Bool
+	table         *Table
+	seq           int64
+	job           *launchers.Job // nil: the program could not be executed
+	failure       syscall.Errno
+	stdin         *os.File // nil: none
+	stdinWriter   *stdinWriter
+	out, err      *os.File      // for a terminal, stdin and out are the same file and err is nil
+	channel       *os.File      // nil: none
+	channelClosed chan struct{} // closed once the program has closed its channel
+	outputs       []*outputPump
+	exchanges     exchanges
+	journal       *journal.Journal
+	pacedReader   *journal.Reader // of a run: the program waits for this reader
+	timer         *time.Timer
+	timedOut      atomic.Bool
+	killed        atomic.Bool
+	late          atomic.Bool // the pumps take only the bytes that are there
+	ended         chan struct{}
+	endedAt       time.Time // valid, like status, once ended is closed
+	status        Status
+	listed        atomic.Bool
 
-	noted, saved, forgotten bool // the register's
+	queued, saved, forgotten bool // guarded by the persister
 }
 
-// Status is the exit frame.
+// Status is the payload of the exit frame.
 type Status struct {
 	ExitCode *int    `json:"exit_code"`
 	Signal   *string `json:"signal"`
@@ -66,7 +66,8 @@ type Status struct {
 	Left     []int   `json:"left"`
 }
 
-// Start runs a command. A Refusal is the caller's error; a program that can't be executed is a Process that has failed.
+// Start runs a command. A RequestError is the caller's fault; a program that cannot be executed becomes a Process that
+// has failed.
 func (t *Table) Start(q *Request, d Defaults) (*Process, error) {
 	request, user, err := q.resolve(d)
 	if err != nil {
@@ -82,41 +83,41 @@ func (t *Table) Start(q *Request, d Defaults) (*Process, error) {
 	}
 	p.journal = t.Journals.New(q.ID, q.Journal)
 	if !q.Detach {
-		p.own = p.journal.Pace()
+		p.pacedReader = p.journal.Pace()
 	}
 	if p.job != nil {
-		p.prepare()
+		p.makePumps()
 	}
-	p.shorten()
+	p.truncateCommand()
 	p.listed.Store(true)
 	t.Events.add(p, false)
-	t.register.note(p)
+	t.persister.note(p)
 	if p.job == nil {
 		p.fail()
 		return p, nil
 	}
 	if p.stdin != nil {
-		p.feed = newFeed(p.stdin, p.Pty)
+		p.stdinWriter = newStdinWriter(p.stdin, p.Pty)
 	}
 	if q.Timeout != nil {
 		p.timer = time.AfterFunc(time.Duration(*q.Timeout*float64(time.Second)), p.expire)
 	}
-	go p.attend()
+	go p.supervise()
 	return p, nil
 }
 
-// fail reports a program that could not be executed, as a shell would.
+// fail reports a program that could not be executed, as a shell does.
 func (p *Process) fail() {
 	code := exitCode(p.failure)
 	message := p.Name() + ": " + p.failure.Error() + "\n"
 	if *code == 127 {
 		message = p.Name() + ": command not found\n"
 	}
-	p.journal.Append(wire.Stderr, append(make([]byte, wire.FrameHead), message...))
+	p.journal.Append(httpwire.Stderr, append(make([]byte, httpwire.FrameHeader), message...))
 	p.finish(Status{ExitCode: code, Duration: time.Since(p.Began).Seconds(), Left: []int{}})
 }
 
-// exitCode is what a shell says of a program that it can't execute.
+// exitCode returns the exit code of a shell for a program that it cannot execute.
 func exitCode(errno syscall.Errno) *int {
 	code := 126
 	if errno == syscall.ENOENT {
@@ -125,9 +126,11 @@ func exitCode(errno syscall.Errno) *int {
 	return &code
 }
 
-func (t *Table) launch(p *Process, request *spawn.Request) error {
-	err := pool.ErrUnsent
-	for tries := 0; tries < 3 && err == pool.ErrUnsent; tries++ {
+// launch starts the command and tries again if a launcher was gone before it received the request. Errors that may have
+// passing causes are returned; the others make the process a failed one, unless the directory is the cause.
+func (t *Table) launch(p *Process, request *launchproto.Request) error {
+	err := launchers.ErrUnsent
+	for tries := 0; tries < 3 && err == launchers.ErrUnsent; tries++ {
 		err = t.try(p, request)
 	}
 	if err == nil {
@@ -137,7 +140,7 @@ func (t *Table) launch(p *Process, request *spawn.Request) error {
 	if !errors.As(err, &p.failure) {
 		return err
 	}
-	switch p.failure { // not the program's fault, or not certainly
+	switch p.failure { // certainly or possibly not the program's fault
 	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE:
 		return p.failure
 	}
@@ -151,7 +154,7 @@ func (p *Process) expire() {
 	}
 }
 
-// Running says whether the command itself has not been reported as ended.
+// Running reports whether the command has not been reported as ended.
 func (p *Process) Running() bool {
 	select {
 	case <-p.ended:
@@ -161,7 +164,7 @@ func (p *Process) Running() bool {
 	}
 }
 
-// Kill ends the command and everything it started, also what it left behind.
+// Kill ends the command and everything that it started, including leftover processes.
 func (p *Process) Kill() {
 	if p.job != nil {
 		p.killed.Store(true)
@@ -169,7 +172,7 @@ func (p *Process) Kill() {
 	}
 }
 
-// Signal reaches the command's process group; KILL takes the whole tree.
+// Signal signals the command's process group; KILL ends the whole tree.
 func (p *Process) Signal(s syscall.Signal) error {
 	if p.job == nil {
 		return syscall.ESRCH
@@ -181,7 +184,8 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return p.job.Signal(s)
 }
 
-// Children lists what a finished command left behind and still lives; of one with a channel also what it started, while it runs.
+// Children lists the living processes that a finished command left behind or that a running command with a channel has
+// started.
 func (p *Process) Children() []int {
 	switch {
 	case p.job == nil:
@@ -194,7 +198,7 @@ func (p *Process) Children() []int {
 	return nil
 }
 
-// Cgroup is the number by which the host knows whose a socket is; 0: it can't.
+// Cgroup returns the ID by which the host attributes sockets to this command; 0: unknown.
 func (p *Process) Cgroup() uint64 {
 	if p.job == nil {
 		return 0
@@ -202,7 +206,7 @@ func (p *Process) Cgroup() uint64 {
 	return p.job.Cgroup()
 }
 
-// Status is nil while the command runs.
+// Status returns nil while the command runs.
 func (p *Process) Status() *Status {
 	if p.Running() {
 		return nil
@@ -210,10 +214,10 @@ func (p *Process) Status() *Status {
 	return &p.status
 }
 
-// Ended is closed once the command has ended.
+// Ended returns a channel that is closed once the command has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// EndedAt is nil while the command runs.
+// EndedAt returns nil while the command runs.
 func (p *Process) EndedAt() *time.Time {
 	if p.Running() {
 		return nil
@@ -221,23 +225,23 @@ func (p *Process) EndedAt() *time.Time {
 	return &p.endedAt
 }
 
-// Kept says which bytes of the output there are.
+// Kept returns the range of recorded output.
 func (p *Process) Kept() (from, end int64) { return p.journal.Kept() }
 
 func (p *Process) finish(s Status) {
 	p.status, p.endedAt = s, time.Now()
 	close(p.ended)
-	if p.feed != nil {
-		p.feed.close()
+	if p.stdinWriter != nil {
+		p.stdinWriter.close()
 	}
 	p.journal.Close()
 	p.table.Events.add(p, true)
-	p.table.register.note(p)
+	p.table.persister.note(p)
 	p.table.settle(p)
 }
 
-// conclude makes the status of a command that has exited.
-func (p *Process) conclude(ended time.Time) Status {
+// exitStatus describes the end of a command that has exited.
+func (p *Process) exitStatus(ended time.Time) Status {
 	exit := p.job.Exit()
 	if p.killed.Load() {
 		p.job.Settled(settleTime)

@@ -10,7 +10,7 @@ import (
 	"skerry/keeper/internal/linux"
 )
 
-// record is a line of the list that outlives the sandbox's stop: a process as it last was, or that it was removed.
+// record is a line of the stored list: the last state of a process, or its removal.
 type record struct {
 	ID      string         `json:"id"`
 	Removed bool           `json:"removed,omitempty"`
@@ -22,9 +22,10 @@ type record struct {
 	Detach  bool           `json:"detach,omitempty"`
 	Pty     bool           `json:"pty,omitempty"`
 	Channel bool           `json:"channel,omitempty"`
+	Remove  bool           `json:"auto_remove,omitempty"`
 	Began   int64          `json:"began,omitempty"` // nanoseconds
 	Ended   int64          `json:"ended,omitempty"`
-	Status  *Status        `json:"status,omitempty"` // nil: it ran
+	Status  *Status        `json:"status,omitempty"` // nil: it was running
 	Offset  int64          `json:"offset,omitempty"`
 	Spans   []journal.Span `json:"spans,omitempty"`
 }
@@ -39,7 +40,8 @@ const (
 func (p *Process) record() *record {
 	r := &record{
 		ID: p.Request.ID, Argv: p.Argv, Shell: p.Shell, PID: p.PID, User: p.User.Name, Session: p.Request.Session,
-		Detach: p.Request.Detach, Pty: p.Pty, Channel: p.Channel, Began: p.Began.UnixNano(), Status: p.Status(),
+		Detach: p.Request.Detach, Remove: p.Request.Remove, Pty: p.Pty, Channel: p.Channel, Began: p.Began.UnixNano(),
+		Status: p.Status(),
 	}
 	if at := p.EndedAt(); at != nil {
 		r.Ended = at.UnixNano()
@@ -49,7 +51,7 @@ func (p *Process) record() *record {
 	return r
 }
 
-// parse reads a line that root inside may have written: nil, if it is not one of ours.
+// parse reads a line that root inside may have written. It returns nil for anything that the keeper does not write.
 func parse(line []byte) *record {
 	r := &record{}
 	d := json.NewDecoder(bytes.NewReader(line))
@@ -60,14 +62,14 @@ func parse(line []byte) *record {
 	if r.Removed {
 		return r
 	}
-	shown := 0
+	streamed := 0
 	for _, word := range r.Argv {
-		shown += len(word)
+		streamed += len(word)
 	}
 	if r.Shell != nil {
-		shown += len(*r.Shell)
+		streamed += len(*r.Shell)
 	}
-	if r.Argv == nil && r.Shell == nil || shown > 2*maxShown || len(r.Argv) > 2*maxShown || len(r.User) > maxShown {
+	if r.Argv == nil && r.Shell == nil || streamed > 2*maxShown || len(r.Argv) > 2*maxShown || len(r.User) > maxShown {
 		return nil
 	}
 	if r.Session != nil && len(*r.Session) > maxSession || r.PID < 0 || r.PID > maxPID {
@@ -95,11 +97,12 @@ func (s *Status) valid() bool {
 	return seconds && s.MaxRSS < maxBytes && len(s.Left) <= 1024
 }
 
-// restore makes a finished process of a record. One that ran when the sandbox stopped was killed by that.
+// restore makes a finished process from a record. A process that was running when the sandbox stopped was killed by the
+// stop.
 func (r *record) restore(stopped time.Time) *Process {
 	p := &Process{
-		Request: &Request{ID: r.ID, Detach: r.Detach, Session: r.Session}, User: &accounts.User{Name: r.User}, Argv: r.Argv,
-		Shell: r.Shell, PID: r.PID, Pty: r.Pty, Channel: r.Channel, Began: time.Unix(0, r.Began),
+		Request: &Request{ID: r.ID, Detach: r.Detach, Session: r.Session, Remove: r.Remove},
+		User:    &accounts.User{Name: r.User}, Argv: r.Argv, Shell: r.Shell, PID: r.PID, Pty: r.Pty, Channel: r.Channel, Began: time.Unix(0, r.Began),
 		endedAt: time.Unix(0, r.Ended), ended: make(chan struct{}), saved: true,
 	}
 	if r.Status != nil {

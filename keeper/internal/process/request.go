@@ -1,4 +1,14 @@
-// Package process runs commands: it hands them to launchers, moves their bytes, and says how they ended.
+// Package process runs commands: it passes them to launchers, moves their bytes, and reports their exit.
+//
+// Everything that a process prints goes to its journal first; readers read from there. A run's own reader is paced: the
+// program waits for it, so nothing is lost, and if its connection drops the command is killed with its tree. A spawned
+// process waits for no reader.
+//
+// A spawned program may have a channel, a socket pair on fd 3, over which it exchanges messages with the host. A
+// message never overtakes earlier output: the pump of the channel first records everything that the other pipes hold.
+//
+// A terminal's other end is obtained with TIOCGPTPEER, so no path inside has to be trusted. The list of processes is
+// stored beside the journals and survives a stop of the sandbox.
 package process
 
 import (
@@ -8,9 +18,9 @@ import (
 	"syscall"
 
 	"skerry/keeper/internal/accounts"
+	"skerry/keeper/internal/asuser"
+	"skerry/keeper/internal/launchproto"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/rights"
-	"skerry/keeper/internal/spawn"
 )
 
 // Request is the body of POST /v1/processes.
@@ -24,14 +34,15 @@ type Request struct {
 	Stdin   string             `json:"stdin"`
 	Timeout *float64           `json:"timeout_s"`
 	Detach  bool               `json:"detach"`
-	Journal int64              `json:"journal"` // bytes of output kept; 0: as configured
-	Show    *string            `json:"show"`    // what lists show instead of the command
+	Journal int64              `json:"journal"` // bytes of output to keep; 0: as configured
+	Show    *string            `json:"show"`    // text for lists instead of the command
 	Session *string            `json:"session"`
 	Pty     *Size              `json:"pty"`     // nil: no terminal
-	Channel bool               `json:"channel"` // fd 3 is one, for turns
+	Channel bool               `json:"channel"` // fd 3 is a channel for exchanges
+	Remove  bool               `json:"auto_remove"`
 }
 
-// Size is a terminal's, in characters.
+// Size is the size of a terminal in characters.
 type Size struct {
 	Cols int `json:"cols"`
 	Rows int `json:"rows"`
@@ -39,14 +50,14 @@ type Size struct {
 
 const maxSize = 10_000
 
-// Valid says whether a terminal can be so large.
+// Valid reports whether a terminal can have this size.
 func (s Size) Valid() bool {
 	return s.Cols >= 1 && s.Cols <= maxSize && s.Rows >= 1 && s.Rows <= maxSize
 }
 
 func (s Size) window() linux.Window { return linux.Window{Rows: uint16(s.Rows), Cols: uint16(s.Cols)} }
 
-// Defaults is what the configuration gives to every command.
+// Defaults are the configured properties of every command.
 type Defaults struct {
 	User      string
 	Cwd       string
@@ -55,20 +66,20 @@ type Defaults struct {
 	Processes uint32
 }
 
-// Refusal is an error of the caller's, with its stable code.
-type Refusal struct{ Code, Message string }
+// RequestError is a fault of the caller, with its stable code.
+type RequestError struct{ Code, Message string }
 
-func (r *Refusal) Error() string { return r.Message }
+func (r *RequestError) Error() string { return r.Message }
 
-func refuse(code, format string, values ...any) error {
-	return &Refusal{code, fmt.Sprintf(format, values...)}
+func reject(code, format string, values ...any) error {
+	return &RequestError{code, fmt.Sprintf(format, values...)}
 }
 
 const maxSession = 256
 
 var shells = []string{"/bin/bash", "/usr/bin/bash", "/bin/sh", "/usr/bin/sh"}
 
-// Shell is the program that shell lines run in, or "".
+// Shell returns the program that runs shell lines, or "".
 func Shell() string {
 	for _, path := range shells {
 		var st syscall.Stat_t
@@ -79,38 +90,39 @@ func Shell() string {
 	return ""
 }
 
+// check rejects requests that cannot be executed.
 func (q *Request) check() error {
 	if !validID(q.ID) {
-		return refuse("bad_request", "id: not an id")
+		return reject("bad_request", "id: invalid process ID")
 	}
 	if (q.Shell == nil) == (len(q.Argv) == 0) {
-		return refuse("bad_request", "give argv or shell, and not an empty one")
+		return reject("bad_request", "set either argv or shell, not empty")
 	}
 	if q.Stdin != "" && q.Stdin != "none" && q.Stdin != "pipe" {
-		return refuse("bad_request", "stdin: none or pipe")
+		return reject("bad_request", "stdin: must be none or pipe")
 	}
 	if q.Timeout != nil && !(*q.Timeout > 0 && *q.Timeout <= 1e8) {
-		return refuse("bad_request", "timeout_s: out of range")
+		return reject("bad_request", "timeout_s: out of range")
 	}
 	if q.Journal < 0 {
-		return refuse("bad_request", "journal: out of range")
+		return reject("bad_request", "journal: out of range")
 	}
 	if q.Pty != nil && !q.Pty.Valid() {
-		return refuse("bad_request", "pty: 1 to 10000 columns and rows")
+		return reject("bad_request", "pty: cols and rows must be 1 to 10000")
 	}
 	if q.Channel && (!q.Detach || q.Pty != nil || q.Stdin == "pipe") {
-		return refuse("bad_request", "channel: only with detach, and without stdin and pty")
+		return reject("bad_request", "channel: requires detach, without stdin and pty")
 	}
 	if q.Session != nil && len(*q.Session) > maxSession {
-		return refuse("bad_request", "session: too long a name")
+		return reject("bad_request", "session: the name is too long")
 	}
 	for _, word := range q.Argv {
 		if strings.Contains(word, "\x00") {
-			return refuse("bad_request", "argv: a NUL byte is not allowed")
+			return reject("bad_request", "argv: NUL bytes are not allowed")
 		}
 	}
 	if q.Shell != nil && strings.Contains(*q.Shell, "\x00") {
-		return refuse("bad_request", "shell: a NUL byte is not allowed")
+		return reject("bad_request", "shell: NUL bytes are not allowed")
 	}
 	return q.checkEnv()
 }
@@ -122,14 +134,14 @@ func validID(id string) bool {
 func (q *Request) checkEnv() error {
 	for name, value := range q.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || value != nil && strings.Contains(*value, "\x00") {
-			return refuse("bad_request", "env: %q can't be set", name)
+			return reject("bad_request", "env: invalid name or value: %q", name)
 		}
 	}
 	return nil
 }
 
-// resolve turns a request into what a launcher needs: who, where, with which environment.
-func (q *Request) resolve(d Defaults) (*spawn.Request, *accounts.User, error) {
+// resolve turns a request into the launcher's form: user, directory, environment.
+func (q *Request) resolve(d Defaults) (*launchproto.Request, *accounts.User, error) {
 	if err := q.check(); err != nil {
 		return nil, nil, err
 	}
@@ -139,7 +151,7 @@ func (q *Request) resolve(d Defaults) (*spawn.Request, *accounts.User, error) {
 	}
 	user, err := accounts.Find(name)
 	if err != nil {
-		return nil, nil, refuse("unknown_user", "there is no user %q in the sandbox", name)
+		return nil, nil, reject("unknown_user", "user %q not found in the sandbox", name)
 	}
 	argv := q.Argv
 	if q.Shell != nil {
@@ -155,10 +167,10 @@ func (q *Request) resolve(d Defaults) (*spawn.Request, *accounts.User, error) {
 		}
 	}
 	if strings.Contains(dir, "\x00") {
-		return nil, nil, refuse("bad_cwd", "cwd: a NUL byte is not allowed")
+		return nil, nil, reject("bad_cwd", "cwd: NUL bytes are not allowed")
 	}
 	env, search := q.environment(d, user)
-	r := &spawn.Request{
+	r := &launchproto.Request{
 		UID: user.UID, GID: user.GID, Groups: user.Groups, OpenFiles: d.OpenFiles, Processes: d.Processes, Dir: dir,
 		Path: search, Argv: argv, Env: env,
 	}
@@ -171,7 +183,7 @@ func (q *Request) resolve(d Defaults) (*spawn.Request, *accounts.User, error) {
 func shellLine(line string) ([]string, error) {
 	shell := Shell()
 	if shell == "" {
-		return nil, refuse("no_shell", "there is no shell in the sandbox: give a list of arguments")
+		return nil, reject("no_shell", "the sandbox has no shell: pass a list of arguments")
 	}
 	if path.Base(shell) == "bash" {
 		return []string{shell, "-lc", line}, nil
@@ -179,18 +191,19 @@ func shellLine(line string) ([]string, error) {
 	return []string{shell, "-c", line}, nil
 }
 
-// checkDir tells, once a start has failed, whether it was the directory.
+// checkDir reports, after a failed start, whether the directory was the cause.
 func checkDir(dir string, user *accounts.User) error {
-	err := rights.Enter(user, dir)
+	err := asuser.Enter(user, dir)
 	switch err {
 	case nil:
 		return nil
-	case rights.ErrUser:
-		return refuse("unknown_user", "user %s: %v", user.Name, err)
+	case asuser.ErrUser:
+		return reject("unknown_user", "user %s: %v", user.Name, err)
 	}
-	return refuse("bad_cwd", "cwd: %s: %v", dir, err)
+	return reject("bad_cwd", "cwd: %s: %v", dir, err)
 }
 
+// environment combines the user's variables, the sandbox's and the request's, in this order; null removes one.
 func (q *Request) environment(d Defaults, user *accounts.User) (env []string, search string) {
 	all := user.Environment()
 	if q.Pty != nil {
@@ -211,7 +224,7 @@ func (q *Request) environment(d Defaults, user *accounts.User) (env []string, se
 	}
 	search, ok := all["PATH"]
 	if !ok {
-		search = "/usr/bin:/bin" // what execvp takes; an empty one would be the current directory
+		search = "/usr/bin:/bin" // the default of execvp; an empty one would mean the current directory
 	}
 	return env, search
 }

@@ -5,21 +5,22 @@ import (
 	"os"
 	"syscall"
 
+	"skerry/keeper/internal/launchproto"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/spawn"
 )
 
 // ErrTerminal means that the process has no terminal to resize.
 var ErrTerminal = errors.New("the process has no terminal")
 
-// ends are a command's stdin, stdout and stderr, and its channel: ours are in the poller, the inside's block as programs
-// expect.
+// ends are both ends of a command's stdin, stdout, stderr and channel: ours are in the poller, the program's are
+// blocking, as programs expect.
 type ends struct {
 	ours   [4]*os.File
 	inside []int
 }
 
-func (t *Table) try(p *Process, request *spawn.Request) error {
+// try starts the command on one launcher. The program's ends are closed here in any case: the launcher has its copies.
+func (t *Table) try(p *Process, request *launchproto.Request) error {
 	launcher, err := t.Pool.Take()
 	if err != nil {
 		return err
@@ -38,6 +39,7 @@ func (t *Table) try(p *Process, request *spawn.Request) error {
 	return err
 }
 
+// stdio makes the pipes, and the channel if requested. Our ends are non-blocking before a goroutine uses them.
 func (t *Table) stdio(p *Process) (ends, error) {
 	if p.Request.Pty != nil {
 		return terminal(p)
@@ -71,15 +73,15 @@ func (t *Table) stdio(p *Process) (ends, error) {
 	return made, nil
 }
 
-// terminal makes one, which is all three.
+// terminal opens one terminal for all three.
 func terminal(p *Process) (ends, error) {
 	outer, inner, err := linux.OpenTerminal(p.User.UID, p.Request.Pty.window())
 	switch err {
 	case nil:
 	case syscall.ENOENT, syscall.ENODEV, syscall.ENOTDIR, syscall.ELOOP, syscall.EACCES, syscall.EPERM, syscall.ENXIO:
-		return ends{}, refuse("no_terminal", "there are no terminals in this sandbox: %v", err)
+		return ends{}, reject("no_terminal", "the sandbox has no terminals: %v", err)
 	case syscall.EINVAL:
-		return ends{}, refuse("unknown_user", "user %s can't have a terminal: %v", p.User.Name, err)
+		return ends{}, reject("unknown_user", "user %s cannot have a terminal: %v", p.User.Name, err)
 	default:
 		return ends{}, errors.New("no terminal: " + err.Error())
 	}
@@ -89,7 +91,7 @@ func terminal(p *Process) (ends, error) {
 
 func (t *Table) closeAll(made ends) {
 	for _, f := range made.ours {
-		_ = f.Close() // of none it is an error
+		_ = f.Close() // fails harmlessly for nil
 	}
 	t.closeInside(made)
 }

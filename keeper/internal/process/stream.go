@@ -5,41 +5,41 @@ import (
 	"math"
 	"sync"
 
+	"skerry/keeper/internal/httpwire"
 	"skerry/keeper/internal/journal"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/wire"
 )
 
 const windowSize = 16 << 10
 
 var windows = sync.Pool{New: func() any { return new([windowSize]byte) }}
 
-// stream shows one process's output on one connection.
+// stream sends one process's output over one connection.
 type stream struct {
 	*Process
-	conn   *wire.Conn
+	conn   *httpwire.Conn
 	reader *journal.Reader
-	own    bool // the command's own: it goes when the host goes
+	own    bool // the run's own stream: the command dies with it
 	follow bool
 	left   int64         // bytes that may still be sent
-	gone   chan struct{} // closed when the host has left
+	gone   chan struct{} // closed when the host has hung up
 }
 
-// View is what the host asks to see of an output.
+// View selects a part of an output.
 type View struct {
-	Since  int64 // below 0: from the end
+	Since  int64 // negative: from the end
 	Follow bool
 	Limit  int64 // 0: none
 }
 
-// Stream serves the upgraded connection of a run: its output, as fast as the host takes it, and its exit.
-func (p *Process) Stream(c *wire.Conn) {
-	s := &stream{Process: p, conn: c, reader: p.own, own: true, follow: true, left: math.MaxInt64}
+// Stream serves the upgraded connection of a run: its output at the host's speed, then its exit.
+func (p *Process) Stream(c *httpwire.Conn) {
+	s := &stream{Process: p, conn: c, reader: p.pacedReader, own: true, follow: true, left: math.MaxInt64}
 	s.serve(map[string]uint64{"pid": uint64(p.PID), "cgroup": p.Cgroup()})
 }
 
-// Output serves an upgraded connection with what the journal has.
-func (p *Process) Output(c *wire.Conn, v View) error {
+// Output serves an upgraded connection with recorded output.
+func (p *Process) Output(c *httpwire.Conn, v View) error {
 	reader, err := p.journal.Read(v.Since)
 	if err != nil {
 		return err
@@ -52,13 +52,13 @@ func (p *Process) Output(c *wire.Conn, v View) error {
 	return nil
 }
 
-// serve returns when the last frame has been sent and the host says something else, or leaves.
+// serve returns when the last frame has been sent and the host sends something else or hangs up.
 func (s *stream) serve(started any) {
 	defer s.reader.Close()
-	s.table.showing.Add(1)
-	shown := sync.OnceFunc(func() { s.table.showing.Add(-1) })
-	defer shown()
-	if s.conn.Upgrade(wire.Started, started) != nil {
+	s.table.streaming.Add(1)
+	streamed := sync.OnceFunc(func() { s.table.streaming.Add(-1) })
+	defer streamed()
+	if s.conn.Upgrade(httpwire.Started, started) != nil {
 		s.lost()
 		return
 	}
@@ -69,14 +69,14 @@ func (s *stream) serve(started any) {
 		close(listening)
 	}()
 	kind, last := s.send()
-	s.reader.Close() // now, and not when the host speaks again: the files are to go
+	s.reader.Close() // now rather than at the host's next request: the files should be free to go
 	if last == nil {
 		s.conn.End()
 		s.lost()
 	} else {
 		s.conn.Downgrade(kind, last)
 	}
-	shown()
+	streamed()
 	<-listening
 }
 
@@ -85,7 +85,7 @@ type pause struct {
 	More   bool  `json:"more"`
 }
 
-// send shows output until there is no more to show, and returns the last frame; nil: the host is gone.
+// send streams output to its end and returns the last frame; nil: the host has hung up.
 func (s *stream) send() (kind byte, last any) {
 	for {
 		more, ended := s.reader.More()
@@ -97,9 +97,9 @@ func (s *stream) send() (kind byte, last any) {
 		}
 		switch {
 		case ended:
-			return wire.Exit, s.status
+			return httpwire.Exit, s.status
 		case !more || s.left == 0:
-			return wire.Pause, pause{s.reader.Offset(), more}
+			return httpwire.Pause, pause{s.reader.Offset(), more}
 		}
 		if s.piece() != nil {
 			return 0, nil
@@ -112,28 +112,28 @@ func (s *stream) piece() error {
 	defer windows.Put(window)
 	p := s.reader.Next(window[:], s.left)
 	if p.Missing > 0 {
-		return s.conn.WriteJSON(wire.Missing, map[string]int64{"missing": p.Missing})
+		return s.conn.WriteJSON(httpwire.Missing, map[string]int64{"missing": p.Missing})
 	}
 	s.left -= p.Data
 	return s.conn.WriteFrames(p.Frames, p.Rest)
 }
 
-// lost is what happens when the host is gone: its run goes too.
+// lost kills the run after the host has hung up.
 func (s *stream) lost() {
 	if s.own && s.Running() {
 		s.Kill()
 	}
 }
 
-// listen obeys the host's frames until the connection ends.
+// listen handles the host's frames until the connection ends.
 func (s *stream) listen() {
 	for {
 		kind, body, err := s.conn.ReadFrame()
-		if err == wire.ErrDowngraded {
+		if err == httpwire.ErrDowngraded {
 			return
 		}
 		if err == nil {
-			err = s.obey(kind, body)
+			err = s.handleFrame(kind, body)
 		}
 		if err != nil {
 			s.conn.End()
@@ -144,22 +144,23 @@ func (s *stream) listen() {
 	}
 }
 
-func (s *stream) obey(kind byte, body []byte) error {
+// handleFrame handles a frame of the host. Unknown frames are ignored.
+func (s *stream) handleFrame(kind byte, body []byte) error {
 	switch kind {
-	case wire.Stdin:
-		if s.feed != nil && len(body) > 0 && s.feed.put(input{data: body}, s.conn.HungUp) == errLeft {
-			return errLeft
+	case httpwire.Stdin:
+		if s.stdinWriter != nil && len(body) > 0 && s.stdinWriter.put(input{data: body}, s.conn.HungUp) == errHungUp {
+			return errHungUp
 		}
-	case wire.StdinEOF:
-		if s.feed != nil && s.feed.put(input{}, s.conn.HungUp) == errLeft {
-			return errLeft
+	case httpwire.StdinEOF:
+		if s.stdinWriter != nil && s.stdinWriter.put(input{}, s.conn.HungUp) == errHungUp {
+			return errHungUp
 		}
-	case wire.Resize:
+	case httpwire.Resize:
 		var size Size
 		if json.Unmarshal(body, &size) == nil && size.Valid() {
 			_ = s.Resize(size)
 		}
-	case wire.Signal:
+	case httpwire.Signal:
 		if signal, ok := linux.Signal(string(body)); ok {
 			_ = s.Signal(signal)
 		}

@@ -10,24 +10,26 @@ import (
 	"time"
 
 	"skerry/keeper/internal/journal"
-	"skerry/keeper/internal/pool"
+	"skerry/keeper/internal/launchers"
 )
 
 const (
-	maxProcesses = 4096 // known at one time
-	maxFinished  = 1024 // runs that have ended, with nothing left of them
+	maxProcesses = 4096            // in the table
+	maxFinished  = 1024            // ended runs without leftover processes
+	removeDelay  = 5 * time.Second // from the end of a process to its automatic removal: callers that wait get its result
 )
 
 // Errors of the table.
 var (
-	ErrTaken   = errors.New("this id is taken")
-	ErrTooMany = errors.New("4,096 processes are listed, the most there can be: remove finished ones")
+	ErrIDTaken = errors.New("a process with this ID already exists")
+	ErrTooMany = errors.New("at most 4,096 processes can be listed: remove finished ones")
 )
 
 const maxShown = 1024 // bytes of a command line in a list
 
-// shorten keeps what lists show of the command, and lets the rest go: a finished process stays known for long.
-func (p *Process) shorten() {
+// truncateCommand keeps the part of the command that lists show and frees the rest, because a finished process stays in
+// the table for long.
+func (p *Process) truncateCommand() {
 	room := maxShown
 	line, words := p.Request.Shell, p.Request.Argv
 	if p.Request.Show != nil {
@@ -48,10 +50,13 @@ func (p *Process) shorten() {
 		}
 	}
 	name := p.Name()
-	p.Request = &Request{ID: p.Request.ID, Detach: p.Request.Detach, Session: p.Request.Session, Argv: []string{name}}
+	p.Request = &Request{
+		ID: p.Request.ID, Detach: p.Request.Detach, Session: p.Request.Session, Remove: p.Request.Remove,
+		Argv: []string{name},
+	}
 }
 
-// Name is the program's.
+// Name returns the name of the program.
 func (p *Process) Name() string {
 	if len(p.Request.Argv) == 0 {
 		return "shell"
@@ -59,26 +64,26 @@ func (p *Process) Name() string {
 	return strings.Clone(p.Request.Argv[0][:min(len(p.Request.Argv[0]), maxShown)])
 }
 
-// Table knows every process that was asked for, running or finished.
+// Table holds every process that was requested, running or finished.
 type Table struct {
-	Pool     *pool.Pool
+	Pool     *launchers.Pool
 	Journals *journal.Store
 	Null     int
 	Events   Events
 
-	showing atomic.Int32 // streams that have not sent all
+	streaming atomic.Int32 // streams with unsent output
 
-	mu       sync.Mutex
-	list     map[string]*Process
-	finished []*Process // runs, in the order of their ends
-	turn     int64
-	register register
+	mu        sync.Mutex
+	list      map[string]*Process
+	finished  []*Process // runs, in the order of their exits
+	seq       int64
+	persister persister
 }
 
 // NewTable makes an empty table.
-func NewTable(p *pool.Pool, journals *journal.Store, null int) *Table {
+func NewTable(p *launchers.Pool, journals *journal.Store, null int) *Table {
 	t := &Table{Pool: p, Journals: journals, Null: null, list: map[string]*Process{}}
-	t.register.table, t.register.log = t, journals.Log(listName)
+	t.persister.table, t.persister.log = t, journals.Log(listName)
 	return t
 }
 
@@ -86,31 +91,35 @@ func (t *Table) add(p *Process) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.list[p.Request.ID] != nil {
-		return ErrTaken
+		return ErrIDTaken
 	}
 	if len(t.list) >= maxProcesses {
 		return ErrTooMany
 	}
-	t.turn++
-	p.turn = t.turn
+	t.seq++
+	p.seq = t.seq
 	t.list[p.Request.ID] = p
 	return nil
 }
 
-// settle is told of every end: of the runs that have ended and left nothing, the oldest are forgotten.
+// settle is called at every exit. It forgets the oldest ended runs that left nothing behind, and soon the processes that
+// are to be removed automatically.
 func (t *Table) settle(p *Process) {
+	if p.Request.Remove {
+		time.AfterFunc(removeDelay, func() { t.remove(p) })
+	}
 	if p.Request.Detach {
 		return
 	}
 	t.mu.Lock()
-	if t.list[p.Request.ID] == p { // else it was removed just now
+	if t.list[p.Request.ID] == p { // otherwise it has just been removed
 		t.finished = append(t.finished, p)
 	}
 	var oldest *Process
 	if len(t.finished) > maxFinished {
 		oldest = t.finished[0]
 		t.finished = slices.Delete(t.finished, 0, 1)
-		if len(oldest.Children()) > 0 { // its turn comes again
+		if len(oldest.Children()) > 0 { // try again later
 			t.finished, oldest = append(t.finished, oldest), nil
 		}
 	}
@@ -120,7 +129,7 @@ func (t *Table) settle(p *Process) {
 	}
 }
 
-// remove forgets a process and its output, unless another one has its id by now.
+// remove forgets a process and its output, unless another process has its ID by now.
 func (t *Table) remove(p *Process) {
 	t.mu.Lock()
 	if t.list[p.Request.ID] == p {
@@ -131,7 +140,7 @@ func (t *Table) remove(p *Process) {
 	}
 	t.mu.Unlock()
 	if p.journal != nil {
-		t.register.forget(p)
+		t.persister.forget(p)
 		p.journal.Remove()
 	}
 }
@@ -156,7 +165,7 @@ func (t *Table) All() []*Process {
 			all = append(all, p)
 		}
 	}
-	sort.Slice(all, func(i, j int) bool { return all[i].turn < all[j].turn })
+	sort.Slice(all, func(i, j int) bool { return all[i].seq < all[j].seq })
 	return all
 }
 
@@ -166,14 +175,14 @@ func (t *Table) Running() int {
 	return n
 }
 
-// Shown waits until whoever reads outputs has been sent all of them, or the moment is over.
-func (t *Table) Shown(moment time.Duration) {
-	for end := time.Now().Add(moment); t.showing.Load() > 0 && time.Now().Before(end); {
+// WaitStreamed waits until all streams have sent their output, or until the moment is over.
+func (t *Table) WaitStreamed(moment time.Duration) {
+	for end := time.Now().Add(moment); t.streaming.Load() > 0 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// Remove forgets a finished process and its output; false if it still runs.
+// Remove forgets a finished process and its output. It returns false if the process is running.
 func (t *Table) Remove(p *Process) bool {
 	if p.Running() {
 		return false

@@ -14,7 +14,7 @@ func finished(t *Table, id string) *Process {
 	return p
 }
 
-func TestATableKeepsNothingOfWhatItForgot(t *testing.T) {
+func TestTableReleasesForgottenProcesses(t *testing.T) {
 	table := &Table{list: map[string]*Process{}}
 	removed := finished(table, "p-removed")
 	oldest := finished(table, "p-oldest")

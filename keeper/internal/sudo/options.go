@@ -1,5 +1,17 @@
-// Package sudo is both ends of `sudo` inside: the shim that a user's command runs, and the keeper's door for it. The real
-// sudo can't work under no_new_privs; this one asks PID 1 to run one command as root inside.
+// Package sudo implements both ends of `sudo` inside a sandbox. The real sudo cannot work under no_new_privs.
+//
+// The client is the same binary, linked as /run/skerry/bin/sudo (and from /usr/local/bin if the image has none). It
+// sends argv, environment, cwd and its stdio to /run/skerry/sudo.sock. The keeper asks the kernel for the caller's
+// identity (SO_PEERCRED), admits root and the configured user, finds the caller's launcher by its cgroup (without one,
+// among its ancestors), and forks the command from that launcher: it shares the caller's cgroup and is killed with it.
+// If the launcher has moved, a new one joins the group, forks, and ends. Signals are forwarded and the exit is
+// mirrored.
+//
+// At a terminal the client makes another one for the command, as sudo does (use_pty), because a shell must control its
+// terminal and the caller's already has a controlling process. This happens only if all of stdio is the terminal and
+// the client is in its foreground.
+//
+// The server does nothing else. A request is bounded to 1 MiB and 5 seconds, and 64 run at a time.
 package sudo
 
 import (
@@ -12,13 +24,13 @@ type action int
 
 const (
 	runCommand action = iota
-	doNothing         // -v, -k: there is no password to remember
+	doNothing         // -v, -k: no password to remember
 	listRights
 	showVersion
 	showHelp
 )
 
-// options is what a sudo command line says.
+// options is a parsed sudo command line.
 type options struct {
 	action  action
 	user    string
@@ -33,7 +45,7 @@ type options struct {
 
 var errUsage = errors.New("usage: sudo [-EHiknSsv] [-u user] [VAR=value] [--] command [argument ...]")
 
-// parse reads a command line, without its first word.
+// parse reads a command line without its first word.
 func parse(args []string) (*options, error) {
 	o := &options{user: "root"}
 	for len(args) > 0 {
@@ -93,7 +105,7 @@ func (o *options) flag(name string) bool {
 	return true
 }
 
-// value applies an option that takes one.
+// value applies an option that takes a value.
 func (o *options) value(name, value string) bool {
 	switch name {
 	case "u", "user":
@@ -105,6 +117,7 @@ func (o *options) value(name, value string) bool {
 	return true
 }
 
+// short parses a word of single-letter options; the last one may take the next word as its value.
 func (o *options) short(letters string, rest []string) ([]string, error) {
 	for i, letter := range letters {
 		name := string(letter)
@@ -141,7 +154,7 @@ func (o *options) long(word string, rest []string) ([]string, error) {
 	return rest, nil
 }
 
-// argv is the command with the shell that -i or -s puts around it.
+// argv returns the command, wrapped in the shell of -i or -s.
 func (o *options) argv(shell string) []string {
 	if !o.login && !o.shell {
 		return o.command
@@ -156,7 +169,7 @@ func (o *options) argv(shell string) []string {
 	return argv
 }
 
-// quote does what sudo does: everything but plain characters gets a backslash.
+// quote escapes like sudo: every character except plain ones gets a backslash.
 func quote(words []string) string {
 	var b strings.Builder
 	for i, word := range words {
@@ -175,5 +188,5 @@ func quote(words []string) string {
 	return b.String()
 }
 
-// Called says whether the binary was called as sudo.
+// Called reports whether the binary was called as sudo.
 func Called(args []string) bool { return len(args) > 0 && path.Base(args[0]) == "sudo" }

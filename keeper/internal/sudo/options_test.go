@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestCommandLinesAreReadAsSudoReadsThem(t *testing.T) {
+func TestOptionsAreParsedLikeSudo(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		want options
@@ -27,7 +27,7 @@ func TestCommandLinesAreReadAsSudoReadsThem(t *testing.T) {
 	}
 }
 
-func TestWhatSudoDoesNotKnowIsRefused(t *testing.T) {
+func TestUnknownOptionsAreRejected(t *testing.T) {
 	for _, args := range [][]string{{}, {"-u"}, {"-Z", "id"}, {"--nosuch", "id"}, {"--nosuch=x", "id"}, {"A=1"}} {
 		if got, err := parse(args); err == nil {
 			t.Errorf("%q: got %+v", args, got)
@@ -35,7 +35,7 @@ func TestWhatSudoDoesNotKnowIsRefused(t *testing.T) {
 	}
 }
 
-func TestWordsForAShellAreQuoted(t *testing.T) {
+func TestShellWordsAreQuoted(t *testing.T) {
 	if got := quote([]string{"echo", "a b", "$HOME;x'"}); got != `echo a\ b $HOME\;x\'` {
 		t.Error(got)
 	}

@@ -10,18 +10,19 @@ import (
 	"skerry/keeper/internal/linux"
 )
 
-const lastWords = 200 * time.Millisecond
+const drainTime = 200 * time.Millisecond
 
-// relay is a terminal of the command's own, as sudo makes one: a shell needs to be the one in charge of its terminal, and
-// ours has our caller in charge already. What is typed at ours goes there, and what is shown there is shown at ours.
+// relay is a terminal for the command, connected to the client's own. A shell must control its terminal, and the caller
+// already controls the client's.
 type relay struct {
-	outer  *os.File // the end of the command's terminal that we hold
-	inner  int      // the end that becomes its stdio; we keep it too, for it has no end while anybody has it open
+	outer  *os.File // the client's end of the command's terminal
+	inner  int      // the end for the command's stdio; kept open here too, so that the terminal does not end early
 	before syscall.Termios
-	shown  chan struct{} // closed when all has been shown
+	shown  chan struct{} // closed when all output has been shown
 }
 
-// newRelay makes one if all of our stdio is a terminal, and we are in front of it; nil: the command gets our stdio.
+// newRelay makes a relay if all of stdio is one terminal and the client is in its foreground; nil: the command gets the
+// client's stdio.
 func newRelay() *relay {
 	for fd := range 3 {
 		if _, err := linux.Settings(fd); err != nil {
@@ -41,16 +42,16 @@ func newRelay() *relay {
 	return &relay{os.NewFile(uintptr(outer), "terminal"), inner, before, make(chan struct{})}
 }
 
-// stdio is the command's.
+// stdio returns the command's stdio.
 func (r *relay) stdio() []int { return []int{r.inner, r.inner, r.inner} }
 
-// begin passes bytes and sizes on, once the command's terminal has been handed over.
+// begin copies bytes and sizes, once the command has its terminal.
 func (r *relay) begin() {
 	sizes := make(chan os.Signal, 1)
 	signal.Notify(sizes, syscall.SIGWINCH)
 	_ = linux.Set(0, linux.Raw(r.before))
 	go func() {
-		_, _ = io.Copy(os.Stdout, onlyRead{r.outer}) // it ends with EIO
+		_, _ = io.Copy(os.Stdout, onlyRead{r.outer}) // ends with EIO
 		close(r.shown)
 	}()
 	go func() { _, _ = io.Copy(onlyWrite{r.outer}, os.Stdin) }()
@@ -66,17 +67,17 @@ func (r *relay) follow(sizes <-chan os.Signal) {
 	}
 }
 
-// end shows the last of it, and leaves our terminal as it was.
+// end shows the last output and restores the client's terminal.
 func (r *relay) end() {
 	_ = syscall.Close(r.inner)
 	select {
 	case <-r.shown:
-	case <-time.After(lastWords): // something left behind has it open
+	case <-time.After(drainTime): // a leftover process has the terminal open
 	}
 	_ = linux.Set(0, r.before)
 }
 
-// These keep io.Copy from looking for faster ways, which a terminal does not have.
+// These types stop io.Copy from looking for faster paths, which a terminal does not have.
 type (
 	onlyRead  struct{ io.Reader }
 	onlyWrite struct{ io.Writer }

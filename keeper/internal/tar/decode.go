@@ -6,10 +6,9 @@ import (
 	"strings"
 )
 
-// Decoder reads headers off the front of a buffer. What it keeps between calls is what an extended header said of the
-// next entry.
+// Decoder reads headers from the front of a buffer. Between calls it keeps the extended headers of the next entry.
 type Decoder struct {
-	Ended         bool // the archive's end was read
+	Ended         bool // the end of the archive was read
 	path, link    string
 	size, mtime   int64
 	sized, timed  bool
@@ -18,8 +17,8 @@ type Decoder struct {
 
 var zeros [Block]byte
 
-// Next takes the next header off the front of b, and says how many bytes it was. An entry's content follows it. Without an
-// entry and an error it has read something about the next one, or the end. A header that is not all there is ErrMore.
+// Next reads the next header from the front of b and returns its length. The content of an entry follows it. Without an
+// entry and an error, it has read an extended header or the end. ErrMore: the header is incomplete.
 func (d *Decoder) Next(b []byte) (*Entry, int, error) {
 	if len(b) < Block {
 		return nil, 0, ErrMore
@@ -30,7 +29,7 @@ func (d *Decoder) Next(b []byte) (*Entry, int, error) {
 		return nil, Block, nil
 	}
 	if sum, err := number(header[148:156]); err != nil || sum != checksum(header) {
-		return nil, 0, Malformed("what should be a header is none")
+		return nil, 0, Malformed("invalid header")
 	}
 	size, err := number(header[124:136])
 	if err != nil {
@@ -44,15 +43,15 @@ func (d *Decoder) Next(b []byte) (*Entry, int, error) {
 	path := d.path
 	*d = Decoder{}
 	if err == nil && entry == nil {
-		err = Malformed("it has an entry of a kind that is not understood: " + quoted(path+text(header[:100])))
+		err = Malformed("unsupported entry type: " + quoted(path+text(header[:100])))
 	}
 	return entry, Block, err
 }
 
-// meta reads what stands before an entry.
+// meta reads an extended header.
 func (d *Decoder) meta(b []byte, kind byte, size int64) (*Entry, int, error) {
 	if size > maxMeta {
-		return nil, 0, Malformed("it has a header that is too long")
+		return nil, 0, Malformed("a header is too long")
 	}
 	whole := Block + int(Padded(size))
 	if len(b) < whole {
@@ -72,6 +71,7 @@ func (d *Decoder) meta(b []byte, kind byte, size int64) (*Entry, int, error) {
 	return nil, whole, nil
 }
 
+// entry combines a header with the extended headers before it.
 func (d *Decoder) entry(header []byte, size int64) (*Entry, error) {
 	e := &Entry{Type: kindOf(header[156]), Size: size}
 	name := text(header[:100])
@@ -81,7 +81,7 @@ func (d *Decoder) entry(header []byte, size int64) (*Entry, error) {
 	if d.named {
 		name = d.path
 	}
-	if e.Type == File && strings.HasSuffix(name, "/") { // the way before there was a type for it
+	if e.Type == File && strings.HasSuffix(name, "/") { // the convention before the directory type existed
 		e.Type = Directory
 	}
 	mode, err := number(header[100:108])
@@ -105,7 +105,7 @@ func (d *Decoder) entry(header []byte, size int64) (*Entry, error) {
 	return e.finish(header, d)
 }
 
-// finish reads what belongs to one kind of entry only.
+// finish reads the fields of particular types.
 func (e *Entry) finish(header []byte, d *Decoder) (*Entry, error) {
 	e.Link = text(header[157:257])
 	if d.linked {
@@ -118,7 +118,7 @@ func (e *Entry) finish(header []byte, d *Decoder) (*Entry, error) {
 		e.Link = ""
 	case Link:
 		if e.Link == "" || len(e.Link) > maxLink {
-			return nil, Malformed("it has a link to nowhere: " + quoted(e.Name))
+			return nil, Malformed("a link has no valid target: " + quoted(e.Name))
 		}
 	case HardLink:
 		target, err := clean(e.Link)
@@ -128,10 +128,10 @@ func (e *Entry) finish(header []byte, d *Decoder) (*Entry, error) {
 		e.Link = target
 	}
 	if e.Type != File {
-		e.Size = 0 // some give a link the size of what it leads to, and no content
+		e.Size = 0 // some tools give a link the size of its target, and no content
 	}
 	if e.Name == "" && e.Type != Directory {
-		return nil, Malformed("it has an entry without a name")
+		return nil, Malformed("an entry has no name")
 	}
 	return e, nil
 }
@@ -148,17 +148,17 @@ func kindOf(flag byte) byte {
 	return 0
 }
 
-// records reads PAX records: "length key=value\n".
+// records parses PAX records: "length key=value\n".
 func (d *Decoder) records(content string) error {
 	for content != "" {
 		digits, _, _ := strings.Cut(content, " ")
 		length, err := strconv.Atoi(digits)
 		if err != nil || length <= len(digits)+2 || length > len(content) || content[length-1] != '\n' {
-			return Malformed("it has a PAX record that can't be read")
+			return Malformed("invalid PAX record")
 		}
 		key, value, found := strings.Cut(content[len(digits)+1:length-1], "=")
 		if !found {
-			return Malformed("it has a PAX record that can't be read")
+			return Malformed("invalid PAX record")
 		}
 		if err := d.record(key, value); err != nil {
 			return err
@@ -168,6 +168,7 @@ func (d *Decoder) records(content string) error {
 	return nil
 }
 
+// record applies one PAX record. Sparse files are rejected: read as ordinary ones they would be corrupt.
 func (d *Decoder) record(key, value string) error {
 	var err error
 	switch key {
@@ -185,16 +186,16 @@ func (d *Decoder) record(key, value string) error {
 		}
 	default:
 		if strings.HasPrefix(key, "GNU.sparse.") {
-			return Malformed("it has a sparse file, which is not understood: make it without --sparse")
+			return Malformed("sparse files are not supported: create the archive without --sparse")
 		}
 	}
 	if err != nil || d.size < 0 || strings.Contains(d.path, "\x00") || strings.Contains(d.link, "\x00") {
-		return Malformed("it has a PAX record that can't be read")
+		return Malformed("invalid PAX record")
 	}
 	return nil
 }
 
-// nanoseconds reads a decimal number of seconds; a float would not hold it.
+// nanoseconds parses a decimal number of seconds; a float is not precise enough.
 func nanoseconds(value string) int64 {
 	whole, part, _ := strings.Cut(value, ".")
 	seconds, _ := strconv.ParseInt(whole, 10, 62)
@@ -202,13 +203,13 @@ func nanoseconds(value string) int64 {
 	return seconds*1e9 + nanos
 }
 
-// globals reads records for all entries that follow. Comments are welcome; a name or size for all is nonsense.
+// globals reads records for all following entries. Comments are harmless; a common name or size is an error.
 func (d *Decoder) globals(content string) error {
 	if err := d.records(content); err != nil {
 		return err
 	}
 	if d.named || d.linked || d.sized {
-		return Malformed("it has one name or size for all its entries")
+		return Malformed("a global header sets a name or size")
 	}
 	return nil
 }

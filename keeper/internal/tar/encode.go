@@ -7,7 +7,7 @@ import (
 
 const fieldName = 100
 
-// Append writes an entry's header, with GNU's long names where they are needed. Names are bytes, whatever they mean.
+// Append writes an entry's header, with GNU long names if necessary. Names are bytes.
 func Append(b []byte, e *Entry) []byte {
 	name := e.Name
 	if e.Type == Directory {
@@ -22,12 +22,12 @@ func Append(b []byte, e *Entry) []byte {
 	return appendHeader(b, e, name)
 }
 
-// Room is the most that Append writes for an entry.
+// Room returns an upper bound for the bytes that Append writes.
 func Room(e *Entry) int {
 	return 3*Block + int(Padded(int64(len(e.Name)+2))+Padded(int64(len(e.Link)+1)))
 }
 
-// End is how an archive ends.
+// End appends the end of an archive.
 func End(b []byte) []byte { return append(append(b, zeros[:]...), zeros[:]...) }
 
 func appendLong(b []byte, kind byte, value string) []byte {
@@ -38,6 +38,7 @@ func appendLong(b []byte, kind byte, value string) []byte {
 
 func pad(b []byte, size int) []byte { return append(b, zeros[:Padded(int64(size))-int64(size)]...) }
 
+// appendHeader writes a header without owners, which never travel.
 func appendHeader(b []byte, e *Entry, name string) []byte {
 	at := len(b)
 	b = append(b, zeros[:]...)
@@ -56,7 +57,7 @@ func appendHeader(b []byte, e *Entry, name string) []byte {
 	return b
 }
 
-// octal fills a field but for its last byte, or, what is too large for that, all of it in base 256.
+// octal fills a field except its last byte; a number that is too large fills the whole field in base 256.
 func octal(field []byte, n int64) {
 	digits := strconv.FormatInt(n, 8)
 	if room := len(field) - 1; len(digits) <= room {

@@ -1,5 +1,6 @@
-// Package tar has the archives that directories travel in: ustar with the long names of GNU and PAX. It is strict, works
-// on bytes that are in memory already, and never holds more than one header of at most a few KiB.
+// Package tar reads and writes archives for the transfer of directories: ustar with the long names of GNU and PAX. It
+// is strict, works on bytes in memory, and holds at most one header of a few KiB. archive/tar would not do: it pulls
+// from a reader, whereas the keeper works on the bytes in its buffer, and it would add 130 KB to the binary.
 package tar
 
 import (
@@ -11,7 +12,7 @@ import (
 // Block is the unit of an archive.
 const Block = 512
 
-// What an entry can be. Other is what has no place in a sandbox: a device or a FIFO.
+// Types of entries. Other has no place in a sandbox: a device or a FIFO.
 const (
 	File      = '0'
 	HardLink  = '1'
@@ -26,47 +27,47 @@ const (
 	longName = 'L'
 	longLink = 'K'
 
-	maxMeta = 64 << 10 // of a name or a set of PAX records
-	// MaxName is the longest path of an entry: one in a thousand levels of directories, with room for their names.
+	maxMeta = 64 << 10 // bytes of a name or of a set of PAX records
+	// MaxName is the longest path of an entry, enough for a thousand levels of directories.
 	MaxName = 32 << 10
-	maxLink = 4095 // the kernel's, of a link's target
+	maxLink = 4095 // the kernel's bound on a link's target
 )
 
-// Malformed says why an archive can't be read.
+// Malformed is the reason why an archive cannot be read.
 type Malformed string
 
-func (m Malformed) Error() string { return "the archive: " + string(m) }
+func (m Malformed) Error() string { return "invalid archive: " + string(m) }
 
-// ErrMore means that an archive's next header is not all there yet.
+// ErrMore means that the next header is incomplete.
 var ErrMore = errors.New("more")
 
-// Entry is one thing of an archive. Name has no "." or ".." in it and does not begin with "/"; "" is the root itself.
+// Entry is one entry of an archive. Name contains no "." or ".." and no leading "/"; "" is the root itself.
 type Entry struct {
 	Name  string
 	Type  byte
 	Mode  uint32
 	Size  int64
 	Mtime int64  // nanoseconds
-	Link  string // a link's target as it is, or a hard link's name
+	Link  string // target of a symbolic link, or name of a hard link
 }
 
-// Padded is how many bytes content takes in an archive.
+// Padded returns the space that content takes in an archive.
 func Padded(size int64) int64 { return (size + Block - 1) &^ (Block - 1) }
 
-// clean takes a path apart and puts it together without what means nothing.
+// clean removes the redundant parts of a path.
 func clean(name string) (string, error) {
 	switch {
 	case strings.HasPrefix(name, "/"):
-		return "", Malformed("it has an absolute name: " + quoted(name))
+		return "", Malformed("absolute name: " + quoted(name))
 	case len(name) > MaxName:
-		return "", Malformed("it has a name that is too long: " + quoted(name))
+		return "", Malformed("the name is too long: " + quoted(name))
 	}
 	parts := make([]string, 0, 16)
 	for _, part := range strings.Split(name, "/") {
 		switch part {
 		case "", ".":
 		case "..":
-			return "", Malformed("it has a name that leads out of it: " + quoted(name))
+			return "", Malformed("the name leaves the directory: " + quoted(name))
 		default:
 			parts = append(parts, part)
 		}
@@ -92,9 +93,9 @@ func text(field []byte) string {
 	return string(field)
 }
 
-// number reads octal digits, or GNU's base 256, which begins with a set bit.
+// number parses octal digits, or GNU's base 256, which starts with a set bit.
 func number(field []byte) (int64, error) {
-	const bad = Malformed("a number in a header can't be read")
+	const bad = Malformed("invalid number in a header")
 	if field[0] == 0x80 {
 		var n int64
 		for _, b := range field[1:] {

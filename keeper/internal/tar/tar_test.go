@@ -21,7 +21,7 @@ func decodeAll(b []byte) (all []Entry, err error) {
 	return all, nil
 }
 
-func TestWhatIsWrittenIsRead(t *testing.T) {
+func TestEntriesRoundTrip(t *testing.T) {
 	entries := []Entry{
 		{Name: "d", Type: Directory, Mode: 0o755, Mtime: 1e18},
 		{Name: strings.Repeat("long/", 400) + "\xff\n", Type: File, Mode: 0o600, Size: 700},
@@ -34,7 +34,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 		before := len(b)
 		b = Append(b, &e)
 		if len(b)-before > Room(&e) {
-			t.Errorf("%.20q took more than its room", e.Name)
+			t.Errorf("%.20q takes more than Room returned", e.Name)
 		}
 		b = append(b, make([]byte, Padded(e.Size))...)
 	}
@@ -44,7 +44,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
-func TestSizesBeyondOctalAreWrittenAndRead(t *testing.T) {
+func TestSizesBeyondOctalRoundTrip(t *testing.T) {
 	want := Entry{Name: "huge", Type: File, Size: 1 << 40}
 	var d Decoder
 	got, _, err := d.Next(Append(nil, &want))
@@ -53,7 +53,7 @@ func TestSizesBeyondOctalAreWrittenAndRead(t *testing.T) {
 	}
 }
 
-func TestAHeaderInPiecesIsWaitedFor(t *testing.T) {
+func TestIncompleteHeaderNeedsMore(t *testing.T) {
 	b := Append(nil, &Entry{Name: strings.Repeat("n", 3000), Type: File})
 	for cut := range len(b) {
 		var d Decoder
@@ -71,12 +71,12 @@ func TestAHeaderInPiecesIsWaitedFor(t *testing.T) {
 	}
 }
 
-// A header can't be believed, whatever is in it: no input may crash the first process of a sandbox.
+// No header may crash the first process of a sandbox.
 func FuzzDecoder(f *testing.F) {
 	f.Add(Append(nil, &Entry{Name: strings.Repeat("n", 300), Type: Link, Link: "x"}))
 	f.Add(Append(nil, &Entry{Name: "x", Type: extended, Size: 20}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) >= Block { // the checksum would keep nearly everything out
+		if len(b) >= Block { // with a wrong checksum, nearly every input would be rejected
 			octal(b[148:155], checksum(b))
 		}
 		var d Decoder

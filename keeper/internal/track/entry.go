@@ -9,8 +9,8 @@ import (
 	"skerry/keeper/internal/linux"
 )
 
-// Entry is what is at a path. Type is file, link, directory or other; gone: nothing, also not below; ignored: the
-// project's rules leave it out, with all below; git: a .git that is not the project's own.
+// Entry describes a path. Type is file, link, directory or other; gone: nothing exists there or below; ignored:
+// excluded by the project's rules, with everything below; git: a .git that is not the project's own.
 type Entry struct {
 	Path    string
 	Type    string
@@ -18,7 +18,7 @@ type Entry struct {
 	Size    int64
 	Inode   uint64
 	Ctime   int64
-	Written bool // its content may be another even if all else is as before
+	Written bool // its content may differ even if all other fields are equal
 	Target  string
 	links   uint64
 }
@@ -37,7 +37,7 @@ func (e *Entry) fill(st *syscall.Stat_t) {
 	}
 }
 
-// look fills an entry from a name in a directory.
+// look describes a name in a directory.
 func (e *Entry) look(dir int, name string) error {
 	var st syscall.Stat_t
 	if err := linux.Lstatat(dir, name, &st); err != nil {
@@ -52,7 +52,7 @@ func (e *Entry) look(dir int, name string) error {
 	return err
 }
 
-// Append adds it as a part of a line: a list, whose texts are bytes.
+// Append encodes the entry as a list with texts in base64.
 func (e *Entry) Append(b []byte) []byte {
 	b = appendText(append(b, '['), e.Path)
 	b = append(append(append(b, ",\""...), e.Type...), '"', ',')
@@ -69,7 +69,7 @@ func (e *Entry) Append(b []byte) []byte {
 	return append(b, ']')
 }
 
-// MarshalJSON is for an entry by itself.
+// MarshalJSON encodes a single entry.
 func (e *Entry) MarshalJSON() ([]byte, error) { return e.Append(nil), nil }
 
 var _ json.Marshaler = (*Entry)(nil)

@@ -6,17 +6,17 @@ import (
 	"skerry/keeper/internal/linux"
 )
 
-// maxLinked is how many files with several names are looked at by each scan.
+// maxLinked bounds the files with several names that each scan examines.
 const maxLinked = 4096
 
-// A file with several names may be written to by one of them, and notices come of that one alone. So the others are kept in
-// mind, with the ctime that they were seen with, and looked at by each scan.
+// A file with several names may be written through any of them, and notices come for that name alone. So the tracker
+// remembers the other names with their last ctime, and each scan examines them.
 
-// link keeps a file in mind, or forgets it.
+// link remembers or forgets a file with several names.
 func (t *Tracker) link(here *node, name string, links uint64, ctime int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	e := t.eye
+	e := t.watchSet
 	_, known := here.linked[name]
 	switch {
 	case e == nil || !e.knows(here):
@@ -35,26 +35,26 @@ func (t *Tracker) link(here *node, name string, links uint64, ctime int64) {
 	}
 }
 
-func (e *eye) unlink(n *node, name string) {
+func (w *watchSet) unlink(n *node, name string) {
 	delete(n.linked, name)
-	e.links--
+	w.links--
 	if len(n.linked) == 0 {
 		n.linked = nil
-		delete(e.linked, n)
+		delete(w.linked, n)
 	}
 }
 
-// lookAtLinks marks those of them that changed; the caller has the lock.
+// lookAtLinks marks those that changed. The caller holds the lock.
 func (t *Tracker) lookAtLinks(root int) error {
-	for n := range t.eye.linked {
+	for n := range t.watchSet.linked {
 		fd, path := root, n.path()
 		if path != "" {
 			var err error
 			fd, err = linux.OpenInside(root, path, linux.OPath|syscall.O_DIRECTORY|syscall.O_NOFOLLOW)
-			if err != nil && short(err) {
+			if err != nil && resourceError(err) {
 				return err
 			}
-			if err != nil { // it went: notices of that are still to come
+			if err != nil { // gone: notices are still to come
 				continue
 			}
 		}
@@ -62,16 +62,16 @@ func (t *Tracker) lookAtLinks(root int) error {
 			var st syscall.Stat_t
 			if linux.Lstatat(fd, name, &st) == nil && st.Ctim.Nano() != seen {
 				n.linked[name] = st.Ctim.Nano()
-				t.mark(t.eye, n, name, mark{written: true})
+				t.mark(t.watchSet, n, name, mark{written: true})
 			}
-			if t.eye == nil { // that was one mark too many
+			if t.watchSet == nil { // that was one mark too many
 				break
 			}
 		}
 		if fd != root {
 			_ = syscall.Close(fd)
 		}
-		if t.eye == nil {
+		if t.watchSet == nil {
 			return nil
 		}
 	}

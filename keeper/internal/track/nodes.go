@@ -5,45 +5,46 @@ import (
 	"syscall"
 	"time"
 
-	"skerry/keeper/internal/ignore"
 	"skerry/keeper/internal/inotify"
+	"skerry/keeper/internal/match/gitignore"
 )
 
 const (
-	wanted = syscall.IN_CREATE | syscall.IN_MODIFY | syscall.IN_ATTRIB | syscall.IN_CLOSE_WRITE | syscall.IN_MOVED_FROM |
+	inotifyMask = syscall.IN_CREATE | syscall.IN_MODIFY | syscall.IN_ATTRIB | syscall.IN_CLOSE_WRITE | syscall.IN_MOVED_FROM |
 		syscall.IN_MOVED_TO | syscall.IN_DELETE | syscall.IN_DELETE_SELF | syscall.IN_MOVE_SELF | syscall.IN_ONLYDIR |
 		syscall.IN_EXCL_UNLINK
-	deepest  = 1024
-	longest  = 4096 // bytes of a path that are told
-	longName = 255
+	maxDepth = 1024
+	maxPath  = 4096 // bytes of a reported path
+	maxName  = 255
 )
 
 type role byte
 
 const (
 	ordinary role = iota
-	ofGit         // the project's own .git
-	ofRefs        // what lies in it and tells of refs
+	gitRole       // the project's own .git
+	refsRole      // the directories in it that hold refs
 )
 
-// node is a directory. Its name and place never change: one that is moved is forgotten, and found anew where it went.
+// node is a directory. Its name and place never change: a moved directory is forgotten and found again at its new
+// place.
 type node struct {
 	wd     int // -1: not watched
 	name   string
 	above  *node // nil: the root, or the project's .git
 	below  map[string]*node
 	marks  map[string]*mark
-	linked map[string]int64 // files with several names, and their ctimes
-	chain  *ignore.Chain
+	linked map[string]int64 // files with several names, by ctime
+	chain  *gitignore.Chain
 	depth  int
 	role   role
 }
 
-// mark is a name that something happened to.
+// mark is a changed name.
 type mark struct {
 	seq     int64
-	tree    bool // a directory that came: all below it counts as new
-	written bool // its content was, or may have been
+	tree    bool // a new directory: everything below it counts as new
+	written bool // its content has or may have changed
 }
 
 func child(above *node, name string) *node {
@@ -64,66 +65,66 @@ func join(above, name string) string {
 	return above + "/" + name
 }
 
-// eye is one inotify instance, and what it watches. It is given up as a whole.
-type eye struct {
+// watchSet is one inotify instance and its watches. It is closed as a whole.
+type watchSet struct {
 	file    *os.File
-	inotify int // the same; os.File.Fd would take it off the poller
+	inotify int // the fd of file; os.File.Fd would take it off the poller
 	nodes   map[int]*node
 	top     *node
-	refs    []*node        // of the project's .git
-	dirty   map[*node]bool // those with marks
-	marked  int            // how many marks there are
-	linked  map[*node]bool // those with files that have several names
-	links   int            // how many such files
+	refs    []*node        // directories of the project's .git
+	dirty   map[*node]bool // nodes with marks
+	marked  int            // number of marks
+	linked  map[*node]bool // nodes with files that have several names
+	links   int            // number of such files
 	closed  bool
 }
 
-func open() (*eye, error) {
+func open() (*watchSet, error) {
 	fd, err := inotify.Open()
 	if err != nil {
 		return nil, err
 	}
-	return &eye{
+	return &watchSet{
 		file: os.NewFile(uintptr(fd), "inotify"), inotify: fd, nodes: map[int]*node{}, dirty: map[*node]bool{},
 		linked: map[*node]bool{},
 	}, nil
 }
 
-// close gives it up. Its own goroutine closes the fd, which it may just be using.
-func (e *eye) close() {
-	if !e.closed {
-		e.closed = true
-		e.nodes, e.top, e.refs, e.dirty, e.linked = nil, nil, nil, nil, nil
-		_ = e.file.SetReadDeadline(time.Now())
+// close ends the watches. Its goroutine closes the fd, which may be in use.
+func (w *watchSet) close() {
+	if !w.closed {
+		w.closed = true
+		w.nodes, w.top, w.refs, w.dirty, w.linked = nil, nil, nil, nil, nil
+		_ = w.file.SetReadDeadline(time.Now())
 	}
 }
 
-// knows says whether a directory is still where it was found.
-func (e *eye) knows(n *node) bool { return n.wd >= 0 && e.nodes[n.wd] == n }
+// knows reports whether a directory is still where it was found.
+func (w *watchSet) knows(n *node) bool { return n.wd >= 0 && w.nodes[n.wd] == n }
 
-// place watches a directory that is open, and keeps it. One that is known under another name has moved, and the notices
-// of that are still to come: it is forgotten there.
-func (e *eye) place(n *node, fd int) (*node, error) {
-	wd, err := inotify.Watch(e.inotify, fd, wanted)
+// place watches an open directory. A directory that is known under another name has moved, and its notices are still to
+// come: it is forgotten there.
+func (w *watchSet) place(n *node, fd int) (*node, error) {
+	wd, err := inotify.Watch(w.inotify, fd, inotifyMask)
 	if err != nil {
 		return nil, err
 	}
-	if old := e.nodes[wd]; old != nil {
+	if old := w.nodes[wd]; old != nil {
 		if old.above == n.above && old.name == n.name && old.role == n.role {
 			return old, nil
 		}
-		e.forget(old)
-		if wd, err = inotify.Watch(e.inotify, fd, wanted); err != nil {
+		w.forget(old)
+		if wd, err = inotify.Watch(w.inotify, fd, inotifyMask); err != nil {
 			return nil, err
 		}
 	}
 	n.wd = wd
-	e.nodes[wd] = n
+	w.nodes[wd] = n
 	if n.above == nil {
 		return n, nil
 	}
 	if old := n.above.below[n.name]; old != nil {
-		e.forget(old)
+		w.forget(old)
 	}
 	if n.above.below == nil {
 		n.above.below = map[string]*node{}
@@ -132,22 +133,22 @@ func (e *eye) place(n *node, fd int) (*node, error) {
 	return n, nil
 }
 
-// forget stops watching a directory and all below it, with what happened there: its own name is marked, or will be.
-func (e *eye) forget(n *node) {
+// forget stops watching a directory and everything below it and drops its marks; its own name is marked, or will be.
+func (w *watchSet) forget(n *node) {
 	for _, one := range n.below {
-		e.forget(one)
+		w.forget(one)
 	}
 	if n.above != nil && n.above.below[n.name] == n {
 		delete(n.above.below, n.name)
 	}
-	if e.knows(n) {
-		delete(e.nodes, n.wd)
-		inotify.Unwatch(e.inotify, n.wd)
+	if w.knows(n) {
+		delete(w.nodes, n.wd)
+		inotify.Unwatch(w.inotify, n.wd)
 	}
-	e.marked -= len(n.marks)
+	w.marked -= len(n.marks)
 	n.marks = nil
-	delete(e.dirty, n)
-	e.links -= len(n.linked)
+	delete(w.dirty, n)
+	w.links -= len(n.linked)
 	n.linked = nil
-	delete(e.linked, n)
+	delete(w.linked, n)
 }

@@ -8,19 +8,19 @@ import (
 	"syscall"
 	"time"
 
-	"skerry/keeper/internal/disk"
 	"skerry/keeper/internal/files"
+	"skerry/keeper/internal/iolimit"
 	"skerry/keeper/internal/linux"
 )
 
 const (
 	tries    = 3
 	tick     = 12 * time.Millisecond // two changes within one tick of the kernel's clock look alike
-	hashTime = 20 * time.Second      // for one file
+	hashTime = 20 * time.Second      // per file
 )
 
-// Content is how a file is told: its bytes follow, or its hash stands for them, or neither. Unsteady: it changed each time
-// while it was read.
+// Content describes a file: its bytes follow, or its hash replaces them, or neither. Unsteady: it changed during every
+// attempt to read it.
 type Content struct {
 	Entry    *Entry  `json:"entry"`
 	Bytes    bool    `json:"bytes"`
@@ -29,14 +29,14 @@ type Content struct {
 	Error    *string `json:"error"`
 }
 
-// Reader takes what is read: Begin for each path in turn, then pieces, then End. Again: what came so far is void, and it
-// comes anew. A piece is in the buffer that Room gave.
+// Reader receives the contents: Begin for each path, then pieces, then End. Again: the pieces so far are void, and the
+// file follows once more. A piece is in the buffer that Buffer returned.
 type Reader struct {
-	Begin func(*Content) error
-	Piece func(n int) error
-	End   func(End) error
-	Beat  func() error
-	Room  func() []byte
+	Begin  func(*Content) error
+	Piece  func(n int) error
+	End    func(End) error
+	Beat   func() error
+	Buffer func() []byte
 }
 
 // End follows the last piece.
@@ -46,7 +46,7 @@ type End struct {
 	Error    *string `json:"error"`
 }
 
-// Read reads what is at some paths.
+// Read reads the contents of paths.
 func (t *Tracker) Read(paths []string, out Reader) error {
 	root, _, err := t.openRoot()
 	if err != nil && !absent(err) {
@@ -59,7 +59,7 @@ func (t *Tracker) Read(paths []string, out Reader) error {
 		if root < 0 {
 			err = out.Begin(&Content{Entry: &Entry{Path: path, Type: "gone"}})
 		} else {
-			err = t.one(root, path, out)
+			err = t.readPath(root, path, out)
 		}
 		if err != nil {
 			return err
@@ -68,8 +68,8 @@ func (t *Tracker) Read(paths []string, out Reader) error {
 	return nil
 }
 
-// one reads what is at a path.
-func (t *Tracker) one(root int, path string, out Reader) error {
+// readPath reads one path.
+func (t *Tracker) readPath(root int, path string, out Reader) error {
 	c := &Content{Entry: &Entry{Path: path}}
 	fd, err := t.open(root, c.Entry)
 	if fd >= 0 {
@@ -79,7 +79,7 @@ func (t *Tracker) one(root int, path string, out Reader) error {
 	case absent(err):
 		c.Entry = &Entry{Path: path, Type: "gone"}
 		return out.Begin(c)
-	case err != nil && short(err):
+	case err != nil && resourceError(err):
 		return err
 	case err != nil:
 		text := err.Error()
@@ -93,10 +93,10 @@ func (t *Tracker) one(root int, path string, out Reader) error {
 	return t.send(fd, c, out)
 }
 
-// open looks at a path, and opens it if it is a regular file and nothing else.
+// open examines a path and opens it if it is a regular file.
 func (t *Tracker) open(root int, e *Entry) (fd int, err error) {
 	fd = -1
-	err = disk.Do(func() error {
+	err = iolimit.Do(func() error {
 		name, err := linux.OpenInside(root, e.Path, linux.OPath|syscall.O_NOFOLLOW)
 		if err != nil {
 			return err
@@ -118,7 +118,7 @@ func (t *Tracker) open(root int, e *Entry) (fd int, err error) {
 	return fd, err
 }
 
-// again looks at an open file once more, and says whether it is as it was.
+// again examines an open file once more and reports whether it is unchanged.
 func (e *Entry) again(fd int) (same bool, err error) {
 	var st syscall.Stat_t
 	if err := syscall.Fstat(fd, &st); err != nil {
@@ -129,7 +129,7 @@ func (e *Entry) again(fd int) (same bool, err error) {
 	return *e == before, nil
 }
 
-// settle waits until a file's last change is so long ago that another one would show.
+// settle waits until the last change of a file is old enough that another change would show.
 func (e *Entry) settle(fd int) error {
 	for range tries {
 		age := time.Since(time.Unix(0, e.Ctime))
@@ -144,6 +144,7 @@ func (e *Entry) settle(fd int) error {
 	return nil
 }
 
+// send sends the bytes of a file, again if it changed meanwhile.
 func (t *Tracker) send(fd int, c *Content, out Reader) error {
 	c.Bytes = true
 	for try := 1; ; try++ {
@@ -170,12 +171,12 @@ func (t *Tracker) send(fd int, c *Content, out Reader) error {
 	}
 }
 
-// pieces sends a file as it is: no more than it had, and what is missing shows as a change.
+// pieces sends a file up to its known size; missing bytes count as a change.
 func (t *Tracker) pieces(fd int, e *Entry, out Reader) (same bool, err error) {
 	left, at := e.Size, int64(0)
 	for left > 0 {
-		room := out.Room()
-		n, err := disk.ReadAt(fd, room[:min(int64(len(room)), left)], at)
+		room := out.Buffer()
+		n, err := iolimit.ReadAt(fd, room[:min(int64(len(room)), left)], at)
 		if err == io.EOF {
 			break
 		}
@@ -191,7 +192,7 @@ func (t *Tracker) pieces(fd int, e *Entry, out Reader) (same bool, err error) {
 	return same && left == 0, err
 }
 
-// hash tells a large file by its hash.
+// hash sends the hash of a large file.
 func (t *Tracker) hash(fd int, c *Content, out Reader) error {
 	until := time.Now().Add(hashTime)
 	for try := 1; ; try++ {
@@ -219,14 +220,15 @@ func (t *Tracker) hash(fd int, c *Content, out Reader) error {
 	}
 }
 
+// sum hashes a file within a time limit.
 func (t *Tracker) sum(fd int, size int64, until time.Time, out Reader) (string, error) {
 	digest := sha256.New()
 	for at := int64(0); at < size; {
 		if time.Now().After(until) {
 			return "", errSlow
 		}
-		room := out.Room()
-		n, err := disk.ReadAt(fd, room[:min(int64(len(room)), size-at)], at)
+		room := out.Buffer()
+		n, err := iolimit.ReadAt(fd, room[:min(int64(len(room)), size-at)], at)
 		if err == io.EOF {
 			break
 		}

@@ -4,35 +4,35 @@ import (
 	"syscall"
 	"time"
 
-	"skerry/keeper/internal/disk"
+	"skerry/keeper/internal/iolimit"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/temporary"
+	"skerry/keeper/internal/tempname"
 )
 
-// Head is what a scan begins with. Full: all entries follow, and what is not among them is gone; else those that something
-// happened to. Git: refs of the project's own repository changed.
+// Head is the start of a scan. Full: all entries follow, and everything else is gone; otherwise only changed entries
+// follow. Git: refs of the project's own repository changed.
 type Head struct {
 	Seq  int64 `json:"seq"`
 	Full bool  `json:"full"`
 	Git  bool  `json:"git"`
 }
 
-// Sink takes what a scan finds. Beat is called often; an error of either ends the scan.
+// Sink receives the results of a scan. Beat is called often; an error of any function ends the scan.
 type Sink struct {
 	Head func(Head) error
 	Give func(*Entry) error
 	Beat func() error
 }
 
-// Scan tells what is there of all that changed since; what was told up to then is forgotten.
+// Scan reports the current state of everything that changed after since, and forgets changes up to since.
 func (t *Tracker) Scan(since int64, out Sink) error {
 	if err := t.enter(out.Beat); err != nil {
 		return err
 	}
-	defer func() { <-t.turn }()
+	defer func() { <-t.scanning }()
 	root := -1
 	var head Head
-	err := disk.Do(func() (err error) {
+	err := iolimit.Do(func() (err error) {
 		var id inode
 		root, id, err = t.openRoot()
 		head, err = t.start(since, root, id, err)
@@ -47,7 +47,7 @@ func (t *Tracker) Scan(since int64, out Sink) error {
 	if err = out.Head(head); err != nil {
 		return err
 	}
-	if root < 0 { // all is gone
+	if root < 0 { // everything is gone
 		return nil
 	}
 	w := &walk{t: t, root: root, out: out}
@@ -58,17 +58,17 @@ func (t *Tracker) Scan(since int64, out Sink) error {
 	}
 	if err == ErrTooMany {
 		t.mu.Lock()
-		t.blinded()
+		t.markUnwatched()
 		t.mu.Unlock()
 	}
 	return err
 }
 
-// enter waits until nobody else scans.
+// enter waits until no other scan runs.
 func (t *Tracker) enter(beat func() error) error {
 	for {
 		select {
-		case t.turn <- struct{}{}:
+		case t.scanning <- struct{}{}:
 			return nil
 		case <-time.After(time.Second):
 			if err := beat(); err != nil {
@@ -78,7 +78,7 @@ func (t *Tracker) enter(beat func() error) error {
 	}
 }
 
-// start takes all notices, and says how the scan is to be.
+// start reads all notices and decides whether the scan is full.
 func (t *Tracker) start(since int64, root int, id inode, err error) (Head, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,16 +87,16 @@ func (t *Tracker) start(since int64, root int, id inode, err error) (Head, error
 	}
 	switch {
 	case err == syscall.ENOENT, err == syscall.ENOTDIR, err == syscall.ELOOP, err == ErrVirtual:
-		t.blinded()
+		t.markUnwatched()
 		return Head{t.seq, true, true}, nil
 	case err != nil:
 		return Head{}, err
 	}
-	if t.eye != nil {
-		t.drain(t.eye)
+	if t.watchSet != nil {
+		t.drain(t.watchSet)
 	}
-	if t.eye == nil || since < t.lost || since > t.seq || id != t.identity {
-		t.lose()
+	if t.watchSet == nil || since < t.lost || since > t.seq || id != t.identity {
+		t.loseTrack()
 		t.identity = id
 		return Head{t.seq, true, true}, nil
 	}
@@ -107,39 +107,39 @@ func (t *Tracker) start(since int64, root int, id inode, err error) (Head, error
 	if err := t.lookAtLinks(root); err != nil {
 		return Head{}, err
 	}
-	if t.eye == nil {
-		t.lose()
+	if t.watchSet == nil {
+		t.loseTrack()
 		return Head{t.seq, true, true}, nil
 	}
-	return Head{t.seq, false, t.gitBlind || t.git > since}, nil
+	return Head{t.seq, false, t.gitUnwatched || t.git > since}, nil
 }
 
-// acknowledge forgets what somebody was told.
+// acknowledge forgets the marks that the host has received.
 func (t *Tracker) acknowledge(since int64) {
-	for n := range t.eye.dirty {
+	for n := range t.watchSet.dirty {
 		for name, m := range n.marks {
 			if m.seq <= since {
 				delete(n.marks, name)
-				t.eye.marked--
+				t.watchSet.marked--
 			}
 		}
 		if len(n.marks) == 0 {
 			n.marks = nil
-			delete(t.eye.dirty, n)
+			delete(t.watchSet.dirty, n)
 		}
 	}
 }
 
-// touched is a name that something happened to.
-type touched struct {
+// markedName is a changed name.
+type markedName struct {
 	name string
 	mark
 }
 
-// marks tells of what something happened to.
+// marks reports the changed names.
 func (w *walk) marks() error {
 	for _, n := range w.t.dirty() {
-		if err := w.within(n); err != nil {
+		if err := w.scanMarked(n); err != nil {
 			return err
 		}
 	}
@@ -149,45 +149,44 @@ func (w *walk) marks() error {
 func (t *Tracker) dirty() (all []*node) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.eye != nil {
-		for n := range t.eye.dirty {
+	if t.watchSet != nil {
+		for n := range t.watchSet.dirty {
 			all = append(all, n)
 		}
 	}
 	return all
 }
 
-func (t *Tracker) touched(n *node) (names []touched) {
+func (t *Tracker) markedNames(n *node) (names []markedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for name, m := range n.marks {
-		names = append(names, touched{name, *m})
+		names = append(names, markedName{name, *m})
 	}
 	return names
 }
 
-// within tells of the names in one directory that something happened to. If that itself went meanwhile, it is told with
-// what is above.
-func (w *walk) within(n *node) error {
+// scanMarked reports the changed names of one directory. If the directory itself is gone, its parent reports it.
+func (w *walk) scanMarked(n *node) error {
 	path, fd := n.path(), w.root
 	if path != "" {
 		var err error
 		fd, err = linux.OpenInside(w.root, path, linux.OPath|syscall.O_DIRECTORY|syscall.O_NOFOLLOW)
 		switch {
-		case err != nil && short(err):
+		case err != nil && resourceError(err):
 			return err
 		case err != nil:
 			return nil
 		}
 		defer func() { _ = syscall.Close(fd) }()
 	}
-	names := w.t.touched(n)
+	names := w.t.markedNames(n)
 	for len(names) > 0 {
 		some := names[:min(len(names), batch)]
 		names = names[len(some):]
-		err := disk.Do(func() error {
+		err := iolimit.Do(func() error {
 			for _, one := range some {
-				if err := w.touched(n, path, fd, one); err != nil {
+				if err := w.reportMarked(n, path, fd, one); err != nil {
 					return err
 				}
 			}
@@ -203,7 +202,9 @@ func (w *walk) within(n *node) error {
 	return w.explore()
 }
 
-func (w *walk) touched(here *node, path string, fd int, one touched) error {
+// reportMarked reports one changed name. A new directory is reported as gone first, so that the host drops its old
+// contents.
+func (w *walk) reportMarked(here *node, path string, fd int, one markedName) error {
 	e := Entry{Path: join(path, one.name), Written: one.written}
 	err := e.look(fd, one.name)
 	switch {
@@ -212,12 +213,12 @@ func (w *walk) touched(here *node, path string, fd int, one touched) error {
 		return nil
 	case err != nil:
 		return err
-	case temporary.Ours(one.name):
+	case tempname.Ours(one.name):
 		return nil
 	}
 	known := !one.tree && w.t.knows(here, one.name)
 	if e.Type == "directory" && !known {
-		w.add(Entry{Path: e.Path, Type: "gone"}) // what was there before, with all below
+		w.add(Entry{Path: e.Path, Type: "gone"}) // the previous content of the name, with everything below
 	}
 	w.judge(here, &e, one.name, known)
 	return nil

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"skerry/keeper/internal/files"
-	"skerry/keeper/internal/ignore"
+	"skerry/keeper/internal/match/gitignore"
 )
 
 func TestMain(m *testing.M) {
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 func begin(t *testing.T) (string, *Tracker) {
 	t.Helper()
 	root := t.TempDir()
-	tracker, err := Begin(Wish{Root: root, Rules: ignore.New(nil, nil), Large: 1 << 20})
+	tracker, err := Begin(Options{Root: root, Rules: gitignore.New(nil, nil), Large: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,8 +59,8 @@ func openFiles(t *testing.T) int {
 	return len(names)
 }
 
-func TestNothingIsLeftOfATrackerThatEnded(t *testing.T) {
-	_, first := begin(t) // what is made once
+func TestEndedTrackerReleasesEverything(t *testing.T) {
+	_, first := begin(t) // allocates everything that is allocated only once
 	scan(t, first, 0)
 	first.End()
 	time.Sleep(50 * time.Millisecond)
@@ -77,7 +77,7 @@ func TestNothingIsLeftOfATrackerThatEnded(t *testing.T) {
 		}()
 		tracker.End()
 		if err := <-waited; !errors.Is(err, ErrUnknown) {
-			t.Error("a wait went on:", err)
+			t.Error("a wait did not end:", err)
 		}
 	}
 	for end := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > routines || openFiles(t) > fds; {
@@ -88,7 +88,7 @@ func TestNothingIsLeftOfATrackerThatEnded(t *testing.T) {
 	}
 }
 
-func TestAHostThatAsksAgainIsToldTheSame(t *testing.T) {
+func TestRepeatedScanReportsTheSameChanges(t *testing.T) {
 	root, tracker := begin(t)
 	defer tracker.End()
 	head, _ := scan(t, tracker, 0)
@@ -101,17 +101,17 @@ func TestAHostThatAsksAgainIsToldTheSame(t *testing.T) {
 	}
 	next, _ := scan(t, tracker, head.Seq)
 	if after, types := scan(t, tracker, next.Seq); after.Full || len(types) != 0 {
-		t.Error("it was told again:", types)
+		t.Error("reported again:", types)
 	}
 	if early, types := scan(t, tracker, 0); !early.Full || len(types) != 1 {
-		t.Error("all was not told:", types)
+		t.Error("not everything was reported:", types)
 	}
-	if odd, _ := scan(t, tracker, 1<<40); !odd.Full {
-		t.Error("a number from the future was taken")
+	if future, _ := scan(t, tracker, 1<<40); !future.Full {
+		t.Error("a number from the future was accepted")
 	}
 }
 
-func TestAScanThatIsBrokenOffIsMadeAnew(t *testing.T) {
+func TestInterruptedScanIsRepeated(t *testing.T) {
 	root, tracker := begin(t)
 	defer tracker.End()
 	for i := range 1000 {
@@ -138,12 +138,12 @@ func TestAScanThatIsBrokenOffIsMadeAnew(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, types := scan(t, tracker, since); len(types) != 1000 {
-			t.Error("told of", len(types))
+			t.Error("reported:", len(types))
 		}
 	}
 }
 
-func TestAFileIsToldByAllItsNames(t *testing.T) {
+func TestHardLinkedFileIsReportedUnderAllNames(t *testing.T) {
 	root, tracker := begin(t)
 	defer tracker.End()
 	write(t, filepath.Join(root, "a"))
@@ -158,14 +158,14 @@ func TestAFileIsToldByAllItsNames(t *testing.T) {
 	write(t, filepath.Join(root, "d/b"))
 	next, types := scan(t, tracker, head.Seq)
 	if len(types) != 2 {
-		t.Error("told of", types)
+		t.Error("reported:", types)
 	}
 	_ = os.Remove(filepath.Join(root, "d/b"))
 	next, _ = scan(t, tracker, next.Seq)
-	if next, _ = scan(t, tracker, next.Seq); tracker.eye.links > 1 {
-		t.Error("kept in mind:", tracker.eye.links)
+	if next, _ = scan(t, tracker, next.Seq); tracker.watchSet.links > 1 {
+		t.Error("remembered:", tracker.watchSet.links)
 	}
 	if _, types := scan(t, tracker, next.Seq); len(types) != 0 {
-		t.Error("told of", types)
+		t.Error("reported:", types)
 	}
 }

@@ -3,19 +3,19 @@ package track
 import "time"
 
 const (
-	waits     = 25 * time.Second // then there was nothing
-	blindTime = 10 * time.Second // between looks where nothing can be watched
+	maxWait           = 25 * time.Second // then no change is reported
+	unwatchedInterval = 10 * time.Second // between scans without watches
 )
 
-// Wait returns true once something happened after since and nothing more did for quiet, or for most since then; false
-// after a while of nothing, or when somebody else begins to wait.
-func (t *Tracker) Wait(since int64, quiet, most time.Duration) (bool, error) {
-	stop := t.relieve()
-	end := time.NewTimer(waits)
+// Wait returns true after a change later than since, once no further change follows for quiet, and at the latest after
+// maxDelay. It returns false after a long time without a change, or when another wait begins.
+func (t *Tracker) Wait(since int64, quiet, maxDelay time.Duration) (bool, error) {
+	stop := t.replaceWaiter()
+	end := time.NewTimer(maxWait)
 	defer end.Stop()
 	var first time.Time
 	for {
-		next, changed, at := t.standing(since)
+		next, changed, at := t.changedSince(since)
 		if next == nil {
 			return false, ErrUnknown
 		}
@@ -25,8 +25,8 @@ func (t *Tracker) Wait(since int64, quiet, most time.Duration) (bool, error) {
 				first = time.Now()
 			}
 			left := time.Until(at.Add(quiet))
-			if !at.After(time.Now()) { // else nothing is watched, and there is no hurry
-				left = min(left, time.Until(first.Add(most)))
+			if !at.After(time.Now()) { // otherwise nothing is watched, and the next scan can wait
+				left = min(left, time.Until(first.Add(maxDelay)))
 			}
 			if left <= 0 {
 				return true, nil
@@ -44,28 +44,27 @@ func (t *Tracker) Wait(since int64, quiet, most time.Duration) (bool, error) {
 	}
 }
 
-// relieve ends the wait of whoever waited until now.
-func (t *Tracker) relieve() <-chan struct{} {
+// replaceWaiter ends the previous wait.
+func (t *Tracker) replaceWaiter() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.relieved != nil {
-		close(t.relieved)
+	if t.waiterReplaced != nil {
+		close(t.waiterReplaced)
 	}
-	t.relieved = make(chan struct{})
-	return t.relieved
+	t.waiterReplaced = make(chan struct{})
+	return t.waiterReplaced
 }
 
-// standing says whether something happened, and when last. Where nothing can be watched, something is taken to happen now
-// and then.
-func (t *Tracker) standing(since int64) (next <-chan struct{}, changed bool, at time.Time) {
+// changedSince reports whether and when something changed. Without watches, it reports a change now and then.
+func (t *Tracker) changedSince(since int64) (next <-chan struct{}, changed bool, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ended {
 		return nil, false, at
 	}
 	t.waiters++
-	if t.blind {
-		return t.waiting, true, t.stirred.Add(blindTime)
+	if t.unwatched {
+		return t.waiting, true, t.lastChange.Add(unwatchedInterval)
 	}
-	return t.waiting, t.seq > since, t.stirred
+	return t.waiting, t.seq > since, t.lastChange
 }

@@ -3,20 +3,20 @@ package track
 import (
 	"syscall"
 
-	"skerry/keeper/internal/disk"
-	"skerry/keeper/internal/ignore"
+	"skerry/keeper/internal/iolimit"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/temporary"
+	"skerry/keeper/internal/match/gitignore"
+	"skerry/keeper/internal/tempname"
 )
 
 const (
-	batch          = 256 // names that are looked at with one thread of the disk's
+	batch          = 256 // names examined per disk operation
 	maxEntries     = 500_000
 	maxDirectories = 65_536
-	maxBytes       = 64 << 20 // of all paths and targets
+	maxBytes       = 64 << 20 // bytes of all paths and targets
 )
 
-// walk goes through directories. Each is watched first and read then: what happens meanwhile is marked.
+// walk reads directories. Each is watched first and read afterwards: changes meanwhile are marked.
 type walk struct {
 	t           *Tracker
 	root        int
@@ -28,7 +28,7 @@ type walk struct {
 	bytes       int
 }
 
-// found is a directory that is to be looked into.
+// found is a directory to examine.
 type found struct {
 	above  *node
 	name   string
@@ -39,8 +39,8 @@ func absent(err error) bool {
 	return err == syscall.ENOENT || err == syscall.ENOTDIR || err == syscall.ELOOP
 }
 
-// short is for an error of the keeper's own, which says nothing of the file and ends a scan.
-func short(err error) bool {
+// resourceError reports whether an error concerns the keeper's own resources rather than a file; it ends a scan.
+func resourceError(err error) bool {
 	return err == syscall.EMFILE || err == syscall.ENFILE || err == syscall.ENOMEM || err == ErrUnknown || err == ErrTooMany
 }
 
@@ -50,7 +50,7 @@ func (t *Tracker) knows(here *node, name string) bool {
 	return here.below[name] != nil
 }
 
-// all tells of the whole tree, and has it watched from now on.
+// all reports the whole tree and starts watching it.
 func (w *walk) all() error {
 	t := w.t
 	top := &node{wd: -1, chain: t.rules.Root()}
@@ -59,10 +59,10 @@ func (w *walk) all() error {
 		return err
 	}
 	t.mu.Lock()
-	t.blind = true
+	t.unwatched = true
 	if e, err := open(); err == nil {
 		if _, err := e.place(top, fd); err == nil && !t.ended {
-			t.eye, e.top, t.blind = e, top, false
+			t.watchSet, e.top, t.unwatched = e, top, false
 			t.watchGit(w.root)
 			go t.listen(e)
 		} else {
@@ -78,7 +78,7 @@ func (w *walk) all() error {
 	return w.explore()
 }
 
-// explore looks into all directories that were found, and those in them.
+// explore examines all found directories, recursively.
 func (w *walk) explore() error {
 	for len(w.pending) > 0 {
 		f := w.pending[len(w.pending)-1]
@@ -90,17 +90,18 @@ func (w *walk) explore() error {
 	return nil
 }
 
+// enter reports a directory and lists it.
 func (w *walk) enter(f found) error {
 	n := child(f.above, f.name)
 	path := n.path()
-	verdict := ignore.Kept
+	verdict := gitignore.Kept
 	if f.passed {
-		verdict = ignore.Passed
+		verdict = gitignore.Descend
 	}
 	n.chain = w.t.rules.Below(f.above.chain, path, verdict)
 	e := Entry{Path: path}
 	fd := -1
-	err := disk.Do(func() (err error) {
+	err := iolimit.Do(func() (err error) {
 		if fd, n, err = w.open(n, path); err != nil {
 			return err
 		}
@@ -114,11 +115,11 @@ func (w *walk) enter(f found) error {
 		defer func() { _ = syscall.Close(fd) }()
 	}
 	switch {
-	case err != nil && short(err):
+	case err != nil && resourceError(err):
 		return err
-	case absent(err): // gone meanwhile
+	case absent(err): // removed meanwhile
 		return nil
-	case err != nil: // a mount, or it can't be read
+	case err != nil: // a mount, or unreadable
 		w.add(Entry{Path: path, Type: "other"})
 		return w.flush()
 	}
@@ -126,7 +127,8 @@ func (w *walk) enter(f found) error {
 	return w.list(n, path, fd)
 }
 
-// open opens a directory and watches it. Both at once: whatever moves it later tells so after it is known.
+// open opens a directory and watches it, both under the lock: the notice of any later move is read after the directory
+// is known.
 func (w *walk) open(n *node, path string) (int, *node, error) {
 	t := w.t
 	t.mu.Lock()
@@ -135,29 +137,29 @@ func (w *walk) open(n *node, path string) (int, *node, error) {
 		return -1, nil, ErrUnknown
 	}
 	switch {
-	case t.eye == nil || n.above.wd < 0:
-	case !t.eye.knows(n.above):
+	case t.watchSet == nil || n.above.wd < 0:
+	case !t.watchSet.knows(n.above):
 		return -1, nil, syscall.ENOENT // moved meanwhile, and marked
-	case len(t.eye.nodes) >= maxDirectories:
+	case len(t.watchSet.nodes) >= maxDirectories:
 		return -1, nil, ErrTooMany
 	}
 	fd, err := linux.OpenInside(w.root, path, directory)
-	if err != nil || t.eye == nil || n.above.wd < 0 {
+	if err != nil || t.watchSet == nil || n.above.wd < 0 {
 		return fd, n, err
 	}
-	placed, err := t.eye.place(n, fd)
-	if err != nil { // no watch is left: it goes on without
-		t.blinded()
+	placed, err := t.watchSet.place(n, fd)
+	if err != nil { // no watches left: continue without
+		t.markUnwatched()
 		return fd, n, nil
 	}
 	return fd, placed, nil
 }
 
-// list looks at all names in a directory.
+// list examines all names of a directory.
 func (w *walk) list(n *node, path string, fd int) error {
 	dirents := linux.NewDirents(fd)
 	for more := true; more; {
-		err := disk.Do(func() (err error) {
+		err := iolimit.Do(func() (err error) {
 			more, err = w.names(dirents, n, path, fd)
 			return err
 		})
@@ -171,6 +173,7 @@ func (w *walk) list(n *node, path string, fd int) error {
 	return nil
 }
 
+// names examines some entries of a directory. Directories are not examined here but when they are entered.
 func (w *walk) names(dirents *linux.Dirents, here *node, path string, fd int) (bool, error) {
 	for range batch {
 		d, err := dirents.Next()
@@ -180,7 +183,7 @@ func (w *walk) names(dirents *linux.Dirents, here *node, path string, fd int) (b
 		if err != nil {
 			return false, err
 		}
-		if temporary.Ours(d.Name) {
+		if tempname.Ours(d.Name) {
 			continue
 		}
 		e := Entry{Path: join(path, d.Name), Type: "directory"}
@@ -196,9 +199,9 @@ func (w *walk) names(dirents *linux.Dirents, here *node, path string, fd int) (b
 	return true, nil
 }
 
-// judge tells of an entry, or has a directory looked into that is not known.
+// judge reports an entry, or queues an unknown directory.
 func (w *walk) judge(here *node, e *Entry, name string, known bool) {
-	if name == gits {
+	if name == gitDir {
 		if here.above != nil {
 			w.add(Entry{Path: e.Path, Type: "git"})
 		}
@@ -207,18 +210,18 @@ func (w *walk) judge(here *node, e *Entry, name string, known bool) {
 	isDirectory := e.Type == "directory"
 	verdict := w.t.rules.Judge(here.chain, e.Path, name, isDirectory)
 	switch {
-	case verdict == ignore.Left:
+	case verdict == gitignore.Ignored:
 		w.add(Entry{Path: e.Path, Type: "ignored"})
 	case !isDirectory || known:
 		if e.Type == "file" {
 			w.t.link(here, name, e.links, e.Ctime)
 		}
 		w.add(*e)
-	case here.depth >= deepest || len(e.Path) > longest-longName-1:
+	case here.depth >= maxDepth || len(e.Path) > maxPath-maxName-1:
 		w.add(Entry{Path: e.Path, Type: "other"})
 	default:
 		w.directories++
-		w.pending = append(w.pending, found{here, name, verdict == ignore.Passed})
+		w.pending = append(w.pending, found{here, name, verdict == gitignore.Descend})
 	}
 }
 
@@ -228,7 +231,7 @@ func (w *walk) add(e Entry) {
 	w.batch = append(w.batch, e)
 }
 
-// flush sends what was found.
+// flush sends the collected entries.
 func (w *walk) flush() error {
 	if w.entries > maxEntries || w.directories > maxDirectories || w.bytes > maxBytes {
 		return ErrTooMany

@@ -8,8 +8,8 @@ import (
 	"skerry/keeper/internal/tar"
 )
 
-// leaving is a new directory that gets its own mode and time once the archive has left it: before that, it has to be
-// writable, and what is made in it changes its time.
+// leaving is a new directory that gets its mode and time when the archive has left it: until then it must be writable,
+// and new entries change its time.
 type leaving struct {
 	name  string
 	mode  uint32
@@ -17,7 +17,7 @@ type leaving struct {
 	is    inode
 }
 
-// directory makes one; one that is there already keeps its mode.
+// directory makes a directory; an existing one keeps its mode.
 func (u *unpacking) directory(e *tar.Entry) error {
 	if e.Name == "" {
 		return nil
@@ -42,11 +42,11 @@ func (u *unpacking) directory(e *tar.Entry) error {
 	var st syscall.Stat_t
 	if linux.Lstatat(dir, name, &st) == nil && st.Mode == syscall.S_IFDIR|made|st.Mode&syscall.S_ISGID {
 		u.leaving = append(u.leaving, leaving{e.Name, e.Mode & keptBits, e.Mtime, inode{st.Dev, st.Ino}})
-	} // else somebody inside has put another one there
+	} // otherwise a process inside has replaced it
 	return nil
 }
 
-// leave finishes the directories that an entry of that name does not lie in.
+// leave finishes the directories that do not contain the named entry.
 func (u *unpacking) leave(name string) error {
 	for len(u.leaving) > 0 {
 		last := u.leaving[len(u.leaving)-1]
@@ -61,9 +61,10 @@ func (u *unpacking) leave(name string) error {
 	return nil
 }
 
+// finish sets the mode and time of a directory, if it has not been replaced.
 func (u *unpacking) finish(d leaving) error {
 	fd, err := linux.OpenIn(u.root, d.name, syscall.O_RDONLY|syscall.O_DIRECTORY)
-	if err == syscall.ENOENT || err == syscall.ENOTDIR || err == syscall.ELOOP { // somebody inside took it away
+	if err == syscall.ENOENT || err == syscall.ENOTDIR || err == syscall.ELOOP { // a process inside has removed it
 		return nil
 	}
 	if err != nil {
@@ -72,7 +73,7 @@ func (u *unpacking) finish(d leaving) error {
 	defer func() { _ = syscall.Close(fd) }()
 	var st syscall.Stat_t
 	if syscall.Fstat(fd, &st) != nil || d.is != (inode{st.Dev, st.Ino}) {
-		return nil // root may be unpacking, and what has the name now is not what root made
+		return nil // root may be unpacking, and the name now belongs to something that root did not make
 	}
 	if err := syscall.Fchmod(fd, d.mode); err != nil {
 		return err
@@ -80,7 +81,7 @@ func (u *unpacking) finish(d leaving) error {
 	return linux.SetTimes(fd, "", d.mtime)
 }
 
-// openDirectory opens a directory of the tree; what is missing of its path is made.
+// openDirectory opens a directory of the tree and makes missing parts of its path.
 func (u *unpacking) openDirectory(name string) (int, error) {
 	const flags = linux.OPath | syscall.O_DIRECTORY
 	fd, err := linux.OpenIn(u.root, name, flags)

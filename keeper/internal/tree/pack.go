@@ -8,41 +8,41 @@ import (
 	"time"
 
 	"skerry/keeper/internal/accounts"
-	"skerry/keeper/internal/disk"
+	"skerry/keeper/internal/asuser"
 	"skerry/keeper/internal/files"
+	"skerry/keeper/internal/iolimit"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/pattern"
-	"skerry/keeper/internal/rights"
+	"skerry/keeper/internal/match/filter"
 	"skerry/keeper/internal/tar"
 )
 
 const (
 	maxDepth  = 1024
-	batch     = 512 // entries looked at with one change of rights
+	batch     = 512 // entries examined per job
 	sayAfter  = 2 * time.Second
-	maxLinked = 10_000 // files with several names whose first one is remembered
+	maxLinked = 10_000 // hard-linked files whose first name is kept
 )
 
-// Send takes a piece of an archive, whose first bytes are room for a header of the caller's own; nil: work goes on, but
-// there is nothing to send.
+// Send receives a piece of an archive; its first bytes are reserved for the caller's header. nil: work goes on without
+// output.
 type Send func(piece []byte) error
 
-// packing is a directory on its way out.
+// packing is an archive being made.
 type packing struct {
 	user    *accounts.User
-	exclude pattern.Set
+	exclude filter.Set
 	levels  []*level
-	entry   *linux.Dirent // looked at, but there was no room for it
+	entry   *linux.Dirent // examined, but the buffer was full
 	linked  map[inode]string
 	large   *source
 	send    Send
-	room    int // at the front of the buffer, for the caller
+	room    int // reserved bytes at the front of the buffer
 	buffer  []byte
 	sent    time.Time
 	sum     Summary
 }
 
-// level is an open directory on the way from the root to where the packing is.
+// level is an open directory between the root and the current position.
 type level struct {
 	fd      int
 	name    string
@@ -52,9 +52,10 @@ type level struct {
 
 type inode struct{ device, number uint64 }
 
-// Open opens a directory to be packed. Those of /proc are refused: their files have no sizes, and some are the keeper's own.
-func Open(area *files.Area, path string) (int, error) {
-	fd, err := area.OpenDirectory(path, false)
+// Open opens a directory for packing. It refuses directories of /proc: their files have no sizes, and some are the
+// keeper's own.
+func Open(fs *files.UserFS, path string) (int, error) {
+	fd, err := fs.OpenDirectory(path, false)
 	if err == nil && linux.OnProc(fd) {
 		_ = syscall.Close(fd)
 		return -1, syscall.EINVAL
@@ -62,9 +63,10 @@ func Open(area *files.Area, path string) (int, error) {
 	return fd, err
 }
 
-// Pack sends a directory, whose fd it closes, as an archive. What can't be read or has no place in an archive is left out
-// and told; an archive that can't be told truly any more ends with an error.
-func Pack(user *accounts.User, root int, exclude pattern.Set, buffer []byte, room int, send Send) (*Summary, error) {
+// Pack sends a directory as an archive and closes its fd. It skips and reports entries that cannot be read or have no
+// place in an archive. A large file that shrinks after its header was sent cannot be archived correctly; the archive
+// then ends with an error.
+func Pack(user *accounts.User, root int, exclude filter.Set, buffer []byte, room int, send Send) (*Summary, error) {
 	p := &packing{
 		user: user, exclude: exclude, linked: map[inode]string{}, send: send, room: room, buffer: buffer[:room],
 		sent: time.Now(), sum: Summary{Skipped: []Skipped{}},
@@ -72,7 +74,7 @@ func Pack(user *accounts.User, root int, exclude pattern.Set, buffer []byte, roo
 	defer p.close()
 	p.descend(root, "")
 	for len(p.levels) > 0 {
-		if err := rights.Do(user, p.fill); err != nil {
+		if err := asuser.Do(user, p.fill); err != nil {
 			return &p.sum, err
 		}
 		if err := p.pass(); err != nil {
@@ -81,7 +83,7 @@ func Pack(user *accounts.User, root int, exclude pattern.Set, buffer []byte, roo
 	}
 	p.buffer = tar.End(p.buffer)
 	if len(p.sum.Skipped) > 0 {
-		p.tell()
+		p.writeSkipped()
 	}
 	return &p.sum, p.flush()
 }
@@ -95,8 +97,8 @@ func (p *packing) close() {
 	}
 }
 
-// tell writes what was left out behind the archive's end, where no tool looks and whoever wonders can.
-func (p *packing) tell() {
+// writeSkipped writes the skipped entries behind the archive's end, where no tool reads and a curious person can.
+func (p *packing) writeSkipped() {
 	text, err := json.Marshal(map[string]any{"skipped": p.sum.Skipped, "more": p.sum.More})
 	if err != nil || p.flush() != nil {
 		return
@@ -115,13 +117,13 @@ func (p *packing) flush() error {
 	return err
 }
 
-// pass sends what fill gathered, if it is much or old enough, and then the large file that it came to.
+// pass sends the buffer if it is large or old enough, and then the large file that fill has found.
 func (p *packing) pass() error {
 	if p.large == nil && p.entry == nil {
 		if time.Since(p.sent) < sayAfter {
 			return nil
 		}
-		if len(p.buffer) == p.room { // nothing but what is left out: the host must not take that for silence
+		if len(p.buffer) == p.room { // only skipped entries so far: the host must not take the keeper for dead
 			p.sent = time.Now()
 			return p.send(nil)
 		}
@@ -132,7 +134,7 @@ func (p *packing) pass() error {
 	s := p.large
 	for left := s.size; left > 0; {
 		piece := p.buffer[p.room:min(int64(cap(p.buffer)), int64(p.room)+left)]
-		n, err := disk.ReadAt(s.fd, piece, s.size-left)
+		n, err := iolimit.ReadAt(s.fd, piece, s.size-left)
 		if err == io.EOF {
 			err = errShrank
 		}

@@ -6,18 +6,18 @@ import (
 
 	"skerry/keeper/internal/linux"
 	"skerry/keeper/internal/tar"
-	"skerry/keeper/internal/temporary"
+	"skerry/keeper/internal/tempname"
 )
 
-const umask = 0o022 // the keeper's own
+const umask = 0o022 // the keeper's umask
 
-// part is a file on its way: a temporary one beside its place, or in it, where nothing was and its content is at hand.
+// part is a file being written: under a temporary name or, if the name is free and the content is in memory, in place.
 type part struct {
 	u     *unpacking
 	entry *tar.Entry
-	dir   int // the unpacking's own
+	dir   int // owned by the unpacking
 	name  string
-	temp  string // its name until it is whole
+	temp  string // name until it is complete
 	fd    int
 }
 
@@ -32,20 +32,20 @@ func (u *unpacking) begin(e *tar.Entry) (*part, error) {
 	return &part{u: u, entry: e, dir: dir, name: name}, nil
 }
 
-// open makes the file under the name that it has until it is whole.
+// open makes the file under its temporary name.
 func (p *part) open() (err error) {
 	const flags = syscall.O_WRONLY | syscall.O_CREAT | syscall.O_EXCL | syscall.O_NOFOLLOW | syscall.O_CLOEXEC
 	p.fd, err = syscall.Openat(p.dir, p.temp, flags, p.entry.Mode&0o777&^umask|0o200)
 	return err
 }
 
-// make makes a file whose content is at hand. Where there is none of its name it is made in place, which takes half the
-// time: nobody else's failure can come between its first byte and its last.
+// make makes a file whose content is in memory. A free name is written in place, which takes half the time: no failure
+// of others can come between the first byte and the last.
 func (p *part) make(content []byte) error {
 	p.temp = p.name
 	err := p.open()
 	if err == syscall.EEXIST {
-		p.temp = temporary.Name()
+		p.temp = tempname.Name()
 		err = p.open()
 	}
 	if err != nil {
@@ -69,7 +69,7 @@ func (p *part) write(b []byte) error {
 	return nil
 }
 
-// settle puts the file in its place, whole.
+// settle moves the complete file into place.
 func (p *part) settle() error {
 	err := p.dress()
 	if err == nil && p.temp != p.name {
@@ -84,7 +84,7 @@ func (p *part) settle() error {
 	return syscall.Close(p.fd)
 }
 
-// dress gives it its mode and time. What root puts over a user's file stays the user's.
+// dress sets the mode and time. If root replaces a user's file, the user stays its owner.
 func (p *part) dress() error {
 	if p.u.user.UID == 0 && p.temp != p.name {
 		var old syscall.Stat_t
@@ -107,7 +107,7 @@ func (p *part) discard() {
 	_ = linux.Unlinkat(p.dir, p.temp, 0)
 }
 
-// link makes a link in one step, also over what is there.
+// link makes a symbolic link in one step, also over an existing entry.
 func (u *unpacking) link(e *tar.Entry) error {
 	dir, name, err := u.enter(e.Name)
 	if err != nil {
@@ -124,7 +124,7 @@ func (u *unpacking) link(e *tar.Entry) error {
 	return linux.SetTimes(dir, name, e.Mtime)
 }
 
-// hardLink gives a file of the tree a second name. Nothing outside of it can be reached.
+// hardLink gives a file of the tree a second name. It cannot reach anything outside the tree.
 func (u *unpacking) hardLink(e *tar.Entry) error {
 	above, base := "", e.Link
 	if cut := strings.LastIndexByte(base, '/'); cut >= 0 {
@@ -154,11 +154,11 @@ func (u *unpacking) hardLink(e *tar.Entry) error {
 }
 
 func replace(dir int, name string, make func(string) error) error {
-	temp := temporary.Name()
+	temp := tempname.Name()
 	if err := make(temp); err != nil {
 		return err
 	}
 	err := syscall.Renameat(dir, temp, dir, name)
-	_ = linux.Unlinkat(dir, temp, 0) // a rename of one file over itself leaves both names
+	_ = linux.Unlinkat(dir, temp, 0) // renaming a file over itself leaves both names
 	return err
 }

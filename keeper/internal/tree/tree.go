@@ -1,5 +1,11 @@
-// Package tree moves whole directories: it packs one into an archive as it is read, and unpacks an archive as it comes,
-// both with the rights of one of the sandbox's users, in memory that does not grow with what is moved.
+// Package tree moves whole directories: it packs a directory into an archive while reading it, and unpacks an archive
+// while receiving it, with the rights of one of the sandbox's users and in bounded memory.
+//
+// Unpacking makes all entries that are complete in the buffer of 256 KiB in one job; larger files are streamed. Every
+// path is opened below the target with openat2 and without links, so neither an archive nor a racing process inside can
+// lead out; each file is written beside its place and renamed.
+//
+// Packing walks by fds, examines an entry before opening it, and writes the size of a small file only after reading it.
 package tree
 
 import (
@@ -9,20 +15,20 @@ import (
 )
 
 const (
-	// most is how many trees are moved at once: each may hold a thread and, packed, an fd for each level.
-	most       = 8
-	maxTold    = 200
-	toldName   = 1 << 10
-	parentMode = 0o755
-	keptBits   = 0o1777 // set-id bits never travel
+	// maxTrees bounds concurrent calls: each may hold a thread and, when packing, an fd per level.
+	maxTrees       = 8
+	maxSkipped     = 200
+	maxSkippedName = 1 << 10
+	parentMode     = 0o755
+	keptBits       = 0o1777 // set-id bits are never transferred
 )
 
-// ErrTooMany means that enough trees are on their way already.
-var ErrTooMany = errors.New("too many directories are on their way at once in this sandbox")
+// ErrTooMany means that maxTrees calls are in progress.
+var ErrTooMany = errors.New("too many directory transfers at once in this sandbox")
 
-var slots = make(chan struct{}, most)
+var slots = make(chan struct{}, maxTrees)
 
-// Slot takes one of the few places; give it back with the function that it returns.
+// Slot takes a slot; the returned function releases it.
 func Slot() (func(), error) {
 	select {
 	case slots <- struct{}{}:
@@ -32,14 +38,14 @@ func Slot() (func(), error) {
 	}
 }
 
-// Skipped is one thing that was left out, and why.
+// Skipped is an entry that was left out, with the reason.
 type Skipped struct {
 	Path   string `json:"path"`
-	Raw    []byte `json:"raw,omitempty"` // where the path is not UTF-8
+	Raw    []byte `json:"raw,omitempty"` // set if the path is not UTF-8
 	Reason string `json:"reason"`
 }
 
-// Summary is what was moved. More counts what was left out beyond the list.
+// Summary counts the transferred entries. More counts skipped entries beyond the list.
 type Summary struct {
 	Files       int64     `json:"files"`
 	Directories int64     `json:"directories"`
@@ -50,21 +56,21 @@ type Summary struct {
 }
 
 func (s *Summary) skip(name, reason string) {
-	if len(s.Skipped) >= maxTold {
+	if len(s.Skipped) >= maxSkipped {
 		s.More++
 		return
 	}
-	if len(name) > toldName {
-		name = name[:toldName] + "…"
+	if len(name) > maxSkippedName {
+		name = name[:maxSkippedName] + "…"
 	}
-	told := Skipped{Path: strings.ToValidUTF8(name, "\uFFFD"), Reason: reason}
-	if told.Path != name {
-		told.Raw = []byte(name)
+	skipped := Skipped{Path: strings.ToValidUTF8(name, "\uFFFD"), Reason: reason}
+	if skipped.Path != name {
+		skipped.Raw = []byte(name)
 	}
-	s.Skipped = append(s.Skipped, told)
+	s.Skipped = append(s.Skipped, skipped)
 }
 
-// Failure is an error at one place of a tree.
+// Failure is an error at one entry of a tree.
 type Failure struct {
 	Name string
 	Err  error
@@ -72,7 +78,7 @@ type Failure struct {
 
 func (f *Failure) Error() string {
 	if errors.Is(f.Err, syscall.ELOOP) {
-		return "a link is in its way, and links are not followed here"
+		return "a link is in the way, and links are not followed here"
 	}
 	return f.Err.Error()
 }

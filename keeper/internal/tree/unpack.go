@@ -6,33 +6,33 @@ import (
 	"syscall"
 
 	"skerry/keeper/internal/accounts"
-	"skerry/keeper/internal/buffers"
-	"skerry/keeper/internal/disk"
-	"skerry/keeper/internal/rights"
+	"skerry/keeper/internal/asuser"
+	"skerry/keeper/internal/bufpool"
+	"skerry/keeper/internal/iolimit"
 	"skerry/keeper/internal/tar"
-	"skerry/keeper/internal/temporary"
+	"skerry/keeper/internal/tempname"
 )
 
-// unpacking is an archive on its way in.
+// unpacking is an archive being received.
 type unpacking struct {
 	user    *accounts.User
 	root    int
-	dir     int    // the directory of the last entry, -1: none
+	dir     int    // directory of the last entry; -1: none
 	dirName string // its name
 	decoder tar.Decoder
-	entry   *tar.Entry // whose content is not all there yet
-	large   *part      // of an entry that is larger than the buffer
+	entry   *tar.Entry // its content is incomplete so far
+	large   *part      // for an entry larger than the buffer
 	leaving []leaving
 	sum     Summary
 }
 
-// Unpack makes what an archive holds below a directory, whose fd it closes. Files that are there are replaced, each in one
-// step; directories are merged. It stops at the first thing that can't be made: what came before it is whole.
+// Unpack makes the contents of an archive below a directory and closes its fd. It replaces existing files, each in one
+// step, and merges directories. It stops at the first failure; everything before that is complete.
 func Unpack(user *accounts.User, root int, archive io.Reader) (*Summary, error) {
 	u := &unpacking{user: user, root: root, dir: -1, sum: Summary{Skipped: []Skipped{}}}
 	defer u.close()
-	err := buffers.With(func(buffer []byte) error { return u.run(archive, buffer) })
-	ended := rights.Do(user, func() error {
+	err := bufpool.With(func(buffer []byte) error { return u.run(archive, buffer) })
+	ended := asuser.Do(user, func() error {
 		if u.large != nil {
 			u.large.discard()
 		}
@@ -52,12 +52,12 @@ func (u *unpacking) close() {
 	}
 }
 
-// run makes all that is whole in the buffer with one change of rights, moves the rest to the front, and reads on.
+// run makes all complete entries of the buffer in one job, moves the rest to the front, and reads on.
 func (u *unpacking) run(archive io.Reader, buffer []byte) error {
 	held := 0
 	for {
 		used := 0
-		err := rights.Do(u.user, func() (err error) {
+		err := asuser.Do(u.user, func() (err error) {
 			used, err = u.take(buffer[:held], len(buffer))
 			return err
 		})
@@ -73,19 +73,19 @@ func (u *unpacking) run(archive io.Reader, buffer []byte) error {
 		}
 		n, err := archive.Read(buffer[held:])
 		if held += n; n == 0 && err != nil {
-			return orCut(err)
+			return orTruncated(err)
 		}
 	}
 }
 
-func orCut(err error) error {
+func orTruncated(err error) error {
 	if err == io.EOF {
-		return tar.Malformed("it breaks off before its end")
+		return tar.Malformed("truncated")
 	}
 	return err
 }
 
-// take makes the entries that are whole in b and says how much of it they were.
+// take makes the complete entries in b and returns the number of bytes that they used.
 func (u *unpacking) take(b []byte, room int) (used int, err error) {
 	for !u.decoder.Ended {
 		if u.entry == nil {
@@ -113,7 +113,7 @@ func (u *unpacking) take(b []byte, room int) (used int, err error) {
 		default:
 			p, err := u.begin(u.entry)
 			if err == nil {
-				p.temp = temporary.Name()
+				p.temp = tempname.Name()
 				err = p.open()
 			}
 			if err == nil {
@@ -125,7 +125,7 @@ func (u *unpacking) take(b []byte, room int) (used int, err error) {
 	return used, nil
 }
 
-// place makes one entry, whose content is all there.
+// place makes one complete entry.
 func (u *unpacking) place(e *tar.Entry, content []byte) error {
 	if err := u.leave(e.Name); err != nil {
 		return err
@@ -148,14 +148,14 @@ func (u *unpacking) place(e *tar.Entry, content []byte) error {
 	return nil
 }
 
-// pass moves a large file's content from the archive to the disk. What the buffer holds beyond it is moved to the front,
-// and its length returned.
+// pass streams the content of a large file to the disk. It moves the rest of the buffer to the front and returns its
+// length.
 func (u *unpacking) pass(archive io.Reader, buffer []byte, held int) (rest int, err error) {
 	p, e, used := u.large, u.entry, 0
 	left, padding := e.Size, tar.Padded(e.Size)-e.Size
 	for {
 		n := int(min(left, int64(held-used)))
-		if err := disk.Write(p.fd, buffer[used:used+n]); err != nil {
+		if err := iolimit.Write(p.fd, buffer[used:used+n]); err != nil {
 			return 0, at(e.Name, err)
 		}
 		left -= int64(n)
@@ -168,15 +168,15 @@ func (u *unpacking) pass(archive io.Reader, buffer []byte, held int) (rest int, 
 			break
 		}
 		if held, err = archive.Read(buffer); held == 0 && err != nil {
-			return 0, orCut(err)
+			return 0, orTruncated(err)
 		}
 		used = 0
 	}
 	u.large, u.entry = nil, nil
-	return copy(buffer, buffer[used:held]), at(e.Name, rights.Do(u.user, p.settle))
+	return copy(buffer, buffer[used:held]), at(e.Name, asuser.Do(u.user, p.settle))
 }
 
-// enter opens the directory that holds an entry, and makes it if the archive did not.
+// enter opens the directory of an entry, and makes it if the archive does not contain it.
 func (u *unpacking) enter(name string) (dir int, base string, err error) {
 	above, base := "", name
 	if cut := strings.LastIndexByte(name, '/'); cut >= 0 {

@@ -10,15 +10,15 @@ import (
 	"skerry/keeper/internal/tar"
 )
 
-// source is a file that is larger than the buffer.
+// source is a file larger than the buffer.
 type source struct {
 	name string
 	fd   int
 	size int64
 }
 
-// fill looks at entries until the buffer is full, a large file is found or enough was done at once. It runs with the
-// user's rights.
+// fill adds entries until the buffer is full, a large file is found, or the job is long enough. It runs with the user's
+// rights.
 func (p *packing) fill() error {
 	for range batch {
 		if len(p.levels) == 0 || p.large != nil {
@@ -29,7 +29,7 @@ func (p *packing) fill() error {
 		if p.entry = nil; entry == nil {
 			var err error
 			if entry, err = here.dirents.Next(); err != nil {
-				p.sum.skip(here.name, "it can't be read to its end: "+err.Error())
+				p.sum.skip(here.name, "it cannot be read completely: "+err.Error())
 				entry = nil
 			}
 		}
@@ -59,7 +59,7 @@ func (l *level) path(name string) string {
 	return l.name + "/" + name
 }
 
-// add puts one entry into the buffer; false: it has to be sent first. Names that are left out are told.
+// add puts one entry into the buffer; false: the buffer must be sent first.
 func (p *packing) add(here *level, d *linux.Dirent) bool {
 	e := &tar.Entry{Name: here.path(d.Name)}
 	if p.free() < tar.Room(e)+2*tar.Block+4096 {
@@ -105,8 +105,9 @@ func (p *packing) skip(e *tar.Entry, err error) {
 	p.sum.skip(e.Name, reason)
 }
 
+// directory adds a directory and descends into it.
 func (p *packing) directory(name int, e *tar.Entry) {
-	if p.exclude.MatchLast(e.Name, true) { // a file system that does not tell types in a listing
+	if p.exclude.MatchLast(e.Name, true) { // for a file system that lists no types
 		return
 	}
 	if len(p.levels) > maxDepth {
@@ -135,7 +136,7 @@ func (p *packing) link(here *level, d *linux.Dirent, e *tar.Entry) {
 	p.sum.Links++
 }
 
-// reopen opens what an O_PATH fd names: what was looked at, and nothing else in its place.
+// reopen opens the file of an O_PATH fd: the examined file, and never one that took its place.
 func reopen(name, flags int) (int, error) {
 	return files.Reopen(name, flags|syscall.O_NONBLOCK|syscall.O_NOCTTY)
 }
@@ -173,8 +174,8 @@ func (p *packing) file(name int, st *syscall.Stat_t, e *tar.Entry) bool {
 	return true
 }
 
-// small reads a file at once and only then says how long it is. What has grown beyond the room meanwhile is cut where it
-// is: it was that long a moment ago.
+// small reads a file completely before writing its size. A file that has outgrown the buffer is cut: it had that size a
+// moment ago.
 func (p *packing) small(fd int, e *tar.Entry) bool {
 	head := len(p.buffer) + tar.Room(e)
 	free := p.buffer[head : cap(p.buffer)-2*tar.Block]
@@ -196,14 +197,14 @@ func (p *packing) small(fd int, e *tar.Entry) bool {
 	e.Size = int64(size)
 	content := free[:size]
 	p.buffer = tar.Append(p.buffer, e)
-	p.buffer = append(p.buffer, content...) // forwards within one buffer: the header never takes more than its room
+	p.buffer = append(p.buffer, content...) // moves forward within one buffer: the header never exceeds its reserved space
 	p.buffer = append(p.buffer, make([]byte, tar.Padded(e.Size)-e.Size)...)
 	p.sum.Files++
 	p.sum.Bytes += e.Size
 	return true
 }
 
-// again finds the name under which a file is in the archive already.
+// again returns the name under which the archive already has a file.
 func (p *packing) again(st *syscall.Stat_t, name string) (string, bool) {
 	if st.Nlink < 2 {
 		return "", false

@@ -4,124 +4,115 @@ import (
 	"strings"
 
 	"skerry/keeper/internal/inotify"
-	"skerry/keeper/internal/temporary"
+	"skerry/keeper/internal/tempname"
 )
 
 func (w *Watcher) created(here *node, n *inotify.Notice) {
 	path := join(here.path(), n.Name)
-	if here.told[n.Name] {
-		delete(here.told, n.Name)
-		return
-	}
-	if !n.Directory() {
+	if n.Directory() {
+		w.createdDirectory(here, n.Name, path)
+	} else {
+		w.learn(here, hashed(n.Name))
 		w.hold("created", path, createdHold)
-		return
 	}
-	w.tell("created", path, true)
-	w.follow(here, n.Name, path)
 }
 
-// follow watches a directory that came, with all that is in it.
+func (w *Watcher) createdDirectory(here *node, name, path string) {
+	if w.vacate(here, name) { // it has replaced an empty directory
+		w.report("removed", path, true)
+	}
+	w.report("created", path, true)
+	w.follow(here, name, path)
+}
+
+// follow watches a new directory with its contents.
 func (w *Watcher) follow(here *node, name, path string) {
 	if w.recursive && !w.exclude.Match(path, true) {
 		w.explore(here, name, true)
 	}
 }
 
-func (w *Watcher) modified(path string, n *inotify.Notice) {
+func (w *Watcher) modified(here *node, n *inotify.Notice) {
+	path := join(here.path(), n.Name)
 	if n.Directory() {
-		w.tell("modified", path, true)
+		w.report("modified", path, true)
 		return
 	}
+	w.learn(here, hashed(n.Name))
 	w.hold("modified", path, quiet)
 }
 
-func (w *Watcher) closed(path string) {
-	if !w.settle(path) { // what is written through a mapping shows in nothing else
-		w.tell("modified", path, false)
+func (w *Watcher) closed(here *node, n *inotify.Notice) {
+	path := join(here.path(), n.Name)
+	w.learn(here, hashed(n.Name))
+	if !w.settle(path) { // a write through a mapping causes no other notice
+		w.report("modified", path, false)
 	}
 }
 
 func (w *Watcher) removed(here *node, n *inotify.Notice) {
 	path := w.leave(here, n)
-	if here.left[n.Name] {
-		delete(here.left, n.Name)
-		return
-	}
-	w.vacate(here, n, path)
+	w.vacate(here, n.Name)
+	w.report("removed", path, n.Directory())
 }
 
-// vacate tells that a name is gone. If a later directory of that name is known already, it is found anew when it comes.
-func (w *Watcher) vacate(here *node, n *inotify.Notice, path string) {
-	if child := here.below[n.Name]; child != nil {
+// vacate forgets the watched directory of a name and reports whether there was one.
+func (w *Watcher) vacate(here *node, name string) bool {
+	w.cancelMissed(here, name)
+	known := here.below[name]
+	if known != nil {
 		w.settleAll()
-		w.forget(child)
+		w.forget(known)
 	}
-	w.tell("removed", path, n.Directory())
+	return known != nil
 }
 
 func (w *Watcher) movedFrom(here *node, n *inotify.Notice) {
 	path := w.leave(here, n)
-	if here.left[n.Name] {
-		delete(here.left, n.Name)
-		w.overtaken[n.Cookie] = true
-		return
-	}
 	child := here.below[n.Name]
-	if w.newer(child) || w.newer(here) { // where it went, it is a coming
-		w.vacate(here, n, path)
-		return
-	}
-	delete(here.below, n.Name) // another may take the name before it is known where this one went
+	delete(here.below, n.Name) // another entry may take the name before the target of this move is known
 	w.holdMove(path, n, child)
 }
 
-// leave lets what is kept back of a name go before that name does.
+// leave releases the held events of a name before the name goes.
 func (w *Watcher) leave(here *node, n *inotify.Notice) string {
 	path := join(here.path(), n.Name)
-	delete(here.told, n.Name)
-	w.unmiss(here, n.Name)
+	w.cancelMissed(here, n.Name)
 	if n.Directory() {
 		w.settleAll()
 	} else {
+		w.unlearn(here, n.Name)
 		w.settle(path)
 	}
 	return path
 }
 
+// movedTo handles the second half of a move.
 func (w *Watcher) movedTo(here *node, n *inotify.Notice) {
 	path := join(here.path(), n.Name)
 	w.settle(path)
-	told := here.told[n.Name]
-	delete(here.told, n.Name)
-	from, known := w.takeMove(n.Cookie), here.below[n.Name]
+	w.cancelMissed(here, n.Name)
+	from := w.takeMove(n.Cookie)
+	kind := "created"
+	if w.unlearn(here, n.Name) {
+		kind = "modified"
+	}
+	if !n.Directory() {
+		w.learn(here, hashed(n.Name))
+	}
 	switch {
-	case w.overtaken[n.Cookie] && known != nil: // found where it went
-		w.follow(here, n.Name, path)
-	case from != nil && (told && !n.Directory() || w.newer(known) || known != nil && from.child == nil):
-		from.state = ready // a scan was quicker: all that is left to tell is that it is no longer there
-		if from.child != nil {
-			w.forget(from.child)
-		}
-		if n.Directory() {
-			w.follow(here, n.Name, path)
-		}
 	case from != nil:
-		w.join(from, path)
+		w.join(from, path, kind)
 		w.carry(from, here, n.Name, path)
-	case told && !n.Directory():
-	case told && w.newer(known):
-		w.follow(here, n.Name, path)
 	case n.Directory():
-		w.tell("created", path, true)
-		w.follow(here, n.Name, path)
+		w.createdDirectory(here, n.Name, path)
 	default:
-		w.hold("created", path, createdHold) // whoever put it there may just be closing it
+		w.hold(kind, path, createdHold) // its writer may be about to close it
 	}
 }
 
-// join makes one event of the two halves of a move, or as much as is wanted of it.
-func (w *Watcher) join(from *held, to string) {
+// join makes one event of the two halves of a move, or of the part that the filters let through: that is of the kind.
+func (w *Watcher) join(from *held, to, kind string) {
 	directory := from.Directory
 	old := w.wants(from.Event)
 	new := w.wants(Event{Type: "removed", Path: to, Directory: directory})
@@ -133,11 +124,11 @@ func (w *Watcher) join(from *held, to string) {
 		from.Event = Event{Type: "created", Path: to, Directory: true}
 	case new:
 		from.state = void
-		w.hold("created", to, createdHold)
+		w.hold(kind, to, createdHold)
 	}
 }
 
-// carry keeps a moved directory and all below it watched, under its new name.
+// carry keeps a moved directory and its contents watched under the new name.
 func (w *Watcher) carry(from *held, here *node, name, path string) {
 	switch {
 	case !from.Directory:
@@ -145,25 +136,26 @@ func (w *Watcher) carry(from *held, here *node, name, path string) {
 		w.place(from.child, here, name)
 	case from.child != nil:
 		w.forget(from.child)
-	default: // it was not watched where it came from
+	default: // it was not watched at its old place
+		w.vacate(here, name)
 		w.follow(here, name, path)
 	}
 }
 
-func (w *Watcher) tell(kind, path string, directory bool) {
+func (w *Watcher) report(kind, path string, directory bool) {
 	w.keep(&held{Event: Event{Type: kind, Path: path, Directory: directory}})
 }
 
-// put is where an event enters the ring, if it is wanted.
+// put adds an event to the ring if the filters let it through.
 func (w *Watcher) put(e Event) {
 	if e.Type == "moved" || w.wants(e) {
 		w.ring.add(e)
 	}
 }
 
-// wants says whether an event passes the patterns. That a directory went is always told: what was in it went too.
+// wants applies the filters. The removal of a directory always passes: its contents are gone too.
 func (w *Watcher) wants(e Event) bool {
-	if strings.HasPrefix(e.Path[strings.LastIndexByte(e.Path, '/')+1:], temporary.Prefix) || w.exclude.Match(e.Path, e.Directory) {
+	if strings.HasPrefix(e.Path[strings.LastIndexByte(e.Path, '/')+1:], tempname.Prefix) || w.exclude.Match(e.Path, e.Directory) {
 		return false
 	}
 	return len(w.include) == 0 || e.Directory && e.Type == "removed" || w.include.Match(e.Path, e.Directory)

@@ -2,39 +2,44 @@ package watch
 
 import (
 	"errors"
+	"hash/maphash"
 	"syscall"
 
+	"skerry/keeper/internal/asuser"
 	"skerry/keeper/internal/inotify"
 	"skerry/keeper/internal/linux"
-	"skerry/keeper/internal/rights"
 )
 
 const (
 	maxWatches = 65_536
-	batch      = 1024 // names read with one change of rights
+	batch      = 1024 // names read per job
 	maxDepth   = 1024
-	maxTold    = 100_000 // names of scans whose own notices may still come
+	maxNames   = 100_000 // names of a new directory that are reported
+	maxKnown   = 100_000 // files of a watcher; an overwritten file beyond them is reported as created
 )
 
-// Why a directory can't be watched.
+var seed = maphash.MakeSeed()
+
+// Reasons why a directory cannot be watched.
 var (
-	ErrTooManyWatches = errors.New("there are more than 65,536 directories in it")
-	ErrNoWatches      = errors.New("the host's limit of watched directories is reached (fs.inotify.max_user_watches)")
-	ErrNoInstances    = errors.New("the host's limit of watchers is reached (fs.inotify.max_user_instances)")
-	ErrTooDeep        = errors.New("there are more than 1,024 levels of directories in it")
+	ErrTooManyWatches = errors.New("more than 65,536 directories")
+	ErrNoWatches      = errors.New("the host's limit for watched directories is reached (fs.inotify.max_user_watches)")
+	ErrNoInstances    = errors.New("the host's limit for watchers is reached (fs.inotify.max_user_instances)")
+	ErrTooDeep        = errors.New("more than 1,024 levels of directories")
 	errGone           = errors.New("the watched directory is gone")
-	errElsewhere      = errors.New("it is not where it should be")
+	errElsewhere      = errors.New("not at its known place")
+	errTwice          = errors.New("watched at another place")
 )
 
 // node is a watched directory.
 type node struct {
-	wd    int
-	name  string
-	above *node // nil: the root
-	below map[string]*node
-	told  map[string]bool // names whose coming a scan has told: their own notices may still come
-	left  map[string]bool // names whose going a scan has told
-	since int             // where the queue ended when it was read
+	wd       int
+	identity inode
+	name     string
+	above    *node // nil: the root
+	below    map[string]*node
+	leaving  *held               // the first half of a move of this directory
+	files    map[uint64]struct{} // the hashes of the names of its files
 }
 
 func (n *node) path() string {
@@ -51,8 +56,18 @@ func join(above, name string) string {
 	return above + "/" + name
 }
 
-// fits says whether a node can be below another. What is seen on the disk may be newer than what was told so far: then a
-// directory can seem to lie in itself.
+// halfMove returns the first half of a move of the directory or the nearest of its parents; nil: none.
+func (n *node) halfMove() *held {
+	for ; n != nil; n = n.above {
+		if n.leaving != nil && n.leaving.state == half {
+			return n.leaving
+		}
+	}
+	return nil
+}
+
+// fits reports whether a node can be below another. The disk may be newer than the notices read so far; then a
+// directory can seem to contain itself.
 func (n *node) fits(above *node) bool {
 	depth := 0
 	for ; above != nil; above = above.above {
@@ -63,7 +78,7 @@ func (n *node) fits(above *node) bool {
 	return true
 }
 
-// place makes a node known under a name, where it may have been moved to; it has to fit.
+// place puts a node at a name, possibly after a move; it must fit.
 func (w *Watcher) place(n *node, above *node, name string) {
 	if n.above != nil && n.above.below[n.name] == n {
 		delete(n.above.below, n.name)
@@ -71,14 +86,14 @@ func (w *Watcher) place(n *node, above *node, name string) {
 	if old := above.below[name]; old != nil && old != n {
 		w.forget(old)
 	}
-	n.above, n.name = above, name
+	n.above, n.name, n.leaving = above, name, nil
 	if above.below == nil {
 		above.below = map[string]*node{}
 	}
 	above.below[name] = n
 }
 
-// forget stops watching a directory and all below it.
+// forget stops watching a directory and everything below it.
 func (w *Watcher) forget(n *node) {
 	for _, child := range n.below {
 		w.forget(child)
@@ -94,29 +109,54 @@ func (w *Watcher) drop(n *node) {
 		delete(w.nodes, n.wd)
 		inotify.Unwatch(w.fd, n.wd)
 	}
+	w.known -= len(n.files)
+	n.files = nil
 }
 
-// found is a directory that is to be looked into.
+// learn remembers a file of a directory: a notice of a move does not say whether the file has replaced another one.
+func (w *Watcher) learn(here *node, name uint64) {
+	if _, known := here.files[name]; known || w.known >= maxKnown {
+		return
+	}
+	if here.files == nil {
+		here.files = map[uint64]struct{}{}
+	}
+	here.files[name] = struct{}{}
+	w.known++
+}
+
+// unlearn forgets a file and reports whether it was known.
+func (w *Watcher) unlearn(here *node, name string) bool {
+	hash := hashed(name)
+	_, known := here.files[hash]
+	if known {
+		delete(here.files, hash)
+		w.known--
+	}
+	return known
+}
+
+func hashed(name string) uint64 { return maphash.String(seed, name) }
+
+// found is a directory to examine.
 type found struct {
 	above *node
 	name  string
 }
 
-// enter watches a directory and, if it is wanted, all below it. With tell, what is there already is told as created: the
-// watch comes first, so that nothing falls between the two.
-func (w *Watcher) enter(above *node, name string, tell bool) error {
+// enter watches a directory and, if recursive, everything below it. With report, existing entries are reported as
+// created.
+func (w *Watcher) enter(above *node, name string, report bool) error {
 	pending := []found{{above, name}}
 	for len(pending) > 0 {
-		if w.pulse != nil {
-			if err := w.pulse(); err != nil {
-				return err
-			}
+		if err := w.beat(); err != nil {
+			return err
 		}
 		next := pending[len(pending)-1]
 		pending = pending[:len(pending)-1]
-		below, err := w.look(next, tell)
-		if err == errElsewhere {
-			w.miss(next)
+		below, err := w.look(next, report)
+		if err == errElsewhere || err == errTwice {
+			w.miss(next, err == errTwice)
 			continue
 		}
 		if err != nil {
@@ -129,10 +169,20 @@ func (w *Watcher) enter(above *node, name string, tell bool) error {
 	return nil
 }
 
+func (w *Watcher) beat() error {
+	if w.heartbeat == nil {
+		return nil
+	}
+	return w.heartbeat()
+}
+
 // look watches one directory and reads its names.
-func (w *Watcher) look(f found, tell bool) (below []found, err error) {
+func (w *Watcher) look(f found, report bool) ([]found, error) {
+	if w.superseded(f) {
+		return nil, nil
+	}
 	fd, here, err := -1, (*node)(nil), error(nil)
-	err = rights.Do(w.user, func() error {
+	err = asuser.Do(w.user, func() error {
 		fd, here, err = w.watch(f)
 		return err
 	})
@@ -140,115 +190,160 @@ func (w *Watcher) look(f found, tell bool) (below []found, err error) {
 		return nil, err
 	}
 	defer func() { _ = syscall.Close(fd) }()
-	dirents := linux.NewDirents(fd)
-	for more := true; more; {
-		err = rights.Do(w.user, func() error {
-			below, more = w.names(dirents, here, below, tell)
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
+	entries, files, cut, err := w.read(fd, report)
+	if err != nil {
+		return nil, err
 	}
-	here.since = w.fetched + linux.Pending(w.fd)
-	return below, nil
+	if err := w.beat(); err != nil {
+		return nil, err
+	}
+	w.readAhead()
+	if w.superseded(f) { // the name may have been another directory's
+		w.forget(here)
+		return nil, nil
+	}
+	if cut {
+		w.ring.add(Event{Type: "overflow", Directory: true})
+	}
+	w.learnAll(here, files)
+	return w.list(here, entries, report), nil
 }
 
-// watch opens a directory and watches it. One that is not the user's to see is no error.
+// superseded reports whether the queued notices will lead to a directory, or its parent is no longer watched.
+func (w *Watcher) superseded(f found) bool {
+	return f.above != nil && (w.nodes[f.above.wd] != f.above || w.queue.changing(f.above.wd, f.name))
+}
+
+// watch opens a directory and watches it. It ignores directories that the user may not read.
 func (w *Watcher) watch(f found) (int, *node, error) {
 	fd, err := w.open(f)
 	if fd < 0 {
 		return -1, nil, err
 	}
-	wd, err := inotify.Watch(w.fd, fd, wanted)
-	if n := w.nodes[wd]; err == nil && n != nil {
-		if !w.overtake(n, f) {
-			_ = syscall.Close(fd)
-			return -1, nil, nil // it is known here
-		}
-		wd, err = inotify.Watch(w.fd, fd, wanted)
-	}
-	if err == nil && w.nodes[wd] == nil && len(w.nodes) >= maxWatches {
-		inotify.Unwatch(w.fd, wd)
-		err = ErrTooManyWatches
-	}
-	if err != nil {
+	n, err := w.add(fd, f)
+	if n == nil {
 		_ = syscall.Close(fd)
-		switch err {
-		case syscall.ENOSPC:
-			err = ErrNoWatches
-		case syscall.EACCES, syscall.ENOENT:
-			if f.above != nil {
-				err = nil
-			}
-		}
 		return -1, nil, err
-	}
-	n := &node{wd: wd}
-	if bad := w.misfit(n, f.above); bad != nil {
-		inotify.Unwatch(w.fd, wd)
-		_ = syscall.Close(fd)
-		return -1, nil, bad
-	}
-	w.nodes[wd] = n
-	if f.above != nil {
-		w.replace(f)
-		w.place(n, f.above, f.name)
 	}
 	return fd, n, nil
 }
 
-// open opens what was found; -1 with no error: it is not to be watched. Nothing in /proc and the like is ever told.
-func (w *Watcher) open(f found) (int, error) {
-	root, err := w.openRoot()
-	if err != nil {
-		return -1, err
+// add watches an open directory; nil without an error: not to be watched.
+func (w *Watcher) add(fd int, f found) (*node, error) {
+	wd, err := inotify.Watch(w.fd, fd, inotifyMask)
+	if known := w.nodes[wd]; err == nil && known != nil {
+		switch {
+		case w.endHalfMoves(known): // it has left and come back
+		case known.above == nil || f.above == nil || known == f.above.below[f.name]:
+			return nil, nil
+		default:
+			return nil, errTwice
+		}
+		wd, err = inotify.Watch(w.fd, fd, inotifyMask)
 	}
+	n := &node{wd: wd}
+	if err == nil {
+		n.identity, err = identify(fd)
+	}
+	switch {
+	case err == syscall.ENOSPC:
+		return nil, ErrNoWatches
+	case (err == syscall.EACCES || err == syscall.ENOENT) && f.above != nil:
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	switch {
+	case len(w.nodes) >= maxWatches:
+		err = ErrTooManyWatches
+	case !n.fits(f.above):
+		err = ErrTooDeep
+	case f.above != nil && w.nodes[f.above.wd] != f.above: // the parent was half moved
+		err = errElsewhere
+	}
+	if err != nil {
+		inotify.Unwatch(w.fd, wd)
+		return nil, err
+	}
+	w.nodes[wd] = n
+	if f.above != nil {
+		w.place(n, f.above, f.name)
+	}
+	return n, nil
+}
+
+// open opens a found directory; -1 without an error: not to be watched. Nothing in /proc and similar file systems is
+// ever reported.
+func (w *Watcher) open(f found) (int, error) {
 	if f.above == nil {
-		if linux.Virtual(root) {
+		root, err := w.openRoot()
+		if err == nil && linux.Virtual(root) {
 			_ = syscall.Close(root)
 			return -1, syscall.EINVAL
 		}
-		return root, nil
+		return root, err
 	}
-	fd, err := linux.OpenIn(root, join(f.above.path(), f.name), syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK)
-	_ = syscall.Close(root)
+	parent, err := w.openNode(f.above)
+	if parent < 0 {
+		return -1, err
+	}
+	fd, err := linux.OpenIn(parent, f.name, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK)
+	_ = syscall.Close(parent)
 	if err == nil && linux.Virtual(fd) {
 		_ = syscall.Close(fd)
 		err = syscall.EINVAL
 	}
-	switch err {
-	case nil:
-		return fd, nil
-	case syscall.ENOENT, syscall.ENOTDIR, syscall.ELOOP:
-		return -1, errElsewhere
+	if err != nil {
+		return -1, elsewhere(err)
 	}
-	return -1, nil
+	return fd, nil
 }
 
-// misfit says why a new node can't be below another: that one is too deep, or was itself found to be elsewhere.
-func (w *Watcher) misfit(n, above *node) error {
-	switch {
-	case !n.fits(above):
-		return ErrTooDeep
-	case above != nil && w.nodes[above.wd] != above:
+// openNode opens a watched directory at its known path, if it is there.
+func (w *Watcher) openNode(n *node) (int, error) {
+	root, err := w.openRoot()
+	if err != nil || n.above == nil {
+		return root, err
+	}
+	fd, err := linux.OpenIn(root, n.path(), linux.OPath|syscall.O_DIRECTORY)
+	_ = syscall.Close(root)
+	if err != nil {
+		return -1, elsewhere(err)
+	}
+	if at, err := identify(fd); err != nil || at != n.identity {
+		_ = syscall.Close(fd)
+		return -1, errElsewhere
+	}
+	return fd, nil
+}
+
+// elsewhere returns errElsewhere if a path does not lead to a directory; it ignores other errors.
+func elsewhere(err error) error {
+	switch err {
+	case syscall.ENOENT, syscall.ENOTDIR, syscall.ELOOP:
 		return errElsewhere
 	}
 	return nil
 }
 
-// openRoot opens the watched directory by its path, if it is still the same. It can't be kept open: the kernel tells of a
-// directory's end only once nobody holds it.
+func identify(fd int) (inode, error) {
+	var st syscall.Stat_t
+	err := syscall.Fstat(fd, &st)
+	return inode{st.Dev, st.Ino}, err
+}
+
+// openRoot opens the watched directory by its path, if it is still the same. The fd cannot stay open: the kernel
+// reports the end of a directory only when no process holds it.
 func (w *Watcher) openRoot() (int, error) {
 	fd, err := linux.OpenBelow(w.path, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
-	var st syscall.Stat_t
+	var at inode
 	if err == nil {
-		err = syscall.Fstat(fd, &st)
+		at, err = identify(fd)
 	}
 	if err == nil && w.identity == (inode{}) {
-		w.identity = inode{st.Dev, st.Ino}
+		w.identity = at
 	}
-	if err == nil && w.identity != (inode{st.Dev, st.Ino}) {
+	if err == nil && w.identity != at {
 		err = errGone
 	}
 	if err != nil && fd >= 0 {
@@ -261,28 +356,72 @@ func (w *Watcher) openRoot() (int, error) {
 	return fd, err
 }
 
-// names reads some of a directory's names.
-func (w *Watcher) names(dirents *linux.Dirents, here *node, below []found, tell bool) ([]found, bool) {
-	for range batch {
-		entry, err := dirents.Next()
-		if entry == nil || err != nil {
-			return below, false
+// read returns the entries of a directory: with all, up to maxNames files too. It reports whether some are missing. names
+// are the hashes of the files' names.
+func (w *Watcher) read(fd int, all bool) (entries []linux.Dirent, names []uint64, cut bool, err error) {
+	dirents, files := linux.NewDirents(fd), 0
+	for more := true; more && err == nil; {
+		if err = w.beat(); err != nil {
+			break
 		}
-		path := join(here.path(), entry.Name)
-		directory := entry.Type == syscall.DT_DIR
-		if tell {
-			w.remember(here, entry.Name)
-			if directory {
-				w.tell("created", path, true)
-			} else {
-				w.hold("created", path, createdHold)
+		err = asuser.Do(w.user, func() error {
+			for range batch {
+				e, err := dirents.Next()
+				if more = e != nil && err == nil && len(entries)-files <= maxWatches; !more {
+					break
+				}
+				directory := e.Type == syscall.DT_DIR || e.Type == syscall.DT_UNKNOWN
+				if !directory && w.known+len(names) < maxKnown {
+					names = append(names, hashed(e.Name))
+				}
+				switch {
+				case directory:
+					entries = append(entries, *e)
+				case all && files < maxNames:
+					entries = append(entries, *e)
+					files++
+				case all:
+					cut = true
+				}
 			}
-		}
-		if w.recursive && (directory || entry.Type == syscall.DT_UNKNOWN) && !w.exclude.MatchLast(path, true) {
-			if below = append(below, found{here, entry.Name}); len(below) > maxWatches {
-				return below, false
-			}
+			return nil
+		})
+	}
+	return entries, names, cut, err
+}
+
+// learnAll remembers the files that a scan has found, except those with queued changes, which lead to them.
+func (w *Watcher) learnAll(here *node, files []uint64) {
+	changing := make(map[uint64]bool, len(w.queue.changes[here.wd]))
+	for name := range w.queue.changes[here.wd] {
+		changing[hashed(name)] = true
+	}
+	for _, name := range files {
+		if !changing[name] {
+			w.learn(here, name)
 		}
 	}
-	return below, true
+}
+
+// list reports the entries of a new directory and returns its directories. The queued notices lead to other entries.
+func (w *Watcher) list(here *node, entries []linux.Dirent, report bool) (below []found) {
+	path := here.path()
+	for _, e := range entries {
+		if w.queue.changing(here.wd, e.Name) {
+			continue
+		}
+		path, directory := join(path, e.Name), e.Type == syscall.DT_DIR
+		switch {
+		case !report:
+		case directory:
+			w.report("created", path, true)
+		default:
+			w.hold("created", path, createdHold)
+		}
+		if w.recursive && (directory || e.Type == syscall.DT_UNKNOWN) && !w.exclude.MatchLast(path, true) {
+			below = append(below, found{here, e.Name})
+		}
+	}
+	w.queue.cover(here.wd)
+	return below
 }

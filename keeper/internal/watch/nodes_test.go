@@ -2,7 +2,7 @@ package watch
 
 import "testing"
 
-func TestADirectoryIsNeverPlacedInItself(t *testing.T) {
+func TestDirectoryDoesNotFitIntoItself(t *testing.T) {
 	root := &node{}
 	a := &node{name: "a", above: root}
 	b := &node{name: "b", above: a}
@@ -14,12 +14,12 @@ func TestADirectoryIsNeverPlacedInItself(t *testing.T) {
 	}
 }
 
-func TestDirectoriesAreWatchedOnlySoDeep(t *testing.T) {
+func TestWatchDepthIsBounded(t *testing.T) {
 	deepest := &node{}
 	for range maxDepth - 1 {
 		deepest = &node{above: deepest}
 	}
 	if fresh := (&node{}); !fresh.fits(deepest) || fresh.fits(&node{above: deepest}) {
-		t.Error("the bound of levels")
+		t.Error("wrong depth bound")
 	}
 }

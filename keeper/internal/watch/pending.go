@@ -7,29 +7,29 @@ import (
 )
 
 const (
-	createdHold = 50 * time.Millisecond  // a new file's first content comes with it
-	movedHold   = 50 * time.Millisecond  // the other half of a move follows at once, if it does
-	quiet       = 100 * time.Millisecond // of one who writes, before that is told
-	writingMost = time.Second            // between two that tell of one who does not stop
-	lookPause   = 20 * time.Millisecond
-	maxHeld     = 1000
+	createdHold    = 50 * time.Millisecond  // a new file is reported with its first content
+	movedHold      = 50 * time.Millisecond  // the other half of a move follows at once or never
+	quiet          = 100 * time.Millisecond // pause in writing before it is reported
+	maxWritingHold = time.Second            // longest delay for a file that is written continuously
+	lookPause      = 20 * time.Millisecond
+	maxHeld        = 1000
 )
 
 type state int
 
 const (
 	ready state = iota
-	soft        // may yet be joined by what belongs to it; others may overtake it
-	half        // the first half of a move: nothing after it is told before it is known what it was
+	soft        // may be merged with following notices; later events may overtake it
+	half        // the first half of a move: no later event is reported before it is decided
 	void
 )
 
-// held is an event on its way into the ring.
+// held is an event waiting for the ring.
 type held struct {
 	Event
 	state  state
 	cookie uint32
-	child  *node // the directory that was moved
+	child  *node // the moved directory
 	since  time.Time
 	due    time.Time
 }
@@ -44,13 +44,13 @@ func (w *Watcher) keep(h *held) {
 	}
 }
 
-// hold keeps an event of a file back, or lets one that is kept back already wait for what follows.
+// hold delays an event of a file, or extends the delay of one that is already held.
 func (w *Watcher) hold(kind, path string, wait time.Duration) {
 	now := time.Now()
 	if h := w.byPath[path]; h != nil {
 		if h.Type == "modified" {
 			h.due = now.Add(wait)
-			if last := h.since.Add(writingMost); h.due.After(last) {
+			if last := h.since.Add(maxWritingHold); h.due.After(last) {
 				h.due = last
 			}
 		}
@@ -61,7 +61,7 @@ func (w *Watcher) hold(kind, path string, wait time.Duration) {
 	w.keep(h)
 }
 
-// settle lets what is kept back of a path go, and says whether there was anything.
+// settle releases the held event of a path and reports whether there was one.
 func (w *Watcher) settle(path string) bool {
 	h := w.byPath[path]
 	if h == nil {
@@ -72,19 +72,23 @@ func (w *Watcher) settle(path string) bool {
 	return true
 }
 
-// settleAll does so for all paths.
+// settleAll releases all held events.
 func (w *Watcher) settleAll() {
 	for path := range w.byPath {
 		w.settle(path)
 	}
 }
 
-// holdMove keeps the first half of a move back.
+// holdMove holds the first half of a move.
 func (w *Watcher) holdMove(path string, n *inotify.Notice, child *node) {
-	w.keep(&held{
+	h := &held{
 		Event: Event{Type: "removed", Path: path, Directory: n.Directory()}, state: half, cookie: n.Cookie, child: child,
 		due: time.Now().Add(movedHold),
-	})
+	}
+	if child != nil {
+		child.leaving = h
+	}
+	w.keep(h)
 }
 
 // takeMove finds the first half of a move.
@@ -97,7 +101,7 @@ func (w *Watcher) takeMove(cookie uint32) *held {
 	return nil
 }
 
-// release puts into the ring, in order, all that is due.
+// release moves all due events to the ring, in order.
 func (w *Watcher) release(now time.Time) {
 	rest, blocked := w.held[:0], false
 	for _, h := range w.held {
@@ -117,10 +121,10 @@ func (w *Watcher) release(now time.Time) {
 	w.held = rest
 }
 
-// releaseAll does not wait for anything.
+// releaseAll releases without waiting.
 func (w *Watcher) releaseAll() { w.release(time.Now().Add(time.Hour)) }
 
-// decide ends an event's waiting. A move whose other half did not come went where nobody watches.
+// decide ends the wait of an event. A move without a second half left the watched directory.
 func (w *Watcher) decide(h *held) {
 	if h.state == soft {
 		delete(w.byPath, h.Path)
@@ -130,9 +134,19 @@ func (w *Watcher) decide(h *held) {
 	h.state = ready
 }
 
-// nextDue is when something is to be told or looked for; zero: nothing waits.
+// endHalfMoves stops waiting for the second half of a move of a directory or one of its parents. It reports whether it
+// did: then the directory is forgotten.
+func (w *Watcher) endHalfMoves(n *node) bool {
+	h := n.halfMove()
+	if h != nil {
+		w.decide(h)
+	}
+	return h != nil
+}
+
+// nextDue returns the time of the next event or rescan; zero: none.
 func (w *Watcher) nextDue() (next time.Time) {
-	if len(w.missed) > 0 {
+	if w.looksAgain() {
 		next = time.Now().Add(lookPause)
 	}
 	for _, h := range w.held {

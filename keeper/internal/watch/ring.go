@@ -4,7 +4,7 @@ import "sync"
 
 const (
 	maxEvents = 10_000
-	maxText   = 4 << 20 // of all their paths
+	maxText   = 4 << 20 // bytes of all paths
 )
 
 // Event is a change below a watched directory. Paths are relative to it; "" is the directory itself.
@@ -16,14 +16,14 @@ type Event struct {
 	Directory bool
 }
 
-// ring holds the last events for readers that are slow, or were away.
+// ring holds the last events for slow or returning readers.
 type ring struct {
-	mu     sync.Mutex
-	events []Event
-	last   int64
-	text   int
-	ended  bool
-	news   chan struct{} // closed with the next event; nil: nobody waits
+	mu      sync.Mutex
+	events  []Event
+	last    int64
+	text    int
+	ended   bool
+	changed chan struct{} // closed with the next event; nil: no waiter
 }
 
 func (r *ring) add(e Event) {
@@ -32,7 +32,7 @@ func (r *ring) add(e Event) {
 	r.append(e)
 }
 
-// addLast adds the event after which there is none.
+// addLast adds the final event.
 func (r *ring) addLast(e Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,7 +53,7 @@ func (r *ring) append(e Event) {
 	r.wake()
 }
 
-// end tells readers that there will be no more.
+// end wakes the readers: no event follows.
 func (r *ring) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -62,13 +62,13 @@ func (r *ring) end() {
 }
 
 func (r *ring) wake() {
-	if r.news != nil {
-		close(r.news)
-		r.news = nil
+	if r.changed != nil {
+		close(r.changed)
+		r.changed = nil
 	}
 }
 
-// begin is where a reader begins now: at the end; or, when there is an end to be told, before that.
+// begin returns the start position of a new reader: the end or, if the ring has ended, before the final event.
 func (r *ring) begin() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,14 +78,14 @@ func (r *ring) begin() int64 {
 	return r.last
 }
 
-// has says whether a reader can go on from an event: all after it are still there, and one is or may come.
+// has reports whether a reader can continue after an event: all later events are kept, and one exists or may come.
 func (r *ring) has(since int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return since <= r.last && since >= r.last-int64(len(r.events)) && !(r.ended && since == r.last)
 }
 
-// after gives the events after one, at least one of them unless it is told to stop or there are no more to come.
+// after returns the events after a position, at least one unless stop is closed or the ring has ended.
 func (r *ring) after(since int64, stop <-chan struct{}) (events []Event, lost bool) {
 	for {
 		r.mu.Lock()
@@ -94,31 +94,31 @@ func (r *ring) after(since int64, stop <-chan struct{}) (events []Event, lost bo
 			return nil, true
 		} else if since < r.last {
 			defer r.mu.Unlock()
-			return some(r.events[since-gone:]), false
+			return firstBatch(r.events[since-gone:]), false
 		}
 		if r.ended {
 			r.mu.Unlock()
 			return nil, false
 		}
-		if r.news == nil {
-			r.news = make(chan struct{})
+		if r.changed == nil {
+			r.changed = make(chan struct{})
 		}
-		news := r.news
+		changed := r.changed
 		r.mu.Unlock()
 		select {
-		case <-news:
+		case <-changed:
 		case <-stop:
 			return nil, false
 		}
 	}
 }
 
-// some are as many of the first events as are sent at once.
-func some(all []Event) []Event {
-	const most, text = 256, 64 << 10
+// firstBatch returns the events to send at once.
+func firstBatch(all []Event) []Event {
+	const maxCount, text = 256, 64 << 10
 	size := 0
 	for i, e := range all {
-		if size += len(e.Path) + len(e.To); i > 0 && (i >= most || size > text) {
+		if size += len(e.Path) + len(e.To); i > 0 && (i >= maxCount || size > text) {
 			all = all[:i]
 			break
 		}

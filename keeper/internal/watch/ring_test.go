@@ -2,7 +2,7 @@ package watch
 
 import "testing"
 
-func TestAReaderThatLostEventsStillHearsOfTheEnd(t *testing.T) {
+func TestReaderThatLostEventsGetsFinalEvent(t *testing.T) {
 	w := &Watcher{}
 	r := &Reader{Watcher: w}
 	for range maxEvents + 1 {
@@ -14,14 +14,14 @@ func TestAReaderThatLostEventsStillHearsOfTheEnd(t *testing.T) {
 	}
 	events, lost := r.Next(nil)
 	if lost || len(events) != 1 || events[0].Path != "" {
-		t.Error("the end of the directory was not told", events, lost)
+		t.Error("the removal of the directory was not reported", events, lost)
 	}
 	if events, lost := r.Next(nil); lost || events != nil {
-		t.Error("there is more after the end", events, lost)
+		t.Error("more events after the end", events, lost)
 	}
 }
 
-func TestAReaderThatComesAfterTheEndHearsOfIt(t *testing.T) {
+func TestReaderAfterEndGetsFinalEvent(t *testing.T) {
 	w := &Watcher{}
 	w.ring.addLast(Event{Type: "removed", Directory: true})
 	r := &Reader{Watcher: w, Seq: w.begin()}

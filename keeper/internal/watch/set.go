@@ -11,38 +11,38 @@ import (
 )
 
 const (
-	most  = 16
-	lives = 5 * time.Minute // without a reader
+	maxWatchers  = 16
+	idleLifetime = 5 * time.Minute // without a reader
 )
 
-// ErrTooMany means that enough watchers are read already.
-var ErrTooMany = errors.New("16 watchers are open in this sandbox already")
+// ErrTooMany means that all watchers have readers.
+var ErrTooMany = errors.New("16 watchers are already open in this sandbox")
 
-// Set is all watchers of a sandbox. One lives on for a while after its last reader left, so that a reader can ask later
-// what changed meanwhile.
+// Set holds all watchers of a sandbox. A watcher lives on for a while without readers, so that a reader can resume with
+// the changes since its departure.
 type Set struct {
 	mu      sync.Mutex
-	all     []*Watcher // the one that was left first, first
+	all     []*Watcher // in the order in which their last readers left
 	opening int
 }
 
-// Reader is a place in a watcher's events.
+// Reader is a position in a watcher's events.
 type Reader struct {
 	*Watcher
 	set  *Set
 	Seq  int64
-	Lost bool // events between the token and here are gone
+	Lost bool // events after the token are lost
 }
 
-// Open watches, or goes on where a token stands. The key says whether a token is of the same wish.
-func (s *Set) Open(wish Wish, key, token string) (*Reader, error) {
+// Open starts a watcher or resumes at a token. The key identifies the options: a token is valid only for the same key.
+func (s *Set) Open(options Options, key, token string) (*Reader, error) {
 	if r := s.resume(key, token); r != nil {
 		return r, nil
 	}
 	if err := s.makeRoom(); err != nil {
 		return nil, err
 	}
-	w, err := open(wish)
+	w, err := open(options)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.opening--
@@ -56,6 +56,7 @@ func (s *Set) Open(wish Wish, key, token string) (*Reader, error) {
 	return &Reader{w, s, w.begin(), token != ""}, nil
 }
 
+// resume returns a reader at a token's position if all later events are kept.
 func (s *Set) resume(key, token string) *Reader {
 	id, number, _ := strings.Cut(token, ".")
 	seq, err := strconv.ParseInt(number, 10, 64)
@@ -76,11 +77,11 @@ func (s *Set) resume(key, token string) *Reader {
 	return nil
 }
 
-// makeRoom takes a place, and ends the watcher that has been without a reader for longest if there are too many.
+// makeRoom reserves a place. If necessary it ends the watcher that has been without readers for longest.
 func (s *Set) makeRoom() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.all)+s.opening >= most {
+	if len(s.all)+s.opening >= maxWatchers {
 		free := -1
 		for i, w := range s.all {
 			if w.readers == 0 && free < 0 {
@@ -105,7 +106,7 @@ func (s *Set) drop(i int) {
 	w.close()
 }
 
-// Next gives events, at least one of them until the reader is told to stop or the watched directory is gone.
+// Next returns events, at least one until stop is closed or the watched directory is gone.
 func (r *Reader) Next(stop <-chan struct{}) (events []Event, lost bool) {
 	events, lost = r.after(r.Seq, stop)
 	if lost {
@@ -116,7 +117,7 @@ func (r *Reader) Next(stop <-chan struct{}) (events []Event, lost bool) {
 	return events, lost
 }
 
-// Close leaves. The watcher goes on for a while.
+// Close ends the reader. The watcher lives on for a while.
 func (r *Reader) Close() {
 	s, w := r.set, r.Watcher
 	s.mu.Lock()
@@ -124,12 +125,12 @@ func (r *Reader) Close() {
 	if w.readers--; w.readers > 0 {
 		return
 	}
-	for i, one := range s.all { // to the end: it is the one that was left last
+	for i, one := range s.all { // move it to the end: its readers left last
 		if one == w {
 			s.all = append(append(s.all[:i:i], s.all[i+1:]...), w)
 		}
 	}
-	w.timer = time.AfterFunc(lives, func() { s.expire(w) })
+	w.timer = time.AfterFunc(idleLifetime, func() { s.expire(w) })
 }
 
 func (s *Set) expire(w *Watcher) {

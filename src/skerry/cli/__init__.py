@@ -1,22 +1,37 @@
-"""The command line: each command parses, makes one call of the SDK, and renders. One file a noun.
+"""The command line. A command parses its arguments, makes one call of the SDK and prints the result; one file per noun.
 
-stdout is data, stderr is talk. Exit codes: those of the command that ran inside (a signal: 128 + its number; a
-time-out: 124); 2 when what was asked for can't be, 125 when a sandbox, server or host failed, 130 after Ctrl-C.
+Data goes to stdout, messages to stderr. Exit codes: that of the command in the sandbox (128 + number after a signal,
+124 after a timeout); 2 for an invalid request; 125 if a sandbox, the server or the host failed; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
 
-import sys
-from importlib.util import find_spec
+import _signal  # `signal` would import `enum` first
+import os
 
 
 def main() -> None:
-    # This process is ours alone: httpx does without its own command line, which would load rich and pygments (40 ms).
-    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
-    # httpcore looks for this module four times in each request of the async client, which takes a tenth of its time.
-    if find_spec("sniffio") is None:
-        sys.modules["sniffio"] = None  # type: ignore[assignment]
-
+    """`skerry`."""
+    _end_at_ctrl_c()
     from skerry.cli.app import run_and_exit
 
     run_and_exit()
+
+
+def git_remote() -> None:
+    """`git-remote-skerry`, which git starts."""
+    _end_at_ctrl_c()
+    from skerry.cli.commands.git_remote import main as serve
+
+    serve()
+
+
+def _end_at_ctrl_c() -> None:
+    """Let Ctrl-C end the program at once until its command is loaded: there is nothing to clean up yet, and
+    KeyboardInterrupt in an import would print a traceback."""
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _exit_interrupted)
+
+
+def _exit_interrupted(*_: object) -> None:
+    os._exit(130)

@@ -1,5 +1,6 @@
-"""The SDK: describes requests, sends them to a server, makes values of the answers.
+"""The SDK: describes requests, sends them to a server, and returns values.
 
-`_async` is written, `_sync` generated from it; what neither waits nor connects stands beside them. `address` and
-`local` find a server or start this host's own; `landing` is where files from inside may be written on this host.
+`_async` is written by hand, `_sync` is generated from it; code that neither waits nor connects is beside them.
+`transport` finds and calls a server, or starts this host's; `results` holds the values of calls; `host` and `apply`
+read and write files of this host; `build` describes images; `presets` and `repository` read this host's settings.
 """

@@ -1,5 +1,5 @@
-"""`Secret`: where a secret's value comes from on this machine, and where it may go. It is read when a sandbox is made;
-the server alone sees it, and what stands inside is a placeholder."""
+"""`Secret`: the source of a secret's value on this machine, and its destinations. The value is read when a sandbox is
+created; only the server sees it, and the sandbox contains a placeholder."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ import time
 from collections.abc import Callable, Sequence
 from typing import IO, Final
 
+from skerry.client.secret_store import UserSecrets
 from skerry.errors import InvalidRequest
 from skerry.types import SecretForm, SecretValue
-from skerry.types.network import SECRET_MOST
+from skerry.types.network import MAX_SECRET
 
-COMMAND_S: Final = 30.0
+COMMAND_TIMEOUT: Final = 30.0
 _LIKE: Final = 'like Secret.from_env("TOKEN", hosts=["api.example.com"])'
 
 
 class Secret:
-    """A variable inside that holds a placeholder; requests to `hosts`, over TLS, get the value.
+    """A variable inside with a placeholder; requests to `hosts`, over TLS, get the value.
 
-    `header`, like "Authorization: Bearer {}", is set on each of them; so are `query`, a parameter's name, and `basic`,
-    the user of a basic login. With none of these the placeholder is replaced wherever it stands in a header, a query or
-    a login. Without `value`, that of this environment's variable of the same name."""
+    `header`, like "Authorization: Bearer {}", is set on each request; so are `query`, the name of a parameter, and
+    `basic`, the user of a basic login. Without these, the placeholder is replaced wherever it occurs in a header, a
+    query or a login. Without `value`, it is read from this environment's variable of the same name.
+    """
 
     __slots__ = ("_form", "_read", "_source")
 
@@ -38,7 +40,7 @@ class Secret:
         basic: str | None = None,
     ) -> None:
         if isinstance(hosts, str) or not all(isinstance(host, str) for host in hosts):
-            raise InvalidRequest(f"secrets: the hosts of {name} are not a list of texts", hint=_LIKE)
+            raise InvalidRequest(f"secrets: the hosts of {name} are not a list of strings", hint=_LIKE)
         self._form = SecretForm(name=name, hosts=tuple(hosts), header=header, query=query, basic=basic)
         self._source, self._read = f"the environment's {name}", _environment(name)
         if value is not None:
@@ -55,7 +57,7 @@ class Secret:
         query: str | None = None,
         basic: str | None = None,
     ) -> Secret:
-        """From a variable of this process's environment; of the same name, if no other is given."""
+        """Read the value from an environment variable of this process; by default of the same name."""
         secret = cls(name, hosts=hosts, header=header, query=query, basic=basic)
         return secret._from(f"the environment's {variable or name}", _environment(variable or name))
 
@@ -70,7 +72,7 @@ class Secret:
         query: str | None = None,
         basic: str | None = None,
     ) -> Secret:
-        """From a file of this machine, without its last line end."""
+        """Read the value from a file of this machine, without its last line end."""
         secret = cls(name, hosts=hosts, header=header, query=query, basic=basic)
         return secret._from(f"the file {os.fspath(path)}", lambda: _file(name, os.fspath(path)))
 
@@ -84,15 +86,32 @@ class Secret:
         header: str | None = None,
         query: str | None = None,
         basic: str | None = None,
-        timeout: float = COMMAND_S,
+        timeout: float = COMMAND_TIMEOUT,
     ) -> Secret:
-        """From what a program of this machine prints, without its last line end. It is run, without a shell, each time
-        that a sandbox is made."""
+        """Read the value from the output of a program of this machine, without its last line end. The program runs,
+        without a shell, each time a sandbox is created."""
         if isinstance(argv, str) or not argv:
             raise InvalidRequest(f"secrets: the command of {name} is not a list", hint='like ["pass", "show", "token"]')
         words = [os.fspath(word) for word in argv]
         secret = cls(name, hosts=hosts, header=header, query=query, basic=basic)
-        return secret._from(f"the command {words[0]}", lambda: _command(name, words, timeout))
+        return secret._from(f"the command {words[0]}", lambda: read_command(name, words, timeout))
+
+    @classmethod
+    def from_store(
+        cls,
+        name: str,
+        service: str,
+        *,
+        hosts: Sequence[str] = (),
+        header: str | None = None,
+        query: str | None = None,
+        basic: str | None = None,
+    ) -> Secret:
+        """Read the value from the user's store on this machine, which `skerry secret set SERVICE` fills. `hosts`: by
+        default those of the service."""
+        store = UserSecrets()
+        secret = cls(name, hosts=hosts or store.hosts(service), header=header, query=query, basic=basic)
+        return secret._from(f"the store's {service}", lambda: store.value(service))
 
     def _from(self, source: str, read: Callable[[], str]) -> Secret:
         self._source, self._read = source, read
@@ -103,7 +122,7 @@ class Secret:
         return self._form.name
 
     def read(self) -> SecretValue:
-        """With its value, as it is sent. Blocks: it may read a file or run a command."""
+        """Return the secret with its value for the request. Blocks: it may read a file or run a command."""
         form = self._form
         return SecretValue(
             name=form.name, hosts=form.hosts, header=form.header, query=form.query, basic=form.basic, value=self._read()
@@ -114,30 +133,32 @@ class Secret:
 
 
 def _environment(variable: str) -> Callable[[], str]:
-    def read() -> str:
-        if not os.environ.get(variable):
-            raise InvalidRequest(
-                f"secrets: {variable} is {'empty' if variable in os.environ else 'not set here'}",
-                hint=f"export {variable}, or have the value read from a file: Secret.from_file, --secret-file",
-            )
-        return os.environ[variable]
+    return lambda: read_variable(variable)
 
-    return read
+
+def read_variable(variable: str) -> str:
+    if not os.environ.get(variable):
+        raise InvalidRequest(
+            f"secrets: {variable} is {'empty' if variable in os.environ else 'not set here'}",
+            hint=f"export {variable}, or read the value from a file: Secret.from_file, --secret-file",
+        )
+    return os.environ[variable]
 
 
 def _file(name: str, path: str) -> str:
     try:
         with open(os.path.expanduser(path), "rb", buffering=0) as file:
-            return _line(name, file.read(SECRET_MOST + 3) or b"")
+            return text_of(name, file.read(MAX_SECRET + 3) or b"")
     except OSError as error:
         raise InvalidRequest(f"secrets: {name}: {path}: {error.strerror}") from None
 
 
-def _command(name: str, argv: list[str], timeout: float) -> str:
+def read_command(name: str, argv: list[str], timeout: float = COMMAND_TIMEOUT) -> str:
+    """Return the output of a program, without its last line end."""
     try:
         child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     except OSError as error:
-        raise InvalidRequest(f"secrets: {name}: {argv[0]} can't be run: {error.strerror}") from None
+        raise InvalidRequest(f"secrets: {name}: {argv[0]} cannot be run: {error.strerror}") from None
     try:
         data = _output(name, argv[0], child.stdout, time.monotonic() + timeout)
         code = child.wait(timeout)
@@ -150,32 +171,32 @@ def _command(name: str, argv: list[str], timeout: float) -> str:
             child.stdout.close()
     if code != 0:
         raise InvalidRequest(f"secrets: {name}: {argv[0]} ended with {code}")
-    return _line(name, data)
+    return text_of(name, data)
 
 
 def _output(name: str, program: str, pipe: IO[bytes] | None, end: float) -> bytes:
-    """All that it prints, up to more than a secret can have."""
+    """Return the output, up to the maximum size of a secret."""
     data = bytearray()
     with selectors.DefaultSelector() as selector:
         if pipe is None:
             return b""
         selector.register(pipe, selectors.EVENT_READ)
-        while len(data) <= SECRET_MOST + 2:
+        while len(data) <= MAX_SECRET + 2:
             if not selector.select(max(0.0, end - time.monotonic())):
                 raise _late(name, program)
-            piece = os.read(pipe.fileno(), SECRET_MOST)
+            piece = os.read(pipe.fileno(), MAX_SECRET)
             if not piece:
                 return bytes(data)
             data += piece
-    raise InvalidRequest(f"secrets: {name}: {program} printed more than a secret can have")
+    raise InvalidRequest(f"secrets: {name}: {program} printed more than the maximum size of a secret")
 
 
 def _late(name: str, program: str) -> InvalidRequest:
     return InvalidRequest(f"secrets: {name}: {program} took too long", hint="Secret.from_command(…, timeout=)")
 
 
-def _line(name: str, data: bytes) -> str:
-    """The text without its last line end. What is wrong with it otherwise is said when the request is made."""
+def text_of(name: str, data: bytes) -> str:
+    """Return the text without its last line end. Other errors are reported when the request is made."""
     try:
         return data.decode("ascii").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:

@@ -1,8 +1,12 @@
-"""The engine: what a sandbox is, from its making to its last trace.
+"""The engine: every effect on a sandbox goes through one of its services.
 
-Engine      the one place through which every effect on a sandbox passes
-Row, Live   what is known of a sandbox on disk; what the server holds for one that runs
-step        one named piece of create, start, stop or delete, and a fault point
-News, Event what happened, before and after it has its number
-Run         a command under way, whose output is being read
+Engine                 owns one state directory and constructs every service
+sandboxes              creation, start, stop, deletion, recovery
+pool                   sandboxes started in advance
+processes, files       programs and files inside a sandbox
+images, snapshots      file systems that sandboxes start from
+network                gateways, policies, approvals, secrets, previews
+review                 the ledger of changes and decisions about them
+code                   code execution in many languages
+fault point            a named step at which tests can kill the server
 """

@@ -1,4 +1,5 @@
-"""What this host can isolate, what is missing, and the command that mends it. Works without a server."""
+"""Checks of this host: the guarantees it can give, the missing parts, and the commands that install them. Works without
+a server."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from skerry import keeper, runtimes, storage
 from skerry.config import Settings
 from skerry.errors import HostUnsupported, NotFound, SkerryError
 from skerry.images import recipe_digest
-from skerry.network.checks import checks as network
-from skerry.review.git import version
+from skerry.network.gateway.checks import checks as network
+from skerry.review.ledger.git import git_version
 from skerry.runtimes.checks import install
 from skerry.storage import ImageStore, LayerStore
 from skerry.types import Check, parse_size
@@ -22,13 +23,21 @@ def examine(settings: Settings) -> list[Check]:
 
 
 def _storage(settings: Settings) -> list[Check]:
-    sizes = {name: parse_size(settings[f"storage.{name}"]) for name in ("pool_size", "reserve")}
-    return storage.checks(settings.state_dir, settings["storage.driver"], **sizes)
+    if os.geteuid() != 0:  # the state directory is root's
+        return [Check("storage", None, "requires root", "sudo skerry doctor")]
+    return storage.checks(
+        settings.state_dir,
+        settings["storage.driver"],
+        pool_size=parse_size(settings["storage.pool_size"]),
+        min_free=parse_size(settings["storage.min_free_space"]),
+    )
 
 
 def _keeper() -> Check:
     try:
         return Check("keeper", True, f"{keeper.binary()} (build {keeper.build_id()[:12]})")
+    except PermissionError:  # an installation below a directory that this user may not enter
+        return Check("keeper", None, "requires root", "sudo skerry doctor")
     except SkerryError as error:
         return Check("keeper", False, error.message, error.hint)
 
@@ -36,7 +45,7 @@ def _keeper() -> Check:
 def _git() -> Check:
     """Only reviews need it."""
     try:
-        return Check("git", True, version())
+        return Check("git", True, git_version())
     except HostUnsupported:
         return Check("git", None, "not found: no sandbox can have a review", install("git"))
 
@@ -46,6 +55,8 @@ def _base_image(settings: Settings) -> Check:
     try:
         os.listdir(state / "images")  # opening a store that is not there would make it
         image = ImageStore(state / "images", LayerStore(state / "layers")).get("base")
+    except PermissionError:
+        return Check("image base", None, "requires root", "sudo skerry doctor")
     except (NotFound, OSError):
         return Check("image base", None, "not made yet", "skerry image build base")
     size = f"{image.size / 1e6:.0f} MB"

@@ -1,13 +1,10 @@
-"""Images: where base file systems come from.
+"""Images: the root file systems of sandboxes.
 
-base      the image that everyone starts with: Debian or Ubuntu, whatever the host's own apt installs from
-recipe    what it is made of, and how a record tells that it was made otherwise
-sources   which archive that is, read from /etc/apt
-pull      an image comes from a registry: its manifest, its layers (blobs), one rename
-pack      an image goes out as an archive that other tools read
-unpack    a layer's archive becomes a tree, whatever a stranger put into it
+base      Skerry's own images: Debian or Ubuntu, from the archive that the host's apt uses, and layers on top
+registry  pull an image from a registry: its manifest, its layers (blobs), one rename
+archive   export an image as an archive that other tools read, and import one; unpack the layers of strangers safely
 
-A name is loaded when it is first used: the child that unpacks shall not wait for the rest.
+A name is loaded on first use, so that the unpacking child process does not load the rest.
 """
 
 from __future__ import annotations
@@ -15,19 +12,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from skerry.images.base import build_base
-    from skerry.images.recipe import recipe_digest
+    from skerry.images.base.build import build_image, current
+    from skerry.images.base.recipe import RECIPES, recipe_digest
 
-__all__ = ["build_base", "recipe_digest"]
+__all__ = ["RECIPES", "build_image", "current", "recipe_digest"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "build_base":
-        from skerry.images.base import build_base
+    if name in ("build_image", "current"):
+        from skerry.images.base import build
 
-        return build_base
-    if name == "recipe_digest":
-        from skerry.images.recipe import recipe_digest
+        return getattr(build, name)
+    if name in ("RECIPES", "recipe_digest"):
+        from skerry.images.base import recipe
 
-        return recipe_digest
+        return getattr(recipe, name)
     raise AttributeError(name)

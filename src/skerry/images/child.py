@@ -1,4 +1,5 @@
-"""Child processes of a build: they die with it, whatever kills it, and no mount of theirs is ever seen on the host."""
+"""Child processes of a build: they die with it, also if it is killed, and their mounts are never visible on the
+host."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from skerry.errors import SkerryError
 
-_LONGEST_LINE = 1 << 16
+_MAX_LINE = 1 << 16
 _KEPT_LINES = 20
 _UNSHARE = ("unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc")
 _NO_NETWORK = ("--net", "--ipc", "--uts")
@@ -20,14 +21,14 @@ _WALL = ("setpriv", "--pdeathsig", "KILL", "--", *_UNSHARE)
 
 
 @dataclass(frozen=True)
-class Line:
+class OutputLine:
     """One line of output, or (text None) a tick: about a quarter of a second passed without one."""
 
     text: str | None
 
 
-def walled(argv: list[str], *, isolated: bool) -> list[str]:
-    """The command that runs `argv` so that it dies with whoever starts it, in namespaces of its own."""
+def isolated_argv(argv: list[str], *, isolated: bool) -> list[str]:
+    """Return the command that runs `argv` in new namespaces so that it dies with its parent."""
     return [*_WALL, *(_NO_NETWORK if isolated else ()), "--", *argv]
 
 
@@ -40,16 +41,16 @@ def lines(
     stdin: int = subprocess.DEVNULL,
     cwd: str | os.PathLike[str] = "/",
     isolated: bool = False,
-) -> Generator[Line, None, None]:
-    """Runs a command and yields its output (both streams) as it comes; raises if it fails or takes too long.
+) -> Generator[OutputLine, None, None]:
+    """Run a command and yield its output (both streams) as it arrives; raise if it fails or times out.
 
-    A pid namespace ends every descendant with its first process, also those that made sessions of their own; that
-    process has the parent-death signal, so `kill -9` of the builder is enough. The mount namespace goes with them.
-    `isolated`: with no network either.
-    If the consumer stops early (an error in a progress callback, a cancelled build), everything is killed at once.
+    A pid namespace ends every descendant with its first process, also those in their own sessions; that process has the
+    parent-death signal, so `kill -9` of the builder is enough. The mount namespace ends with them. `isolated`: without
+    a network too. If the consumer stops early (an error in a progress callback, a cancelled build), everything is
+    killed at once.
     """
     child = subprocess.Popen(
-        walled(argv, isolated=isolated),
+        isolated_argv(argv, isolated=isolated),
         env=env,
         stdin=stdin,
         stdout=subprocess.PIPE,
@@ -72,11 +73,11 @@ def lines(
 
 
 def output(argv: list[str], env: dict[str, str], what: str, timeout: float = 300.0) -> list[str]:
-    """All lines of a command's output."""
+    """Return all lines of a command's output."""
     return [line.text for line in lines(argv, env, what, timeout) if line.text is not None]
 
 
-def _read_lines(child: subprocess.Popen[bytes], deadline: float, what: str) -> Iterator[Line]:
+def _read_lines(child: subprocess.Popen[bytes], deadline: float, what: str) -> Iterator[OutputLine]:
     assert child.stdout is not None  # noqa: S101 - a pipe was asked for
     fd = child.stdout.fileno()
     poller = select.poll()
@@ -84,22 +85,22 @@ def _read_lines(child: subprocess.Popen[bytes], deadline: float, what: str) -> I
     rest = b""
     while True:
         if time.monotonic() > deadline:
-            raise SkerryError(f"{what} took too long and was ended")
+            raise SkerryError(f"{what} timed out")
         if not poller.poll(250):
-            yield Line(None)
+            yield OutputLine(None)
             continue
         chunk = os.read(fd, 1 << 16)
         if not chunk:
             break
         *whole, rest = (rest + chunk).replace(b"\r", b"\n").split(b"\n")
-        rest = rest[-_LONGEST_LINE:]
-        yield from (Line(text.decode("utf-8", "replace")) for text in whole if text.strip())
+        rest = rest[-_MAX_LINE:]
+        yield from (OutputLine(text.decode("utf-8", "replace")) for text in whole if text.strip())
     if rest.strip():
-        yield Line(rest.decode("utf-8", "replace"))
+        yield OutputLine(rest.decode("utf-8", "replace"))
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """Kills what still runs, and waits (bounded) until the last descendant has let go of the output pipe."""
+    """Kill the process, and wait (bounded) until the last descendant has closed the output pipe."""
     assert child.stdout is not None  # noqa: S101 - a pipe was asked for
     if child.poll() is None:
         os.killpg(child.pid, signal.SIGKILL)

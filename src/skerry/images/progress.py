@@ -1,4 +1,4 @@
-"""How far a build is, told truthfully: what was measured, or nothing."""
+"""Measured progress of a build."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from skerry.types import Progress
 _INTERVAL = 0.2
 
 
-class Stage:
-    """One stage of a build. Reports at most five times a second; the time left is this stage's, from its own pace."""
+class BuildStage:
+    """One stage of a build. Reports at most five times a second; the remaining time is that of this stage, at its own
+    rate."""
 
     def __init__(
         self, tell: Callable[[Progress], None], name: str, message: str, total: int = 0, start: int = 0

@@ -1,56 +1,54 @@
-"""The host's side of the keeper.
+"""The host side of the keeper protocol (`docs/design/keeper-protocol.md`).
 
-keeper: our PID 1 in a sandbox, and the only hand inside (`docs/design/keeper.md` has the protocol). It is not trusted:
-every byte of it is bounded and checked here, and `KeeperLied` or `KeeperSilent` ends that sandbox and nothing else.
-process: a command in a sandbox. A run's `ProcessStream` gives output as it comes, then its `ExitStatus`; a spawned one
-goes on by itself, and an `OutputStream` reads its journal, from any byte on, with a `Gap` where bytes were dropped.
-channel: a program's fd 3. A `Turn` hands it bytes and gives what the program prints and says until the turn is over.
-frame: the unit of a process's stream.
+keeper: PID 1 of a sandbox and the only agent inside. The host does not trust it: this package bounds and checks every
+byte, and `KeeperProtocolError` or `KeeperTimeout` fails that sandbox only. process: a command in a sandbox. The
+`ProcessStream` of a run yields output, then has an `ExitStatus`. A spawned process runs in the background; an
+`OutputStream` reads its journal from any byte, with an `JournalGap` where bytes were dropped. channel: fd 3 of a
+program. An `Exchange` sends bytes to it and yields the program's output and messages until it ends. frame: the unit of
+a process's stream.
 """
 
 from skerry.keeper.binary import binary, build_id
 from skerry.keeper.client import Keeper
+from skerry.keeper.errors import HostResourceError, KeeperProtocolError, KeeperTimeout
 from skerry.keeper.events import EventStream
-from skerry.keeper.failures import HostShort, KeeperLied, KeeperSilent
+from skerry.keeper.exchange import Exchange
 from skerry.keeper.files import FileContent
 from skerry.keeper.output import OutputStream
 from skerry.keeper.process import ProcessStream
-from skerry.keeper.turns import Turn
 from skerry.keeper.values import (
-    Account,
     EventsHello,
+    ExchangeUsage,
     ExitStatus,
-    Gap,
-    Hello,
-    PortState,
+    JournalGap,
+    KeeperHello,
     Process,
     ProcessEvent,
     ProcessSpec,
     Size,
-    TurnUsage,
+    UserAccount,
 )
 
 __all__ = [
-    "Account",
     "EventStream",
     "EventsHello",
+    "Exchange",
+    "ExchangeUsage",
     "ExitStatus",
     "FileContent",
-    "Gap",
-    "Hello",
-    "HostShort",
+    "HostResourceError",
+    "JournalGap",
     "Keeper",
-    "KeeperLied",
-    "KeeperSilent",
+    "KeeperHello",
+    "KeeperProtocolError",
+    "KeeperTimeout",
     "OutputStream",
-    "PortState",
     "Process",
     "ProcessEvent",
     "ProcessSpec",
     "ProcessStream",
     "Size",
-    "Turn",
-    "TurnUsage",
+    "UserAccount",
     "binary",
     "build_id",
 ]

@@ -1,4 +1,4 @@
-"""Where the keeper's binary is, and which one it has to be."""
+"""The keeper's binary: its path and its build."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ from pathlib import Path
 from skerry.errors import HostUnsupported
 
 _BIN = Path(__file__).parent / "bin"
-_HINT = "run `make keeper` in a clone, or install the package again"
+_HINT = (
+    "run `make keeper` in a clone; otherwise install the wheel for Linux on x86-64 or arm64, "
+    "because the wheel for any platform is only a client"
+)
 
 
 def binary() -> Path:
-    """The keeper for this machine. SKERRY_KEEPER names another one; it still has to be of the same build."""
+    """Return the keeper for this machine. SKERRY_KEEPER names another one; it must have the same build."""
     override = os.environ.get("SKERRY_KEEPER")
     path = Path(override) if override else _BIN / "skerry-keeper"
     if not path.is_file():
-        raise HostUnsupported(f"there is no keeper at {path}", hint=_HINT)
+        raise HostUnsupported(f"keeper not found at {path}", hint=_HINT)
     return path
 
 
 def build_id() -> str:
-    """The build that every keeper has to say it is."""
+    """Return the build that every keeper must report."""
     try:
         return (_BIN / "build").read_text(encoding="ascii").strip()
     except OSError as error:

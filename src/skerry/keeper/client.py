@@ -1,47 +1,52 @@
-"""The host's hand in a sandbox: one Keeper for each, over whatever connection its runtime gives."""
+"""The client of a sandbox's keeper, over a connection that the sandbox's runtime provides."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from typing import Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from skerry.errors import InvalidRequest, NotFound
-from skerry.keeper import messages
-from skerry.keeper.channel import JSON, MAX_JSON, Channel, Connect, encode, failure
-from skerry.keeper.connection import Connection
+from skerry.keeper import http1
+from skerry.keeper.connection import KeeperConnection
+from skerry.keeper.errors import KeeperProtocolError
 from skerry.keeper.events import EventStream
-from skerry.keeper.failures import KeeperLied
+from skerry.keeper.exchange import MAX_BODY, Exchange
 from skerry.keeper.files import Files
-from skerry.keeper.output import OutputStream, View
-from skerry.keeper.ports import wait_for_port
-from skerry.keeper.process import KEPT, ProcessStream
-from skerry.keeper.tracking import Tracking
-from skerry.keeper.turns import BODY_MOST, Turn
-from skerry.keeper.values import PROTOCOL, Hello, PortState, Process, Processes, ProcessSpec
+from skerry.keeper.output import JournalRange, OutputStream
+from skerry.keeper.process import DEFAULT_JOURNAL, ProcessStream
+from skerry.keeper.tracking import Tracker
+from skerry.keeper.transport import JSON, MAX_JSON, UPGRADE, Connect, Transport, encode, failure
+from skerry.keeper.values import OLDEST_PROTOCOL, PROTOCOL, KeeperHello, PortReply, Process, ProcessListing, ProcessSpec
+from skerry.telemetry import keeper_span
+from skerry.types import PortState
 
-TIME_LIMIT: Final = 10.0
-S = TypeVar("S", ProcessStream, OutputStream, Turn)
+TIMEOUT: Final = 10.0
+S = TypeVar("S", ProcessStream, OutputStream, Exchange)
 _PIECE: Final = 256 << 10
-_UPGRADE: Final = "Connection: Upgrade\r\nUpgrade: skerry-frames\r\n"
+_PORT_WAIT_S: Final = 30.0  # per request; a keeper waits at most 60
+_PORT_SLACK_S: Final = 1.0  # two clocks may differ
 
-_hello = msgspec.json.Decoder(Hello)
+_hello = msgspec.json.Decoder(KeeperHello)
 _process = msgspec.json.Decoder(Process)
-_processes = msgspec.json.Decoder(Processes)
-_nothing = msgspec.json.Decoder(dict[str, int])
+_processes = msgspec.json.Decoder(ProcessListing)
+_port_state = msgspec.json.Decoder(PortReply)
+_no_result = msgspec.json.Decoder(dict[str, int])
 
 
 class Keeper:
-    """What one sandbox's keeper can do. `connect` gives a connected socket; `build` is what the keeper has to be."""
+    """The keeper of one sandbox. `connect` returns a connected socket. `build` None: a keeper of any build that speaks
+    a known version of the protocol."""
 
     def __init__(
-        self, connect: Connect, build: str | None, *, time_limit: float = TIME_LIMIT, kept: int = KEPT
+        self, connect: Connect, build: str | None, *, timeout: float = TIMEOUT, kept: int = DEFAULT_JOURNAL
     ) -> None:
-        self._channel = Channel(connect, time_limit)
-        self.files = Files(self._channel)
-        self.tracking = Tracking(self._channel)
+        self._transport = Transport(connect, timeout)
+        self.files = Files(self._transport)
+        self.tracking = Tracker(self._transport)
         self._build = build
         self._kept = kept
 
@@ -58,12 +63,12 @@ class Keeper:
         hostname: str | None = None,
         journal: tuple[int, int] = (0, 0),
         resolver: str = "",
-    ) -> Hello:
-        """Late binding: the first call after a start, and again on changes. Every other call needs it.
+    ) -> KeeperHello:
+        """Configure the keeper: the first call after a start, required by every other call, and repeated on changes.
 
-        `pids` is the limit that the sandbox's cgroup has: a user's processes get a little less, so that a fork bomb
-        leaves the keeper its room. `journal`: how many bytes of output are kept of a process and of all of them; 0 is
-        the keeper's own default. `resolver`: who is asked for names, unless the sandbox's own file says otherwise."""
+        `pids` is the limit of the sandbox's cgroup: users' processes get slightly less, so that a fork bomb leaves the
+        keeper its share. `journal`: bytes of output to keep per process and for all processes; 0 means the keeper's
+        default. `resolver`: address of the name server, unless the sandbox's resolv.conf names another."""
         body = {
             "user": user,
             "cwd": cwd,
@@ -77,87 +82,95 @@ class Keeper:
             "resolver": resolver,
         }
         self._kept = max(self._kept, journal[0])
-        return self._check(await self._channel.call(_hello, "PUT", "/v1/config", body=body))
+        return self._check(await self._transport.call(_hello, "PUT", "/v1/config", body=body))
 
-    async def hello(self) -> Hello:
-        return self._check(await self._channel.call(_hello, "GET", "/v1/hello"))
+    async def hello(self) -> KeeperHello:
+        return self._check(await self._transport.call(_hello, "GET", "/v1/hello"))
 
-    def _check(self, hello: Hello) -> Hello:
-        if hello.protocol != PROTOCOL or (self._build is not None and hello.build != self._build):
-            raise KeeperLied(f"the keeper is of another build ({hello.build!r}, protocol {hello.protocol})")
+    def _check(self, hello: KeeperHello) -> KeeperHello:
+        if not OLDEST_PROTOCOL <= hello.protocol <= PROTOCOL:
+            raise KeeperProtocolError(
+                f"the keeper speaks protocol {hello.protocol}, and this version knows {OLDEST_PROTOCOL} to {PROTOCOL}"
+            )
+        if self._build is not None and hello.build != self._build:
+            raise KeeperProtocolError(f"the keeper has another build ({hello.build!r})")
         return hello
 
     async def start(self, spec: ProcessSpec) -> ProcessStream:
-        """Starts a command; returns once it runs (or could not be executed: exit codes 126 and 127)."""
-        request = messages.request("POST", "/v1/processes", headers=_UPGRADE + JSON, body=encode(spec))
+        """Start a command. Return once it runs, or could not be executed (exit codes 126 and 127)."""
+        request = http1.request("POST", "/v1/processes", headers=UPGRADE + JSON, body=encode(spec))
 
-        def stream(connection: Connection) -> ProcessStream:
-            return ProcessStream(connection, self._channel.keep, spec, self._channel.time_limit, self._kept)
+        def stream(connection: KeeperConnection) -> ProcessStream:
+            return ProcessStream(connection, self._transport.release, spec, self._transport.timeout, self._kept)
 
         return await self._upgraded(request, stream)
 
     async def spawn(self, spec: ProcessSpec) -> Process:
-        """Starts a command that nobody has to listen to; its output is in its journal."""
-        return await self._channel.call(_process, "POST", "/v1/processes", body=replace(spec, detach=True))
+        """Start a command in the background; its output goes to its journal."""
+        return await self._transport.call(_process, "POST", "/v1/processes", body=replace(spec, detach=True))
 
     async def output(
         self, process_id: str, since: int = 0, follow: bool = False, limit: int | None = None
     ) -> OutputStream:
-        """What a process printed from byte `since` on; below 0, that many bytes before its end."""
-        view = View(since=since, follow=follow, limit=limit)
-        request = messages.request("GET", _path(process_id) + "/output", view.query(), headers=_UPGRADE)
+        """Read the output of a process from byte `since`; negative: that many bytes before its end."""
+        part = JournalRange(since=since, follow=follow, limit=limit)
+        request = http1.request("GET", _path(process_id) + "/output", part.query(), headers=UPGRADE)
 
-        def stream(connection: Connection) -> OutputStream:
-            return OutputStream(connection, self._channel.keep, view, self._channel.time_limit)
+        def stream(connection: KeeperConnection) -> OutputStream:
+            return OutputStream(connection, self._transport.release, part, self._transport.timeout)
 
         return await self._upgraded(request, stream)
 
-    async def turn(self, process_id: str, data: bytes = b"") -> Turn:
-        """Hands bytes to a program's channel; what it prints and says from now on is the turn's. One at a time."""
-        if len(data) > BODY_MOST:
-            raise InvalidRequest(f"more than {BODY_MOST >> 20} MiB at once")
-        headers = f"{_UPGRADE}Content-Length: {len(data)}\r\n"
-        request = messages.request("POST", _path(process_id) + "/turn", headers=headers)
+    async def exchange(self, process_id: str, data: bytes = b"") -> Exchange:
+        """Send bytes to a program's channel and stream its output and messages from now on. One exchange at a time."""
+        if len(data) > MAX_BODY:
+            raise InvalidRequest(f"the input is larger than {MAX_BODY >> 20} MiB")
+        headers = f"{UPGRADE}Content-Length: {len(data)}\r\n"
+        request = http1.request("POST", _path(process_id) + "/exchange", headers=headers)
 
         async def signal(name: str) -> None:
             await self.signal(process_id, name)
 
-        def turn(connection: Connection) -> Turn:
-            return Turn(connection, self._channel.keep, signal, self._channel.time_limit, self._kept)
+        def stream(connection: KeeperConnection) -> Exchange:
+            return Exchange(connection, self._transport.release, signal, self._transport.timeout, self._kept)
 
-        return await self._upgraded(request, turn, data)
+        return await self._upgraded(request, stream, data)
 
-    async def _upgraded(self, request: bytes, make: Callable[[Connection], S], body: bytes = b"") -> S:
-        async with self._channel.exchange() as connection:
+    async def _upgraded(self, request: bytes, make: Callable[[KeeperConnection], S], body: bytes = b"") -> S:
+        with keeper_span(request):
+            return await self._upgrade(request, make, body)
+
+    async def _upgrade(self, request: bytes, make: Callable[[KeeperConnection], S], body: bytes) -> S:
+        async with self._transport.exchange() as connection:
             await connection.send(request, body)
             head = await connection.head()
             if head.status == 101:
                 stream = make(connection)
-                await stream.begin()
+                await stream.read_header()
                 return stream
             text = await connection.whole(head, MAX_JSON)
-        self._channel.keep(connection)
+        self._transport.release(connection)
         if head.status < 400:
-            raise KeeperLied(f"the keeper answered an upgrade with {head.status}")
+            raise KeeperProtocolError(f"the keeper answered an upgrade request with {head.status}")
         raise failure(text)
 
-    async def stdin(self, process_id: str, chunks: AsyncIterable[bytes], close: bool = False) -> None:
-        """Streams to a process's stdin, as fast as it reads; `close` ends it then."""
-        query = {"close": str(int(close))}
-        head = messages.request("POST", _path(process_id) + "/stdin", query, headers="Transfer-Encoding: chunked\r\n")
-        async with self._channel.exchange() as connection:
+    async def stdin(self, process_id: str, chunks: AsyncIterable[bytes] | None, close: bool = False) -> None:
+        """Stream to a process's stdin, as fast as it reads; `close` closes stdin afterwards. None: no bytes."""
+        query, headers = {"close": str(int(close))}, "" if chunks is None else "Transfer-Encoding: chunked\r\n"
+        head = http1.request("POST", _path(process_id) + "/stdin", query, headers=headers)
+        async with self._transport.exchange() as connection:
             await connection.send(head)
-        whole = False
+        whole = chunks is None
         try:
-            async for chunk in chunks:
+            async for chunk in chunks if chunks is not None else nothing():
                 for start in range(0, len(chunk), _PIECE):
-                    if connection.buffer:  # it does not want the rest, and need not be there any more
+                    if connection.buffer:  # the keeper rejected the rest, and may have closed the connection
                         break
                     piece = chunk[start : start + _PIECE]
                     await connection.send(b"%x\r\n%b\r\n" % (len(piece), piece))
                 if connection.buffer or connection.lost:
                     break
-            if not connection.buffer and not connection.lost:
+            if not whole and not connection.buffer and not connection.lost:
                 await connection.send(b"0\r\n\r\n")
                 whole = True
             answer = await connection.head()
@@ -169,66 +182,81 @@ class Keeper:
             connection.close()
             raise failure(text)
         if whole:
-            self._channel.keep(connection)
+            self._transport.release(connection)
         else:
-            connection.close()  # another request would be taken for the rest of this one
+            connection.close()  # the keeper would read another request as the rest of this one
 
     async def processes(self) -> list[Process]:
-        listed = await self._channel.call(_processes, "GET", "/v1/processes", limit=32 << 20)
+        listed = await self._transport.call(_processes, "GET", "/v1/processes", limit=32 << 20)
         return listed.processes
 
     async def process(self, process_id: str) -> Process:
-        return await self._channel.call(_process, "GET", _path(process_id))
+        return await self._transport.call(_process, "GET", _path(process_id))
 
     async def events(self, since: int | None = None) -> EventStream:
-        """Starts and ends of processes after event `since`; None: from now on."""
+        """Stream starts and ends of processes after event `since`; None: from now on."""
         query = None if since is None else {"since": str(since)}
-        async with self._channel.exchange() as connection:
-            await connection.send(messages.request("GET", "/v1/events", query))
+        async with self._transport.exchange() as connection:
+            await connection.send(http1.request("GET", "/v1/events", query))
             head = await connection.head()
             if head.status == 200:
                 stream = EventStream(connection, head, since)
-                await stream.begin()
+                await stream.read_header()
                 return stream
             text = await connection.whole(head, MAX_JSON)
-        self._channel.keep(connection)
+        self._transport.release(connection)
         raise failure(text)
 
     async def signal(self, process_id: str, name: str) -> None:
-        """To a process's group; KILL takes the whole tree, also what a finished one left behind."""
-        await self._channel.call(_nothing, "POST", _path(process_id) + "/signal", body={"signal": name})
+        """Signal a process group; KILL ends the whole process tree, also processes that a finished one left behind."""
+        await self._transport.call(_no_result, "POST", _path(process_id) + "/signal", body={"signal": name})
 
     async def resize(self, process_id: str, cols: int, rows: int) -> None:
-        """Of its terminal."""
-        await self._channel.call(_nothing, "POST", _path(process_id) + "/resize", body={"cols": cols, "rows": rows})
+        """Resize the terminal of a process."""
+        await self._transport.call(_no_result, "POST", _path(process_id) + "/resize", body={"cols": cols, "rows": rows})
 
     async def remove(self, process_id: str) -> None:
-        """Forgets a finished process."""
-        await self._channel.call(_nothing, "DELETE", _path(process_id))
+        """Remove a finished process from the list."""
+        await self._transport.call(_no_result, "DELETE", _path(process_id))
 
     async def wait_for_port(self, port: int, timeout_s: float, http_path: str | None = None) -> PortState:
-        """Until something inside listens on the port, on any address; with a path, until that answers below 500."""
-        return await wait_for_port(self._channel, port, timeout_s, http_path)
+        """Wait until a program listens on the port, on any address; with a path, until it answers below 500."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + timeout_s
+        while True:
+            sent_at = clock()
+            takes_s = min(max(0.0, end - sent_at), _PORT_WAIT_S)
+            body = {"port": port, "timeout_s": takes_s, "http_path": http_path}
+            state = await self._transport.call(_port_state, "POST", "/v1/ports/wait", body=body, takes_s=takes_s)
+            if state.open or clock() >= end:
+                return PortState(open=state.open, status=state.status, last=state.last)
+            if clock() < sent_at + takes_s - _PORT_SLACK_S:  # else this loop would send requests without pause
+                raise KeeperProtocolError("the keeper did not wait for a port as long as requested")
 
-    async def put_own(self, certificates: str, files: Mapping[str, bytes]) -> None:
-        """What is below /run/skerry of the host's: `files`, and, if there are certificates, ca.pem, which has the
-        image's own and these. What was put there before and is not among it goes."""
+    async def put_guest_files(self, certificates: str, files: Mapping[str, bytes]) -> None:
+        """Write the guest files in /run/skerry: `files` and, if certificates are given, ca.pem with the image's own
+        certificates and these. Remove files of an earlier call that are not listed."""
         body = {"certificates": certificates, "files": dict(files)}
-        await self._channel.call(_nothing, "PUT", "/v1/own", body=body)
+        await self._transport.call(_no_result, "PUT", "/v1/guest-files", body=body)
 
-    async def put_review(self, content: bytes) -> None:
-        """/run/skerry/review.json: what was rejected, for who works inside."""
-        await self._channel.call(_nothing, "PUT", "/v1/own/review", body={"content": content})
+    async def put_review_file(self, content: bytes) -> None:
+        """Write /run/skerry/review.json: rejected changes, for the agent inside."""
+        await self._transport.call(_no_result, "PUT", "/v1/guest-files/review", body={"content": content})
 
     async def shutdown(self, grace_s: float = 2.0) -> None:
-        """TERM to all, then, after the grace, the end of the sandbox."""
-        await self._channel.call(_nothing, "POST", "/v1/shutdown", body={"grace_s": grace_s})
+        """Send TERM to all processes; after the grace period, end the sandbox."""
+        await self._transport.call(_no_result, "POST", "/v1/shutdown", body={"grace_s": grace_s})
 
     async def close(self) -> None:
-        self._channel.close()
+        self._transport.close()
+
+
+async def nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""
 
 
 def _path(process_id: str) -> str:
     if not process_id.replace("-", "").isalnum() or not process_id.isascii():
-        raise NotFound(f"there is no process {process_id!r}")
+        raise NotFound(f"process {process_id!r} not found")
     return f"/v1/processes/{process_id}"

@@ -1,4 +1,4 @@
-"""One connection to a keeper: bounded buffers both ways, and nothing believed."""
+"""A connection to a keeper, with bounded buffers in both directions. Input is not trusted."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final, cast
 
-from skerry.keeper import messages
-from skerry.keeper.failures import KeeperLied, KeeperSilent
+from skerry.keeper import http1
+from skerry.keeper.errors import KeeperProtocolError, KeeperTimeout
 
-_HIGH: Final = 512 << 10  # the transport stops reading above this, so a frame of 1 MiB still fits in about 2
+_HIGH: Final = 512 << 10  # reading pauses above this, so a frame of 1 MiB needs about 2 MiB
 _LOW: Final = 128 << 10
-_SENT_AT_ONCE: Final = 512 << 10  # as far as the host allows it: a large piece in one call
+_SENT_AT_ONCE: Final = 512 << 10  # a large piece in one call, if the host allows that much
 
 
-class Connection(asyncio.Protocol):
-    """Bytes from the keeper wait in `buffer`, or, after an upgrade, in pieces as they came; reading pauses while there
-    is much and nobody waits for more."""
+class KeeperConnection(asyncio.Protocol):
+    """Bytes from the keeper wait in `buffer` or, after an upgrade, in pieces as they arrived. Reading pauses while much
+    is buffered and no reader waits for more."""
 
     def __init__(self) -> None:
         self.buffer = bytearray()
@@ -35,7 +35,7 @@ class Connection(asyncio.Protocol):
         self._paused = False
 
     @classmethod
-    async def open(cls, sock: socket.socket) -> Connection:
+    async def open(cls, sock: socket.socket) -> KeeperConnection:
         try:
             loop = asyncio.get_running_loop()
             if sock.family == socket.AF_UNIX:
@@ -89,11 +89,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        """Usable for another request: alive, and with nothing said out of turn."""
+        """Usable for another request: open, and without unexpected bytes."""
         return not self.lost and not self.buffer and not self._pieces
 
     def upgrade(self) -> None:
-        """From now on bytes are taken in pieces."""
+        """From now on keep bytes in pieces."""
         self._upgraded = True
         if self.buffer:
             self._pieces.append(bytes(self.buffer))
@@ -101,13 +101,13 @@ class Connection(asyncio.Protocol):
             self.buffer.clear()
 
     def downgrade(self, rest: bytes) -> None:
-        """The last piece has been taken, but for the rest of it."""
+        """Return to the buffer. `rest` is the unread end of the last piece."""
         self.buffer += rest + b"".join(self._pieces)
         self._pieces.clear()
         self._waiting, self._upgraded = 0, False
 
     async def piece(self) -> bytes:
-        """What has come, as it came."""
+        """Return the next bytes as they arrived."""
         while not self._pieces:
             await self.more()
         piece = self._pieces.popleft()
@@ -115,9 +115,9 @@ class Connection(asyncio.Protocol):
         return piece
 
     async def more(self) -> None:
-        """Waits for bytes beyond those in the buffer."""
+        """Wait for bytes beyond those in the buffer."""
         if self.lost:
-            raise KeeperLied("the keeper broke off in the middle of an answer")
+            raise KeeperProtocolError("the keeper closed the connection in the middle of a response")
         if self._paused and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
@@ -128,9 +128,9 @@ class Connection(asyncio.Protocol):
             self._reader = None
 
     async def send(self, *data: bytes, patient: bool = False) -> None:
-        """Writes, and waits while the keeper does not take it; unless patient, only until an answer comes."""
+        """Write, and wait while the keeper does not read; unless patient, only until a response arrives."""
         if self.lost or self._transport is None:
-            raise KeeperSilent("the keeper is gone")
+            raise KeeperTimeout("the connection to the keeper is closed")
         self._transport.writelines(data)
         while self._full and not self.lost and (patient or not self.buffer):
             self._writer = asyncio.get_running_loop().create_future()
@@ -140,17 +140,17 @@ class Connection(asyncio.Protocol):
                 self._writer = None
 
     def post(self, data: bytes) -> None:
-        """Writes a little, and does not wait."""
+        """Write a little without waiting."""
         if self._transport is not None:
             self._transport.write(data)
 
-    async def head(self) -> messages.Head:
-        while (head := messages.decode_head(self.buffer)) is None:
+    async def head(self) -> http1.Head:
+        while (head := http1.decode_head(self.buffer)) is None:
             await self.more()
         return head
 
-    async def body(self, head: messages.Head) -> AsyncIterator[bytes]:
-        """The answer's body in pieces of no more than the buffer holds."""
+    async def body(self, head: http1.Head) -> AsyncIterator[bytes]:
+        """Yield the response's body in pieces no larger than the buffer."""
         if (length := head.length) is not None:
             async for piece in self._exactly(length):
                 yield piece
@@ -161,15 +161,15 @@ class Connection(asyncio.Protocol):
             await self._line_end()
         await self._line_end()
 
-    async def whole(self, head: messages.Head, limit: int) -> bytes:
-        """The answer's body at once, refused beyond the limit."""
+    async def whole(self, head: http1.Head, limit: int) -> bytes:
+        """Return the response's body. Raise `KeeperProtocolError` if it exceeds the limit."""
         if (head.length or 0) > limit:
-            raise KeeperLied(f"the keeper sent an answer of more than {limit} bytes")
+            raise KeeperProtocolError(f"the keeper sent a response of more than {limit} bytes")
         parts = bytearray()
         async for piece in self.body(head):
             parts += piece
             if len(parts) > limit:
-                raise KeeperLied(f"the keeper sent an answer of more than {limit} bytes")
+                raise KeeperProtocolError(f"the keeper sent a response of more than {limit} bytes")
         return bytes(parts)
 
     async def _exactly(self, length: int) -> AsyncIterator[bytes]:
@@ -183,7 +183,7 @@ class Connection(asyncio.Protocol):
             yield piece
 
     async def _chunk_size(self) -> int:
-        while (size := messages.decode_chunk_size(self.buffer)) is None:
+        while (size := http1.decode_chunk_size(self.buffer)) is None:
             await self.more()
         return size
 
@@ -191,11 +191,12 @@ class Connection(asyncio.Protocol):
         while len(self.buffer) < 2:
             await self.more()
         if self.buffer[:2] != b"\r\n":
-            raise KeeperLied("the keeper sent a bad chunk")
+            raise KeeperProtocolError("the keeper sent an invalid chunk")
         del self.buffer[:2]
 
     def hang_up(self) -> None:
-        """Closes it, and the keeper can see that now: an aborted transport closes its socket only in its next turn."""
+        """Close, and let the keeper see it at once: an aborted transport closes its socket only in the next loop
+        turn."""
         sock = None if self._transport is None else self._transport.get_extra_info("socket")
         if sock is not None and not self.lost:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(sock.fileno())) as twin:

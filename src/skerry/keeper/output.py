@@ -1,4 +1,4 @@
-"""A process's journal, read from any byte on."""
+"""The journal of a process, readable from any byte."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import msgspec
 
 from skerry.errors import InvalidRequest
 from skerry.keeper import frames
-from skerry.keeper.connection import Connection
-from skerry.keeper.failures import KeeperLied, KeeperSilent
-from skerry.keeper.process import EXIT, GAP, Output, Talk, decode
-from skerry.keeper.values import OFFSET_MOST, Gap, Opened, Paused
+from skerry.keeper.connection import KeeperConnection
+from skerry.keeper.errors import KeeperProtocolError, KeeperTimeout
+from skerry.keeper.process import EXIT, GAP, Output, ProcessConnection, decode
+from skerry.keeper.values import MAX_OFFSET, JournalGap, JournalStarted, OutputPaused
 
-_opened = msgspec.json.Decoder(Opened)
-_paused = msgspec.json.Decoder(Paused)
+_opened = msgspec.json.Decoder(JournalStarted)
+_paused = msgspec.json.Decoder(OutputPaused)
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What to read: from byte `since` on (below 0: counted from the end), as it comes or only what there is now, and no
-    more than `limit` bytes."""
+class JournalRange(msgspec.Struct, frozen=True, kw_only=True):
+    """The part to read: from byte `since` (negative: counted from the end), following new output or not, and at most
+    `limit` bytes."""
 
     since: int = 0
     follow: bool = False
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        if abs(self.since) > OFFSET_MOST or (self.limit is not None and not 0 < self.limit <= OFFSET_MOST):
+        if abs(self.since) > MAX_OFFSET or (self.limit is not None and not 0 < self.limit <= MAX_OFFSET):
             raise InvalidRequest("since or limit: out of range")
 
     def query(self) -> dict[str, str]:
@@ -35,47 +35,53 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return query if self.limit is None else query | {"limit": str(self.limit)}
 
 
-class OutputStream(Talk):
-    """`async for piece in stream`: ("stdout" or "stderr", bytes), or a `Gap` where bytes were dropped. `offset` is
-    where the next byte stands.
+class OutputStream(ProcessConnection):
+    """`async for piece in stream`: ("stdout" or "stderr", bytes), or an `JournalGap` where bytes were dropped. `offset`
+    is the position of the next byte.
 
-    It ends with the process (`ended`; then `exit` says how), or where there is no more now or the limit was met (`more`
-    then says whether the journal holds more). Reads no faster than it is asked to; nobody waits for it. Closing it does
-    nothing to the process."""
+    It ends with the process (`ended`; `exit` has the status), at the end of the present output, or at the limit
+    (`more`: the journal holds more). It reads only on demand, and the process does not wait for it. Closing it does not
+    affect the process."""
 
-    def __init__(self, connection: Connection, keep: Callable[[Connection], None], view: View, grace_s: float) -> None:
-        super().__init__(connection, keep, frames.JOURNAL)
-        self.offset = max(view.since, 0)
+    def __init__(
+        self,
+        connection: KeeperConnection,
+        release: Callable[[KeeperConnection], None],
+        output_range: JournalRange,
+        grace_s: float,
+    ) -> None:
+        super().__init__(connection, release, frames.JOURNAL)
+        self.offset = max(output_range.since, 0)
         self.more = False
-        self._view = view
-        self._left = OFFSET_MOST if view.limit is None else view.limit
+        self._range = output_range
+        self._left = MAX_OFFSET if output_range.limit is None else output_range.limit
         self._grace_s = grace_s
         self._over = False
 
-    async def begin(self) -> None:
-        """Reads the first frame."""
+    async def read_header(self) -> None:
+        """Read the first frame."""
         kind, payload = await self._frame()
         if kind != frames.STARTED:
-            raise KeeperLied("the keeper did not begin with a started frame")
+            raise KeeperProtocolError("the keeper's first frame is not a started frame")
         opened = decode(_opened, payload)
-        if self._view.since >= 0 and opened.offset != self._view.since:
-            raise KeeperLied(f"the keeper began at {opened.offset}, not at {self._view.since}")
+        if self._range.since >= 0 and opened.offset != self._range.since:
+            raise KeeperProtocolError(f"the keeper started at {opened.offset}, not at {self._range.since}")
         self.pid, self.offset = opened.pid, opened.offset
 
     @property
     def ended(self) -> bool:
-        """The process has, and all of its output was read."""
+        """The process has ended, and all of its output was read."""
         return self._exit is not None
 
-    def __aiter__(self) -> AsyncIterator[Output | Gap]:
+    def __aiter__(self) -> AsyncIterator[Output | JournalGap]:
         return self
 
-    async def __anext__(self) -> Output | Gap:
+    async def __anext__(self) -> Output | JournalGap:
         if self._over:
             raise StopAsyncIteration
         try:
             kind, payload = await self._frame()
-            while kind == frames.CHANNEL:  # what a program said in its turns is between it and who took them
+            while kind == frames.CHANNEL:  # channel messages belong to the exchange only
                 self._count(payload)
                 kind, payload = await self._frame()
             if kind in frames.OUTPUT:
@@ -96,34 +102,34 @@ class OutputStream(Talk):
     def _count(self, payload: bytes) -> None:
         self._left -= len(payload)
         if self._left < 0:
-            raise KeeperLied("the keeper sent more output than was asked for")
+            raise KeeperProtocolError("the keeper sent more output than was requested")
         self._advance(len(payload))
 
     def _advance(self, size: int) -> None:
         self.offset += size
-        if self.offset > OFFSET_MOST:
-            raise KeeperLied("the keeper counts more output than there can be")
+        if self.offset > MAX_OFFSET:
+            raise KeeperProtocolError("the keeper reported an impossible output offset")
 
     def _last(self, kind: int, payload: bytes) -> None:
         if kind == frames.EXIT:
             self._exit = decode(EXIT, payload)
             return
-        if kind != frames.PAUSE or (self._view.follow and self._left > 0):
-            raise KeeperLied(f"the keeper sent a frame of type {kind} out of turn")
+        if kind != frames.PAUSE or (self._range.follow and self._left > 0):
+            raise KeeperProtocolError(f"the keeper sent an unexpected frame of type {kind}")
         paused = decode(_paused, payload)
         if paused.offset != self.offset or (paused.more and self._left > 0):
-            raise KeeperLied(f"the keeper paused at {paused.offset}, not at {self.offset}")
+            raise KeeperProtocolError(f"the keeper paused at {paused.offset}, not at {self.offset}")
         self.more = paused.more
 
     async def _frame(self) -> tuple[int, bytes]:
-        """What is there already has to come soon; what is yet to be printed may take any time."""
+        """Recorded output must arrive in time; output that is still to be printed may take any time."""
         while (frame := self._decoder.next()) is None:
             try:
-                async with asyncio.timeout(None if self._view.follow else self._grace_s):
-                    self._decoder.feed(await self._connection.piece())
+                async with asyncio.timeout(None if self._range.follow else self._grace_s):
+                    self._decoder.push(await self._connection.piece())
             except TimeoutError:
                 self._connection.close()
-                raise KeeperSilent("the keeper stopped in the middle of an output") from None
+                raise KeeperTimeout("the keeper stopped in the middle of the output") from None
         return frame
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""What host and keeper tell each other. What comes from the keeper is bounded here, value by value."""
+"""Values that host and keeper exchange. Every value from the keeper is bounded here."""
 
 from __future__ import annotations
 
@@ -7,47 +7,52 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from skerry.types import FileType, real_path
+from skerry.types import FileType, decode_path
 
+# PROTOCOL: the version that this server and its keeper speak. A change that an older keeper would not understand, or
+# whose effect the server relies on, is a new version. OLDEST_PROTOCOL: running sandboxes have the keeper that they were
+# started with; the server uses keepers from this version on (tests/engine/sandboxes/test_upgrade.py runs one).
 PROTOCOL = 1
+OLDEST_PROTOCOL = 1
 
 Pid = Annotated[int, Meta(ge=0, le=1 << 22)]
 Id = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Seconds = Annotated[float, Meta(ge=0, le=1e10)]
 Bytes = Annotated[int, Meta(ge=0, lt=1 << 53)]
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Cgroup = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Signal = Annotated[str, Meta(pattern="^[A-Z0-9]{1,8}$")]
 Code = Annotated[int, Meta(ge=0, le=255)]
-OFFSET_MOST = 1 << 53
-PROCESSES_MOST = 4096
-Offset = Annotated[int, Meta(ge=0, le=OFFSET_MOST)]
+MAX_OFFSET = 1 << 53
+MAX_PROCESSES = 4096
+Offset = Annotated[int, Meta(ge=0, le=MAX_OFFSET)]
 Text = Annotated[str, Meta(max_length=4096)]
 
 
-class _Said(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A value that came from a keeper."""
+class _KeeperValue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A value from a keeper."""
 
 
-class Account(_Said, frozen=True, kw_only=True):
+class UserAccount(_KeeperValue, frozen=True, kw_only=True):
     name: Text
     uid: Id
     gid: Id
     home: Text
 
 
-class Hello(_Said, frozen=True, kw_only=True):
-    """Who the keeper is. `shell` and `user` are known after configure; shell "" means that there is none."""
+class KeeperHello(_KeeperValue, frozen=True, kw_only=True):
+    """The keeper's identity. `shell` and `user` are known after configure; an empty shell means that none exists."""
 
     build: Annotated[str, Meta(max_length=128)]
     protocol: int
     uptime_s: Seconds = 0.0
     processes: Annotated[int, Meta(ge=0, le=1 << 22)] = 0
     shell: Text = ""
-    user: Account | None = None
+    user: UserAccount | None = None
 
 
-class ExitStatus(_Said, frozen=True, kw_only=True):
-    """How a command ended. `exit_code` is None exactly when a signal ended it; `left` are pids that outlived it."""
+class ExitStatus(_KeeperValue, frozen=True, kw_only=True):
+    """The end of a command. A signal leaves `exit_code` None; `left` are pids that outlived it."""
 
     exit_code: Code | None
     signal: Signal | None
@@ -62,34 +67,34 @@ class ExitStatus(_Said, frozen=True, kw_only=True):
             raise ValueError("one of exit_code and signal")
 
 
-class Started(_Said, frozen=True, kw_only=True):
-    """`cgroup`: the kernel's number of the cgroup in which it and all that it starts are; 0: it has none of its own."""
+class ProcessStarted(_KeeperValue, frozen=True, kw_only=True):
+    """`cgroup`: the kernel's number of the cgroup of the process and its children; 0: it has no separate cgroup."""
 
     pid: Pid
     cgroup: Cgroup = 0
 
 
-class Gap(_Said, frozen=True, kw_only=True):
-    """So many bytes of output were dropped before they could be read."""
+class JournalGap(_KeeperValue, frozen=True, kw_only=True):
+    """Output bytes that were dropped before they could be read."""
 
-    missing: Annotated[int, Meta(gt=0, le=OFFSET_MOST)]
+    missing: Annotated[int, Meta(gt=0, le=MAX_OFFSET)]
 
 
-class Opened(_Said, frozen=True, kw_only=True):
-    """An output's first frame: where the byte that follows stands."""
+class JournalStarted(_KeeperValue, frozen=True, kw_only=True):
+    """The first frame of an output: the position of the next byte."""
 
     pid: Pid
     offset: Offset
 
 
-class Paused(_Said, frozen=True, kw_only=True):
-    """An output's last frame, if it is not the process's last: where to go on, and whether there is more already."""
+class OutputPaused(_KeeperValue, frozen=True, kw_only=True):
+    """The last frame of an output while the process runs: the position to continue at; `more` is available."""
 
     offset: Offset
     more: bool
 
 
-class Process(_Said, frozen=True, kw_only=True):
+class Process(_KeeperValue, frozen=True, kw_only=True):
     """A process as the keeper lists it. Its output is kept from byte `kept_from` up to byte `offset`."""
 
     id: Annotated[str, Meta(max_length=64)]
@@ -118,11 +123,12 @@ class Process(_Said, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         ended = (self.ended_at is not None, (self.exit_code is None) != (self.signal is None))
         if ended != (self.state == "exited",) * 2 or self.kept_from > self.offset:
-            raise ValueError("a process that runs and has ended, or whose output begins after its end")
+            raise ValueError("the state contradicts the exit status, or the output begins after its end")
 
 
-class TurnBegun(_Said, frozen=True, kw_only=True):
-    """A turn's first frame: where its output begins, and the time (ns) that what it changes is not older than."""
+class ExchangeStarted(_KeeperValue, frozen=True, kw_only=True):
+    """The first frame of an exchange: the position of its output, and the time (ns) of its start: its changes are not
+    older."""
 
     pid: Pid
     cgroup: Cgroup
@@ -130,32 +136,36 @@ class TurnBegun(_Said, frozen=True, kw_only=True):
     clock: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
-class TurnUsage(_Said, frozen=True, kw_only=True):
-    """What a turn took: the processor time of all that the process started, the most memory that itself had."""
+class ExchangeUsage(_KeeperValue, frozen=True, kw_only=True):
+    """Resources of an exchange: CPU time and peak memory of the process and everything that it started, the memory of
+    the process at its start, and the largest CPU time per second (0: too short to be sampled). An older keeper does not
+    report the last two."""
 
     cpu_s: Seconds
     max_rss: Bytes
     duration_s: Seconds
+    start_rss: Bytes | None = None
+    peak_cpu: Seconds | None = None
 
 
-class Nothing(_Said, frozen=True, kw_only=True):
+class NoFields(_KeeperValue, frozen=True, kw_only=True):
     pass
 
 
-class Processes(_Said, frozen=True, kw_only=True):
-    processes: Annotated[list[Process], Meta(max_length=PROCESSES_MOST)]
+class ProcessListing(_KeeperValue, frozen=True, kw_only=True):
+    processes: Annotated[list[Process], Meta(max_length=MAX_PROCESSES)]
 
 
-class EventsHello(_Said, frozen=True, kw_only=True, tag="hello", tag_field="type"):
-    """The first line of a keeper's events: the last event's number and how many processes ran after it. `lost`: not all
-    events after the one that was asked for are known."""
+class EventsHello(_KeeperValue, frozen=True, kw_only=True, tag="hello", tag_field="type"):
+    """The first line of a keeper's events: the number of the last event, and how many processes ran after it. `lost`:
+    some events after the requested one are unknown."""
 
     seq: Offset
-    running: Annotated[int, Meta(ge=0, le=PROCESSES_MOST)]
+    running: Annotated[int, Meta(ge=0, le=MAX_PROCESSES)]
     lost: bool
 
 
-class ProcessEvent(_Said, frozen=True, kw_only=True):
+class ProcessEvent(_KeeperValue, frozen=True, kw_only=True):
     """A process started or ended."""
 
     seq: Offset
@@ -165,18 +175,18 @@ class ProcessEvent(_Said, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if (self.process.state == "exited") != (self.type == "process_ended"):
-            raise ValueError("an event that does not fit its process")
+            raise ValueError("the event contradicts the state of its process")
 
 
-class PortState(_Said, frozen=True, kw_only=True):
-    """Whether a port is open; if not, what was seen last. `status`: of the HTTP answer, if there was one."""
+class PortReply(_KeeperValue, frozen=True, kw_only=True):
+    """Whether a port is open; if not, the last observation. `status`: of the HTTP response, if one was received."""
 
     open: bool
     status: Annotated[int, Meta(ge=100, le=599)] | None
     last: Annotated[str, Meta(max_length=256)]
 
 
-class Failure(_Said, frozen=True, kw_only=True):
+class ErrorDetail(_KeeperValue, frozen=True, kw_only=True):
     code: Annotated[str, Meta(pattern="^[a-z_]{1,40}$")]
     message: Annotated[str, Meta(max_length=16384)]
     errno: Annotated[int, Meta(ge=0, le=4095)] = 0
@@ -184,12 +194,12 @@ class Failure(_Said, frozen=True, kw_only=True):
     details: dict[Annotated[str, Meta(max_length=40)], int | Annotated[list[int], Meta(max_length=100)]] | None = None
 
 
-class Failed(_Said, frozen=True, kw_only=True):
-    error: Failure
+class FailedRequest(_KeeperValue, frozen=True, kw_only=True):
+    error: ErrorDetail
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a terminal, in characters."""
+    """The size of a terminal, in characters."""
 
     cols: int
     rows: int
@@ -197,8 +207,9 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 
 class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A command to start: `argv` or a `shell` line. In `env`, None unsets. `journal`: bytes of output to keep, 0 as
-    configured. `show`: what lists show instead of the command. `pty`: stdin, stdout and stderr are a terminal.
-    `channel`: fd 3 is one, for turns; of what is spawned alone. `detach` is for the keeper's client to say."""
+    configured. `show`: text that lists show instead of the command. `pty`: stdin, stdout and stderr are a
+    terminal. `channel`: fd 3 is a channel for exchanges; spawned processes only. `auto_remove`: remove it, with its
+    output, soon after its end. `Keeper` sets `detach`."""
 
     id: str
     argv: list[str] | None = None
@@ -214,17 +225,18 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     session: str | None = None
     pty: Size | None = None
     channel: bool = False
+    auto_remove: bool = False
 
 
 def check_below(path: str) -> None:
-    """A path that stays below the directory that it begins at."""
+    """Check that a relative path stays below its directory."""
     if "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
-        raise ValueError("an entry that is no entry")
+        raise ValueError("the path leaves its directory")
 
 
-class File(_Said, frozen=True, kw_only=True):
-    """A file as the keeper describes it; where it is, is the host's own knowledge. In a listing of several levels
-    `path` is the way from its top. `raw` has the bytes of the path, or else of the name, where they are not UTF-8."""
+class FileEntry(_KeeperValue, frozen=True, kw_only=True):
+    """A file as the keeper describes it; the host knows its directory. In a recursive listing `path` is relative to
+    the top. `raw` has the bytes of the path, or else of the name, if they are not UTF-8."""
 
     name: Annotated[str, Meta(pattern=r"\A[^/\x00]+\Z", max_length=1024)]
     type: FileType
@@ -237,15 +249,16 @@ class File(_Said, frozen=True, kw_only=True):
     path: Annotated[str, Meta(max_length=256 << 10)] | None = None
     raw: Annotated[bytes, Meta(max_length=256 << 10)] | None = None
     raw_target: Annotated[bytes, Meta(max_length=4096)] | None = None
+    attributes: dict[Annotated[str, Meta(max_length=256)], Annotated[str, Meta(max_length=65536)]] = {}
 
     @property
     def below(self) -> str:
-        """Its way from the directory that was listed."""
-        return real_path(self.path or self.name, self.raw)
+        """The path relative to the listed directory."""
+        return decode_path(self.path or self.name, self.raw)
 
 
-class Listing(_Said, frozen=True, kw_only=True):
-    entries: Annotated[list[File], Meta(max_length=100_000)]
+class FileListing(_KeeperValue, frozen=True, kw_only=True):
+    entries: Annotated[list[FileEntry], Meta(max_length=100_000)]
     more: bool
     skipped: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
 
@@ -254,8 +267,8 @@ class Listing(_Said, frozen=True, kw_only=True):
             check_below(entry.below)
 
 
-class Lines(_Said, frozen=True, kw_only=True):
-    """Lines of a file as one text; `raw` are its bytes where they are not UTF-8."""
+class TextLines(_KeeperValue, frozen=True, kw_only=True):
+    """Lines of a file as one text; `raw` has the bytes if they are not UTF-8."""
 
     text: Annotated[str, Meta(max_length=2 << 20)]
     start: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
@@ -266,11 +279,11 @@ class Lines(_Said, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.count and self.text.count("\n") != self.count - 1:
-            raise ValueError("another number of lines")
+            raise ValueError("the number of lines is wrong")
 
 
-class Found(_Said, frozen=True, kw_only=True):
-    """A line that was found; `path` is empty for a file that was named itself."""
+class MatchingLine(_KeeperValue, frozen=True, kw_only=True):
+    """A matching line; `path` is empty if the search named the file itself."""
 
     path: Annotated[str, Meta(max_length=256 << 10)]
     line: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
@@ -282,27 +295,27 @@ class Found(_Said, frozen=True, kw_only=True):
 
     @property
     def below(self) -> str:
-        return real_path(self.path, self.raw)
+        return decode_path(self.path, self.raw)
 
     def __post_init__(self) -> None:
         if self.below:
             check_below(self.below)
 
 
-class Search(_Said, frozen=True, kw_only=True):
-    matches: Annotated[list[Found], Meta(max_length=10_000)]
+class MatchingLines(_KeeperValue, frozen=True, kw_only=True):
+    matches: Annotated[list[MatchingLine], Meta(max_length=10_000)]
     more: bool
     searched: Annotated[int, Meta(ge=0, le=1 << 53)]
     skipped: Annotated[int, Meta(ge=0, le=1 << 53)]
 
 
-class Replaced(_Said, frozen=True, kw_only=True):
+class Replacement(_KeeperValue, frozen=True, kw_only=True):
     count: Annotated[int, Meta(ge=1, le=1 << 53)]
     lines: Annotated[tuple[int, ...], Meta(max_length=20)]
 
 
-class PatchedFile(_Said, frozen=True, kw_only=True):
-    """`path` is empty for a file that was named itself."""
+class PatchedEntry(_KeeperValue, frozen=True, kw_only=True):
+    """`path` is empty if the patch named the file itself."""
 
     path: Annotated[str, Meta(max_length=16384)]
     action: Literal["created", "changed", "deleted"]
@@ -313,16 +326,16 @@ class PatchedFile(_Said, frozen=True, kw_only=True):
 
     @property
     def below(self) -> str:
-        return real_path(self.path, self.raw)
+        return decode_path(self.path, self.raw)
 
     def __post_init__(self) -> None:
         if self.below:
             check_below(self.below)
 
 
-class Patched(_Said, frozen=True, kw_only=True):
-    files: Annotated[list[PatchedFile], Meta(max_length=1000)]
+class PatchedEntries(_KeeperValue, frozen=True, kw_only=True):
+    files: Annotated[list[PatchedEntry], Meta(max_length=1000)]
 
 
-class Checksum(_Said, frozen=True, kw_only=True):
+class FileChecksum(_KeeperValue, frozen=True, kw_only=True):
     checksum: Annotated[str, Meta(pattern="^[0-9a-f]{32,128}$")]

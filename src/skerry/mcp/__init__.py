@@ -1,10 +1,9 @@
-"""The Model Context Protocol over the client: what a model's tools do is done by `AsyncSandbox`, with the rights of
-whoever calls.
+"""The Model Context Protocol on top of the SDK: tools call `AsyncSandbox` with the caller's rights.
 
-A *tool* is an async function of one noun's file: its docstring and arguments are what the model reads, its answer is a
-value with a schema. A *caller* is whose calls these are: a client that acts for them, and the sandbox that is meant
-when none is named. A *call* is one use of a tool by a caller. `build.make` puts all of it together for both transports,
-`stdio` serves one client on stdin and stdout.
+A *tool* is an async function in the file of its noun: the model reads its docstring and arguments, and its answer is a
+value with a schema. A *caller* is a client of the SDK with its default sandbox. A *call* is one use of a tool by a
+caller. `server.build_server` builds the MCP server for both transports: `stdio` serves one client on stdin and stdout,
+`http` serves all tokens at `/mcp`.
 
-Nothing here is imported before it is used: the protocol's library is large.
+Import this package only on use: the protocol's library is large.
 """

@@ -1,58 +1,69 @@
-"""What a model reads when a call fails: what happened, and what to do next."""
+"""Error texts for the model: the failure, and the next step."""
 
 from __future__ import annotations
+
+import re
 
 from pydantic import ValidationError
 
 from skerry.errors import (
     CommandTimeout,
-    Denied,
-    FileForbidden,
     FileIsDirectory,
-    FileMissing,
+    FileNotFound,
+    FilePermissionDenied,
     HostUnsupported,
     NotFound,
+    PermissionDenied,
     QuotaExceeded,
     SandboxUnavailable,
     ServerUnreachable,
     SkerryError,
 )
-from skerry.mcp.text import bounded
+from skerry.mcp.text import shorten
 
-_MOST = 8000
+_MAX_LENGTH = 8000
+_MAX_ERRORS = 20
 _NEXT: tuple[tuple[type[SkerryError], str], ...] = (
-    (FileMissing, "list_files and glob_files show what is there"),
-    (FileIsDirectory, "list_files shows what is in it"),
-    (FileForbidden, 'user="root" has the rights of root inside the sandbox'),
-    (NotFound, "list_sandboxes, list_processes and list_files show what there is"),
-    (QuotaExceeded, "remove_sandbox what is no longer needed, or ask the person who runs this server"),
-    (Denied, "ask the person: this token may not do that"),
-    (SandboxUnavailable, "list_sandboxes tells its state; create_sandbox makes another one"),
-    (ServerUnreachable, "tell the person that the Skerry server does not answer; try again later"),
-    (HostUnsupported, "tell the person: `skerry doctor` on the host explains it"),
+    (FileNotFound, "list_files and glob_files list existing files"),
+    (FileIsDirectory, "list_files lists its contents"),
+    (FilePermissionDenied, 'user="root" acts as root in the sandbox'),
+    (NotFound, "list_sandboxes, list_processes and list_files list what exists"),
+    (QuotaExceeded, "ask the person: a limit of this server is reached"),
+    (PermissionDenied, "ask the person: this token lacks the permission"),
+    (SandboxUnavailable, "list_sandboxes shows its state; create_sandbox creates another sandbox"),
+    (ServerUnreachable, "report to the person that the Skerry server does not answer; try again later"),
+    (HostUnsupported, "ask the person to run `skerry doctor` on the host"),
     (CommandTimeout, "wait again, or kill the process"),
 )
 
 
-def in_words(error: SkerryError) -> str:
+# Hints for people: they know which sandboxes and snapshots are still needed. A model would follow them.
+_DELETING = re.compile(r"\b(?:delete|remove|rm|prune)\b", re.IGNORECASE)
+
+
+def hint_for_model(hint: str | None) -> str | None:
+    return None if hint is None or _DELETING.search(hint) else hint
+
+
+def error_text(error: SkerryError) -> str:
     lines = [f"error: {_indented(error.message)}"]
-    if error.hint:
-        lines.append(f"hint: {_indented(error.hint)}")
+    if hint := hint_for_model(error.hint):
+        lines.append(f"hint: {_indented(hint)}")
     following = next((text for kind, text in _NEXT if isinstance(error, kind)), None)
     if following:
         lines.append(f"next: {following}")
-    return bounded("\n".join(lines), _MOST)[0]
+    return shorten("\n".join(lines), _MAX_LENGTH)[0]
 
 
 def _indented(text: str) -> str:
-    """What an error quotes may be from inside: no line of it stands where ours do."""
+    """Indent further lines: quoted text from a sandbox must not look like a line of ours."""
     return text.replace("\n", "\n    ")
 
 
-def refused(tool: str, names: list[str], error: ValidationError) -> str:
-    """Without the values: they are the caller's own, and may be long."""
+def argument_errors(tool: str, names: list[str], error: ValidationError) -> str:
+    """Describe the first invalid arguments without their values, which may be long."""
     lines = []
-    for one in error.errors(include_url=False, include_input=False, include_context=False):
+    for one in error.errors(include_url=False, include_input=False, include_context=False)[:_MAX_ERRORS]:
         where = ".".join(str(part) for part in one["loc"])
         if one["type"] == "extra_forbidden":
             lines.append(f"error: {tool} has no argument {where!r}")
@@ -60,5 +71,7 @@ def refused(tool: str, names: list[str], error: ValidationError) -> str:
             lines.append(f"error: {tool} needs the argument {where!r}")
         else:
             lines.append(f"error: {where}: {one['msg']}")
-    lines.append(f"next: call {tool} again with what it takes: {', '.join(names)}")
-    return bounded("\n".join(lines), _MOST)[0]
+    if error.error_count() > _MAX_ERRORS:
+        lines.append(f"error: {error.error_count() - _MAX_ERRORS} more")
+    lines.append(f"next: call {tool} again with these arguments: {', '.join(names)}")
+    return shorten("\n".join(lines), _MAX_LENGTH)[0]

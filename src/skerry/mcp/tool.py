@@ -1,4 +1,4 @@
-"""A tool: an async function whose first argument is the call, made into what a client sees."""
+"""Build an MCP tool from an async function that takes a ToolCall as its first argument."""
 
 from __future__ import annotations
 
@@ -23,66 +23,68 @@ from mcp.types import (
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 
-from skerry.errors import InvalidRequest, NotFound, SandboxUnavailable, SkerryError
-from skerry.mcp.call import Call, apart
-from skerry.mcp.callers import Caller, still_there
-from skerry.mcp.failures import in_words, refused
-from skerry.mcp.schemas import plain
+from skerry.codecs.json_bounds import JsonCounter
+from skerry.errors import InvalidRequest, NotFound, SkerryError
+from skerry.mcp.call import McpAccess, McpCaller, ToolCall, run_apart, sandbox_exists
+from skerry.mcp.failures import argument_errors, error_text
 
-Connect = Callable[[Context[Any, Any]], Awaitable[Caller]]
+Connect = Callable[[Context[Any, Any]], Awaitable[tuple[McpCaller, McpAccess]]]
 _CALL = "at"
+MAX_VALUES = 10_000  # values of an argument
 log = logging.getLogger(__name__)
 
 
 class SkerryTool(Tool):
-    """Takes no argument that it does not know, gives errors that say what to do, and is broken off cleanly."""
+    """A tool that rejects unknown arguments, returns errors with a next step, and is cancelled cleanly."""
 
     connect: Connect = Field(exclude=True)
 
     async def run(
         self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False
     ) -> CallToolResult:
-        given = self._taken(arguments)
-        caller = await self.connect(context)
+        given = self._validated(arguments)
+        caller, access = await self.connect(context)
         try:
-            call = Call(caller, context)
-            return fitted(rendered(await apart(self.fn(call, **given))), call.room)
+            call = ToolCall(caller, access, context)
+            return fit(render(await run_apart(self.fn(call, **given))), call.room)
         except SkerryError as error:
-            raise ToolError(await _told(caller, given, error)) from error
+            raise ToolError(await _error_text(caller, given, error)) from error
         except Exception as error:
             log.exception("%s failed", self.name)
-            raise UnexpectedToolError(f"error: {self.name} failed, and that is Skerry's to mend, not yours") from error
+            raise UnexpectedToolError(
+                f"error: {self.name} failed: this is a bug in Skerry, not in your call"
+            ) from error
 
-    def _taken(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _validated(self, arguments: dict[str, Any]) -> dict[str, Any]:
         model = self.fn_metadata.arg_model
         try:
             return model.model_validate(_unquoted(self.parameters["properties"], arguments)).model_dump_one_level()
         except ValidationError as error:
             names = [field.alias or name for name, field in model.model_fields.items()]
-            raise ToolError(refused(self.name, names, error)) from error
+            raise ToolError(argument_errors(self.name, names, error)) from error
 
 
-class Described(BaseModel):
-    """A tool before it is known who calls it."""
+class ToolSpec(BaseModel):
+    """A tool without its callers."""
 
     fn: Callable[..., Awaitable[Any]]
     title: str
     annotations: ToolAnnotations
 
-    def made(self, connect: Connect) -> SkerryTool:
+    def build(self, connect: Connect) -> SkerryTool:
         metadata = func_metadata(self.fn, skip_names=(_CALL,))
         metadata.arg_model = _strict(metadata.arg_model)
-        metadata.output_schema = plain(metadata.output_schema)
+        metadata.output_schema = compact_schema(metadata.output_schema)
         name = self.fn.__name__
         return SkerryTool(
             fn=self.fn, name=name, title=self.title, description=_unwrapped(self.fn.__doc__ or ""), is_async=True,
-            parameters=plain(metadata.arg_model.model_json_schema(by_alias=True)), fn_metadata=metadata,
+            parameters=compact_schema(metadata.arg_model.model_json_schema(by_alias=True)), fn_metadata=metadata,
             annotations=self.annotations, context_kwarg=None, connect=connect,
         )  # fmt: skip
 
 
-def reads(fn: Callable[..., Awaitable[Any]], title: str) -> Described:
-    """A tool that changes nothing."""
+def reads(fn: Callable[..., Awaitable[Any]], title: str) -> ToolSpec:
+    """Describe a tool that changes nothing."""
     return _described(fn, title, read_only_hint=True, open_world_hint=False)
 
 
@@ -93,44 +95,55 @@ def changes(
     destroys: bool = False,
     again: bool = False,
     outside: bool = False,
-) -> Described:
-    """One that does. `destroys`: what was there may be gone; `again`: twice is as once; `outside`: it may reach what is
-    outside of the sandbox, as far as the policy lets it."""
+) -> ToolSpec:
+    """Describe a tool that changes something. `destroys`: it may overwrite or delete; `again`: repeating it has no
+    effect; `outside`: it may reach systems outside the sandbox, within the policy."""
     return _described(
         fn, title, read_only_hint=False, destructive_hint=destroys, idempotent_hint=again, open_world_hint=outside
     )
 
 
-def _described(fn: Callable[..., Awaitable[Any]], title: str, **hints: bool) -> Described:
-    return Described(fn=fn, title=title, annotations=ToolAnnotations(title=title, **hints))
+def _described(fn: Callable[..., Awaitable[Any]], title: str, **hints: bool) -> ToolSpec:
+    return ToolSpec(fn=fn, title=title, annotations=ToolAnnotations(title=title, **hints))
 
 
-def rendered(result: BaseModel | CallToolResult, *more: ContentBlock) -> CallToolResult:
-    """The value, and the same as JSON for clients that show text: nothing in it can pass for anything but a value."""
+def render(result: BaseModel | CallToolResult, *more: ContentBlock) -> CallToolResult:
+    """Return the value, and also as JSON text for clients that show only text. As JSON, its content cannot look like
+    anything else. Optional fields without a value are omitted."""
     if isinstance(result, CallToolResult):
         return result
-    structured = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+    structured = _with_required(result, result.model_dump(mode="json", by_alias=True, exclude_none=True))
     text = TextContent(type="text", text=json.dumps(structured, ensure_ascii=False))
     return CallToolResult(content=[text, *more], structured_content=structured)
 
 
-def fitted(result: CallToolResult, room: int) -> CallToolResult:
-    """No larger than the client takes: without its pictures, if need be."""
+def _with_required(model: BaseModel, shown: dict[str, Any]) -> dict[str, Any]:
+    for name, field in type(model).model_fields.items():
+        if field.is_required():
+            shown.setdefault(field.serialization_alias or name, None)
+        if isinstance(value := getattr(model, name), BaseModel):
+            _with_required(value, shown[field.serialization_alias or name])
+    return shown
+
+
+def fit(result: CallToolResult, room: int) -> CallToolResult:
+    """Limit a result to the size that the client accepts, if needed without its pictures."""
     if size_of(result) <= room:
         return result
-    plain = [block for block in result.content if not isinstance(block, ImageContent)]
-    if len(plain) < len(result.content):
-        note = "A picture is left out: it is too large. Save a smaller one to a file; get_file brings it back."
-        content = [*plain, TextContent(type="text", text=note)]
-        return fitted(result.model_copy(update={"content": content}), room)
+    others = [block for block in result.content if not isinstance(block, ImageContent)]
+    if len(others) < len(result.content):
+        note = "A picture is left out because it is too large. Save a smaller one to a file and use get_file."
+        content = [*others, TextContent(type="text", text=note)]
+        return fit(result.model_copy(update={"content": content}), room)
     raise InvalidRequest(
-        "the call was done, but its answer is too large to be given",
-        hint="don't do again what changed something; else ask for less: a lower limit or max_output, or one path",
+        "the call succeeded, but its answer is too large",
+        hint="do not repeat a call that changes something; else request less: a lower limit or max_output, or one path",
     )
 
 
 def size_of(result: CallToolResult) -> int:
-    """In bytes, at most, without making it into text once more: a text's own escapes are escaped again."""
+    """Return an upper bound of the size in bytes without encoding the result again: escapes in a text are escaped
+    twice."""
     size = 0
     for block in result.content:
         if isinstance(block, ImageContent):
@@ -149,19 +162,19 @@ def _strict(model: type[ArgModelBase]) -> type[ArgModelBase]:
 
 
 def _unwrapped(text: str) -> str:
-    """A docstring's paragraphs, each as one line."""
+    """Return the paragraphs of a docstring, each on one line."""
     paragraphs = text.split("\n\n")
     return "\n".join(" ".join(paragraph.split()) for paragraph in paragraphs).strip()
 
 
 def _unquoted(properties: Mapping[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Some clients send a list or an object as a text with JSON in it. Where a text itself is meant, it stays."""
+    """Parse lists and objects that some clients send as JSON text. Arguments that accept text are kept."""
     return {name: _value(properties.get(name, {}), value) for name, value in arguments.items()}
 
 
 def _value(schema: Mapping[str, Any], value: Any) -> Any:
     kinds = {one.get("type") for one in schema.get("anyOf", [schema])}
-    if not isinstance(value, str) or "string" in kinds or not kinds & {"array", "object"}:
+    if not isinstance(value, str) or "string" in kinds or not kinds & {"array", "object"} or _has_many_values(value):
         return value
     try:
         return json.loads(value)
@@ -169,19 +182,46 @@ def _value(schema: Mapping[str, Any], value: Any) -> Any:
         return value
 
 
-async def _told(caller: Caller, given: Mapping[str, Any], error: SkerryError) -> str:
-    """A default sandbox that is gone is forgotten, and that is said: what was in it is gone too."""
+def _has_many_values(text: str) -> bool:
+    counter = JsonCounter()
+    counter.feed(text.encode("utf-8", "replace"))
+    return counter.values > MAX_VALUES
+
+
+async def _error_text(caller: McpCaller, given: Mapping[str, Any], error: SkerryError) -> str:
+    """Return the error text. If the default sandbox no longer exists, forget it and report that its files are gone."""
     known = caller.known_default
     if known is None or given.get("sandbox") is not None:
-        return in_words(error)
-    if isinstance(error, NotFound) and not await still_there(caller, known):
+        return error_text(error)
+    if isinstance(error, NotFound) and not await sandbox_exists(caller, known):
         caller.forget(known)
         return (
-            f"error: the default sandbox {known} is gone, and with it all that was in it\n"
-            "next: call again; a new and empty one is made"
+            f"error: the default sandbox {known} no longer exists, and its files are gone\n"
+            "next: call again; a new, empty default sandbox is created"
         )
-    if isinstance(error, SandboxUnavailable):
-        return (
-            f'{in_words(error)}\nnext: or remove_sandbox(sandbox="{known}"), and the next call makes a new default one'
-        )
-    return in_words(error)
+    return error_text(error)
+
+
+# -- schemas --
+
+
+def compact_schema(schema: Any) -> Any:
+    """Remove titles that repeat a name, and `null` for optional fields: models read schemas in every conversation."""
+    if isinstance(schema, list):
+        return [compact_schema(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    short = {
+        name: {field: compact_schema(one) for field, one in value.items()}
+        if name in ("properties", "$defs")
+        else compact_schema(value)
+        for name, value in schema.items()
+        if not (name == "title" and isinstance(value, str)) and not (name == "default" and value is None)
+    }
+    if "default" not in schema:
+        return short
+    kinds = [one for one in short.get("anyOf", ()) if one != {"type": "null"}]
+    if len(kinds) == 1:
+        del short["anyOf"]
+        return {**kinds[0], **short}
+    return {**short, "anyOf": kinds} if kinds else short

@@ -1,4 +1,4 @@
-"""Values that code gave, as a model gets them: texts bounded, pictures checked and beside the result."""
+"""Values of code for the model: shortened texts, and checked pictures beside the result."""
 
 from __future__ import annotations
 
@@ -10,35 +10,34 @@ from typing import Any
 from mcp.types import ImageContent
 from pydantic import BaseModel, Field
 
-from skerry.client.code_outcome import CHART, CodeValue
+from skerry.client.results.code import CHART, CodeValue
 from skerry.errors import SkerryError
-from skerry.mcp.pictures import kind_of
-from skerry.mcp.text import bounded, shown_all
+from skerry.mcp.text import escape_all, shorten
 
-PICTURES_MOST = 8
-PICTURES_BYTES_MOST = 8 << 20
+MAX_PICTURES = 8
+MAX_PICTURE_BYTES = 8 << 20
 _PLAIN = {"text/plain": "text", "text/markdown": "markdown", "text/latex": "latex"}
 _RICH = {"text/html": "html", "image/svg+xml": "svg"}
 _DATA = {"application/json": "json", CHART: "chart"}
 
 
 class ShownValue(BaseModel):
-    """One value in the forms that it has."""
+    """One value in its available forms."""
 
-    main: bool = Field(default=False, description="It is the last expression's.")
+    main: bool = Field(default=False, description="The value of the last expression.")
     text: str | None = None
     markdown: str | None = None
     latex: str | None = None
     html: str | None = None
     svg: str | None = None
-    data: Any = Field(default=None, alias="json", description="As data: a table's records, an object.")
-    chart: Any = Field(default=None, description="What a figure shows, as data: axes, series, labels.")
-    picture: int | None = Field(default=None, description="Which of the images beside this result it is, from 1.")
-    shortened: list[str] = Field(default=[], description="Forms that are not whole, or left out for their size.")
+    data: Any = Field(default=None, alias="json", description="The value as data: the records of a table, an object.")
+    chart: Any = Field(default=None, description="The data of a figure: axes, series, labels.")
+    picture: int | None = Field(default=None, description="Number of its image in this result, starting at 1.")
+    shortened: list[str] = Field(default=[], description="Forms that were shortened or left out because of their size.")
 
 
 class Pictures:
-    """The pictures of one result, in order, within bounds."""
+    """The pictures of one result, in order and limited in number and size."""
 
     def __init__(self) -> None:
         self.blocks: list[ImageContent] = []
@@ -46,9 +45,9 @@ class Pictures:
         self._size = 0
 
     def add(self, data: bytes) -> int | None:
-        """Its number; None: it is no picture, or one too many."""
-        kind = kind_of(data)
-        if kind is None or len(self.blocks) >= PICTURES_MOST or self._size + len(data) > PICTURES_BYTES_MOST:
+        """Add a picture and return its number, or None if it is not a picture or exceeds a limit."""
+        kind = image_type(data)
+        if kind is None or len(self.blocks) >= MAX_PICTURES or self._size + len(data) > MAX_PICTURE_BYTES:
             self.left_out += 1
             return None
         self._size += len(data)
@@ -57,7 +56,7 @@ class Pictures:
 
 
 def shown_values(values: Sequence[CodeValue], pictures: Pictures, most: int, *, rich: bool = False) -> list[ShownValue]:
-    """All of them, twice `most` characters together."""
+    """Convert all values, to twice `most` characters together."""
     left, shown = 2 * most, []
     for value in values:
         shown.append(one := shown_value(value, pictures, min(most, left), rich=rich))
@@ -70,7 +69,7 @@ def shown_value(value: CodeValue, pictures: Pictures, most: int, *, rich: bool =
     shortened = list(value.cut)
     for kind, field in {**_PLAIN, **(_RICH if rich else {})}.items():
         if kind in value.data:
-            forms[field], left_out = bounded(value.data[kind], most)
+            forms[field], left_out = shorten(value.data[kind], most)
             shortened += [kind] if left_out else []
     for kind, field in _DATA.items():
         if kind in value.data:
@@ -83,11 +82,11 @@ def shown_value(value: CodeValue, pictures: Pictures, most: int, *, rich: bool =
 
 
 def _data(text: str, most: int) -> Any:
-    """Parsed, unless it is too long; what is no JSON is nothing."""
+    """Parse JSON; return None if it is too long or invalid."""
     if len(text) > most:
         return None
     try:
-        return shown_all(json.loads(text, parse_constant=str))
+        return escape_all(json.loads(text, parse_constant=str))
     except (ValueError, RecursionError):
         return None
 
@@ -96,4 +95,34 @@ def _picture(value: CodeValue) -> bytes | None:
     try:
         return value.png if value.png is not None else value.jpeg
     except SkerryError:
-        return b""  # said to be one, and none
+        return b""  # declared as a picture, but not valid base64
+
+
+# -- picture formats --
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+MAX_SIDE = 20_000  # pixels
+
+
+def image_type(data: bytes) -> str | None:
+    """Return the media type of a complete PNG, JPEG, GIF or WebP, else None. File names are ignored."""
+    if data.startswith(_PNG):
+        return "image/png" if _is_png(data) else None
+    if data.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg" if data.rstrip(b"\0").endswith(b"\xff\xd9") else None
+    if data[:6] in (b"GIF87a", b"GIF89a"):
+        return "image/gif" if data.endswith(b"\x3b") and _sane(data[6:8], data[8:10], "little") else None
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp" if int.from_bytes(data[4:8], "little") + 8 <= len(data) else None
+    return None
+
+
+def _is_png(data: bytes) -> bool:
+    if data[8:16] != b"\0\0\0\rIHDR" or not data.endswith(b"\0\0\0\0IEND\xaeB`\x82"):
+        return False
+    return _sane(data[16:20], data[20:24], "big")
+
+
+def _sane(width: bytes, height: bytes, order: str) -> bool:
+    sides = [int.from_bytes(side, "big" if order == "big" else "little") for side in (width, height)]
+    return all(0 < side <= MAX_SIDE for side in sides)

@@ -1,4 +1,4 @@
-"""Listening on TCP: where, and how."""
+"""Parse listen addresses and bind TCP listeners."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 from skerry.errors import Conflict, InvalidRequest
 
 BACKLOG = 2048
-# A listener of a stream may say nothing for hours: one whose machine is gone is noticed within two minutes.
+# The client of a stream may be silent for hours: keep-alive detects a dead machine within two minutes.
 KEEP_ALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15), (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
@@ -19,12 +19,12 @@ _LISTEN = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]*)):([0-9]{1,5})")
 
 
 def parse_listen(text: str, what: str = "listen") -> tuple[str, int]:
-    """127.0.0.1:7070, [::1]:7070, localhost:7070, :7070 (all addresses). Other names are not looked up: what is
-    listened on should not depend on a resolver."""
+    """Parse 127.0.0.1:7070, [::1]:7070, localhost:7070 or :7070 (all addresses). Other names are rejected: a listen
+    address should not depend on a resolver."""
     match = _LISTEN.fullmatch(text)
     if match is None or int(match[3]) > 65535:
         raise InvalidRequest(f"{what}: {text[:80]!r} is not an address", hint="like 127.0.0.1:7070 or [::1]:7070")
-    host = match[1] or match[2] or "0.0.0.0"  # noqa: S104 -- what an empty host means; TCP needs tokens anyway
+    host = match[1] or match[2] or "0.0.0.0"  # noqa: S104 -- an empty host means all addresses; TCP needs tokens anyway
     host = "127.0.0.1" if host == "localhost" else host
     try:
         return str(ipaddress.ip_address(host)), int(match[3])
@@ -37,7 +37,7 @@ def bind_tcp(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        for level, option, value in KEEP_ALIVE:  # what is accepted has the same
+        for level, option, value in KEEP_ALIVE:  # accepted sockets inherit these
             listener.setsockopt(level, option, value)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

@@ -1,5 +1,5 @@
-"""What the server and its network worker say to each other, as frozen values. The server trusts no word of the worker,
-which parses hostile bytes all day. File descriptors travel beside a message, in the order that its comment gives."""
+"""Messages between the server and its network worker, as frozen values. The server trusts no message of the worker,
+because the worker parses hostile bytes. File descriptors accompany a message in the order that its docstring gives."""
 
 from __future__ import annotations
 
@@ -7,113 +7,122 @@ from typing import Literal
 
 import msgspec
 
-from skerry.types import Attempt, SecretForm
+from skerry.types import NetworkAttempt, SecretForm
 
-# Every sandbox sees these addresses alike. The made-up addresses of names are below NAMES; PROXY is the one that the
-# proxy variables name, RESOLVER the one in /etc/resolv.conf. All of them are redirected to the worker's fresh port.
-NAMES = "198.18.0.0/15"
-RESOLVER = "198.18.0.1"
-PROXY = "198.18.0.2"
+# These addresses are the same in every sandbox. Fake IPs are in FAKE_IP_RANGE, the proxy variables name PROXY_IP, and
+# /etc/resolv.conf names RESOLVER_IP. The gateway redirects all of them to the worker's random port.
+FAKE_IP_RANGE = "198.18.0.0/15"
+RESOLVER_IP = "198.18.0.1"
+PROXY_IP = "198.18.0.2"
 PROXY_PORT = 3128
-OWN = "198.18.0.3"  # on every sandbox's lo: without any but loopback's, getaddrinfo finds no names (AI_ADDRCONFIG)
-MESSAGE_MOST = 8 << 20
-REFUSED = "refused"
+SANDBOX_IP = (
+    "198.18.0.3"  # on every sandbox's lo: with loopback addresses only, getaddrinfo finds no names (AI_ADDRCONFIG)
+)
+MAX_MESSAGE_SIZE = 8 << 20
+CONNECTION_REFUSED = "refused"
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True, forbid_unknown_fields=True):
     pass
 
 
-class Brokered(SecretForm, frozen=True, kw_only=True):
-    """A secret as the worker needs it: what stands inside instead of it, and what it is."""
+class InjectedSecret(SecretForm, frozen=True, kw_only=True):
+    """A secret as the worker needs it: the placeholder inside the sandbox, and the value."""
 
     placeholder: str
     value: str
 
     def __repr__(self) -> str:
-        return f"Brokered(name={self.name!r})"
+        return f"InjectedSecret(name={self.name!r})"
 
 
-class Authority(msgspec.Struct, frozen=True, kw_only=True):
-    """A sandbox's own CA, PEM."""
+class CaKeyPair(msgspec.Struct, frozen=True, kw_only=True):
+    """The key pair of a sandbox's CA, as PEM. `fixed_clock`: its leaves are valid as long as itself, because the clock
+    inside is not that of the host."""
 
     certificate: str
     key: str
+    fixed_clock: bool = False
 
     def __repr__(self) -> str:
-        return "Authority()"
+        return "CaKeyPair()"
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the worker goes by for one sandbox: presets are rules by now, peers are ids."""
+    """The policy of one sandbox as the worker applies it: presets are expanded to rules, peers to ids."""
 
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
-    ceiling: tuple[str, ...] = ("*",)  # the operator's: both must allow
+    ceiling: tuple[str, ...] = ("*",)  # the operator's limit: both must allow
     inspect: tuple[str, ...] = ()
     on_unknown: Literal["deny", "ask", "learn"] = "deny"
-    ask_s: float = 30.0
+    approval_timeout_s: float = 30.0
     peers: dict[str, str] = {}
     proxies: tuple[tuple[tuple[str, ...], str], ...] = ()  # (rules, upstream proxy)
-    certificates: str = ""  # trusted beside the system's for inspected upstreams
-    secrets: tuple[Brokered, ...] = ()
-    authority: Authority | None = None
-    bandwidth: int | None = None
-    total: int | None = None
-    connections: int = 1024
+    certificates: str = ""  # trusted beside the system's for intercepted upstreams
+    secrets: tuple[InjectedSecret, ...] = ()
+    ca: CaKeyPair | None = None
+    bytes_per_second: int | None = None
+    max_bytes: int | None = None
+    max_connections: int = 1024
+    cassette: Literal["record", "replay"] | None = None
 
 
-# -- the server says ------------------------------------------------------------------------------------------------
+# -- from the server ------------------------------------------------------------------------------------------------
 
 
-class Open(Message, frozen=True, kw_only=True):
-    """A sandbox's door. Fds: its TCP listener, its UDP socket for names, a sock_diag socket of its network namespace,
-    and the file in which the worker keeps the names that it gave addresses to (read at once, then appended to)."""
+class OpenGateway(Message, frozen=True, kw_only=True):
+    """Serve a sandbox's gateway. Fds: its TCP listener, its UDP socket for DNS, a sock_diag socket of its network
+    namespace, the file in which the worker keeps its fake IPs (read at once, then appended to), and, if the rules
+    record or replay, the file of the cassette."""
 
     sandbox: str
     rules: Rules
-    hostname: str = ""  # what it calls itself: a look-up of that is no attempt to get out
-    sent: int = 0  # so far, for `total`
+    hostname: str = ""  # the sandbox's host name: looking it up is not an attempt to get out
+    sent: int = 0  # so far, for `max_bytes`
     received: int = 0
 
 
-class Change(Message, frozen=True, kw_only=True):
-    """New rules. What they no longer allow is closed before `Done` comes back."""
+class ChangeRules(Message, frozen=True, kw_only=True):
+    """Apply new rules and the sandbox's current host name ("": unchanged). Connections that they no longer allow are
+    closed before the worker sends `Done`."""
 
     sandbox: str
     rules: Rules
     number: int
+    hostname: str = ""
 
 
-class Close(Message, frozen=True, kw_only=True):
+class CloseGateway(Message, frozen=True, kw_only=True):
     sandbox: str
 
 
 class Sync(Message, frozen=True, kw_only=True):
-    """Answered by `Done` after everything that was told before; of one sandbox, or of all."""
+    """Answer with `Done` after every earlier report, of one sandbox or of all. "" is no sandbox: a heartbeat."""
 
     number: int
     sandbox: str | None = None
 
 
-class Told(Message, frozen=True, kw_only=True):
-    """The answer to an `Ask`. `why` goes into the record of the attempt: who said so, or that nobody did in time."""
+class ApprovalMessage(Message, frozen=True, kw_only=True):
+    """The answer to an `ApprovalNeeded`. `why` goes into the record of the attempt: the approver, or that no answer
+    came in time."""
 
-    question: str
+    approval_id: str
     allow: bool
     why: str = ""
 
 
-class Dialled(Message, frozen=True, kw_only=True):
-    """The answer to a `Dial`. Fd: the connected socket, unless there is an error: REFUSED (nothing listens there, which
-    may pass), or why it can't be."""
+class DialResult(Message, frozen=True, kw_only=True):
+    """The answer to a `DialRequest`. Fd: the connected socket, unless `error` is set: CONNECTION_REFUSED (nothing
+    listens there, which may be temporary) or the reason."""
 
     number: int
     error: str | None = None
 
 
-class Share(Message, frozen=True, kw_only=True):
-    """A preview exists, or its terms are new. `token_hash`: SHA-256 in hex; None: public. `expires`: a Unix time."""
+class SharePreview(Message, frozen=True, kw_only=True):
+    """Add a preview or change its settings. `token_hash`: SHA-256 in hex; None: public. `expires`: a Unix time."""
 
     sandbox: str
     port: int
@@ -121,49 +130,61 @@ class Share(Message, frozen=True, kw_only=True):
     expires: float | None = None
 
 
-class Unshare(Message, frozen=True, kw_only=True):
+class UnsharePreview(Message, frozen=True, kw_only=True):
     sandbox: str
     port: int
 
 
-class PutOut(Message, frozen=True, kw_only=True):
-    """Whoever is in by its previews is put out; the previews stay."""
+class DisconnectPreviews(Message, frozen=True, kw_only=True):
+    """Close the open connections of a sandbox's previews; the previews stay."""
 
     sandbox: str
 
 
-class Listen(Message, frozen=True, kw_only=True):
-    """Where previews are asked for. Fd: a TCP listener. `domains`: below which `{port}-{sandbox}` is looked for;
-    `secure`: those of them that people reach by https, through somebody's TLS proxy."""
+class ListenPreviews(Message, frozen=True, kw_only=True):
+    """Serve previews. Fd: a TCP listener. `domains`: the parents of `{port}-{sandbox}` names; `secure`: those of them
+    that a TLS proxy in front serves as https."""
 
     domains: tuple[str, ...]
     secure: tuple[str, ...] = ()
 
 
-FromServer = Open | Change | Close | Sync | Told | Dialled | Share | Unshare | PutOut | Listen
+FromServer = (
+    OpenGateway
+    | ChangeRules
+    | CloseGateway
+    | Sync
+    | ApprovalMessage
+    | DialResult
+    | SharePreview
+    | UnsharePreview
+    | DisconnectPreviews
+    | ListenPreviews
+)
 
-# -- the worker says ------------------------------------------------------------------------------------------------
+# -- from the worker ------------------------------------------------------------------------------------------------
 
 
 class Ready(Message, frozen=True, kw_only=True):
-    """It can take doors."""
+    """The worker accepts messages."""
 
 
 class Done(Message, frozen=True, kw_only=True):
     number: int
 
 
-class Tried(Message, frozen=True, kw_only=True):
-    """`cgroup`: the cgroup id of who tried, as the kernel tells it of the socket; the server knows whose that is."""
+class AttemptMessage(Message, frozen=True, kw_only=True):
+    """Report an attempt. `cgroup`: the cgroup id of the socket, as the kernel reports it; the server maps it to a
+    process."""
 
     sandbox: str
-    attempt: Attempt
+    attempt: NetworkAttempt
     cgroup: int | None = None
 
 
-class Counted(Message, frozen=True, kw_only=True):
-    """Bytes since the last time, and the connections that are open now. Sent at most once a second for a sandbox that
-    has traffic: it is also what keeps it from being idle."""
+class TrafficMessage(Message, frozen=True, kw_only=True):
+    """Report bytes since the last report, and the connections that are open now. Sent at most once a second per sandbox
+    with traffic; it also keeps the sandbox from being idle."""
 
     sandbox: str
     sent: int
@@ -171,15 +192,15 @@ class Counted(Message, frozen=True, kw_only=True):
     open: int
 
 
-class Ask(Message, frozen=True, kw_only=True):
-    question: str
+class ApprovalNeeded(Message, frozen=True, kw_only=True):
+    approval_id: str
     sandbox: str
     host: str
     port: int | None
     cgroup: int | None = None
 
 
-class Dial(Message, frozen=True, kw_only=True):
+class DialRequest(Message, frozen=True, kw_only=True):
     """Connect to a port inside `sandbox`: for a preview, or for `peer_of`, whose policy names it as a peer."""
 
     number: int
@@ -188,11 +209,11 @@ class Dial(Message, frozen=True, kw_only=True):
     peer_of: str | None = None
 
 
-class Used(Message, frozen=True, kw_only=True):
-    """Somebody uses a preview of it; sent at most once a second. It is not idle, and one that is paused is woken: a
-    connection that was made before can't tell."""
+class PreviewUsed(Message, frozen=True, kw_only=True):
+    """Report that a preview has traffic, at most once a second. The sandbox is then not idle, and a paused sandbox
+    resumes: a connection that is already open cannot resume it otherwise."""
 
     sandbox: str
 
 
-FromWorker = Ready | Done | Tried | Counted | Ask | Dial | Used
+FromWorker = Ready | Done | AttemptMessage | TrafficMessage | ApprovalNeeded | DialRequest | PreviewUsed

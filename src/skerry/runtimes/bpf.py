@@ -1,7 +1,7 @@
-"""A seccomp profile compiled once, by libseccomp itself, instead of by the runtime at every start (10 ms).
+"""Compile a seccomp profile once with libseccomp, instead of in the runtime at every start (10 ms).
 
-crun takes the program as an annotation. It is the library that crun would have called, so the meaning is the same, but
-for two things that the OCI format has no words for: calls are looked up in a tree, and a foreign ABI kills the process
+crun accepts the program as an annotation. It is the library that crun would call, so the meaning is the same, except
+for two settings that the OCI format cannot express: calls are looked up in a tree, and a foreign ABI kills the process
 instead of the thread.
 """
 
@@ -25,7 +25,7 @@ _OPERATORS: Final = {
 _UNKNOWN_CALL: Final = -1
 
 
-class _Comparison(ctypes.Structure):
+class _ArgCompare(ctypes.Structure):
     _fields_ = [
         ("arg", ctypes.c_uint),
         ("op", ctypes.c_int),
@@ -35,7 +35,7 @@ class _Comparison(ctypes.Structure):
 
 
 def compiled(profile: dict[str, Any]) -> str | None:
-    """The program in base64, for this machine; None where libseccomp is not there or does not take the profile."""
+    """Return the program in base64 for this machine; None if libseccomp is missing or rejects the profile."""
     try:
         library = _library()
     except (OSError, AttributeError):
@@ -60,7 +60,7 @@ def _library() -> ctypes.CDLL:
         ctypes.c_uint32,
         ctypes.c_int,
         ctypes.c_uint,
-        ctypes.POINTER(_Comparison),
+        ctypes.POINTER(_ArgCompare),
     )
     library.seccomp_attr_set.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32)
     library.seccomp_export_bpf.argtypes = (ctypes.c_void_p, ctypes.c_int)
@@ -75,16 +75,16 @@ def _set(library: ctypes.CDLL, context: int) -> bool:
 
 def _add(library: ctypes.CDLL, context: int, default: int, rule: dict[str, Any]) -> bool:
     action = _ALLOW if rule["action"] == "SCMP_ACT_ALLOW" else _ERRNO | rule["errnoRet"]
-    if action == default:  # the library refuses a rule that changes nothing
+    if action == default:  # the library rejects a rule that changes nothing
         return True
     args = [
-        _Comparison(arg["index"], _OPERATORS[arg["op"]], arg["value"], arg.get("valueTwo", 0))
+        _ArgCompare(arg["index"], _OPERATORS[arg["op"]], arg["value"], arg.get("valueTwo", 0))
         for arg in rule.get("args", ())
     ]
-    array = (_Comparison * max(1, len(args)))(*args)
+    array = (_ArgCompare * max(1, len(args)))(*args)
     for name in rule["names"]:
         number = library.seccomp_syscall_resolve_name(name.encode())
-        if number == _UNKNOWN_CALL:  # younger than the library: the default action answers ENOSYS
+        if number == _UNKNOWN_CALL:  # newer than the library: the default action returns ENOSYS
             continue
         if library.seccomp_rule_add_array(context, action, number, len(args), array) != 0:
             return False

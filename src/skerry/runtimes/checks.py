@@ -1,4 +1,4 @@
-"""What `skerry doctor` asks of this host: each a line with what was found and the command that mends it."""
+"""The runtime checks of `skerry doctor`: each a line with the finding and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skerry.errors import SkerryError
 from skerry.runtimes import bpf, pick, seccomp
 from skerry.runtimes.cgroups import NEEDED
 from skerry.runtimes.hierarchies import mounted
-from skerry.runtimes.overlay import Overlays, kernel
+from skerry.runtimes.overlay import Overlays, kernel, unmount
 from skerry.runtimes.ranges import FIRST
 from skerry.runtimes.userns import UserNamespaces
 from skerry.types import Check
@@ -29,19 +29,19 @@ _MANAGERS: Final = {
     "pacman": "pacman -S --noconfirm {}",
     "apk": "apk add {}",
 }
-# Upstream versions with every known escape mended; a distribution mends under older numbers.
+# Upstream versions with every known escape fixed; a distribution backports fixes to older numbers.
 _MENDED: Final = {"runc": ((1, 3, 6), (1, 4, 3)), "crun": ((1, 24, 0),)}
 
 
 def checks(state_dir: Path = Path("/var/lib")) -> list[Check]:
-    """All of them, also when one fails: none depends on another. Layers lie in the state directory, and whether they
-    can be mounted depends on its file system; one that is not there yet will be made below what is."""
-    there = next(path for path in (state_dir, *state_dir.parents) if path.is_dir())
+    """Run all checks; none depends on another. Layers are in the state directory, and its file system decides whether
+    they can be mounted; a missing directory will be created below an existing one."""
+    there = next(path for path in (state_dir, *state_dir.parents) if os.path.isdir(path))
     tests: tuple[Callable[[], Check], ...] = (
         _root,
         _kernel,
         _user_namespaces,
-        lambda: _overlay(there),
+        lambda: _as_root("idmapped overlay", lambda: _overlay(there)),
         _cgroups,
         _cgroup_kill,
         _runtime,
@@ -49,13 +49,18 @@ def checks(state_dir: Path = Path("/var/lib")) -> list[Check]:
         _seccomp,
         _network_namespaces,
         _open_files,
-        _apparmor,
+        lambda: _as_root("making user namespaces", _apparmor),
     )
     return [_guarded(test) for test in tests]
 
 
+def _as_root(name: str, test: Callable[[], Check]) -> Check:
+    """Run a check that only root can make. For other users it is open: they have a server that runs as root."""
+    return test() if os.geteuid() == 0 else Check(name, None, "requires root", "sudo skerry doctor")
+
+
 def install(package: str) -> str:
-    """The command of this host's own package manager."""
+    """Return the install command of this host's package manager."""
     for manager, command in _MANAGERS.items():
         if shutil.which(manager):
             return command.format(package)
@@ -68,17 +73,18 @@ def _guarded(test: Callable[[], Check]) -> Check:
     except (OSError, SkerryError) as error:
         name = getattr(test, "__name__", "check").strip("_").replace("_", " ")
         message, hint = (error.message, error.hint) if isinstance(error, SkerryError) else (str(error), None)
-        return Check(name, None, f"could not be told: {message}", hint)
+        return Check(name, None, f"check failed: {message}", hint)
 
 
 def _root() -> Check:
-    ok = os.geteuid() == 0
-    return Check("root", ok, "yes" if ok else f"uid {os.geteuid()}", None if ok else "sudo skerry doctor")
+    if os.geteuid() == 0:
+        return Check("root", True, "yes")
+    return Check("root", None, f"uid {os.geteuid()}: some checks require root", "sudo skerry doctor")
 
 
 def _kernel() -> Check:
-    ok = kernel() >= pick.FLOOR
-    detail = os.uname().release + ("" if kernel() >= (6, 13) else " (layers by path; 6.13 takes them as fds)")
+    ok = kernel() >= pick.MIN_KERNEL
+    detail = os.uname().release + ("" if kernel() >= (6, 13) else " (layers by path; 6.13 accepts fds)")
     return Check("kernel", ok, detail, None if ok else "install Linux 5.19 or newer")
 
 
@@ -86,24 +92,25 @@ def _user_namespaces() -> Check:
     most = _number("/proc/sys/user/max_user_namespaces")
     ok = Path("/proc/self/ns/user").exists() and most != 0
     fix = None if ok else "sysctl -w user.max_user_namespaces=10000"
-    return Check("user namespaces", ok, f"at most {most}" if most is not None else "not in this kernel", fix)
+    return Check("user namespaces", ok, f"at most {most}" if most is not None else "not supported by this kernel", fix)
 
 
 def _overlay(place: Path) -> Check:
-    """A real idmapped overlay in a directory of its own, written to and taken away."""
+    """Mount a real idmapped overlay in a temporary directory, write to it and remove it."""
     with tempfile.TemporaryDirectory(dir=place, prefix=".skerry-doctor-") as name, contextlib.ExitStack() as stack:
         scratch = Path(name)
         for part in ("layer", "unit/upper", "unit/work", "m"):
             (scratch / part).mkdir(parents=True)
         overlays = Overlays(scratch / "m")
         stack.callback(overlays.close)
-        stack.callback(overlays.unmount, "doctor")
+        stack.callback(unmount, scratch / "m" / "doctor")
         try:
-            root = overlays.mount("doctor", (scratch / "layer",), scratch / "unit", FIRST)
+            with overlays.opened((scratch / "layer",), scratch / "unit", FIRST) as layers:
+                root = overlays.mount("doctor", layers, FIRST)
             (root / "file").touch()
             ok = (scratch / "unit" / "upper" / "file").exists()
         except (OSError, SkerryError) as error:
-            fix = f"modprobe overlay; if it is there, put {place} on ext4, xfs or btrfs (tmpfs needs Linux 6.3)"
+            fix = f"modprobe overlay; if it is loaded, put {place} on ext4, xfs or btrfs (tmpfs needs Linux 6.3)"
             return Check("idmapped overlay", False, f"in {place}: {error}".replace("\n", " "), fix)
     return Check("idmapped overlay", ok, f"works ({'layers by fd' if overlays.by_fd else 'layers by path'})")
 
@@ -118,7 +125,7 @@ def _cgroups() -> Check:
 
 
 def _cgroup_kill() -> Check:
-    """The file is in every cgroup but the topmost; the call came with 5.14."""
+    """The file exists in every cgroup except the root; it came with Linux 5.14."""
     found = mounted()
     ok = kernel() >= (5, 14)
     where = f"v2 at {found.v2}" if found.v2 else "no v2 mount; one is made at /run/skerry/cgroup2"
@@ -140,12 +147,13 @@ def _program(name: str) -> Check:
         return Check(name, False, found.unsuited, install(name))
     if mended(name, found.version):
         return Check(name, True, f"{found.version} at {found.binary}")
-    detail = f"{found.version} at {found.binary}: whether its distribution mended the known escapes is unknown"
+    detail = f"{found.version} at {found.binary}: unknown whether its distribution fixed the known escapes"
     return Check(name, None, detail, f"keep it up to date: {install(name)}")
 
 
 def mended(name: str, version: str) -> bool:
-    """True only for an upstream version that is known to be. "1.1.5+ds1" may or may not be: not True."""
+    """Return True only for an upstream version that is known to be fixed; False for one like "1.1.5+ds1", which may
+    be."""
     if not re.fullmatch(r"\d+\.\d+(\.\d+)?", version):
         return False
     number = tuple(int(part) for part in f"{version}.0".split(".")[:3])
@@ -160,13 +168,15 @@ def _seccomp() -> Check:
     ok = Path("/proc/sys/kernel/seccomp/actions_avail").exists()
     ready = bpf.compiled(seccomp.profile(machine)) is not None
     detail = f"profile for {machine}, {'compiled ahead for crun' if ready else 'compiled at each start'}"
-    return Check("seccomp", ok, detail if ok else "not in this kernel", None if ok else "boot a kernel with seccomp")
+    return Check(
+        "seccomp", ok, detail if ok else "not supported by this kernel", None if ok else "boot a kernel with seccomp"
+    )
 
 
 def _network_namespaces() -> Check:
     ok = Path("/proc/self/ns/net").exists() and _number("/proc/sys/user/max_net_namespaces") != 0
     fix = None if ok else "sysctl -w user.max_net_namespaces=10000"
-    return Check("network namespaces", ok, "yes" if ok else "none can be made", fix)
+    return Check("network namespaces", ok, "yes" if ok else "cannot be created", fix)
 
 
 def _open_files() -> Check:
@@ -178,7 +188,7 @@ def _open_files() -> Check:
 
 
 def _apparmor() -> Check:
-    """The restriction is for unprivileged users: it does not meet a server that is root."""
+    """The restriction applies to unprivileged users, not to a server that runs as root."""
     value = _number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
     namespaces = UserNamespaces()
     try:

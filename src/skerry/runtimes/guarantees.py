@@ -1,4 +1,4 @@
-"""What a wall guarantees, in words that `isolation` shows and `waive` takes."""
+"""The guarantees of a container, by the names that `isolation` shows and `waive_guarantees` accepts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from skerry.errors import HostUnsupported
 from skerry.runtimes import spec
-from skerry.runtimes.runtime import RANGE, Wall
+from skerry.runtimes.runtime import RANGE_SIZE, ContainerConfig
 from skerry.types import Isolation
 
 GUARANTEES: Final = (
@@ -31,32 +31,36 @@ GUARANTEES: Final = (
 )
 
 
-def missing(host: spec.Host) -> frozenset[str]:
-    """What this host can't give. Everything else is there or the wall is not built."""
+def missing(host: spec.HostFeatures) -> frozenset[str]:
+    """Return the guarantees that this host cannot give. Without any of the others, a start fails."""
     return frozenset({"no_swap"} if host.swap == "swappiness" else ())
 
 
-def check(wall: Wall, host: spec.Host) -> None:
-    """Fails closed, unless the caller goes without by name."""
-    if lacking := missing(host) - wall.waive:
+def check(config: ContainerConfig, host: spec.HostFeatures) -> None:
+    """Fail if a guarantee is missing, unless the caller waived it by name."""
+    if lacking := missing(host) - config.waive_guarantees:
         names = ", ".join(sorted(lacking))
+        flags = " ".join(f"--waive-guarantee {name}" for name in sorted(lacking))
         raise HostUnsupported(
-            f"this host can't guarantee {names}",
-            hint=f"boot with swapaccount=1 or cgroup v2; --waive {' --waive '.join(sorted(lacking))} goes without",
+            f"this host cannot guarantee {names}",
+            hint=f"boot with swapaccount=1 or cgroup v2; {flags} starts without it",
         )
 
 
-def isolation(wall: Wall, host: spec.Host, runtime: str, version: str, cgroups: str) -> Isolation:
+def isolation(config: ContainerConfig, host: spec.HostFeatures, runtime: str, version: str, cgroups: str) -> Isolation:
     lacking = missing(host)
     return Isolation(
         runtime=runtime,
         runtime_version=version,
-        guarantees=tuple(name for name in GUARANTEES if name not in lacking),
-        waived=tuple(sorted(lacking & wall.waive)),
+        guarantees=(
+            *(name for name in GUARANTEES if name not in lacking),
+            *(["read_only_root"] if config.read_only_root else []),
+        ),
+        waived=tuple(sorted(lacking & config.waive_guarantees)),
         details={
             "cgroups": cgroups,
-            "uid_range": [wall.uid_base, RANGE],
-            "open_files": spec.open_files(wall.limits, host),
+            "uid_range": [config.uid_base, RANGE_SIZE],
+            "open_files": spec.open_files(config.limits, host),
             "capabilities": list(spec.CAPABILITIES),
         },
     )

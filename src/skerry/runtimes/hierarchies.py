@@ -1,4 +1,4 @@
-"""Where this host's control groups are, and where in them an instance's sandboxes belong."""
+"""Find this host's cgroup hierarchies, and the place of an instance's sandboxes in them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OWN_V2 = Path("/run/skerry/cgroup2")
 
 @dataclass(frozen=True)
 class Hierarchies:
-    """Where this host's cgroups are. v1: controller → mount point, named hierarchies as `name=…`."""
+    """This host's cgroup mounts. v1: controller → mount point, named hierarchies as `name=…`."""
 
     v1: dict[str, Path]
     v2: Path | None
@@ -34,7 +34,7 @@ class Hierarchies:
 
 
 def mounted() -> Hierarchies:
-    """As /proc/self/mountinfo tells it; the first mount of a hierarchy counts."""
+    """Parse /proc/self/mountinfo; the first mount of a hierarchy counts."""
     v1: dict[str, Path] = {}
     v2: Path | None = None
     known = {line.split("\t")[0] for line in _read(Path("/proc/cgroups")).splitlines()[1:]}
@@ -54,11 +54,11 @@ def mounted() -> Hierarchies:
 
 
 def root_for(instance: str, found: Hierarchies) -> str:
-    """`/skerry/<instance>`, or below the systemd unit that was handed its own tree.
+    """Return `/skerry/<instance>`, or a path below the systemd unit that delegates its tree.
 
-    Only where the unit has a DelegateSubgroup, so that this process is in a leaf already: a unit whose main process
-    sits in the tree's top can't be restarted by systemd while sandboxes live below it (EBUSY: no process may be in a
-    v2 cgroup that shares out controllers).
+    Only if the unit has a DelegateSubgroup, so that this process is already in a leaf. If the unit's main process is at
+    the top of the tree, systemd cannot restart the unit while sandboxes run below it (EBUSY: no process may be in a v2
+    cgroup that distributes controllers).
     """
     if found.mode == "v2" and found.v2 is not None:
         own = _own_v2()
@@ -74,7 +74,7 @@ def _own_v2() -> Path:
 
 
 def _delegated(path: Path) -> bool:
-    """systemd's own mark."""
+    """Return whether systemd marked the cgroup as delegated."""
     for name in ("user.delegate", "trusted.delegate"):
         try:
             if os.getxattr(path, name) == b"1":

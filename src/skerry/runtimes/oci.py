@@ -1,43 +1,47 @@
-"""Walls built by an OCI runtime, crun or runc. We write the spec and call them; we don't write a container runtime."""
+"""Containers run by an OCI runtime, crun or runc. Skerry writes the spec and calls the runtime."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
-import json
 import os
 import re
 import resource
 import shutil
 import signal
 import socket
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
+
+import msgspec
 
 from skerry.errors import Conflict, HostUnsupported, SandboxUnavailable
-from skerry.runtimes import bpf, guarantees, launch, posture, processes, seccomp, shm, spawn, spec, uts
-from skerry.runtimes.cgroups import Cgroups
-from skerry.runtimes.overlay import Overlays
-from skerry.runtimes.runtime import Init, Wall
+from skerry.runtimes import adjust, bpf, guarantees, posture, processes, seccomp, spec
+from skerry.runtimes.cgroups import FREEZE_TIMEOUT_S, Cgroups, Counters
+from skerry.runtimes.mount_view import ROOTS, Bundle, MountView
+from skerry.runtimes.overlay import Overlays, unmount
+from skerry.runtimes.runtime import BindMount, ContainerConfig, Init
 from skerry.runtimes.userns import UserNamespaces
 from skerry.types import SANDBOX_ID, Isolation, Limits, Usage
 
 _BACKLOG = 256
 _START_LIMIT_S = 30.0
 _END_LIMIT_S = 10.0
-_SHOWN = 2000  # characters of a runtime's own error
+_QUICK_LOOKS = 100
+_SHOWN = 2000  # characters of a runtime's error message
 _CAP_SYS_RESOURCE = 24
-_FOR_PID_1 = 2  # fds: the keeper's door and its cgroup; the runtime itself may get more
+_FOR_PID_1 = 2  # fds: the keeper's socket and its cgroup; the runtime itself may get more
 _SO_PASSRIGHTS = 83  # since Linux 6.16
 
 
 class OciRuntime:
     """One instance's sandboxes under one OCI runtime.
 
-    Every resource is named by the sandbox's id, so that `ids` and `clear` work from what the host shows alone:
-    `run_dir`/k/<id> the keeper's socket, m/<id> the root, b/<id> the bundle, oci/<runtime>/<id> the runtime's state,
-    and the cgroup `<root>/<id>` in every hierarchy.
+    Every resource is named by the sandbox's ID, so that `ids` and `clear` need only the state of the host:
+    `run_dir`/k/<id> the keeper's socket, and the cgroup `<root>/<id>` in every hierarchy. Earlier versions also made
+    m/<id>, the mounted root, b/<id>, the bundle, and oci/<runtime>/<id>, the runtime's state.
     """
 
     def __init__(self, name: str, binary: Path, version: str, run_dir: Path, cgroups: Cgroups) -> None:
@@ -45,47 +49,56 @@ class OciRuntime:
         self.run_dir = run_dir
         self.cgroups = cgroups
         self.cgroup_root = f"/{cgroups.root}"
-        self.overlays = Overlays(run_dir / "m")
+        self.overlays = Overlays(ROOTS)
         self._binary = binary
-        self._null = spawn.sealed_null()
+        self._null = processes.sealed_null()
         self._version = version
         self._host = _host(name, cgroups)
-        # runc sets PID 1's limits from outside, which takes root's ownership of the namespace or CAP_SYS_RESOURCE
+        # runc sets PID 1's limits from outside, which needs root as owner of the namespace or CAP_SYS_RESOURCE
         self._owned = UserNamespaces(owned=True) if name == "crun" else None
-        self._whole: set[str] = set()  # started by this process to the end: no runtime is still at work on them
+        self._whole: set[str] = set()  # started completely by this process: no runtime is still working on them
         self._prepare()
 
     def version(self) -> str:
         return self._version
 
-    async def start(self, wall: Wall) -> Init:
-        """Builds the wall and waits until PID 1 runs. On failure nothing is cleared: `clear` does that."""
-        if not SANDBOX_ID.fullmatch(wall.id) or wall.run_dir != self.run_dir or wall.cgroup_root != self.cgroup_root:
-            raise ValueError(f"{wall.id}: the wall was drawn for another runtime")
-        guarantees.check(wall, self._host)
+    async def start(self, config: ContainerConfig) -> Init:
+        """Start the container and wait until PID 1 runs. After a failure, `clear` removes the remains."""
+        if (
+            not SANDBOX_ID.fullmatch(config.id)
+            or config.run_dir != self.run_dir
+            or config.cgroup_root != self.cgroup_root
+        ):
+            raise ValueError(f"{config.id}: the config was made for another runtime")
+        guarantees.check(config, self._host)
         try:
-            init = await self._start(wall)
+            init = await self._start(config)
         except OSError as error:
-            raise SandboxUnavailable(f"{wall.id} could not be started: {error}") from error
-        self._whole.add(wall.id)
+            raise SandboxUnavailable(f"{config.id} could not be started: {error}") from error
+        self._whole.add(config.id)
         return init
 
-    async def _start(self, wall: Wall) -> Init:
+    async def _start(self, config: ContainerConfig) -> Init:
         with contextlib.ExitStack() as stack:
-            group = self.cgroups.create(wall.id, wall.uid_base)
+            group = self.cgroups.create(config.id, config.uid_base)
             stack.callback(os.close, group)
-            self.overlays.mount(wall.id, wall.layers, wall.unit, wall.uid_base)
-            door = stack.enter_context(self._listen(wall.id))
+            door = stack.enter_context(self._listen(config.id))
             fds = [door.fileno(), group]
             if self._owned is not None:
-                fds.append(self._owned.fd(wall.uid_base))
+                fds.append(self._owned.fd(config.uid_base))
                 stack.callback(os.close, fds[-1])
-            bundle = self._write_bundle(wall)
-            await self._run(wall.id, bundle, fds)
-        init = processes.identify(int((bundle / "pid").read_text()))
-        await posture.check(wall, init.pid)
+            bundle = stack.enter_context(contextlib.closing(self._bundle(config)))
+            await self._run(config, bundle, fds)
+            pid = int(bundle.read("pid"))
+        init = processes.identify(pid)
+        await posture.check(config, init.pid)
+        if config.mounts:
+            await asyncio.to_thread(self.mount, init, config.uid_base, config.mounts)
+        if config.read_only_root:
+            await asyncio.to_thread(adjust.split_root, init, config.uid_base)
         processes.prefer(init)
-        self.cgroups.set_cpu(wall.id, wall.limits.cpus)
+        self.cgroups.set_socket_memory(config.id, config.limits.memory_bytes)
+        self.cgroups.set_cpu(config.id, config.limits.cpus)
         return init
 
     async def connect(self, sandbox: str) -> socket.socket:
@@ -96,7 +109,7 @@ class OciRuntime:
                 await _connect(connection, f"{near}/{sandbox}")
         except OSError as error:
             connection.close()
-            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # this host's failure, not the sandbox's
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # a failure of this host, not of the sandbox
                 raise
             raise SandboxUnavailable(f"{sandbox} does not answer: {error.strerror or error}") from error
         except BaseException:
@@ -111,7 +124,7 @@ class OciRuntime:
         return processes.pidfd(init)
 
     async def kill(self, sandbox: str, init: Init | None) -> None:
-        """Ends every process and waits until PID 1 is gone."""
+        """End every process and wait until PID 1 is gone."""
         self.cgroups.kill(sandbox)
         if init is None:
             await self._emptied(sandbox)
@@ -123,34 +136,39 @@ class OciRuntime:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             async with asyncio.timeout(_END_LIMIT_S):
-                await spawn.readable(pidfd)
+                await processes.readable(pidfd)
         except TimeoutError:
             raise SandboxUnavailable(f"{sandbox}: PID 1 could not be killed within {_END_LIMIT_S:.0f} s") from None
         finally:
             os.close(pidfd)
 
-    async def clear(self, sandbox: str) -> None:
-        """Takes away whatever there is of a sandbox, at whatever step it was left. Order matters: the runtime that may
-        still be building, then what runs, then what that kept busy."""
+    async def clear(self, sandbox: str) -> Counters | None:
+        """Remove every resource of a sandbox, at any stage of its start. Order matters: the runtime that may still be
+        starting it, then running processes, then the resources that those kept busy."""
         if not SANDBOX_ID.fullmatch(sandbox):
-            raise ValueError(f"{sandbox!r} is no sandbox's id")
+            raise ValueError(f"{sandbox!r} is not a sandbox ID")
         if sandbox not in self._whole:
-            await asyncio.to_thread(processes.end_by_arguments, ("--bundle", str(self.run_dir / "b" / sandbox)))
+            await asyncio.to_thread(processes.end_by_arguments, ("--bundle", str(self._place(sandbox))))
         self.cgroups.kill(sandbox)
         await self._emptied(sandbox)
         self._whole.discard(sandbox)
+        counters = self.cgroups.counters(sandbox)  # no process can add to them any more
         await asyncio.to_thread(self._remove, sandbox)
+        return counters
 
     def ids(self) -> set[str]:
         places = [self.run_dir / "k", self.run_dir / "m", self.run_dir / "b", *self._states()]
         found = {entry for place in places for entry in _entries(place)}
         return {sandbox for sandbox in found | self.cgroups.ids() if SANDBOX_ID.fullmatch(sandbox)}
 
+    def has_processes(self, sandbox: str) -> bool:
+        return bool(self.cgroups.strays(sandbox))
+
     def set_limits(self, sandbox: str, init: Init, limits: Limits) -> None:
         try:
             self.cgroups.check_pids(sandbox, limits.pids)
             _check_open_files(sandbox, init, self.open_files(limits))
-            shm.set_size(init, shm.size_for(limits.memory_bytes))
+            adjust.set_shm_size(init, adjust.shm_size_for(limits.memory_bytes))
             self.cgroups.set_limits(sandbox, limits)
         except FileNotFoundError:
             raise SandboxUnavailable(f"{sandbox} is not running") from None
@@ -159,22 +177,36 @@ class OciRuntime:
         return spec.open_files(limits, self._host)
 
     def set_hostname(self, init: Init, name: str) -> None:
-        uts.set_hostname(init, name)
+        adjust.set_hostname(init, name)
+
+    def mount(self, init: Init, uid_base: int, mounts: Sequence[BindMount]) -> None:
+        adjust.mount(init, uid_base, mounts, self.overlays.namespaces)
+        posture.check_mounts(init.pid, mounts)
+
+    def seal_root(self, init: Init) -> None:
+        adjust.seal_root(init)
+        posture.check_read_only(init.pid)
 
     def usage(self, sandbox: str) -> Usage:
         return self.cgroups.usage(sandbox)
 
+    def counters(self, sandbox: str, *, brief: bool = False) -> Counters | None:
+        return self.cgroups.counters(sandbox, brief=brief)
+
     def oom_kills(self, sandbox: str) -> int | None:
         return self.cgroups.oom_kills(sandbox)
 
-    def freeze(self, sandbox: str) -> None:
-        self.cgroups.freeze(sandbox)
+    def fork_failures(self, sandbox: str) -> int | None:
+        return self.cgroups.fork_failures(sandbox)
+
+    def freeze(self, sandbox: str, timeout_s: float = FREEZE_TIMEOUT_S) -> None:
+        self.cgroups.freeze(sandbox, timeout_s)
 
     def thaw(self, sandbox: str) -> None:
         self.cgroups.thaw(sandbox)
 
-    def isolation(self, wall: Wall) -> Isolation:
-        return guarantees.isolation(wall, self._host, self.name, self._version, self.cgroups.mode)
+    def isolation(self, config: ContainerConfig) -> Isolation:
+        return guarantees.isolation(config, self._host, self.name, self._version, self.cgroups.mode)
 
     def close(self) -> None:
         os.close(self._null)
@@ -183,22 +215,22 @@ class OciRuntime:
         self.overlays.close()
         self.cgroups.remove_root()
 
-    def spec(self, wall: Wall) -> dict[str, Any]:
-        return spec.build(wall, self._host, f"/proc/self/fd/{3 + _FOR_PID_1}" if self._owned is not None else None)
+    def spec(self, config: ContainerConfig) -> dict[str, Any]:
+        return spec.build(config, self._host, f"/proc/self/fd/{3 + _FOR_PID_1}" if self._owned is not None else None)
 
     def _prepare(self) -> None:
         os.makedirs(self.run_dir, 0o711, exist_ok=True)
-        for name, mode in (("k", 0o700), ("m", 0o711), ("b", 0o700), ("oci", 0o700), (f"oci/{self.name}", 0o700)):
-            os.makedirs(self.run_dir / name, exist_ok=True)
-            os.chmod(self.run_dir / name, mode)
+        os.makedirs(self.run_dir / "k", exist_ok=True)
+        os.chmod(self.run_dir / "k", 0o700)
         try:
             self.cgroups.prepare()
         except OSError as error:
             hint = "see `skerry doctor`; in a container, the host has to delegate its cgroups"
-            raise HostUnsupported(f"cgroups can't be made: {error}", hint=hint) from error
+            raise HostUnsupported(f"cgroups cannot be created: {error}", hint=hint) from error
 
     def _states(self) -> list[Path]:
-        """Of every runtime that ever worked here: a forced one may have been another."""
+        """Return the state directories of every runtime that was used here: an earlier sandbox may have requested
+        another one."""
         return [self.run_dir / "oci" / name for name in _entries(self.run_dir / "oci")]
 
     def _listen(self, sandbox: str) -> socket.socket:
@@ -213,28 +245,34 @@ class OciRuntime:
             raise
         return door
 
-    def _write_bundle(self, wall: Wall) -> Path:
-        bundle = self.run_dir / "b" / wall.id
-        os.mkdir(bundle, 0o700)
-        (bundle / "config.json").write_text(json.dumps(self.spec(wall)))
-        return bundle
+    def _bundle(self, config: ContainerConfig) -> Bundle:
+        return Bundle(msgspec.json.encode(self.spec(config)))
 
-    async def _run(self, sandbox: str, bundle: Path, fds: list[int]) -> None:
-        argv = launch.runtime_argv(self._binary, self.run_dir / "oci" / self.name, bundle, sandbox, _FOR_PID_1)
-        argv = launch.command(self.name, self.cgroups, sandbox, argv)
+    def _place(self, sandbox: str) -> Path:
+        """Return where the runtime sees the bundle."""
+        return Path(f"/dev/{self.run_dir.name}.{sandbox}")
+
+    async def _run(self, config: ContainerConfig, bundle: Bundle, fds: list[int]) -> None:
+        sandbox = config.id
+        hidden = self.cgroups.v2_mount if _hides_v2(self.name, self.cgroups) else None
+        view = MountView(config, self._binary, self.overlays, bundle, self._place(sandbox), hidden)
+        argv = _runtime_argv(view, sandbox, _FOR_PID_1)
+        argv = _in_cgroups(self.name, self.cgroups, argv)
         try:
-            code = await spawn.run(argv, (self._null, self._null, self._null, *fds), _START_LIMIT_S)
+            code = await processes.run(argv, (self._null, self._null, self._null, *fds), _START_LIMIT_S, view)
         except TimeoutError:
             raise SandboxUnavailable(f"{self.name} did not start {sandbox} within {_START_LIMIT_S:.0f} s") from None
         if code != 0:
-            raise SandboxUnavailable(
-                f"{self.name} could not start {sandbox} (exit code {code}): {_last_words(bundle / 'log')}"
-            )
+            raise SandboxUnavailable(f"{self.name} could not start {sandbox} (exit code {code}): {_last_words(bundle)}")
 
     async def _emptied(self, sandbox: str) -> None:
-        """Until no process is left in its cgroups. What never came into v2 is killed one by one."""
+        """Wait until no process is left in its cgroups. Processes that never entered v2 are killed one by one."""
         loop = asyncio.get_running_loop()
         end = loop.time() + _END_LIMIT_S
+        for _ in range(_QUICK_LOOKS):  # killed processes take some milliseconds to end
+            if not self.cgroups.populated(sandbox):
+                break
+            await asyncio.sleep(0.001)
         while strays := self.cgroups.strays(sandbox):
             for pid in strays:
                 with contextlib.suppress(ProcessLookupError):
@@ -246,35 +284,37 @@ class OciRuntime:
     def _remove(self, sandbox: str) -> None:
         for state in self._states():
             shutil.rmtree(state / sandbox, ignore_errors=True)
-        self.overlays.unmount(sandbox)
+        unmount(self.run_dir / "m" / sandbox)
         self.cgroups.destroy(sandbox)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.run_dir / "k" / sandbox)
         shutil.rmtree(self.run_dir / "b" / sandbox, ignore_errors=True)
 
 
-def _host(name: str, cgroups: Cgroups) -> spec.Host:
+def _host(name: str, cgroups: Cgroups) -> spec.HostFeatures:
     machine = os.uname().machine
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     linger = _fds_can_be_refused()
     program = bpf.compiled(seccomp.profile(machine, linger=linger)) if name == "crun" else None
     files = hard if hard > 0 else 1 << 20
-    return spec.Host(machine, files, cgroups.swap, _oom_score(), program, core=_core(), linger=linger)
+    return spec.HostFeatures(
+        machine, files, cgroups.swap, _oom_score(), program, core=_core(), boot_id=name == "crun", linger=linger
+    )
 
 
 def _check_open_files(sandbox: str, init: Init, wanted: int) -> None:
-    """What PID 1 began with is the most that it can hand on."""
+    """PID 1 can pass on at most the limit that it started with."""
     most = processes.open_files(init)
     if wanted > most:
         raise Conflict(
-            f"{sandbox} began with a limit of {most} open files, which can't be raised while it runs",
-            hint="stop it first; it begins with the new limit when it wakes",
+            f"{sandbox} was started with a limit of {most} open files, which cannot be raised while it runs",
+            hint="stop it first; it starts with the new limit",
             details={"limit": "open_files", "maximum": most},
         )
 
 
 def _core() -> Literal[0, 1]:
-    """sudo leaves a hard limit of 0, which the runtime, in a user namespace by then, can't raise any more."""
+    """sudo leaves a hard limit of 0, which the runtime cannot raise later in a user namespace."""
     if resource.getrlimit(resource.RLIMIT_CORE)[1] != 0:
         return 1
     try:
@@ -282,7 +322,7 @@ def _core() -> Literal[0, 1]:
     except (ValueError, OSError) as error:  # no CAP_SYS_RESOURCE
         if Path("/proc/sys/kernel/core_pattern").read_text().startswith("|"):
             raise HostUnsupported(
-                "core dumps of a sandbox would go to the host's own handler: the hard limit of cores is 0 here",
+                "core dumps of a sandbox would go to the host's handler, because the hard core limit is 0",
                 hint="start the server with a higher one (ulimit -Hc; in sudoers: Defaults rlimit_core=default)",
             ) from error
         return 0
@@ -290,8 +330,8 @@ def _core() -> Literal[0, 1]:
 
 
 def _oom_score() -> int:
-    """PID 1's. Set with CAP_SYS_RESOURCE it is a floor for all that run inside. Set without, the others inside could go
-    below it, and the first process would be the one that the kernel kills; so there it stays what the server's is."""
+    """Return the OOM score of PID 1. Set with CAP_SYS_RESOURCE, it is a minimum for all processes inside. Without it,
+    other processes could go below it, and the kernel would kill PID 1 first; so then it equals the server's score."""
     own = int(Path("/proc/self/oom_score_adj").read_text())
     status = Path("/proc/self/status").read_text()
     effective = int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff")), 16)
@@ -299,9 +339,9 @@ def _oom_score() -> int:
 
 
 def _refuse_fds(connection: socket.socket) -> None:
-    """Whoever reads from a unix socket and takes no fds closes those that came along, and the close of a socket with
-    SO_LINGER may last for hours: a lying keeper would stop the whole server with it. Where the kernel can't refuse
-    them, the sandbox's sockets don't linger."""
+    """A reader of a unix socket that accepts no fds closes those that arrive, and closing a socket with SO_LINGER may
+    take hours: a misbehaving keeper could stop the whole server with it. If the kernel cannot refuse fds, the sandbox's
+    sockets may not linger."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
 
@@ -316,7 +356,7 @@ def _fds_can_be_refused() -> bool:
 
 
 async def _connect(connection: socket.socket, path: str) -> None:
-    """A full backlog is EAGAIN on a unix socket, and no event tells when there is room again."""
+    """A full backlog is EAGAIN on a unix socket, and no event signals that there is space again."""
     for pause in (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 2.0):
         try:
             connection.connect(path)
@@ -324,12 +364,12 @@ async def _connect(connection: socket.socket, path: str) -> None:
             await asyncio.sleep(pause)
         else:
             return
-    raise TimeoutError(errno.ETIMEDOUT, "its keeper takes no connections")
+    raise TimeoutError(errno.ETIMEDOUT, "the keeper accepts no connections")
 
 
 @contextlib.contextmanager
 def _short(directory: Path) -> Any:
-    """A path to it of any length fits in the 108 bytes of a socket's address."""
+    """Yield a short path to a directory, because a socket's address has 108 bytes."""
     fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{fd}"
@@ -337,9 +377,9 @@ def _short(directory: Path) -> Any:
         os.close(fd)
 
 
-def _last_words(log: Path) -> str:
+def _last_words(bundle: Bundle) -> str:
     with contextlib.suppress(OSError):
-        text = log.read_bytes()[-_SHOWN:].decode("utf-8", "replace")
+        text = bundle.read("log")[-_SHOWN:].decode("utf-8", "replace")
         messages = re.findall(r'msg="((?:[^"\\]|\\.)*)"', text)
         return "; ".join(messages) or text.strip() or "no reason given"
     return "no reason given"
@@ -350,3 +390,32 @@ def _entries(path: Path) -> list[str]:
         return os.listdir(path)
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+# Call the runtime so that PID 1 is in all of its cgroups.
+#
+# runc joins every hierarchy that it finds, crun only pure v2. On a v1 host, crun rejects a v2 mount that still has a
+# controller: there the mount is hidden from crun, which so ignores v2. Hierarchies that the runtime ignores are joined
+# before it starts, because a child inherits its cgroups. (Also if Skerry made the v2 mount.)
+
+_JOIN: Final = 'echo $$ >/proc/self/fd/4/cgroup.procs && exec "$@"'  # the second fd of PID 1: works if v2 is hidden
+
+
+def _in_cgroups(name: str, cgroups: Cgroups, argv: list[str]) -> list[str]:
+    if cgroups.mode == "v1" or _hides_v2(name, cgroups):
+        return ["/bin/sh", "-c", _JOIN, "sh", *argv]
+    return argv
+
+
+def _hides_v2(name: str, cgroups: Cgroups) -> bool:
+    return cgroups.mode == "hybrid" and name == "crun"
+
+
+def _runtime_argv(view: MountView, sandbox: str, fds: int) -> list[str]:
+    """--log receives the runtime's messages: its stdio becomes PID 1's, and must not be a pipe or file of the
+    server."""
+    return [
+        *(str(view.program), "--root", f"{view.place}/state", "--log", f"{view.place}/log"),
+        *("run", "--detach", "--preserve-fds", str(fds)),
+        *("--pid-file", f"{view.place}/pid", "--bundle", str(view.place), sandbox),
+    ]

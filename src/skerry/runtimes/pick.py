@@ -1,4 +1,4 @@
-"""Which runtime this host gets: crun where its cgroups suit it, else runc. A forced wish is honoured or refused."""
+"""Choose the runtime: crun if the host's cgroups suit it, else runc. A requested runtime is used or fails."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from skerry.runtimes.overlay import kernel
 from skerry.runtimes.runtime import Runtime
 
 NAMES: Final = ("crun", "runc")
-FLOOR: Final = (5, 19)  # idmapped layers under an overlay
+MIN_KERNEL: Final = (5, 19)  # idmapped layers under an overlay
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True)
-class Found:
-    """A runtime's program. `unsuited` says why this host can't use it."""
+class RuntimeProgram:
+    """A runtime's program. `unsuited`: the reason that this host cannot use it."""
 
     name: str
     binary: Path
@@ -33,29 +33,29 @@ class Found:
     unsuited: str | None = None
 
 
-def pick_runtime(run_dir: Path, wish: str | None = None) -> Runtime:
-    """The runtime for the sandboxes of the instance whose run directory this is. Fails closed."""
+def pick_runtime(run_dir: Path, requested: str | None = None) -> Runtime:
+    """Return the runtime for the instance with this run directory. Fails closed."""
     _check_host()
     found = mounted()
     cgroups = Cgroups(root_for(run_dir.name, found), found)
-    chosen = _choose(wish)
+    chosen = _choose(requested)
     return OciRuntime(chosen.name, chosen.binary, chosen.version, run_dir, cgroups)
 
 
-def find(name: str) -> Found | None:
+def find(name: str) -> RuntimeProgram | None:
     path = shutil.which(name, path=_PATH)
     if path is None:
         return None
     version = _version(path)
     if version is None:
-        return Found(name, Path(path), "unknown", f"`{path} --version` does not answer")
-    return Found(name, Path(path), version)
+        return RuntimeProgram(name, Path(path), "unknown", f"`{path} --version` does not answer")
+    return RuntimeProgram(name, Path(path), version)
 
 
-def _choose(wish: str | None) -> Found:
-    if wish is not None and wish not in NAMES:
-        raise InvalidRequest(f"there is no runtime {wish!r}", hint=f"one of {', '.join(NAMES)}")
-    names = (wish,) if wish else NAMES
+def _choose(requested: str | None) -> RuntimeProgram:
+    if requested is not None and requested not in NAMES:
+        raise InvalidRequest(f"unknown runtime {requested!r}", hint=f"one of {', '.join(NAMES)}")
+    names = (requested,) if requested else NAMES
     found = [runtime for name in names if (runtime := find(name)) is not None]
     for runtime in found:
         if runtime.unsuited is None:
@@ -67,11 +67,11 @@ def _choose(wish: str | None) -> Found:
 
 def _check_host() -> None:
     if os.geteuid() != 0:
-        raise HostUnsupported("the wall needs a server that runs as root", hint="sudo skerry setup")
-    if kernel() < FLOOR:
-        raise HostUnsupported(f"Linux {os.uname().release} is too old", hint="Linux 5.19 or newer is needed")
+        raise HostUnsupported("the server must run as root", hint="sudo skerry setup")
+    if kernel() < MIN_KERNEL:
+        raise HostUnsupported(f"Linux {os.uname().release} is too old", hint="use Linux 5.19 or newer")
     if os.uname().machine not in seccomp.machines():
-        raise HostUnsupported(f"there is no seccomp profile for {os.uname().machine}")
+        raise HostUnsupported(f"no seccomp profile for {os.uname().machine}")
 
 
 def _version(path: str) -> str | None:

@@ -1,6 +1,7 @@
-"""Who holds which uid range: a register for the whole host, since two instances on it must never share one.
+"""A host-wide register of uid ranges, because two instances on a host must never share one.
 
-A range is 65,536 ids from 0x70000000 on. Its entry, /run/skerry/ranges/<n>, is made with O_EXCL and says whose it is.
+A range is 65,536 IDs from 0x70000000 on. Its entry, /run/skerry/ranges/<n>, is created with O_EXCL and names the
+holder.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from skerry.errors import QuotaExceeded
-from skerry.runtimes.runtime import RANGE
+from skerry.runtimes.runtime import RANGE_SIZE
 
 FIRST: Final = 0x70000000
 COUNT: Final = 4094
@@ -21,7 +22,7 @@ _SUBORDINATE: Final = (Path("/etc/subuid"), Path("/etc/subgid"))
 
 
 def take(instance: str, sandbox: str, register: Path = REGISTER) -> int:
-    """The lowest free range's first id, entered for this sandbox."""
+    """Register the lowest free range for this sandbox; return its first ID."""
     os.makedirs(register.parent, 0o711, exist_ok=True)
     os.makedirs(register, 0o700, exist_ok=True)
     taken = set(os.listdir(register))
@@ -30,33 +31,34 @@ def take(instance: str, sandbox: str, register: Path = REGISTER) -> int:
         if str(number) in taken or _overlaps(number, foreign):
             continue
         if _enter(register / str(number), f"{instance} {sandbox}\n"):
-            return FIRST + number * RANGE
-    raise QuotaExceeded(f"all {COUNT} uid ranges of this host are held", hint="stop or delete some sandboxes")
+            return FIRST + number * RANGE_SIZE
+    raise QuotaExceeded(f"all {COUNT} uid ranges of this host are in use", hint="stop or delete some sandboxes")
 
 
 def give_back(base: int, register: Path = REGISTER) -> None:
-    """Idempotent."""
-    number, rest = divmod(base - FIRST, RANGE)
+    """Release a range. Idempotent."""
+    number, rest = divmod(base - FIRST, RANGE_SIZE)
     if rest or not 0 <= number < COUNT:
-        raise ValueError(f"{base} is no range's first id")
+        raise ValueError(f"{base} is not the first ID of a range")
     with contextlib.suppress(FileNotFoundError):
         os.unlink(register / str(number))
 
 
 def release(instance: str, sandbox: str, base: int, register: Path = REGISTER) -> None:
-    """Gives back a range only if it is still this sandbox's: a late second release must not free another's."""
+    """Release a range only if this sandbox still holds it: a late second release must not free another sandbox's
+    range."""
     with contextlib.suppress(FileNotFoundError):
-        if (register / str((base - FIRST) // RANGE)).read_text() == f"{instance} {sandbox}\n":
+        if (register / str((base - FIRST) // RANGE_SIZE)).read_text() == f"{instance} {sandbox}\n":
             give_back(base, register)
 
 
 def held(instance: str, register: Path = REGISTER) -> dict[str, int]:
-    """Sandbox → first id, for one instance."""
+    """Return sandbox → first ID for one instance."""
     return {sandbox: base for owner, sandbox, base in _entries(register) if owner == instance}
 
 
 def sweep(instance: str, living: Collection[str], register: Path = REGISTER) -> list[str]:
-    """Gives back what this instance holds for sandboxes that it no longer has; returns those."""
+    """Release the ranges of this instance's sandboxes that no longer exist; return those sandboxes."""
     gone = [(sandbox, base) for sandbox, base in held(instance, register).items() if sandbox not in living]
     for _, base in gone:
         give_back(base, register)
@@ -64,7 +66,7 @@ def sweep(instance: str, living: Collection[str], register: Path = REGISTER) -> 
 
 
 def _enter(path: Path, text: str) -> bool:
-    """Written aside and linked, so that an entry is never seen without its content; link fails if it is there."""
+    """Write a temporary file and link it, so that an entry never appears without content; link fails if it exists."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -91,11 +93,11 @@ def _entries(register: Path) -> Iterator[tuple[str, str, int]]:
         except FileNotFoundError:
             continue
         if len(words) == 2:
-            yield words[0], words[1], FIRST + int(name) * RANGE
+            yield words[0], words[1], FIRST + int(name) * RANGE_SIZE
 
 
 def _delegated() -> Iterator[tuple[int, int]]:
-    """Ranges that the host handed to its users for their own containers."""
+    """Yield ranges that the host gave to its users for their own containers."""
     for file in _SUBORDINATE:
         with contextlib.suppress(OSError):
             for line in file.read_text().splitlines():
@@ -105,5 +107,5 @@ def _delegated() -> Iterator[tuple[int, int]]:
 
 
 def _overlaps(number: int, foreign: list[tuple[int, int]]) -> bool:
-    first = FIRST + number * RANGE
-    return any(start < first + RANGE and first < start + count for start, count in foreign)
+    first = FIRST + number * RANGE_SIZE
+    return any(start < first + RANGE_SIZE and first < start + count for start, count in foreign)

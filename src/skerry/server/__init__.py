@@ -1,7 +1,7 @@
 """The server: the engine over HTTP, on a unix socket and, with tokens, on TCP.
 
-Route     one row of the table in `app`: method, path, handler, scope, answers; the OpenAPI document is made from it
-Call      one request as a handler sees it: who calls, the decoded query and body, the engine
-Door      one listener's checks before any effect: Host, Origin, who calls
-Stream    an answer that is sent as it comes
+Route           a row of the table in `app`: method, path, handler, scope, types; the OpenAPI document is built from it
+Call            a request as a handler sees it: the caller, the decoded query and body, the engine
+Authenticator   the checks of a listener before any effect: Host, Origin, token
+StreamResponse  a response that is sent as it is produced
 """

@@ -1,4 +1,4 @@
-"""Listening: one uvicorn server a socket, all in one loop, all stopped together."""
+"""Listeners: one uvicorn server per socket, in one event loop, stopped together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,45 +19,49 @@ import uvicorn
 from skerry.network.listen import bind_tcp, parse_listen
 from skerry.server.app import make_app
 from skerry.server.control import Control
-from skerry.server.door import Door, door_hosts
-from skerry.server.protocol import BoundedProtocol
+from skerry.server.http.auth import Authenticator, allowed_hosts
+from skerry.server.http.protocol import BoundedProtocol, ConnectionLimits, ConnectionTable
 from skerry.server.sockets import bind_unix, remove_unix, url_of
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from skerry.engine.engine import Engine
-    from skerry.server.endpoint import Application
+    from skerry.server.http.endpoint import Application
 
 log = logging.getLogger("skerry.server")
 
-KEEP_ALIVE_S = 75
-GRACE_S = 10  # what is under way at a stop may take this long to end
+GRACE_S = 10  # time for requests in progress to end at a stop
 UNWIND_S = 5
 SWEEP_EVERY_S = 0.2
 Ready = Callable[[Sequence[str]], None]
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where to listen. The unix socket is always there: without it nobody could make the first token."""
+class ListenOptions:
+    """Addresses to listen on. The unix socket always exists: the first token can only be created over it. `wires`: the
+    protocols of other products to answer; host names below `domain` are theirs."""
 
     socket: Path
     listen: str | None = None
     group: str | None = None
     hosts: tuple[str, ...] = ()
+    wires: tuple[str, ...] = ()
+    domain: str | None = None
     origins: tuple[str, ...] = ()
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
 
 
-class Listener(uvicorn.Server):
-    """One socket's server. Signals are handled once, for all of them."""
+class SocketServer(uvicorn.Server):
+    """The server of one socket. `_signals` handles signals once, for all sockets."""
 
-    def __init__(self, app: ASGIApp, listening: socket.socket) -> None:
-        # proxy_headers would let a caller choose its own address; WebSockets are ours: see websocket.py.
+    def __init__(self, app: ASGIApp, listening: socket.socket, limits: ConnectionLimits) -> None:
+        protocol = partial(BoundedProtocol, table=ConnectionTable(limits))
+        # proxy_headers would let a caller choose its own address; http/websocket.py implements WebSockets.
         super().__init__(
             uvicorn.Config(
-                app, http=BoundedProtocol, ws="none", lifespan="off", interface="asgi3", loop="none", log_config=None,
-                access_log=False, proxy_headers=False, server_header=False, timeout_keep_alive=KEEP_ALIVE_S,
+                app, http=protocol, ws="none", lifespan="off", interface="asgi3", loop="none",  # type: ignore[arg-type]
+                log_config=None, access_log=False, proxy_headers=False, server_header=False,
                 timeout_graceful_shutdown=GRACE_S,
             )
         )  # fmt: skip
@@ -77,7 +82,7 @@ class Listener(uvicorn.Server):
             await super().shutdown(sockets=sockets)
         finally:
             sweeping.cancel()
-        if self.server_state.tasks:  # cancelled at the end of the grace: each still ends its command
+        if self.server_state.tasks:  # cancelled at the end of the grace period: each task still ends its command
             await asyncio.wait(self.server_state.tasks, timeout=UNWIND_S)
 
     async def _close_idle(self) -> None:
@@ -90,60 +95,63 @@ class Listener(uvicorn.Server):
 
 async def listen_for(
     engine: Engine,
-    places: Places,
+    options: ListenOptions,
     control: Control,
     *,
     idle_exit: float | None = None,
     ready: Ready | None = None,
 ) -> None:
-    """Answer calls for an open engine until the control says stop."""
-    app = make_app(engine, control)
+    """Serve an open engine until `control.stop` is called."""
+    app = make_app(engine, control, options.wires, options.domain)
     async with contextlib.AsyncExitStack() as stack:
-        listeners = stack.enter_context(_listeners(engine, places, app))
+        listeners = stack.enter_context(_listeners(engine, options, app))
         stack.push_async_callback(control.mcp.aclose)
+        for wire in app.wires:
+            await stack.enter_async_context(wire.running())
         control.addresses = [url_of(listener.socket) for listener in listeners]
         with _signals(control, listeners):
-            async with _idle_watch(engine, control, idle_exit):
-                await _run(listeners, control, places.socket, ready)
-    log.info("stopped")
+            async with control.loop.running(), _idle_watch(engine, control, idle_exit):
+                await _run(listeners, control, options.socket, ready)
+    log.info("server stopped")
 
 
 @contextlib.contextmanager
-def _listeners(engine: Engine, places: Places, app: Application) -> Iterator[list[Listener]]:
-    origins = frozenset(places.origins)
+def _listeners(engine: Engine, options: ListenOptions, app: Application) -> Iterator[list[SocketServer]]:
+    origins = frozenset(options.origins)
     with contextlib.ExitStack() as stack:
-        unix = stack.enter_context(contextlib.closing(bind_unix(places.socket, places.group)))
-        stack.callback(remove_unix, places.socket, unix)
-        listeners = [Listener(app.behind(Door(engine.tokens, None, origins)), unix)]
-        if places.listen is not None:
-            host, port = parse_listen(places.listen)
+        unix = stack.enter_context(contextlib.closing(bind_unix(options.socket, options.group)))
+        stack.callback(remove_unix, options.socket, unix)
+        listeners = [SocketServer(app.app_for(Authenticator(engine.tokens, None, origins)), unix, options.limits)]
+        if options.listen is not None:
+            host, port = parse_listen(options.listen)
             tcp = stack.enter_context(contextlib.closing(bind_tcp(host, port)))
-            listeners.append(Listener(app.behind(Door(engine.tokens, door_hosts(host, places.hosts), origins)), tcp))
+            authenticator = Authenticator(engine.tokens, allowed_hosts(host, options.hosts), origins, options.domain)
+            listeners.append(SocketServer(app.app_for(authenticator), tcp, options.limits))
             _warn(engine, host)
         yield listeners
 
 
 def _warn(engine: Engine, host: str) -> None:
     if not engine.tokens.any:
-        log.warning("no token exists: nobody can call over TCP yet; `skerry token create` makes one")
+        log.warning("no token exists: TCP clients cannot authenticate; create one with `skerry token create`")
     if not ipaddress.ip_address(host).is_loopback:
-        log.warning("listening beyond this host without encryption: put a TLS proxy in front", extra={"host": host})
+        log.warning("listening beyond this host without encryption: add a TLS proxy", extra={"host": host})
 
 
-async def _run(listeners: list[Listener], control: Control, path: Path, ready: Ready | None) -> None:
+async def _run(listeners: list[SocketServer], control: Control, path: Path, ready: Ready | None) -> None:
     async with asyncio.TaskGroup() as group:
         for listener in listeners:
             group.create_task(listener.serve(sockets=[listener.socket]))
         try:
-            with control.request():  # nobody can ask before: until then it is not idle
+            with control.request():  # clients cannot connect yet: the server is not idle
                 for listener in listeners:
                     await listener.up.wait()
-            log.info("listening", extra={"addresses": control.addresses})
+            log.info("server is listening", extra={"addresses": control.addresses})
             if ready is not None:
                 ready(control.addresses)
             await control.stopping.wait()
         finally:
-            # First the name goes, then the listener: whoever connected in between is still answered.
+            # Remove the name first, then the listener: a client that connected in between still gets a response.
             remove_unix(path, listeners[0].socket)
             await asyncio.sleep(0.05)
             for listener in listeners:
@@ -151,12 +159,12 @@ async def _run(listeners: list[Listener], control: Control, path: Path, ready: R
 
 
 @contextlib.contextmanager
-def _signals(control: Control, listeners: list[Listener]) -> Iterator[None]:
-    """The first signal asks for a stop, the second one insists."""
+def _signals(control: Control, listeners: list[SocketServer]) -> Iterator[None]:
+    """Stop at the first signal; at the second, close open connections."""
     loop = asyncio.get_running_loop()
 
     def asked(number: int) -> None:
-        log.info("stopping", extra={"signal": signal.Signals(number).name})
+        log.info("server is stopping", extra={"signal": signal.Signals(number).name})
         if control.stopping.is_set():
             for listener in listeners:
                 listener.force_exit = True
@@ -164,7 +172,7 @@ def _signals(control: Control, listeners: list[Listener]) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         for number in (signal.SIGTERM, signal.SIGINT):
-            with contextlib.suppress(ValueError, RuntimeError):  # not the main thread: nobody sends us signals
+            with contextlib.suppress(ValueError, RuntimeError):  # not the main thread: no signals arrive
                 loop.add_signal_handler(number, asked, number)
                 stack.callback(loop.remove_signal_handler, number)
         yield
@@ -186,7 +194,7 @@ async def _leave_when_idle(engine: Engine, control: Control, seconds: float) -> 
     while True:
         left = seconds - control.idle_for()
         if left <= 0 and engine.empty:
-            log.info("leaving: idle and empty")
+            log.info("server is stopping: idle and without sandboxes")
             control.stop()
             return
         await asyncio.sleep(max(left, min(seconds, 1.0)))

@@ -1,4 +1,4 @@
-"""The sockets that the server listens on."""
+"""Listening sockets of the server."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from skerry.network.listen import BACKLOG
 
 
 def bind_unix(path: Path, group: str | None) -> socket.socket:
-    """A listening unix socket: 0600, or 0660 with a group. The caller holds the lock of the state directory, so a
-    socket that nobody listens on is a dead server's and is replaced."""
+    """Return a listening unix socket: 0600, or 0660 with a group. The caller holds the lock of the state directory, so
+    a socket without a listener belongs to a dead server and is replaced."""
     gid = _gid(group)
     _clear_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -29,7 +29,7 @@ def bind_unix(path: Path, group: str | None) -> socket.socket:
         listener.close()
         if error.errno is None and "too long" in str(error):
             raise InvalidRequest(f"{path}: a socket's path is at most 107 bytes") from error
-        raise InvalidRequest(f"{path}: {error.strerror or error}", hint="is its directory there?") from error
+        raise InvalidRequest(f"{path}: {error.strerror or error}", hint="check that its directory exists") from error
     except BaseException:
         listener.close()
         raise
@@ -37,7 +37,7 @@ def bind_unix(path: Path, group: str | None) -> socket.socket:
 
 
 def is_answering(path: Path) -> bool:
-    """Does anybody listen there? Unsure counts as yes."""
+    """Return whether a server listens on the path. Uncertain counts as yes."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
         probe.settimeout(2.0)
         try:
@@ -50,7 +50,7 @@ def is_answering(path: Path) -> bool:
 
 
 def remove_unix(path: Path, listener: socket.socket) -> None:
-    """Take the name away, if it is still ours; who has connected already is still served."""
+    """Remove the path if it still belongs to this listener; accepted connections stay open."""
     with contextlib.suppress(OSError):
         if _is_socket(path) and listener.getsockname() == str(path):
             path.unlink()
@@ -69,7 +69,7 @@ def _gid(group: str | None) -> int | None:
     try:
         return grp.getgrnam(group).gr_gid
     except KeyError as error:
-        raise NotFound(f"there is no group {group!r} on this host", hint=f"groupadd --system {group}") from error
+        raise NotFound(f"group {group!r} not found on this host", hint=f"groupadd --system {group}") from error
 
 
 def _is_socket(path: Path) -> bool:
@@ -83,15 +83,15 @@ def _clear_stale(path: Path) -> None:
     if not os.path.lexists(path):
         return
     if not _is_socket(path):
-        raise Conflict(f"{path} is there and is not a socket", hint="move it away, or listen elsewhere")
+        raise Conflict(f"{path} already exists and is not a socket", hint="move it, or listen on another path")
     if is_answering(path):
-        raise Conflict(f"another server listens on {path}", hint="talk to that one, or listen elsewhere")
+        raise Conflict(f"another server listens on {path}", hint="use that server, or listen on another path")
     path.unlink()
 
 
 @contextlib.contextmanager
 def _creating(mask: int, gid: int | None) -> Iterator[None]:
-    """A file made in here has its mode and group from its first moment: no window, and no path to chmod by."""
+    """Create files with their final mode and group: no window before a chmod, and no chmod by path."""
     old_mask, old_gid = os.umask(mask), os.getegid()
     try:
         if gid is not None:
@@ -103,9 +103,9 @@ def _creating(mask: int, gid: int | None) -> Iterator[None]:
 
 
 def _check(path: Path, gid: int | None) -> None:
-    """A setgid directory or an ACL may have had other ideas."""
+    """Check mode and group: a setgid directory or an ACL may have changed them."""
     made = path.lstat()
     wanted = 0o660 if gid is not None else 0o600
     if stat.S_IMODE(made.st_mode) != wanted or (gid is not None and made.st_gid != gid):
         path.unlink()
-        raise Conflict(f"{path} came out with other rights than {wanted:04o}", hint="use a plain directory of root's")
+        raise Conflict(f"{path} was not created with mode {wanted:04o}", hint="use a plain directory owned by root")

@@ -1,9 +1,9 @@
-"""Storage: everything that lies on the host's disk for sandboxes.
+"""Storage: everything on the host's disk that belongs to sandboxes.
 
-layer     a read-only file tree, named by its digest; or a snapshot   (LayerStore)
-image     a name for a stack of layers and its defaults               (ImageStore)
-unit      upper/ and work/ of one sandbox, with a limit               (Driver: btrfs, loop, plain)
-snapshot  an upper as it was at one moment                            (Driver)
+layer     a read-only file tree, named by its digest; or a snapshot            (LayerStore)
+image     a name for a stack of layers and its defaults                        (ImageStore)
+upper     the writable top of one sandbox: upper/ and work/, with a limit      (Driver: btrfs, loop, plain)
+snapshot  a copy of an upper at one moment                                     (Driver)
 """
 
 from skerry.storage.driver import Driver

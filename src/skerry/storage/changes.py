@@ -1,7 +1,7 @@
-"""What differs between two stacks of layers: paths added, modified, deleted.
+"""Differences between two stacks of layers: paths added, modified, deleted.
 
-Only what a layer that the two don't share has a name for is looked at, and below a directory that such a layer
-hides, replaces or moves, everything. Both trees are read merged, as a sandbox would see them (merged.py).
+Only names in layers that the stacks do not share are examined, and below a directory that such a layer hides, replaces
+or moves, everything. Both trees are read merged, as a sandbox sees them (merged.py).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Literal
 
 from skerry.errors import InvalidRequest
 from skerry.storage import tree
-from skerry.storage.content import same_content
 from skerry.storage.merged import merged
-from skerry.storage.ours import SCAFFOLD, is_ours
-from skerry.types import Change, Changes
+from skerry.storage.skerry_paths import MOUNT_POINTS, is_skerry_path
+from skerry.storage.tree import WalkEntry, next_data, open_file
+from skerry.types import SnapshotChange, SnapshotDiff
 
-MOST = 100_000
-_FDS_MOST = 4096  # a hostile tree must not cost the server its file descriptors
-_RACY_NS = 2 * 10**9  # an older kernel's clock for files ticks at 250 Hz; a clock may be set by a little
+MAX_CHANGES = 100_000
+_MAX_FDS = 4096  # a hostile tree must not exhaust the server's file descriptors
+_RACY_NS = 2 * 10**9  # older kernels update file times at 250 Hz, and the clock may be adjusted slightly
 _REARRANGED = ("trusted.overlay.opaque", "trusted.overlay.redirect")
-_NOBODY: Callable[[], None] = lambda: None  # noqa: E731
+_NO_CHECK: Callable[[], None] = lambda: None  # noqa: E731
 _KINDS: dict[int, Literal["file", "directory", "link", "other"]] = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "directory",
@@ -39,8 +39,8 @@ Found = tuple[bytes, Kind, os.stat_result]
 
 @dataclass(frozen=True)
 class _Place:
-    """One directory that is in both trees. `layers`: the same directory in those layers that the trees don't share;
-    None: all that is in it is looked at, because one of them put it together otherwise."""
+    """A directory that exists in both trees. `layers`: the same directory in the unshared layers; None: everything in
+    it is examined, because an unshared layer rearranged it."""
 
     before: int
     after: int
@@ -49,7 +49,7 @@ class _Place:
     layers: tuple[int, ...] | None
 
 
-class _Comparison:
+class _TreeComparison:
     def __init__(self, settled: float | None, check: Callable[[], None]) -> None:
         self._settled = None if settled is None else int(settled * 1e9) - _RACY_NS
         self._check = check
@@ -60,7 +60,7 @@ class _Comparison:
         self._check()
         for name in _candidates(place):
             path = place.prefix + name
-            if is_ours(path):
+            if is_skerry_path(path):
                 continue
             old, new = _look(place.before, name), _look(place.after, name)
             if old is not None and new is not None:
@@ -96,8 +96,8 @@ class _Comparison:
         return _Place(before, after, place.prefix + name + b"/", place.depth + 1, layers)
 
     def _opened(self, stack: ExitStack, parent: int, name: bytes) -> int:
-        if self._open >= _FDS_MOST:
-            raise InvalidRequest("the trees are too deep to be compared", hint="remove what is nested that deep")
+        if self._open >= _MAX_FDS:
+            raise InvalidRequest("the directory trees are too deep to compare", hint="remove deeply nested directories")
         fd = tree.open_directory(parent, name)
         self._open += 1
         stack.callback(self._close, fd)
@@ -108,7 +108,7 @@ class _Comparison:
         os.close(fd)
 
     def _whole(self, kind: Kind, parent: int, name: bytes, place: _Place, found: os.stat_result) -> Iterator[Found]:
-        if _is_scaffold(parent, name, place.prefix + name):
+        if _is_mount_point(parent, name, place.prefix + name):
             return
         yield place.prefix + name, kind, found
         if stat.S_ISDIR(found.st_mode):
@@ -117,13 +117,13 @@ class _Comparison:
     def _inside(self, kind: Kind, parent: int, name: bytes, place: _Place) -> Iterator[Found]:
         with ExitStack() as stack:
             fd = self._opened(stack, parent, name)
-            for entry in tree.below(fd, place.prefix + name + b"/", place.depth + 1, is_ours):
+            for entry in tree.below(fd, place.prefix + name + b"/", place.depth + 1, is_skerry_path):
                 self._check()
-                if not _is_scaffold(entry.parent, entry.name, entry.path):
+                if not _is_mount_point(entry.parent, entry.name, entry.path):
                     yield entry.path, kind, entry.stat
 
     def _same(self, place: _Place, name: bytes, old: os.stat_result, new: os.stat_result) -> bool:
-        """Times don't count: a file that was touched, or rewritten as it was, is the same."""
+        """Ignore times: a file that was touched or rewritten with the same content is unchanged."""
         if (old.st_mode, old.st_uid, old.st_gid) != (new.st_mode, new.st_uid, new.st_gid):
             return False
         kind = stat.S_IFMT(old.st_mode)
@@ -132,7 +132,7 @@ class _Comparison:
         sides = (place.before, place.after)
         try:
             one, other = (list(tree.xattrs(fd, name)) for fd in sides)
-        except InvalidRequest:  # too many to be read: not to be proved the same
+        except InvalidRequest:  # too many attributes to read: cannot prove that they are equal
             return False
         if one != other:
             return False
@@ -142,14 +142,15 @@ class _Comparison:
             if old.st_size != new.st_size:
                 return False
             return same_content(
-                tree.Entry(place.prefix + name, place.before, name, old),
-                tree.Entry(place.prefix + name, place.after, name, new),
+                tree.WalkEntry(place.prefix + name, place.before, name, old),
+                tree.WalkEntry(place.prefix + name, place.after, name, new),
                 self._check,
             )
         return old.st_rdev == new.st_rdev
 
     def _untouched(self, old: os.stat_result, new: os.stat_result) -> bool:
-        """The same inode, not written since before the two parted. The kernel sets ctime; nothing inside can."""
+        """The same inode, not written since before the two diverged. The kernel sets ctime; code in a sandbox
+        cannot."""
         if self._settled is None or old.st_ctime_ns >= self._settled:
             return False
         mine = (old.st_ino, old.st_ctime_ns, old.st_mtime_ns, old.st_size)
@@ -161,26 +162,26 @@ def changes(
     after: Sequence[Path],
     *,
     settled: float | None = None,
-    most: int = MOST,
-    check: Callable[[], None] = _NOBODY,
-) -> Changes:
-    """From one stack of layers (top first) to another.
+    max_changes: int = MAX_CHANGES,
+    check: Callable[[], None] = _NO_CHECK,
+) -> SnapshotDiff:
+    """Compare one stack of layers (top first) with another.
 
-    `settled`: the two were taken of one unit, the older one at that time: a file that was last written
-    before it, and looks the same, is not read. `check` is called now and then, and may raise to end the work.
+    `settled`: both come from one upper, the older one at that time: a file that was last written before it and looks
+    the same is not read. `check` is called now and then and may raise to stop.
     """
     shared = _shared(before, after)
     with ExitStack() as stack:
         layers = _own(stack, (*before[: len(before) - shared], *after[: len(after) - shared]))
         if not layers:
-            return Changes(changes=())
+            return SnapshotDiff(changes=())
         old, new = (stack.enter_context(merged(side)) for side in (before, after))
-        found = _from_root(_Comparison(settled, check), _Place(old, new, b"", 0, layers))
-        told = [_told(*one) for one in islice(found, most + 1)]
-    return Changes(changes=tuple(told[:most]), truncated=len(told) > most)
+        found = _from_root(_TreeComparison(settled, check), _Place(old, new, b"", 0, layers))
+        listed = [_change(*one) for one in islice(found, max_changes + 1)]
+    return SnapshotDiff(changes=tuple(listed[:max_changes]), truncated=len(listed) > max_changes)
 
 
-def _from_root(comparison: _Comparison, place: _Place) -> Iterator[Found]:
+def _from_root(comparison: _TreeComparison, place: _Place) -> Iterator[Found]:
     old, new = os.fstat(place.before), os.fstat(place.after)
     if (old.st_mode, old.st_uid, old.st_gid) != (new.st_mode, new.st_uid, new.st_gid):
         yield b"", "modified", new
@@ -188,7 +189,7 @@ def _from_root(comparison: _Comparison, place: _Place) -> Iterator[Found]:
 
 
 def _shared(before: Sequence[Path], after: Sequence[Path]) -> int:
-    """How many layers, from the bottom up, the two have in common."""
+    """Return the number of layers, from the bottom, that both have in common."""
     count = 0
     for one, other in zip(reversed(before), reversed(after), strict=False):
         if one != other:
@@ -214,23 +215,23 @@ def _candidates(place: _Place) -> list[bytes]:
 
 
 def _rearranges(parent: int, name: bytes, found: os.stat_result) -> bool:
-    """A layer that has something else than a directory here, or one that hides or moves what is below."""
+    """Return whether a layer has a non-directory here, or a directory that hides or moves its lower content."""
     if not stat.S_ISDIR(found.st_mode):
         return True
     return any(attribute in _REARRANGED for attribute, _ in tree.xattrs(parent, name))
 
 
-def _is_scaffold(parent: int, name: bytes, path: bytes) -> bool:
-    """A directory that was made for the sandbox, and that nobody has put anything into."""
-    if path not in SCAFFOLD:
+def _is_mount_point(parent: int, name: bytes, path: bytes) -> bool:
+    """Return whether this is an empty directory that was made for the sandbox."""
+    if path not in MOUNT_POINTS:
         return False
     try:
         fd = tree.open_directory(parent, name)
-    except OSError:  # something else is there
+    except OSError:  # not a directory
         return False
     try:
         inside = ((one, path + b"/" + one) for one in tree.names(fd))
-        return all(is_ours(below) or _is_scaffold(fd, one, below) for one, below in inside)
+        return all(is_skerry_path(below) or _is_mount_point(fd, one, below) for one, below in inside)
     finally:
         os.close(fd)
 
@@ -242,8 +243,41 @@ def _look(parent: int, name: bytes) -> os.stat_result | None:
         return None
 
 
-def _told(path: bytes, kind: Kind, found: os.stat_result) -> Change:
+def _change(path: bytes, kind: Kind, found: os.stat_result) -> SnapshotChange:
     whole = b"/" + path
     text = whole.decode("utf-8", "replace")
     raw = whole if text.encode() != whole else None
-    return Change(path=text, kind=kind, type=_KINDS.get(stat.S_IFMT(found.st_mode), "other"), raw_path=raw)
+    return SnapshotChange(path=text, kind=kind, type=_KINDS.get(stat.S_IFMT(found.st_mode), "other"), raw_path=raw)
+
+
+# Compare file contents by their data ranges.
+
+_CHUNK = 1 << 20
+
+
+def same_content(one: WalkEntry, other: WalkEntry, check: Callable[[], None]) -> bool:
+    """Compare two regular files of equal size."""
+    first = open_file(one)
+    try:
+        second = open_file(other)
+        try:
+            return _same(first, second, one.stat.st_size, check)
+        finally:
+            os.close(second)
+    finally:
+        os.close(first)
+
+
+def _same(first: int, second: int, size: int, check: Callable[[], None]) -> bool:
+    at = 0
+    while True:
+        at = min(next_data(first, at, size), next_data(second, at, size))
+        if at >= size:
+            return True
+        check()
+        one, other = os.pread(first, _CHUNK, at), os.pread(second, _CHUNK, at)
+        if one != other:
+            return False
+        if not one:
+            return True
+        at += len(one)

@@ -1,4 +1,4 @@
-"""Images by name: one small JSON file each, that names its layers."""
+"""Images by name: one small JSON file each, which lists its layers."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ import msgspec
 from skerry.errors import Conflict, InvalidRequest, NotFound, SkerryError
 from skerry.storage import tree
 from skerry.storage.layers import LayerStore
-from skerry.types import ImageInfo, Reference, parse_reference
+from skerry.types import OWN_IMAGES, ImageInfo, Reference, parse_reference
 
 Image = ImageInfo
 
 _WORD = r"[A-Za-z0-9]+"
 _NAME = re.compile(rf"{_WORD}(?:(?:\.|_{{1,2}}|-{{1,8}}|/|:|@){_WORD})*")
-_LONGEST = 255
-_TAKEN = ("export",)  # GET /v1/images/export is something else
+_MAX_NAME = 255
+_TAKEN = ("export",)  # GET /v1/images/export is another route
 
 
 def check_image_name(name: str) -> None:
-    """Names are those of registries: words joined by single . _ - / : @. So no "..", no leading slash, no NUL."""
-    if len(name) > _LONGEST or not _NAME.fullmatch(name) or name in _TAKEN:
+    """Check an image name. Names are those of registries: words joined by single . _ - / : @. So no "..", no leading
+    slash, no NUL."""
+    if len(name) > _MAX_NAME or not _NAME.fullmatch(name) or name in _TAKEN:
         raise InvalidRequest(
-            f"image: {name[:80]!r} can't be a name",
-            hint=f"letters and digits, joined by single . _ - / : @; at most {_LONGEST} characters",
+            f"image: {name[:80]!r} is not a valid name",
+            hint=f"letters and digits, joined by single . _ - / : @; at most {_MAX_NAME} characters",
         )
 
 
@@ -41,7 +42,7 @@ def image_digest(
     entrypoint: tuple[str, ...] = (),
     cmd: tuple[str, ...] = (),
 ) -> str:
-    """What an image is, whatever its name and age."""
+    """Return the identity of an image, independent of its name and age."""
     runs = [entrypoint, cmd] if entrypoint or cmd else []
     facts = msgspec.json.encode([layers, sorted(env.items()), user, cwd, *runs])
     return f"sha256:{hashlib.sha256(facts).hexdigest()}"
@@ -54,18 +55,19 @@ def _is_meant(wanted: Reference, found: Reference) -> bool:
 
 
 class ImageStore:
-    """The images of one state directory. A file is named by the hash of the image's name, so no name is ever a path."""
+    """The images of one state directory. A file is named by the hash of the image's name, so a name is never used as a
+    path."""
 
     def __init__(self, root: Path, layers: LayerStore) -> None:
         self.root = tree.private_directory(root)
         self.layers = layers
-        self._known: dict[str, tuple[tuple[int, int, int], Image]] = {}  # as read last, and from which file
+        self._known: dict[str, tuple[tuple[int, int, int], Image]] = {}  # cached images, with the identity of the file
 
     def get(self, name: str) -> Image:
-        """By its name; one that was pulled, also by any other way to write where it came from."""
+        """Get an image by its name; a pulled image also by any other spelling of its origin."""
         file = self._file(name)
         try:
-            found = os.stat(file)  # a file that is replaced is another one
+            found = os.stat(file)  # a replaced file has another identity
             mark = (found.st_ino, found.st_mtime_ns, found.st_size)
             if self._known.get(name, (None,))[0] != mark:
                 self._known[name] = mark, self._read(file)
@@ -87,7 +89,7 @@ class ImageStore:
         return None
 
     def put(self, image: Image) -> None:
-        """Adds an image or replaces the one of that name. Its layers must be in the store."""
+        """Add an image, or replace the one with that name. Its layers must be in the store."""
         file = self._file(image.name)
         for digest in image.layers:
             if not self.layers.has(digest):
@@ -99,7 +101,7 @@ class ImageStore:
         return sorted((self._read(self.root / name) for name in names), key=lambda image: image.name)
 
     def remove(self, name: str) -> None:
-        """Forgets the name. Its layers stay until `collect`."""
+        """Remove the name. Its layers stay until `collect`."""
         try:
             os.unlink(self._file(name))
             self._known.pop(name, None)
@@ -107,10 +109,12 @@ class ImageStore:
             raise self._missing(name) from None
 
     def collect(self, in_use: Callable[[], set[str]]) -> builtins.list[str]:
-        """Removes every layer that no image names and that is not `in_use` by a sandbox or snapshot; returns what went.
+        """Remove every layer that no image names and that is not `in_use` by a sandbox or snapshot; return the removed
+        layers.
 
-        What is in use is asked while the store is held, and after it was listed: nothing that is being added meanwhile,
-        or was taken by a sandbox's snapshot, can go."""
+        `in_use` is evaluated while the store is held and after it was listed: layers that are being added or captured
+        meanwhile are safe.
+        """
         with self.layers.held(exclusive=True):
             there = self.layers.digests()
             used = in_use()
@@ -126,14 +130,14 @@ class ImageStore:
         return self.root / f"{hashlib.sha256(name.encode()).hexdigest()}.json"
 
     def _missing(self, name: str) -> NotFound:
-        if name == "base":
+        if name in OWN_IMAGES:
             return NotFound(
-                "the image base has not been built yet",
-                hint="run `skerry image build base`",
+                f"the image {name} has not been built yet",
+                hint=f"run `skerry image build {name}`",
                 details={"image": name, "build": True},
             )
-        hint = f"`skerry image ls` shows what there is; `skerry image pull {name}` fetches it from a registry"
-        return NotFound(f"there is no image {name}", hint=hint, details={"image": name})
+        hint = f"`skerry image ls` lists images; `skerry image pull {name}` fetches it from a registry"
+        return NotFound(f"image {name} not found", hint=hint, details={"image": name})
 
     def _read(self, file: Path) -> Image:
         data = file.read_bytes()

@@ -1,4 +1,4 @@
-"""The system calls that Python's os module lacks: mount, umount2, syncfs, fallocate; and what the kernel allows us."""
+"""System calls that Python's os module lacks: mount, umount2, syncfs, fallocate; and the process's capabilities."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def unmount(target: Path, flags: int = 0) -> None:
 
 
 def syncfs(path: Path) -> None:
-    """Writes out the whole file system that `path` lies on."""
+    """Write out the whole file system that contains `path`."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if _libc.syncfs(fd) != 0:
@@ -43,22 +43,23 @@ def syncfs(path: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Two names change places, in one step."""
+    """Exchange two names atomically."""
     if _libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) != 0:
         _fail(f"exchange {one} and {other}")
 
 
 def fallocate(fd: int, start: int, length: int, *, grow: bool = True) -> None:
-    """Blocks for a part of a file, which grows by it if told so. Not posix_fallocate, which writes zeros where this is
-    unknown."""
+    """Allocate blocks for a part of a file, extending it if `grow`. Not posix_fallocate, which writes zeros on file
+    systems that lack this call."""
     if _libc.fallocate(fd, 0 if grow else _KEEP_SIZE, ctypes.c_long(start), ctypes.c_long(length)) != 0:
         _fail("fallocate")
 
 
 def no_copy_on_write(fd: int) -> None:
-    """For a new, empty file: blocks that were promised are the ones that are written, on a host whose disk is btrfs."""
+    """Disable copy-on-write for a new, empty file, so that writes use the preallocated blocks if the host's disk is
+    btrfs."""
     flags = bytearray(8)
-    with contextlib.suppress(OSError):  # other file systems have no such thing, nor need it
+    with contextlib.suppress(OSError):  # other file systems neither have nor need this flag
         fcntl.ioctl(fd, _GET_FLAGS, flags)
         fcntl.ioctl(fd, _SET_FLAGS, struct.pack("=q", int.from_bytes(flags[:4], "little") | _NO_COPY))
 

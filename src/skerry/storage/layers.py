@@ -1,13 +1,13 @@
 """Layers: read-only file trees, shared by images, snapshots and sandboxes.
 
-sha256:<64 hex>   named by the digest of what is in it
-    <root>/<64 hex>/tree/        the files, with the ids that a sandbox sees
+sha256:<64 hex>   named by the digest of its content
+    <root>/<64 hex>/tree/        the files, with the IDs that a sandbox sees
     <root>/<64 hex>/layer.json   its size
-    <root>/<64 hex>/damaged      its files are not what they were: it is never served again
-snap:<32 hex>     a sandbox's upper as it was at one moment, kept by the storage driver; named at random
-    <root>/snap-<32 hex>.json, .damaged   what has been measured of it, and the same mark
+    <root>/<64 hex>/damaged      its files have changed: it is never served again
+snap:<32 hex>     a sandbox's upper at one moment, stored by the storage driver; the name is random
+    <root>/snap-<32 hex>.json, .damaged   its measured size and digest, and the same mark
 <root>/.new-*     being added, or left by a crash
-<root>/.old-*     damaged and replaced, but sandboxes may still stand on it
+<root>/.old-*     damaged and replaced, but sandboxes may still use it
 """
 
 from __future__ import annotations
@@ -33,39 +33,40 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 SNAP = re.compile(r"snap:[0-9a-f]{32}")
 _NOTES = re.compile(r"snap-([0-9a-f]{32})\.(?:json|damaged)")
 _OLD = re.compile(r"\.old-([0-9a-f]{64})-[0-9a-f]{8}")
-_READ_MOST = 8 << 30  # of a snapshot, beyond four times what it takes: its files may be holes and copies of one block
-_UNREADABLE = (errno.EIO, errno.EUCLEAN)  # the disk, or the file system's own checksums
+_MAX_READ = 8 << 30  # of a snapshot, beyond four times its disk use: its files may be holes and copies of one block
+_UNREADABLE = (errno.EIO, errno.EUCLEAN)  # from the disk, or from the file system's checksums
 
 
-class _Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _LayerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: str
     size: int
     added_at: float
 
 
 def new_snap() -> str:
-    """A name for a snapshot's layer, which nothing has yet."""
+    """Return an unused name for a snapshot's layer."""
     return f"snap:{secrets.token_hex(16)}"
 
 
 def snap_name(ref: str) -> str:
-    """What the storage driver calls the layer `snap:…`."""
+    """Return the storage driver's name of the layer `snap:…`."""
     if not SNAP.fullmatch(ref):
-        raise InvalidRequest(f"{ref[:80]!r} is not a snapshot's layer", hint="snap: and 32 hex digits")
+        raise InvalidRequest(f"{ref[:80]!r} is not the layer of a snapshot", hint="snap: and 32 hex digits")
     return ref.removeprefix("snap:")
 
 
 class LayerStore:
     """The layers of one state directory. Safe for several threads and processes: every change is one rename.
 
-    Without a driver it knows those that are named by digest only."""
+    Without a driver, only layers named by digest are available.
+    """
 
     def __init__(self, root: Path, driver: Driver | None = None) -> None:
         self.root = tree.private_directory(root)
         self.driver = driver
 
     def path(self, ref: str) -> Path:
-        """Where a layer's files are. The layer may not exist: see `has` and `check`."""
+        """Return where a layer's files are. The layer may not exist: see `has` and `check`."""
         if ref.startswith("snap:"):
             return self._kept(ref).snapshot_path(snap_name(ref))
         return self._home(ref) / "tree"
@@ -79,35 +80,35 @@ class LayerStore:
         return (self._home(ref) / "layer.json").is_file()
 
     def check(self, ref: str) -> Path:
-        """The path of a layer that may be served: it is there, and was not found damaged."""
+        """Return the path of a layer that exists and is not marked as damaged."""
         if not self.has(ref):
             raise NotFound(f"the layer {ref} is missing from the store", details={"layer": ref})
         if self.damaged(ref):
             raise Conflict(
                 f"the layer {ref} is damaged on disk and is not served",
-                hint="build, pull or import its image again; `skerry image verify` names what stands on it",
+                hint="build, pull or import its image again; `skerry image verify` lists its users",
                 details={"layer": ref, "damaged": True},
             )
         return self.path(ref)
 
     def damaged(self, ref: str) -> bool:
-        """Whether `verify` has found it damaged."""
+        """Return whether `verify` has found it damaged."""
         return self._mark(ref).exists()
 
     def digests(self) -> list[str]:
-        """Every layer, the snapshots' too."""
+        """Return every layer, including snapshots."""
         found = (f"sha256:{name}" for name in os.listdir(self.root))
         named = sorted(name for name in found if DIGEST.fullmatch(name) and self.has(name))
         return named + (sorted(f"snap:{name}" for name in self.driver.snapshots()) if self.driver else [])
 
     def size(self, ref: str) -> int:
-        """Bytes on disk, as measured when it was added; a snapshot's, when it was first asked for."""
+        """Return the bytes on disk, measured when it was added; for a snapshot, when first requested."""
         if not self.has(ref):
-            raise NotFound(f"there is no layer {ref}")
+            raise NotFound(f"layer {ref} not found")
         facts = self._facts(ref)
         if facts is None:
             size = self._kept(ref).snapshot_size(snap_name(ref))
-            facts = self._note(ref, _Facts(digest="", size=size, added_at=time.time()))
+            facts = self._note(ref, _LayerRecord(digest="", size=size, added_at=time.time()))
         return facts.size
 
     def add_directory(
@@ -117,15 +118,15 @@ class LayerStore:
         progress: Callable[[int], None] | None = None,
         pinned: Callable[[str], None] | None = None,
     ) -> str:
-        """Takes a finished tree into the store by renaming it (same file system), and gives its digest.
+        """Move a finished tree into the store by renaming it (same file system), and return its digest.
 
-        With `digest` given, a tree that is not that is refused. `progress` hears of bytes read; `pinned` of the layer,
-        before it can be collected. What takes long is done before the store is held: nothing is collected meanwhile.
+        With `digest`, reject a tree that has another one. `progress` receives the bytes read; `pinned` the layer,
+        before it can be collected. Slow work is done before the store is held, so that collection does not wait.
         """
         actual = tree.digest(source, progress)
         if digest is not None and digest != actual:
             raise InvalidRequest(f"the tree is {actual}, not {digest}")
-        facts = _Facts(digest=actual, size=tree.disk_use(source), added_at=time.time())
+        facts = _LayerRecord(digest=actual, size=tree.disk_use(source), added_at=time.time())
         if not self.has(actual):
             syncfs(source)
         with self.held():
@@ -155,18 +156,18 @@ class LayerStore:
         home = self._home(digest)
         if self.damaged(digest):
             exchange(staging, home)
-            os.rename(staging, self.root / f".old-{home.name}-{secrets.token_hex(4)}")  # sandboxes may stand on it
+            os.rename(staging, self.root / f".old-{home.name}-{secrets.token_hex(4)}")  # sandboxes may still use it
         else:
             try:
                 os.rename(staging, home)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                tree.remove(staging)  # another thread added the same tree a moment ago
+                tree.remove(staging)  # another thread has just added the same tree
         tree.sync(self.root)
 
     def remove(self, ref: str) -> None:
-        """Removes a layer; one that is not there is fine. The caller knows that nothing uses it."""
+        """Remove a layer. Ignore one that does not exist. The caller ensures that nothing uses it."""
         if ref.startswith("snap:"):
             self._kept(ref).drop_snapshot(snap_name(ref))
             self._note_file(ref).unlink(missing_ok=True)
@@ -180,13 +181,13 @@ class LayerStore:
         tree.remove(trash)
 
     def verify(self, ref: str) -> bool:
-        """Whether the files are still what they were. Reads every byte. Those that are not are never served again.
+        """Return whether the files are unchanged. Reads every byte. A damaged layer is never served again.
 
-        A snapshot's digest is taken at its first verification; what the disk can't read any more shows at once. One
-        that is nested too deep to be walked, or reads as far more than it takes, has the file system's own checksums
-        only."""
+        A snapshot's digest is computed at its first verification; unreadable data is found at once. A snapshot that is
+        too deep to walk, or reads as far more than its disk use, has only the file system's checksums.
+        """
         if not self.has(ref):
-            raise NotFound(f"there is no layer {ref}")
+            raise NotFound(f"layer {ref} not found")
         try:
             actual = self._digest(ref)
         except InvalidRequest:
@@ -196,20 +197,20 @@ class LayerStore:
             facts = self._facts(ref)
             expected = facts.digest if facts and facts.digest else actual
             if actual is not None and (facts is None or not facts.digest):
-                self._note(ref, _Facts(digest=actual, size=self.size(ref), added_at=time.time()))
+                self._note(ref, _LayerRecord(digest=actual, size=self.size(ref), added_at=time.time()))
         if actual is None or actual != expected:
             tree.write_atomically(self._mark(ref), b"")
         return not self.damaged(ref)
 
     def _digest(self, ref: str) -> str | None:
-        """None: the disk can't read it."""
-        left = _READ_MOST
+        """Return the digest; None if the disk cannot read the layer."""
+        left = _MAX_READ
 
         def count(done: int) -> None:
             nonlocal left
             left -= done
             if left < 0:
-                raise InvalidRequest(f"the layer {ref} reads as far more than it takes")
+                raise InvalidRequest(f"the layer {ref} reads as far more than its disk use")
 
         try:
             if not ref.startswith("snap:"):
@@ -223,7 +224,7 @@ class LayerStore:
 
     @contextmanager
     def held(self, exclusive: bool = False) -> Iterator[None]:
-        """While held (shared), no layer is collected: for the time between adding one and naming it in an image."""
+        """While held (shared), no layer is collected: for the time between adding a layer and naming it in an image."""
         fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
@@ -232,8 +233,7 @@ class LayerStore:
             os.close(fd)
 
     def sweep(self, in_use: set[str]) -> None:
-        """Removes what a crash left half-added or half-removed, and what was replaced. The caller holds the store
-        exclusively."""
+        """Remove half-added, half-removed and replaced layers. The caller holds the store exclusively."""
         for name in os.listdir(self.root):
             replaced = _OLD.fullmatch(name)
             if name.startswith(".new-") or (replaced and f"sha256:{replaced[1]}" not in in_use):
@@ -243,12 +243,12 @@ class LayerStore:
 
     def _home(self, digest: str) -> Path:
         if not DIGEST.fullmatch(digest):
-            raise InvalidRequest(f"{digest[:80]!r} is not a layer's digest", hint="sha256: and 64 hex digits")
+            raise InvalidRequest(f"{digest[:80]!r} is not the digest of a layer", hint="sha256: and 64 hex digits")
         return self.root / digest.removeprefix("sha256:")
 
     def _kept(self, ref: str) -> Driver:
         if self.driver is None:
-            raise NotFound(f"there is no layer {ref}: no storage is open")
+            raise NotFound(f"layer {ref} not found: no storage is open")
         return self.driver
 
     def _note_file(self, ref: str) -> Path:
@@ -261,12 +261,12 @@ class LayerStore:
             return self.root / f"snap-{snap_name(ref)}.damaged"
         return self._home(ref) / "damaged"
 
-    def _facts(self, ref: str) -> _Facts | None:
+    def _facts(self, ref: str) -> _LayerRecord | None:
         try:
-            return msgspec.json.decode(self._note_file(ref).read_bytes(), type=_Facts)
+            return msgspec.json.decode(self._note_file(ref).read_bytes(), type=_LayerRecord)
         except FileNotFoundError:
             return None
 
-    def _note(self, ref: str, facts: _Facts) -> _Facts:
+    def _note(self, ref: str, facts: _LayerRecord) -> _LayerRecord:
         tree.write_atomically(self._note_file(ref), msgspec.json.encode(facts))
         return facts

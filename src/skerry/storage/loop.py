@@ -1,9 +1,9 @@
-"""The driver `loop`: an ext4 file system in a sparse file for each unit. For kernels whose btrfs has no simple quotas:
-the limit holds on any of them, and a unit costs some 20 ms and a few MB.
+"""The driver `loop`: an ext4 file system in a sparse file for each upper. For kernels with a btrfs that lacks simple
+quotas: the limit works on any kernel, and an upper takes about 20 ms and a few MB.
 
     <home>/u/<id>/disk.img   the file, as large as the limit
-    <home>/u/<id>/inherited  bytes that it began with, of a snapshot: they do not count against the limit
-    <home>/u/<id>/fs/        where it is mounted: nosuid, nodev, noatime; it holds upper/ and work/
+    <home>/u/<id>/inherited  bytes copied from a snapshot, which do not count against the limit
+    <home>/u/<id>/fs/        its mount point: nosuid, nodev, noatime; it holds upper/ and work/
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from skerry.errors import Conflict, HostUnsupported
 from skerry.storage import kernel, loopdev, tree
 from skerry.storage.driver import (
-    DEFAULT_RESERVE,
-    Lack,
-    UnitDriver,
+    DEFAULT_MIN_FREE,
+    MissingFeature,
+    UpperDriver,
     add_upper_and_work,
     holds_anything,
     refuse_shrinking,
@@ -29,25 +29,25 @@ from skerry.storage.mounts import mount_at, mounts_below
 
 _SMALLEST = 8 << 20
 _FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOATIME
-# The file reads as zeros where nothing was written, so the inode tables are in order as they are.
+# The file reads as zeros where nothing was written, so the inode tables need no initialisation.
 _OPTIONS = "discard,noinit_itable"
 
 
-class LoopDriver(UnitDriver):
+class LoopDriver(UpperDriver):
     name = "loop"
     enforces_limit = True
 
-    def __init__(self, state_dir: Path, reserve: int = DEFAULT_RESERVE) -> None:
-        super().__init__(state_dir / "loop", state_dir, reserve)
+    def __init__(self, state_dir: Path, min_free: int = DEFAULT_MIN_FREE) -> None:
+        super().__init__(state_dir / "loop", state_dir, min_free)
         self._mounting = threading.Lock()
 
     @staticmethod
-    def lack() -> Lack | None:
+    def missing_feature() -> MissingFeature | None:
         for tool in ("mkfs.ext4", "resize2fs"):
             if shutil.which(tool) is None:
-                return Lack(f"{tool} is not installed", "apt-get install e2fsprogs")
+                return MissingFeature(f"{tool} is not installed", "apt-get install e2fsprogs")
         reason = loopdev.lacking()
-        return Lack(reason) if reason else None
+        return MissingFeature(reason) if reason else None
 
     @staticmethod
     def used(state_dir: Path) -> bool:
@@ -57,7 +57,7 @@ class LoopDriver(UnitDriver):
         directory.mkdir(mode=0o700)
         if origin is not None:
             inherited = tree.disk_use(origin)
-            (directory / "inherited").write_text(str(inherited + inherited // 32))  # ext4's own tables for it
+            (directory / "inherited").write_text(str(inherited + inherited // 32))  # and ext4's metadata for it
         image = directory / "disk.img"
         fd = os.open(image, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -71,38 +71,38 @@ class LoopDriver(UnitDriver):
         (directory / "fs").chmod(0o700)
         add_upper_and_work(directory / "fs", origin)
 
-    def create(self, unit: str, limit: int, origin: str | None = None) -> Path:
-        return super().create(unit, limit, origin) / "fs"
+    def create(self, upper: str, limit: int, origin: str | None = None, *, consume: bool = False) -> Path:
+        return super().create(upper, limit, origin, consume=consume) / "fs"
 
     def unmake(self, directory: Path) -> None:
         for mount in mounts_below(directory):
             kernel.unmount(mount.point, kernel.MNT_DETACH)
         tree.remove(directory)
 
-    def path(self, unit: str) -> Path:
-        """Mounts the unit if an earlier server, or the host, went down since."""
-        directory = super().path(unit)
+    def path(self, upper: str) -> Path:
+        """Mount the upper if the server or the host restarted since."""
+        directory = super().path(upper)
         with self._mounting:
             if mount_at(directory / "fs") is None:
                 self._mount(directory)
         return directory / "fs"
 
-    def resize(self, unit: str, limit: int) -> None:
-        directory = super().path(unit)
+    def resize(self, upper: str, limit: int) -> None:
+        directory = super().path(upper)
         image = directory / "disk.img"
         if os.stat(image).st_size == max(limit + _inherited(directory), _SMALLEST) >> 12 << 12:
             return
-        refuse_shrinking(unit, self.usage(unit), limit)
+        refuse_shrinking(upper, self.usage(upper), limit)
         limit += _inherited(directory)
         if limit < os.stat(image).st_size:
             raise Conflict(
-                f"the disk of {unit} can't be made smaller while it exists",
+                f"the disk of {upper} cannot shrink",
                 hint="this host's storage driver is loop; btrfs can (skerry doctor)",
             )
-        self.check_room()
+        self.check_space()
         if not kernel.has_capability(kernel.CAP_SYS_RESOURCE):
             raise HostUnsupported(
-                f"the disk of {unit} can't grow: the kernel asks for CAP_SYS_RESOURCE, which this server lacks",
+                f"the disk of {upper} cannot grow: the kernel requires CAP_SYS_RESOURCE, which this server lacks",
                 hint="this host's storage driver is loop; btrfs can (skerry doctor)",
             )
         os.truncate(image, limit >> 12 << 12)
@@ -110,8 +110,8 @@ class LoopDriver(UnitDriver):
         with loopdev.attached(image) as device:
             _run("resize2fs", device)
 
-    def usage(self, unit: str) -> int:
-        mounted = self.path(unit)
+    def usage(self, upper: str) -> int:
+        mounted = self.path(upper)
         found = os.statvfs(mounted)
         return max((found.f_blocks - found.f_bfree) * found.f_frsize - _inherited(mounted.parent), 0)
 

@@ -1,5 +1,5 @@
-"""Loop devices: a file as a disk. Always with autoclear: the kernel lets go of the device at the last close or unmount,
-so a crash between attaching and mounting leaks nothing."""
+"""Loop devices: files as disks. Always with autoclear: the kernel releases the device at the last close or unmount, so
+a crash between attaching and mounting leaks nothing."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _TRIES = 50
 
 @contextmanager
 def attached(file: Path) -> Iterator[str]:
-    """The device of a file, kept for the length of the block; a mount made in it keeps it afterwards.
+    """Attach a file to a loop device for the duration of the block; a mount made in it keeps the device.
 
-    A device that has the file already is taken: two devices on one file are two caches of one disk, and destroy it.
+    Reuse a device that already has the file: two devices on one file are two caches of one disk and destroy it.
     """
     with _opened(file) as (path, _):
         yield path
 
 
 def set_capacity(file: Path) -> None:
-    """Tells the file's device that the file has grown."""
+    """Notify the file's device that the file has grown."""
     with _opened(file) as (_, fd):
         fcntl.ioctl(fd, _SET_CAPACITY)
 
 
 def backs(device: str, file: Path) -> bool:
-    """Whether this device (/dev/loopN) is one on this very file."""
+    """Return whether this device (/dev/loopN) has exactly this file."""
     try:
         fd = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -50,7 +50,7 @@ def backs(device: str, file: Path) -> bool:
 
 
 def lacking() -> str | None:
-    """Why loop devices can't be had here, or None."""
+    """Return why loop devices are unavailable, or None."""
     try:
         control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
@@ -101,7 +101,7 @@ def _attach(backing: int) -> tuple[str, int]:
                 _configure(fd, backing)
             except OSError as error:
                 os.close(fd)
-                if error.errno != errno.EBUSY:  # another process took the free one first
+                if error.errno != errno.EBUSY:  # another process took the free device first
                     raise
             else:
                 return path, fd
@@ -113,13 +113,13 @@ def _attach(backing: int) -> tuple[str, int]:
 def _free_device(control: int) -> str:
     number = fcntl.ioctl(control, _GET_FREE)
     path = f"/dev/loop{number}"
-    if not os.path.exists(path):  # a /dev that is not the kernel's own devtmpfs
+    if not os.path.exists(path):  # /dev is not the kernel's devtmpfs
         os.mknod(path, 0o60660, os.makedev(7, number))
     return path
 
 
 def _configure(fd: int, backing: int) -> None:
-    """struct loop_config. With direct I/O the file system above caches the pages, and the one below does not again."""
+    """Configure by struct loop_config. With direct I/O, only the upper file system caches the pages."""
     info = bytearray(_INFO_SIZE)
     struct.pack_into("=I", info, _FLAGS_AT, _AUTOCLEAR | _DIRECT_IO)
     fcntl.ioctl(fd, _CONFIGURE, struct.pack("=II", backing, _BLOCK) + info + bytes(64))

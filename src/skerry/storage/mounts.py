@@ -1,4 +1,4 @@
-"""What is mounted where, as this process sees it."""
+"""The mounts that this process sees."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def mounts() -> list[Mount]:
 
 
 def mount_at(point: Path) -> Mount | None:
-    """The topmost mount on exactly this directory."""
+    """Return the topmost mount on exactly this directory."""
     real = Path(os.path.realpath(point))
     return next((mount for mount in reversed(mounts()) if mount.point == real), None)
 
 
 def mounts_below(directory: Path) -> list[Mount]:
-    """Mounts on or under a directory, innermost first."""
+    """Return mounts on or below a directory, innermost first."""
     real = Path(os.path.realpath(directory))
     return [mount for mount in reversed(mounts()) if mount.point == real or real in mount.point.parents]
 

@@ -1,4 +1,4 @@
-"""What btrfs is asked through ioctls: subvolumes, snapshots, quotas, and what a subvolume's own extents take."""
+"""btrfs ioctls: subvolumes, snapshots, quotas, and the space of a subvolume's own extents."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _SYNC, _START_SYNC, _WAIT_SYNC = 0x9408, 0x80089418, 0x40089416
 _QUOTA_CTL, _QGROUP_CREATE, _QGROUP_LIMIT = 0xC0109428, 0x4010942A, 0x8030942B
 _ENABLE_SIMPLE_QUOTA = 4
 _LIMIT_REFERENCED = 1
-_MOST = (1 << 64) - 1
+_U64_MAX = (1 << 64) - 1
 _BUFFER = 256 << 10
 _HEADER = struct.Struct("=QQQII")  # of an item: transid, objectid, offset, type, length
 _EXTENT = struct.Struct("=QQBBHBQQ")  # generation, ram_bytes, compression …, type, disk_bytenr, disk_num_bytes
 _ITEM_COST = 25  # an item's own entry in its leaf
-_KNOWN_MOST = 2_000_000  # extents, some 200 MB of memory
-_LEAF_FILL = 1.3  # leaves are split in halves and fill up again: how much larger they are than their items, measured
+_MAX_KNOWN = 2_000_000  # extents, about 200 MB of memory
+_LEAF_FILL = 1.3  # leaves are split in halves and fill up again: their measured size relative to their items
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Bytes that are billed to a subvolume and that its tree refers to; of these, `shared` were there already when it
-    was last captured. `young` came while it was being measured, and may be among what was read as billed or not.
-    `seconds`: what finding out cost."""
+    """Bytes that are billed to a subvolume and referenced by its tree; of these, `shared` already existed at the last
+    capture. `young` appeared during the measurement and may or may not be part of the billed value. `seconds`: the
+    duration of the measurement."""
 
     live: int
     shared: int
@@ -67,7 +67,7 @@ def snapshot(source: Path, target: Path) -> None:
 
 
 def destroy(target: Path) -> None:
-    """Removes a subvolume in one step, or a directory that is none; nothing there is fine."""
+    """Remove a subvolume in one step, or a plain directory. Ignore a missing one."""
     with opened(target.parent) as parent:
         try:
             fcntl.ioctl(parent, _SNAP_DESTROY, _plainly_named(target.name))
@@ -79,10 +79,10 @@ def destroy(target: Path) -> None:
             tree.remove(target)
 
 
-def set_read_only(subvolume: Path) -> None:
-    """Also ends the running transaction: what was done before is on the disk afterwards."""
+def set_read_only(subvolume: Path, read_only: bool = True) -> None:
+    """Also ends the running transaction: everything done before is on disk afterwards."""
     with opened(subvolume) as fd:
-        fcntl.ioctl(fd, _SUBVOL_SETFLAGS, struct.pack("=Q", _READ_ONLY))
+        fcntl.ioctl(fd, _SUBVOL_SETFLAGS, struct.pack("=Q", _READ_ONLY if read_only else 0))
 
 
 def is_read_only(subvolume: Path) -> bool:
@@ -93,7 +93,8 @@ def is_read_only(subvolume: Path) -> bool:
 
 
 def set_limit(home: Path, subvolume: Path, limit: int) -> None:
-    """Through the pool's own root: asked through a subvolume that is full, the call itself is over quota."""
+    """Set the limit through the pool's root: through a subvolume that is full, the call itself would exceed the
+    quota."""
     with opened(subvolume) as fd:
         group = root_id(fd)
     with opened(home) as fd:
@@ -101,21 +102,21 @@ def set_limit(home: Path, subvolume: Path, limit: int) -> None:
 
 
 def root_id(fd: int) -> int:
-    """The id of the subvolume that an fd lies in."""
+    """Return the ID of the subvolume that an fd is in."""
     answer = bytearray(struct.pack("=QQ", 0, FIRST_INODE).ljust(4096, b"\0"))
     fcntl.ioctl(fd, _INO_LOOKUP, answer)
     return int.from_bytes(answer[:8], "little")
 
 
 def born(fd: int) -> tuple[int, bool]:
-    """The transaction in which a subvolume was made, and whether it began as another's copy."""
+    """Return the transaction in which a subvolume was made, and whether it started as a copy."""
     info = _info(fd)
     parent, (otransid,) = info[312:328], struct.unpack_from("=Q", info, 352)
     return otransid, any(parent)
 
 
 def changed(fd: int) -> int:
-    """The last committed transaction that changed a subvolume."""
+    """Return the last committed transaction that changed a subvolume."""
     return int.from_bytes(_info(fd)[280:288], "little")
 
 
@@ -127,7 +128,7 @@ def _info(fd: int) -> bytearray:
 
 
 def enable_quota(home: Path) -> Path:
-    """Where the kernel tells of the file system at `home`, whose simple quotas are on afterwards."""
+    """Enable simple quotas of the file system at `home`; return its sysfs directory."""
     with opened(home) as fd:
         fcntl.ioctl(fd, _QUOTA_CTL, struct.pack("=QQ", _ENABLE_SIMPLE_QUOTA, 0))
         info = bytearray(1024)
@@ -140,13 +141,13 @@ def drop_group(home: int, group: int) -> None:
 
 
 def resize(home: Path, size: int | None) -> None:
-    """To so many bytes; None: as large as its device."""
+    """Resize to `size` bytes; None: as large as its device."""
     with opened(home) as fd:
         fcntl.ioctl(fd, _RESIZE, _plainly_named("max" if size is None else str(size)))
 
 
 def last_chunk_end(home: Path) -> int:
-    """Behind this no byte of the device is in use."""
+    """Return the offset after which no byte of the device is in use."""
     with opened(home) as fd:
         ends = [
             offset + int.from_bytes(data[24:32], "little")
@@ -157,7 +158,7 @@ def last_chunk_end(home: Path) -> int:
 
 
 def commit(fd: int) -> int:
-    """Ends the running transaction, after which the quotas are right, and gives its number. Data is not waited for."""
+    """End the running transaction, which updates the quotas, and return its number. Does not wait for data."""
     transaction = bytearray(8)
     fcntl.ioctl(fd, _START_SYNC, transaction)
     fcntl.ioctl(fd, _WAIT_SYNC, transaction)
@@ -165,16 +166,17 @@ def commit(fd: int) -> int:
 
 
 def clean(home: Path) -> None:
-    """Has the kernel clear away removed subvolumes now; by itself it begins within half a minute."""
+    """Let the kernel clean up removed subvolumes now; it would start within half a minute."""
     with opened(home) as fd:
         fcntl.ioctl(fd, _SYNC)
 
 
 def measure(fd: int, captured: int, committed: int, reserved: int) -> Measure:
-    """`captured`: the transaction of the last capture. What is younger than the last commit was `reserved` then."""
+    """Measure a subvolume. `captured`: the transaction of the last capture. Data younger than the last commit was
+    `reserved` then."""
     began = time.monotonic()
     otransid, cloned = born(fd)
-    since = otransid + 1 if cloned else 0  # what is older is another's, and billed to that one
+    since = otransid + 1 if cloned else 0  # older data belongs to the original subvolume and is billed to it
     shared = young = whole = 0
 
     def count(length: int, generation: int) -> None:
@@ -190,7 +192,8 @@ def measure(fd: int, captured: int, committed: int, reserved: int) -> Measure:
 
 
 def size(fd: int) -> int:
-    """All that a subvolume refers to, whoever wrote it. Its tree is read, not its files: no depth is too deep."""
+    """Return everything that a subvolume references, regardless of the writer. Reads its tree, not its files: no depth
+    limit."""
     whole = 0
 
     def count(length: int, generation: int) -> None:
@@ -202,10 +205,11 @@ def size(fd: int) -> int:
 
 
 def _extents(fd: int, since: int, count: Callable[[int, int], None]) -> int:
-    """Tells length and generation of each extent once; gives about how many bytes the tree itself takes.
+    """Report length and generation of each extent once; return the approximate size of the tree itself.
 
-    A tree may be all small pieces: of more than so many it is not remembered whether they were told, and what has
-    several places in files counts several times, which is more than is right and never less."""
+    A tree may consist of small extents: beyond _MAX_KNOWN, extents are no longer deduplicated and count once per
+    reference, which overestimates and never underestimates.
+    """
     known: set[int] = set()
     tables = 0
     for transid, _, _, kind, data in _items(fd, 0):
@@ -216,18 +220,18 @@ def _extents(fd: int, since: int, count: Callable[[int, int], None]) -> int:
         generation, _, _, _, _, _, start, length = _EXTENT.unpack_from(data)
         if start and generation >= since and start not in known:
             count(length, generation)
-            if len(known) < _KNOWN_MOST:
+            if len(known) < _MAX_KNOWN:
                 known.add(start)
     return int(tables * _LEAF_FILL)
 
 
 def _items(fd: int, tree_id: int) -> Iterator[tuple[int, int, int, int, bytes]]:
-    """Every item of a tree, as transid, objectid, offset, type, data. Tree 0: that of the fd's subvolume."""
+    """Yield every item of a tree as transid, objectid, offset, type, data. Tree 0: the tree of the fd's subvolume."""
     objectid = offset = kind = 0
     while True:
         request = bytearray(112 + _BUFFER)
         struct.pack_into(
-            "=7Q4I4QQ", request, 0, tree_id, objectid, _MOST, offset, _MOST, 0, _MOST, kind, 255, 1 << 31, 0,
+            "=7Q4I4QQ", request, 0, tree_id, objectid, _U64_MAX, offset, _U64_MAX, 0, _U64_MAX, kind, 255, 1 << 31, 0,
             0, 0, 0, 0, _BUFFER,
         )  # fmt: skip
         fcntl.ioctl(fd, _TREE_SEARCH, request)
@@ -240,7 +244,7 @@ def _items(fd: int, tree_id: int) -> Iterator[tuple[int, int, int, int, bytes]]:
             at += _HEADER.size
             yield transid, objectid, offset, kind, bytes(request[at : at + length])
             at += length
-        if offset < _MOST:
+        if offset < _U64_MAX:
             offset += 1
         elif kind < 255:
             offset, kind = 0, kind + 1

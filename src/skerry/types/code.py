@@ -1,9 +1,11 @@
-"""Code that is run for its values: languages, the contexts that keep its memory, what came of it."""
+"""Code that is run for its values: languages, contexts that keep variables, results."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -12,25 +14,175 @@ from skerry.types.files import FileInfo
 from skerry.types.processes import RunResult, check_cwd
 from skerry.types.values import Answer, Value, check_env, check_name, check_text, check_user
 
-CODE_MOST = 8 << 20  # bytes
-STDIN_MOST = 16 << 20
-TEXT_MOST = 1 << 20  # bytes of a result that is text: plain, HTML, JSON …
-PICTURE_MOST = 8 << 20
-RESULTS_MOST = 64  # of one run
-RESULTS_BYTES_MOST = 32 << 20
-OUTPUT_MOST = 16 << 20  # bytes of one result as JSON
-MADE_MOST = 1000  # files that one result lists
+MAX_CODE = 8 << 20  # bytes
+MAX_STDIN = 16 << 20
+MAX_TEXT = 1 << 20  # bytes of a text result: plain, HTML, JSON …
+MAX_PICTURE = 8 << 20
+MAX_RESULTS = 64  # per run
+MAX_RESULTS_BYTES = 32 << 20
+MAX_OUTPUT = 16 << 20  # bytes of one result as JSON
+MAX_OUTPUT_FILES = 1000  # files that one result lists
 TEXTS = (
     "text/plain", "text/html", "text/markdown", "text/latex", "image/svg+xml", "application/json",
-    "application/vnd.skerry.chart+json",
+    "application/javascript", "application/vnd.skerry.chart+json",
 )  # fmt: skip
 PICTURES = ("image/png", "image/jpeg")
 
+KernelName = Literal["python", "javascript", "typescript", "shell"]
+LANGUAGE = re.compile(r"[a-z0-9](?:[a-z0-9+#._-]{0,30}[a-z0-9+#])?")
+VERSION = re.compile(r"[0-9]+(?:\.[0-9a-z]+)*")
+SUFFIXES = {
+    ".py": "python", ".js": "javascript", ".mjs": "javascript", ".cjs": "javascript", ".ts": "typescript",
+    ".mts": "typescript", ".sh": "bash", ".bash": "bash", ".c": "c", ".cpp": "cpp", ".cc": "cpp", ".cxx": "cpp",
+    ".go": "go", ".rs": "rust", ".java": "java", ".rb": "ruby", ".php": "php", ".r": "r", ".pl": "perl",
+}  # fmt: skip
+_PLACES = re.compile(r"\{[a-z]+\}")
+_ARGV = ("version", "compile", "run", "context")
+
+
+# -- languages by name and version ----------------------------------------------------------------------------------
+
+
+class ImageLanguage(Value, frozen=True, kw_only=True):
+    """The differences of a language, in general or in one image. None: unchanged; an empty list: removed.
+
+    Words of an argv, and values of `env`, may hold `{file}` (the code), `{out}` (the compiled program) and `{dir}` (the
+    directory of both, separate for each run). `errors`: patterns that find the failure in stderr, with the groups
+    `name`, `message` and `line`."""
+
+    file: str | None = None
+    version: tuple[str, ...] | None = None
+    compile: tuple[str, ...] | None = None
+    run: tuple[str, ...] | None = None
+    context: tuple[str, ...] | None = None
+    env: dict[str, str] | None = None
+    errors: tuple[str, ...] | None = None
+    note: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in _ARGV:
+            for word in getattr(self, name) or ():
+                _check_word(name, word)
+        check_env(self.env or {})
+        for word in (self.env or {}).values():
+            _check_word("env", word)
+        if self.file is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", self.file):
+            raise InvalidRequest(f"file: {self.file[:80]!r} is not the plain name of a file")
+        if self.run == ():
+            raise InvalidRequest("run: it is empty", hint='run = ["ruby", "{file}"]')
+        check_text("note", self.note or "")
+        for pattern in self.errors or ():
+            _check_pattern(pattern)
+
+
+class LanguageForm(ImageLanguage, frozen=True, kw_only=True):
+    """A row of the setting `languages`. `packages`: packages of the base image's distribution that install it; `image`:
+    an image that has it; `versions`: images by version."""
+
+    aliases: tuple[str, ...] | None = None
+    kernel: KernelName | None = None
+    packages: tuple[str, ...] | None = None
+    image: str | None = None
+    versions: dict[str, str] | None = None
+    images: dict[str, ImageLanguage] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for alias in self.aliases or ():
+            check_known_by(alias, "aliases")
+        for version in self.versions or {}:
+            if not VERSION.fullmatch(version):
+                raise InvalidRequest(f"versions: {version[:40]!r} is not a version", hint='like "3.12"')
+
+
+class Listed(Protocol):
+    """A language in a list of them."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+    @property
+    def versions(self) -> Mapping[str, str]: ...
+
+
+L = TypeVar("L", bound=Listed)
+
+
+def find_language(known: Iterable[L], text: str) -> tuple[L, str | None]:
+    """Find a language by name or alias, ignoring case; return it with the requested version."""
+    known = list(known)
+    name, at, version = text.strip().lower().partition("@")
+    for language in known:
+        if name in (language.name, *language.aliases):
+            if at and not (len(version) <= 40 and VERSION.fullmatch(version)):
+                raise InvalidRequest(
+                    f"language: {version[:40]!r} is not a version of {language.name}", hint=_versions(language)
+                )
+            return language, version or None
+    names = ", ".join(language.name for language in known)
+    raise InvalidRequest(f"language: {name[:64]!r} is not known", hint=f"known: {names}")
+
+
+def language_of_file(path: str) -> str:
+    """Return the language of a file by the suffix of its name."""
+    suffix = path[path.rfind(".") :].lower() if "." in path.rpartition("/")[2] else ""
+    if suffix not in SUFFIXES:
+        raise InvalidRequest(f"{path[-80:]}: no language is known for this file's name", hint="name the language")
+    return SUFFIXES[suffix]
+
+
+def image_of(language: Listed, version: str) -> str:
+    """Return the image that has a version: of several matches, the newest."""
+    fitting = [known for known in language.versions if is_version(version, known)]
+    if not fitting:
+        raise InvalidRequest(f"language: no image is known for {language.name} {version}", hint=_versions(language))
+    return language.versions[max(fitting, key=_order)]
+
+
+def is_version(asked: str, found: str) -> bool:
+    """Return whether a version matches a request: 3 and 3.12 match 3.12, 3.1 does not."""
+    return f"{found}.".startswith(f"{asked}.")
+
+
+def check_known_by(name: str, what: str = "language") -> None:
+    if not LANGUAGE.fullmatch(name):
+        raise InvalidRequest(f"{what}: {name[:40]!r} can't be a language's name", hint="lower-case letters and digits")
+
+
+def _versions(language: Listed) -> str:
+    known = ", ".join(language.versions)
+    return f"{language.name}@ and one of: {known}" if known else f"{language.name} has no versions to choose from"
+
+
+def _order(version: str) -> tuple[tuple[int, str], ...]:
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in version.split("."))
+
+
+def _check_word(what: str, word: str) -> None:
+    check_text(what, word)
+    for place in _PLACES.findall(word):
+        if place not in ("{file}", "{out}", "{dir}"):
+            raise InvalidRequest(f"{what}: {place} stands for nothing", hint="{file}, {out} or {dir}")
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        groups = re.compile(pattern).groupindex
+    except re.error as problem:
+        raise InvalidRequest(f"errors: {problem}") from None
+    if stray := groups.keys() - {"name", "message", "line"}:
+        raise InvalidRequest(f"errors: the group {sorted(stray)[0]!r} means nothing", hint="name, message, line")
+
+
+# -- runs, contexts and results --------------------------------------------------------------------------------------
+
 
 class LanguageInfo(Answer, frozen=True, kw_only=True):
-    """A language as …/languages shows it. `version`: what was found in this sandbox; None: its toolchain is not there,
-    and `missing` says what would bring it. `how`: the argv that runs a file, for people to read. `versions`: those that
-    can be asked for (`python@3.12`), each with the image that has it."""
+    """A language as …/languages shows it. `version`: the version found in this sandbox; None: its toolchain is missing,
+    and `missing` names the way to install it. `how`: the argv that runs a file, for display. `versions`: the versions
+    that can be requested (`python@3.12`), each with its image. `image`: an image with the tools of a language that
+    `base` lacks, for code in a new sandbox whose image is not named; `installed`: it has been built."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -40,10 +192,17 @@ class LanguageInfo(Answer, frozen=True, kw_only=True):
     compiled: bool = False
     missing: str | None = None
     versions: dict[str, str] = {}
+    image: str | None = None
+    installed: bool = False
+
+
+class LanguageList(Answer, frozen=True, kw_only=True):
+    languages: list[LanguageInfo]
 
 
 class ContextRequest(Value, frozen=True, kw_only=True):
-    """POST …/contexts: a new memory for a language. A name that is taken is a conflict; none: one is made up."""
+    """POST …/contexts: create a context for a language. An existing name is a conflict; without a name, one is
+    generated."""
 
     language: str = "python"
     name: str | None = None
@@ -60,8 +219,8 @@ class ContextRequest(Value, frozen=True, kw_only=True):
 
 
 class ContextInfo(Answer, frozen=True, kw_only=True):
-    """`state`: `new` has run nothing yet, or begins anew with the next run; `lost`, if there is one, says why what it
-    remembered is gone. `default`: the one that runs what names no context. `process`: where it runs now."""
+    """`state`: `new` has run nothing yet, or starts again with the next run; `lost` is the reason why its variables are
+    gone. `default`: runs code that names no context. `process`: its current process."""
 
     name: str
     language: str
@@ -79,10 +238,14 @@ class ContextInfo(Answer, frozen=True, kw_only=True):
     lost: str | None = None
 
 
+class ContextList(Answer, frozen=True, kw_only=True):
+    contexts: list[ContextInfo]
+
+
 class CodeRequest(Value, frozen=True, kw_only=True):
-    """POST …/code. `context`: whose memory it has; none: the default one of its language, made if need be. `fresh`: a
-    memory of its own that is gone afterwards. `cwd`, `env`, `user` are for `fresh` ones and for languages without
-    contexts; a context has its own. `files`: list what it made below its cwd."""
+    """POST …/code. `context`: the context to run in; None: the default context of the language, created if necessary.
+    `fresh`: a temporary context, deleted afterwards. `cwd`, `env`, `user` apply to `fresh` runs and to languages
+    without contexts; a context has its own. `files`: list the files created below its cwd."""
 
     code: str
     language: str | None = None
@@ -104,16 +267,16 @@ class CodeRequest(Value, frozen=True, kw_only=True):
         check_env(self.env)
         check_cwd(self.cwd)
         check_text("code", self.code)
-        if len(self.code.encode("utf-8", "surrogatepass")) > CODE_MOST:
-            raise InvalidRequest(f"code: more than {CODE_MOST >> 20} MiB", hint="put data into a file")
+        if len(self.code.encode("utf-8", "surrogatepass")) > MAX_CODE:
+            raise InvalidRequest(f"code: more than {MAX_CODE >> 20} MiB", hint="put data into a file")
         if self.context is not None and self.fresh:
             raise InvalidRequest("context and fresh exclude each other")
         if self.timeout is not None and not (math.isfinite(self.timeout) and 0 < self.timeout <= 1e8):
             raise InvalidRequest(f"timeout: {self.timeout!r} is out of range", hint="seconds above 0, or none")
         if self.stdin is not None and self.stdin_base64 is not None:
             raise InvalidRequest("stdin and stdin_base64 exclude each other")
-        if len(self.input or b"") > STDIN_MOST:
-            raise InvalidRequest(f"stdin: more than {STDIN_MOST >> 20} MiB", hint="put it into a file")
+        if len(self.input or b"") > MAX_STDIN:
+            raise InvalidRequest(f"stdin: more than {MAX_STDIN >> 20} MiB", hint="put it into a file")
 
     @property
     def input(self) -> bytes | None:
@@ -121,8 +284,8 @@ class CodeRequest(Value, frozen=True, kw_only=True):
 
 
 class Series(Value, frozen=True, kw_only=True):
-    """What was drawn as one: its name, its points. Of a histogram, x has the edges: one more than there are bars. `z`
-    has a third coordinate, or a heat map's rows. `cut`: so many more points were drawn."""
+    """One plotted series: its name and points. For a histogram, x has the edges: one more than bars. `z` has a third
+    coordinate, or the rows of a heat map. `cut`: the number of omitted points."""
 
     label: str | None = None
     kind: str = "line"
@@ -133,7 +296,7 @@ class Series(Value, frozen=True, kw_only=True):
 
 
 class Axes(Value, frozen=True, kw_only=True):
-    """One coordinate system of a chart, with what was drawn in it."""
+    """One coordinate system of a chart, with its series."""
 
     title: str | None = None
     xlabel: str | None = None
@@ -148,16 +311,15 @@ class Axes(Value, frozen=True, kw_only=True):
 
 
 class Chart(Value, frozen=True, kw_only=True):
-    """What a figure shows, as data."""
+    """The data of a figure."""
 
     title: str | None = None
     axes: list[Axes] = []
 
 
 class CodeOutput(Answer, frozen=True, kw_only=True):
-    """A value, or a picture, in every form that it has: by MIME type, texts as texts, pictures as base64. `main`: the
-    last expression's value. `cut`: the forms that were shortened, or left out for their size (those are not in `data`).
-    """
+    """A value or a picture in each of its formats, by MIME type: text as text, pictures as base64. `main`: the value of
+    the last expression. `cut`: the formats that were shortened, or omitted for their size (those are not in `data`)."""
 
     data: dict[str, str] = {}
     main: bool = False
@@ -165,8 +327,8 @@ class CodeOutput(Answer, frozen=True, kw_only=True):
 
 
 class CodeError(Answer, frozen=True, kw_only=True):
-    """How the code failed, in its language's own words. `line`: of the code that was given, where that is known.
-    `properties`: what else an error of javascript holds: its code, a path, a status."""
+    """The error of the code, in the words of its language. `line`: the line in the given code, if known. `properties`:
+    further properties of a JavaScript error: its code, a path, a status."""
 
     name: str
     message: str = ""
@@ -175,16 +337,18 @@ class CodeError(Answer, frozen=True, kw_only=True):
     properties: dict[str, Any] = {}
 
 
-class MadeFile(FileInfo, frozen=True, kw_only=True):
-    """A file that a run made or changed; `media_type` by its name."""
+class OutputFile(FileInfo, frozen=True, kw_only=True):
+    """A file that code created or changed. `media_type`: derived from its name. `content`: set by `execute_code()`;
+    None for a large file (over 1 MiB, or beyond 8 MiB in all) and for a file that was removed meanwhile."""
 
     media_type: str = "application/octet-stream"
+    content: bytes | None = None
 
 
 class CodeEnd(RunResult, frozen=True, kw_only=True):
-    """How a run of code ended, on the wire. `context`: whose memory it had; `fresh`: that it began without one because
-    of `lost` (the first run of a context has no `lost`). `after`: whether the context's memory is still there, and if
-    not, that it was replaced; None: it had none. `results` only where the answer is one JSON."""
+    """The end of a code run, on the wire. `context`: the context it ran in; `lost`: the reason why the context started
+    without its variables (never set for the first run). `after`: whether the context's variables are kept or were
+    replaced; None: without a context. `results` is set only in a single JSON response."""
 
     language: str
     version: str | None = None
@@ -193,12 +357,12 @@ class CodeEnd(RunResult, frozen=True, kw_only=True):
     after: Literal["kept", "replaced"] | None = None
     error: CodeError | None = None
     results: tuple[CodeOutput, ...] = ()
-    files: tuple[MadeFile, ...] = ()
+    files: tuple[OutputFile, ...] = ()
     files_cut: bool = False
 
 
 def check_language(language: str, what: str = "language") -> None:
-    """Only its form: which ones there are, the server knows."""
+    """Check the form of a language's name; only the server knows the languages."""
     check_text(what, language)
     if not language or len(language) > 64 or not language.isprintable() or language != language.strip():
         raise InvalidRequest(

@@ -1,27 +1,30 @@
-"""What lies in a sandbox."""
+"""Files in a sandbox."""
 
 from __future__ import annotations
 
+import mimetypes
+import posixpath
+from functools import cache
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from skerry.errors import InvalidRequest
-from skerry.types.values import Answer, PathText, Value, check_path, check_text, check_user
+from skerry.types.values import Answer, PathText, Value, check_path, check_text, check_user, is_text
 
-PATTERN_MOST = 1024  # bytes
-REPLACED_MOST = 128 << 10
-EDIT_MOST = 4 << 20  # bytes of a diff, or of two texts
+MAX_PATTERN = 1024  # bytes
+MAX_REPLACED = 128 << 10
+MAX_EDIT = 4 << 20  # bytes of a diff, or of two texts
 
 FileType = Literal["file", "directory", "link", "fifo", "socket", "device", "other"]
 
 
 class FileInfo(Answer, frozen=True, kw_only=True):
-    """One entry of a directory, or one path's stat. Unless asked for, links are not followed; `target` says where one
-    points.
+    """One entry of a directory, or the stat of a path. Links are not followed unless requested; `target` is the target
+    of a link.
 
-    On the wire a path that is not UTF-8 is lossy, and `raw_path` has its bytes; the same for `target`. The SDK puts
-    them into `path`, `name` and `target` as Python does (`os.fsdecode`), so that what was listed can be read."""
+    On the wire a path that is not UTF-8 is lossy, and `raw_path` has its bytes; likewise `target`. The SDK puts the
+    bytes into `path`, `name` and `target` as Python does (`os.fsdecode`), so that every listed path can be read."""
 
     name: str
     path: str
@@ -36,9 +39,15 @@ class FileInfo(Answer, frozen=True, kw_only=True):
     raw_target: bytes | None = None
 
 
+class Checksum(Answer, frozen=True, kw_only=True):
+    """The checksum of a file's content in hexadecimal."""
+
+    checksum: str
+    algorithm: str = ""
+
+
 class Entries(Answer, frozen=True, kw_only=True):
-    """What lies below a directory. `more`: there are others beyond the bound; `skipped`: so many directories below
-    could not be read."""
+    """The entries below a directory. `more`: the limit was reached; `skipped`: the number of unreadable directories."""
 
     entries: list[FileInfo]
     more: bool
@@ -46,16 +55,16 @@ class Entries(Answer, frozen=True, kw_only=True):
 
 
 class Skipped(Answer, frozen=True, kw_only=True):
-    """One thing that a transfer left out, and why. `path` is relative to what was transferred."""
+    """An entry that a transfer skipped, with the reason. `path` is relative to the transferred directory."""
 
     path: str
     reason: str
     raw_path: bytes | None = None
 
 
-class Transfer(Answer, frozen=True, kw_only=True):
-    """What an upload or a download moved. `links` are symbolic ones; a hard link counts as a file. `skipped` has the
-    first ones that were left out, `more` is the number of the others."""
+class TransferResult(Answer, frozen=True, kw_only=True):
+    """The result of an upload or download. `links` counts symbolic links; a hard link counts as a file. `skipped` has
+    the first skipped entries, `more` is the number of the others."""
 
     files: int
     directories: int
@@ -66,8 +75,8 @@ class Transfer(Answer, frozen=True, kw_only=True):
 
 
 class FileEvent(Answer, frozen=True, kw_only=True):
-    """A change below a watched path. `moved` has where to in `to`. `overflow`: changes were missed, look again at all.
-    `token` is for asking later what happened since."""
+    """A change below a watched path. `to` is the new path of a `moved` entry. `overflow`: changes were missed; scan
+    again. `token`: pass it as `since` to get later events."""
 
     type: Literal["created", "modified", "moved", "removed", "overflow"]
     path: str
@@ -78,10 +87,10 @@ class FileEvent(Answer, frozen=True, kw_only=True):
     raw_to: bytes | None = None
 
 
-class Lines(Answer, frozen=True, kw_only=True):
-    """Lines of a file, without their line breaks, from `start` to `end` (both included, counted from 1; none: `end` is
-    before `start`). `more`: the file goes on after them, with line `end + 1`. `cut`: there is one line only, and this
-    is the beginning of it. What is not UTF-8 is replaced, and `raw` has the bytes of them all."""
+class FileLines(Answer, frozen=True, kw_only=True):
+    """Lines of a file without line breaks, from `start` to `end` (inclusive, counted from 1; `end` before `start`: no
+    lines). `more`: the file continues with line `end + 1`. `cut`: only the beginning of a single long line is included.
+    Bytes that are not UTF-8 are replaced, and `raw` has the bytes of all lines."""
 
     lines: list[str]
     start: int
@@ -95,9 +104,9 @@ class Lines(Answer, frozen=True, kw_only=True):
         return "".join(f"{line}\n" for line in self.lines)
 
 
-class Match(Answer, frozen=True, kw_only=True):
-    """A line that a search found, with the lines around it. `line` counts from 1; `cut`: it is longer than `text`,
-    which is the part with the match. What is not UTF-8 is replaced."""
+class SearchMatch(Answer, frozen=True, kw_only=True):
+    """A matching line with its context lines. `line` counts from 1; `cut`: the line is longer than `text`, which has
+    the match. Bytes that are not UTF-8 are replaced."""
 
     path: str
     line: int
@@ -108,19 +117,19 @@ class Match(Answer, frozen=True, kw_only=True):
     raw_path: bytes | None = None
 
 
-class Matches(Answer, frozen=True, kw_only=True):
-    """What a search found. `more`: there are others beyond the bound; `skipped`: so many files and directories could
-    not be searched (unreadable, binary, lines too long), so that nothing found is not taken for nothing there."""
+class SearchResult(Answer, frozen=True, kw_only=True):
+    """The result of a search. `more`: the limit was reached; `skipped`: the number of files and directories that could
+    not be searched (unreadable, binary, lines too long), so that an empty result is not taken as proof."""
 
-    matches: list[Match]
+    matches: list[SearchMatch]
     more: bool
     searched: int
     skipped: int = 0
 
 
 class SearchRequest(Value, frozen=True, kw_only=True):
-    """What a search looks for. `pattern` is a regular expression (RE2: linear time, no look-around), or with `literal`
-    a text; `glob` chooses files, by their names or, with a slash in it, by their paths from `path` on."""
+    """A search. `pattern` is a regular expression (RE2: linear time, no look-around), or with `literal` a text; `glob`
+    selects files by name or, with a slash, by path relative to `path`."""
 
     pattern: str
     path: PathText = "."
@@ -133,8 +142,8 @@ class SearchRequest(Value, frozen=True, kw_only=True):
     user: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.pattern or len(self.pattern.encode("utf-8", "replace")) > PATTERN_MOST:
-            raise InvalidRequest(f"pattern: it is empty, or longer than {PATTERN_MOST} bytes")
+        if not self.pattern or len(self.pattern.encode("utf-8", "replace")) > MAX_PATTERN:
+            raise InvalidRequest(f"pattern: empty, or longer than {MAX_PATTERN} bytes")
         check_text("pattern", self.pattern)
         check_path("path", self.path)
         if self.glob is not None:
@@ -142,16 +151,16 @@ class SearchRequest(Value, frozen=True, kw_only=True):
         check_user(self.user)
 
 
-class Replaced(Answer, frozen=True, kw_only=True):
-    """A text was replaced `count` times; `lines` are where the first twenty of them were."""
+class ReplaceResult(Answer, frozen=True, kw_only=True):
+    """A text was replaced `count` times; `lines` has the first twenty line numbers."""
 
     count: int
     lines: tuple[int, ...] = ()
 
 
 class ReplaceRequest(Value, frozen=True, kw_only=True):
-    """`old` is replaced by `new`, and has to be there exactly `count` times (None: at least once). Either may be given
-    as bytes instead."""
+    """Replace `old` by `new`. `old` must occur exactly `count` times (None: at least once). Either may be given as
+    bytes instead."""
 
     old: str | None = None
     new: str | None = None
@@ -162,14 +171,14 @@ class ReplaceRequest(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name, text, raw in (("old", self.old, self.old_base64), ("new", self.new, self.new_base64)):
             if (text is None) == (raw is None):
-                raise InvalidRequest(f"{name}: give it as a text or as base64", hint=f"{name} or {name}_base64")
+                raise InvalidRequest(f"{name}: give either text or base64", hint=f"{name} or {name}_base64")
             if text is not None:
                 try:
                     text.encode()
                 except UnicodeEncodeError:
                     raise InvalidRequest(f"{name}: not valid Unicode") from None
-        if not 0 < len(self.before) <= REPLACED_MOST:
-            raise InvalidRequest(f"old: it is empty, or longer than {REPLACED_MOST >> 10} KiB")
+        if not 0 < len(self.before) <= MAX_REPLACED:
+            raise InvalidRequest(f"old: empty, or longer than {MAX_REPLACED >> 10} KiB")
 
     @property
     def before(self) -> bytes:
@@ -181,7 +190,7 @@ class ReplaceRequest(Value, frozen=True, kw_only=True):
 
 
 class PatchedFile(Answer, frozen=True, kw_only=True):
-    """What a diff did to one file. `offsets`: how many lines each hunk was from where it said."""
+    """The effect of a diff on one file. `offsets`: the distance in lines of each hunk from its stated position."""
 
     path: str
     action: Literal["created", "changed", "deleted"]
@@ -191,5 +200,63 @@ class PatchedFile(Answer, frozen=True, kw_only=True):
     raw_path: bytes | None = None
 
 
-class Patched(Answer, frozen=True, kw_only=True):
+class PatchResult(Answer, frozen=True, kw_only=True):
     files: list[PatchedFile]
+
+
+_MEDIA_TYPES = {
+    ".ipynb": "application/x-ipynb+json", ".jsonl": "application/jsonl", ".parquet": "application/vnd.apache.parquet",
+    ".md": "text/markdown", ".toml": "application/toml", ".yaml": "application/yaml", ".yml": "application/yaml",
+    ".webp": "image/webp", ".avif": "image/avif", ".ts": "text/typescript", ".go": "text/x-go", ".rs": "text/x-rust",
+    ".log": "text/plain", ".sqlite": "application/vnd.sqlite3", ".xlsx":
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+}  # fmt: skip
+
+
+def media_type(name: str) -> str:
+    """Return the media type of a file by the suffix of its name."""
+    ending = posixpath.splitext(name)[1].lower()
+    if (known := _MEDIA_TYPES.get(ending)) is not None:
+        return known
+    kind, packed = _known_types().guess_type(f"x{ending}")
+    if packed is not None:
+        return {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}.get(
+            packed, "application/octet-stream"
+        )
+    return kind or "application/octet-stream"
+
+
+@cache
+def _known_types() -> mimetypes.MimeTypes:
+    return mimetypes.MimeTypes()  # Python's table only, not this host's files
+
+
+class FileContent(Value, frozen=True, kw_only=True):
+    """The content of a file. `encoding`: `utf-8` for text, None for binary data."""
+
+    path: str
+    data: bytes
+    media_type: str
+    encoding: str | None
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    @property
+    def is_binary(self) -> bool:
+        return self.encoding is None
+
+    @property
+    def text(self) -> str:
+        """The content as text. Raise UnicodeDecodeError for binary data that is not UTF-8."""
+        return self.data.decode()
+
+    @classmethod
+    def of(cls, path: str, data: bytes) -> FileContent:
+        """Detect the encoding: text is UTF-8 without NUL characters."""
+        encoding = "utf-8" if b"\0" not in data and is_text(data) else None
+        kind = media_type(path)
+        if kind == "application/octet-stream" and encoding is not None:
+            kind = "text/plain"
+        return cls(path=path, data=data, media_type=kind, encoding=encoding)

@@ -1,8 +1,8 @@
-"""The one strict parser of host names, and the address ranges that stay closed. Pure, but for `is_own`.
+"""The strict parser of host names, and the address ranges that stay closed. Pure, except `is_own`.
 
-Every host that anything names, inside or outside, in a rule, a CONNECT line, a Host header, a TLS greeting or a
-look-up, comes through `parse_host`: two parsers that differ in one byte are a way out. What a program inside would take
-for an address (decimal, octal, hexadecimal, short, IPv4 inside IPv6) is that address here, before anybody judges it.
+Every host, inside or outside, in a rule, a CONNECT line, a Host header, a TLS greeting or a look-up, is parsed by
+`parse_host`: two parsers that differ in one byte are a way out. Every spelling that a program inside accepts as an
+address (decimal, octal, hexadecimal, short, IPv4 inside IPv6) is parsed as that address before any decision.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 from ipaddress import IPv4Address, IPv6Address, ip_network
 from typing import Final, TypeAlias
 
-HOST_MOST: Final = 253
+MAX_HOST: Final = 253
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)*")
 _ALPHABET: Final = re.compile(r"[A-Za-z0-9.-]+")
 _SIX: Final = re.compile(r"[0-9A-Fa-f:.]{2,45}")
@@ -23,12 +23,12 @@ _PORT: Final = re.compile(r"[1-9][0-9]{0,4}")
 
 
 class BadHost(ValueError):
-    """Not a host. The text says why; what was given stands in it only as `repr`, which is safe to print."""
+    """Not a host. The text has the reason, and the input only as `repr`, which is safe to print."""
 
 
 class Name(str):
-    """A DNS name: lower case, labels of letters, digits and hyphens, no dot at the end. An international name is in its
-    xn-- form and is never shown in another: two names that look alike look different so."""
+    """A DNS name: lower case, labels of letters, digits and hyphens, no trailing dot. An international name is kept and
+    shown only in its xn-- form, so that names that look alike are distinguishable."""
 
     __slots__ = ()
 
@@ -38,13 +38,13 @@ Host: TypeAlias = Name | IPv4Address | IPv6Address
 
 
 def parse_host(text: str | bytes) -> Host:
-    """The host that `text` means: a name, or the address that any spelling of an address means. Else BadHost."""
+    """Parse a name, or any spelling of an address. Raise BadHost for other text."""
     if isinstance(text, bytes):
-        text = text.decode("latin-1")  # whatever is not ASCII fails below, with its place kept for the message
+        text = text.decode("latin-1")  # other bytes than ASCII fail below, with their position for the message
     if not text:
         raise BadHost("a host can't be empty")
-    if len(text) > HOST_MOST + 1:
-        raise BadHost(f"{text[:40]!r}… is longer than {HOST_MOST} characters")
+    if len(text) > MAX_HOST + 1:
+        raise BadHost(f"{text[:40]!r}… is longer than {MAX_HOST} characters")
     if text[0] == "[":
         return _bracketed(text)
     if not _ALPHABET.fullmatch(text):
@@ -52,13 +52,13 @@ def parse_host(text: str | bytes) -> Host:
     lower = text.removesuffix(".").lower()
     if _NUMERIC.fullmatch(lower):
         return _counted(lower)
-    if len(lower) > HOST_MOST or not _NAME.fullmatch(lower):
+    if len(lower) > MAX_HOST or not _NAME.fullmatch(lower):
         raise BadHost(_bad_label(text, lower))
     return Name(lower)
 
 
 def parse_authority(text: str | bytes, default_port: int | None = None) -> tuple[Host, int | None]:
-    """`host`, `host:port`, `[address]:port`, as in a CONNECT line or a Host header. No user, no empty port."""
+    """Parse `host`, `host:port` or `[address]:port`, as in a CONNECT line or a Host header. No user, no empty port."""
     if isinstance(text, bytes):
         text = text.decode("latin-1")
     host, colon, port = text.rpartition(":")
@@ -70,21 +70,21 @@ def parse_authority(text: str | bytes, default_port: int | None = None) -> tuple
 
 
 def plain(address: Address | str | bytes) -> Address:
-    """An address as the kernel or a resolver gives it (text, or 4 or 16 bytes), with IPv4 inside IPv6 taken out."""
+    """Return an address from the kernel or a resolver (text, or 4 or 16 bytes), with IPv4 inside IPv6 unwrapped."""
     if isinstance(address, bytes):
         address = IPv4Address(address) if len(address) == 4 else IPv6Address(address)
     elif isinstance(address, str):
         address = IPv6Address(address.partition("%")[0]) if ":" in address else IPv4Address(address)
     if isinstance(address, IPv6Address):
         number = int(address)
-        # ::ffff:a.b.c.d, and the old ::a.b.c.d, whose first two, :: and ::1, mean something of their own
+        # ::ffff:a.b.c.d, and the old ::a.b.c.d, except :: and ::1, which have another meaning
         if number >> 32 == 0xFFFF or (number >> 32 == 0 and number > 1):
             return IPv4Address(number & 0xFFFFFFFF)
     return address
 
 
 def show_host(host: Host, port: int | None = None) -> str:
-    """As `parse_authority` reads it: an IPv6 address in brackets."""
+    """Format a host for `parse_authority`: an IPv6 address in brackets."""
     text = f"[{host}]" if isinstance(host, IPv6Address) else str(host)
     return text if port is None else f"{text}:{port}"
 
@@ -101,8 +101,8 @@ def _bracketed(text: str) -> Address:
 
 
 def _counted(text: str) -> IPv4Address:
-    """What inet_aton, and so every C program, takes for an address: up to four numbers, the last fills the rest. A name
-    whose last label is a number can't be in the DNS: it is an address or nothing."""
+    """Parse an address as inet_aton, and so every C program, does: up to four numbers, the last fills the rest. A name
+    with a numeric last label cannot be in the DNS: it is an address or invalid."""
     parts = text.split(".")
     if len(parts) > 4 or not all(map(_NUMBER.fullmatch, parts)):
         raise BadHost(f"{text[:60]!r} ends in a number and is not an IPv4 address")
@@ -122,8 +122,8 @@ def _stray(text: str) -> str:
 
 
 def _bad_label(text: str, lower: str) -> str:
-    if len(lower) > HOST_MOST:
-        return f"{text[:40]!r}… is longer than {HOST_MOST} characters"
+    if len(lower) > MAX_HOST:
+        return f"{text[:40]!r}… is longer than {MAX_HOST} characters"
     for label in lower.split("."):
         if not label:
             return f"{text[:60]!r} is not a host: a label is empty"
@@ -132,9 +132,9 @@ def _bad_label(text: str, lower: str) -> str:
     return f"{text[:60]!r} is not a host: a label begins or ends with a hyphen"
 
 
-# -- what stays closed unless the address itself is named -------------------------------------------------------------
-# A list of ours: `ipaddress.is_global` follows IANA's tables, which change with Python, and calls documentation ranges
-# closed, where whole companies keep their mirrors.
+# -- closed unless a rule names the address itself --------------------------------------------------------------------
+# Not `ipaddress.is_global`: it follows IANA's tables, which change with Python, and closes documentation ranges, where
+# whole companies keep their mirrors.
 
 _METADATA: Final = {
     "169.254.169.254", "169.254.169.253", "169.254.170.2", "169.254.170.23", "100.100.100.200", "168.63.129.16",
@@ -149,6 +149,8 @@ _CLOSED: Final = (
     ("::/128", "unspecified"), ("::1/128", "loopback"), ("fe80::/10", "link-local"), ("fec0::/10", "site-local"),
     ("fc00::/7", "private"), ("ff00::/8", "multicast"), ("100::/64", "discard-only"), ("64:ff9b:1::/48", "local NAT64"),
 )  # fmt: skip
+# Rules of a sandbox open the other kinds; these need the operator. A local NAT64 gateway may lead to any of them.
+_HOST_KINDS: Final = frozenset(("loopback", "unspecified", "link-local", "metadata", "local NAT64"))
 _METADATA_ADDRESSES: Final = frozenset(plain(text) for text in _METADATA)
 _RANGES: Final[tuple[tuple[int, int, int, str], ...]] = tuple(
     (network.version, int(network.network_address), int(network.netmask), what)
@@ -158,8 +160,8 @@ _RANGES: Final[tuple[tuple[int, int, int, str], ...]] = tuple(
 
 
 def closed(address: Address) -> str | None:
-    """What kind of closed range the address is in ("private", "loopback", "metadata" …), also if it is only carried
-    inside (NAT64, 6to4, Teredo, ::ffff:0:a.b.c.d); None if it is in none."""
+    """Return the kind of closed range that contains the address ("private", "loopback", "metadata" …), also if the
+    address is only embedded (NAT64, 6to4, Teredo, ::ffff:0:a.b.c.d); None if the address is open."""
     address = plain(address)
     if address in _METADATA_ADDRESSES:
         return "metadata"
@@ -173,8 +175,24 @@ def closed(address: Address) -> str | None:
     return None
 
 
+def is_sandbox_itself(host: Host) -> bool:
+    """Return whether a program inside means its own sandbox by this host: loopback, and the unspecified address, which
+    the kernel treats as loopback. The proxy must not take it for loopback of the server's machine."""
+    if isinstance(host, Name):
+        return host == "localhost" or host.endswith(".localhost")
+    found = closed_range(plain(host))
+    return found is not None and found[1] in ("loopback", "unspecified")
+
+
+def leads_to_host(address: Address) -> bool:
+    """Return whether a closed address leads to this host or to its network link: loopback, unspecified, link-local and
+    metadata addresses, also if they are only carried. Addresses of this host's interfaces: see `is_own`."""
+    kind = closed(address)
+    return kind is not None and kind.partition(",")[0] in _HOST_KINDS
+
+
 def closed_range(address: Address) -> tuple[int, str] | None:
-    """How many bits of prefix the closed range has that the address is in itself, and what it is."""
+    """Return the prefix length of the closed range that contains the address itself, and its kind."""
     version, number = address.version, int(address)
     for kind, network, mask, what in _RANGES:
         if kind == version and number & mask == network:
@@ -183,7 +201,7 @@ def closed_range(address: Address) -> tuple[int, str] | None:
 
 
 def carried(address: Address) -> tuple[IPv4Address, ...]:
-    """The IPv4 addresses that a gateway would take out of an IPv6 one."""
+    """Return the IPv4 addresses that a gateway would extract from an IPv6 address."""
     if isinstance(address, IPv4Address):
         return ()
     number = int(address)
@@ -198,9 +216,9 @@ def carried(address: Address) -> tuple[IPv4Address, ...]:
 
 
 def is_own(address: Address) -> bool:
-    """Does a connection to it end on this host? A socket can be bound to just those addresses. It is asked anew each
-    time, since addresses come and go. Whatever the kernel answers but "no such address here" counts as yes; so does
-    everything on a host whose `ip_nonlocal_bind` is set."""
+    """Return whether a connection to the address ends on this host. A socket can be bound to exactly those addresses.
+    Addresses change, so each call asks the kernel again. Every answer except "no such address" counts as yes; so does
+    every address if the host sets `ip_nonlocal_bind`."""
     address = plain(address)
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:

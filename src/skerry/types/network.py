@@ -1,4 +1,4 @@
-"""What may leave a sandbox, what was tried, and what of it is shown outside."""
+"""Network policies, attempts, approvals, secrets and previews."""
 
 from __future__ import annotations
 
@@ -11,31 +11,36 @@ from msgspec.structs import force_setattr
 from skerry.errors import InvalidRequest
 from skerry.types.values import Answer, Value, check_env, check_name, check_text, parse_size, parse_span
 
-RULES_MOST = 20_000
-RULE_MOST = 2_048
-SECRETS_MOST = 64
-SECRET_LEAST = 8
-SECRET_MOST = 16 << 10
-PEM_MOST = 1 << 20
-PEERS_MOST = 64
+MAX_RULES = 20_000  # of a policy, with those of its presets
+MAX_DETAILED_RULES = 2_000  # of them, rules with more than a name: parsing takes a hundred times as long
+MAX_PRESETS = 64
+MAX_PRESET_FILES = 64
+MAX_SECRET_HOSTS = 256
+_PLAIN_RULE = re.compile(r"(?:[a-z0-9-]+\.)*[a-z][a-z0-9-]*")
+MAX_RULE = 2_048
+MAX_SECRETS = 64
+MIN_SECRET = 8
+MAX_SECRET = 16 << 10
+MAX_PEM = 1 << 20
+MAX_PEERS = 64
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}: ?[\x20-\x7e]*\{\}[\x20-\x7e]*")
-# What frames a request, or says where it goes: HTTP mode writes these itself.
+# Headers that frame or route a request: HTTP mode writes these itself.
 _FRAMING = frozenset((
     "accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "proxy-authorization",
     "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 ))  # fmt: skip
 _PEER = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 if TYPE_CHECKING:
-    Peers = dict[str, Any]  # a Sandbox may stand there too; it is kept by its id
+    Peers = dict[str, Any]  # a Sandbox is accepted too, and stored by its id
 else:
     Peers = dict[str, str]
 
 
 class Preset(Value, frozen=True, kw_only=True):
-    """How the client's machine is set up to reach something (pip's index, npm's registry …), read there and sent along:
-    the rules that it needs, the variables that carry the set-up inside, the certificates that it trusts, and the proxy
-    that leads there. Passwords are never in it: they travel as secrets."""
+    """The client machine's setup to reach a service (pip's index, npm's registry …), read there and sent with the
+    request: the necessary rules, the variables that carry the setup inside, the trusted certificates, and the proxy. It
+    never has passwords: they travel as secrets."""
 
     name: str
     allow: tuple[str, ...] = ()
@@ -46,17 +51,19 @@ class Preset(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_name(self.name, "network.presets")
+        if len(self.files) > MAX_PRESET_FILES or len(self.allow) > MAX_RULES:
+            raise InvalidRequest(f"network.presets: {self.name} has too many files or rules")
         check_env(self.env)
         check_text("network.presets", self.certificates, *self.allow, *self.files, *self.files.values())
-        if len(self.certificates) > PEM_MOST or sum(map(len, self.files.values())) > 64 << 10:
-            raise InvalidRequest(f"network.presets: what {self.name} carries is too long")
+        if len(self.certificates) > MAX_PEM or sum(map(len, self.files.values())) > 64 << 10:
+            raise InvalidRequest(f"network.presets: {self.name} is too long")
 
     def __repr__(self) -> str:
-        """Without pages of certificates."""
+        """Omit certificates."""
         return f"Preset(name={self.name!r}, allow={self.allow!r}, env={self.env!r}, …)"
 
 
-if TYPE_CHECKING:  # a list may be given; it is kept as a tuple
+if TYPE_CHECKING:  # a list is accepted, and stored as a tuple
     Rules = Sequence[str]
     Presets = Sequence[str | Preset]
 else:
@@ -65,13 +72,16 @@ else:
 
 
 class Network(Value, frozen=True, kw_only=True):
-    """What may leave a sandbox. Nothing, unless it is named here.
+    """The destinations that a sandbox may reach; all others are denied.
 
-    A rule is `[METHODS ]HOST[:PORTS][/PATH][@ADDRESSES]`: a name, `*.name` for all below it, an address or a CIDR.
-    Without ports: 80 and 443; `:*` is every port. `deny` wins. `inspect`: hosts whose TLS is opened, so that methods
-    and paths can be seen. `@10.0.0.0/8`: that name may be at a private address, which no name alone opens.
-    `presets`: names that the client looks up on its own machine. `peers`: other sandboxes by the name they get inside.
-    `bandwidth` is bytes a second, `total` bytes in all, `connections` how many at once."""
+    A rule is `[METHODS ]HOST[:PORTS][/PATH][@ADDRESSES]`: a name, `*.name` for all names below it, an address or a
+    CIDR. Without ports: 80 and 443; `:*` is every port. `deny` wins. `inspect`: hosts for which TLS is intercepted, so
+    that methods and paths are visible. `@10.0.0.0/8`: the name may resolve to a private address, which a name alone
+    does not permit; addresses of the server's machine also need the operator's `max.network`. `presets`: names that
+    the client resolves on its own machine. `peers`: other sandboxes by their
+    name inside. `bytes_per_second`, `max_bytes` in total and `max_connections` at once bound its traffic.
+    `cassette="record"`: record the HTTP exchanges, and for that intercept TLS to every host; `"replay"`: serve the
+    sandbox's cassette, and let nothing out. Without rules, a replay looks up every host in the cassette."""
 
     allow: Rules = ()
     deny: Rules = ()
@@ -79,43 +89,63 @@ class Network(Value, frozen=True, kw_only=True):
     peers: Peers = {}
     on_unknown: Literal["deny", "ask", "learn"] = "deny"
     inspect: Rules = ()
-    ask_timeout: str | int | float | None = None
-    bandwidth: str | int | None = None
-    total: str | int | None = None
-    connections: int | None = None
+    approval_timeout: str | int | float | None = None
+    bytes_per_second: str | int | None = None
+    max_bytes: str | int | None = None
+    max_connections: int | None = None
+    cassette: Literal["record", "replay"] | None = None
 
     def __post_init__(self) -> None:
         for name in ("allow", "deny", "presets", "inspect"):
             force_setattr(self, name, _tuple(f"network.{name}", getattr(self, name)))
-        for what, rules in (("allow", self.allow), ("deny", self.deny), ("inspect", self.inspect)):
-            if len(rules) > RULES_MOST:
-                raise InvalidRequest(f"network.{what}: more than {RULES_MOST:,} rules")
+        lists = {"allow": self.allow, "deny": self.deny, "inspect": self.inspect}
+        _check_counts(self.presets, (*lists.values(), *(p.allow for p in self.presets if isinstance(p, Preset))))
+        for what, rules in lists.items():
             for rule in rules:
-                if not isinstance(rule, str) or not 0 < len(rule) <= RULE_MOST:
+                if not isinstance(rule, str) or not 0 < len(rule) <= MAX_RULE:
                     shown = f"{rule!r}"[:60]
-                    raise InvalidRequest(f"network.{what}: {shown} is no rule", hint='like "api.example.com"')
-        if len(self.peers) > PEERS_MOST:
-            raise InvalidRequest(f"network.peers: more than {PEERS_MOST}")
+                    raise InvalidRequest(f"network.{what}: {shown} is not a rule", hint='like "api.example.com"')
+        if len(self.peers) > MAX_PEERS:
+            raise InvalidRequest(f"network.peers: more than {MAX_PEERS}")
         for name in self.peers:
             if not _PEER.fullmatch(name) or name == "localhost":
-                raise InvalidRequest(f"network.peers: {name[:60]!r} can't be a name", hint='like "db"')
+                raise InvalidRequest(f"network.peers: {name[:60]!r} is not a name", hint='like "db"')
         force_setattr(self, "peers", {name: _ref(name, peer) for name, peer in self.peers.items()})
-        for what, size in (("bandwidth", self.bandwidth), ("total", self.total)):
+        for what, size in (("bytes_per_second", self.bytes_per_second), ("max_bytes", self.max_bytes)):
             if size is not None:
                 parse_size(size, f"network.{what}")
-        if self.ask_timeout is not None:
-            parse_span(self.ask_timeout, "network.ask_timeout")
-        if self.connections is not None and not 1 <= self.connections <= 100_000:
-            raise InvalidRequest(f"network.connections: {self.connections!r} is out of range")
+        if self.approval_timeout is not None:
+            parse_span(self.approval_timeout, "network.approval_timeout")
+        if self.max_connections is not None and not 1 <= self.max_connections <= 100_000:
+            raise InvalidRequest(f"network.max_connections: {self.max_connections!r} is out of range")
 
     @classmethod
     def open(cls, **more: Any) -> Network:
-        """Everything but loopback, link-local, metadata, private addresses and this host's own, unless named."""
+        """Allow everything except loopback, link-local, metadata, private addresses and this host's own, unless a rule
+        names them."""
         return cls(allow=("*", *more.pop("allow", ())), **more)
 
     @property
     def closed(self) -> bool:
+        return self.without_rules and self.cassette != "replay"
+
+    @property
+    def without_rules(self) -> bool:
         return not (self.allow or self.presets or self.peers or self.on_unknown != "deny")
+
+
+def _check_counts(presets: Sequence[str | Preset], lists: Sequence[Sequence[str]]) -> None:
+    """Check the number of rules before any is parsed: a policy is parsed several times in the server's event loop."""
+    if len(presets) > MAX_PRESETS:
+        raise InvalidRequest(f"network.presets: more than {MAX_PRESETS}")
+    if sum(map(len, lists)) > MAX_RULES:
+        raise InvalidRequest(f"network: more than {MAX_RULES:,} rules in all", hint="use rules like *.example.com")
+    detailed = sum(isinstance(rule, str) and not _PLAIN_RULE.fullmatch(rule) for rules in lists for rule in rules)
+    if detailed > MAX_DETAILED_RULES:
+        raise InvalidRequest(
+            f"network: more than {MAX_DETAILED_RULES:,} rules with more than a name",
+            hint="ports, paths, methods, ranges and patterns count; plain names do not",
+        )
 
 
 def _tuple(what: str, given: Any) -> tuple[Any, ...]:
@@ -125,17 +155,17 @@ def _tuple(what: str, given: Any) -> tuple[Any, ...]:
 
 
 def _ref(name: str, peer: Any) -> str:
-    """A sandbox is kept by its id."""
+    """Store a sandbox by its id."""
     ref = peer if isinstance(peer, str) else getattr(peer, "id", None)
     if not isinstance(ref, str) or not ref:
-        raise InvalidRequest(f"network.peers.{name}: that is no sandbox", hint="a Sandbox, its id or its name")
+        raise InvalidRequest(f"network.peers.{name}: not a sandbox", hint="a Sandbox, its id or its name")
     return ref
 
 
 class SecretForm(Value, frozen=True, kw_only=True):
-    """A secret without its value: its variable inside, where it may go, and how it gets there. `header`: like
-    "Authorization: Bearer {}"; `query`: the name of a parameter; `basic`: the user of an HTTP basic login. With none of
-    them: wherever the placeholder stands in a header, the query or a basic login."""
+    """A secret without its value: its variable inside, its permitted hosts, and its position in a request. `header`:
+    like "Authorization: Bearer {}"; `query`: the name of a parameter; `basic`: the user of an HTTP basic login. With
+    none of them: every occurrence of the placeholder in a header, the query or a basic login."""
 
     name: str
     hosts: tuple[str, ...]
@@ -145,33 +175,35 @@ class SecretForm(Value, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not _VARIABLE.fullmatch(self.name):
-            raise InvalidRequest(f"secrets: {self.name[:60]!r} can't be a variable's name")
+            raise InvalidRequest(f"secrets: {self.name[:60]!r} is not a variable's name")
+        if len(self.hosts) > MAX_SECRET_HOSTS:
+            raise InvalidRequest(f"secrets: {self.name} has more than {MAX_SECRET_HOSTS} hosts")
         if not self.hosts:
             raise InvalidRequest(f"secrets: {self.name} names no host", hint='hosts=["api.example.com"]')
         if self.header is not None and (
             not _HEADER.fullmatch(self.header) or self.header.partition(":")[0].lower() in _FRAMING
         ):
             raise InvalidRequest(
-                f"secrets: {self.name}: its header can't be used",  # which may hold the value itself, by mistake
+                f"secrets: {self.name}: its header is invalid",  # the header may contain the value itself by mistake
                 hint='like "Authorization: Bearer {}"; {} is where the value goes',
             )
         if self.query is not None and not re.fullmatch(r"[A-Za-z0-9._~-]{1,64}", self.query):
-            raise InvalidRequest(f"secrets: {self.name}: its query can't be a parameter's name")
+            raise InvalidRequest(f"secrets: {self.name}: its query is not a parameter's name")
         if self.basic is not None and not re.fullmatch(r"[^\x00-\x1f\x7f:]{1,256}", self.basic):
-            raise InvalidRequest(f"secrets: {self.name}: its basic can't be a user's name")
+            raise InvalidRequest(f"secrets: {self.name}: its basic is not a user's name")
         if sum(form is not None for form in (self.header, self.query, self.basic)) > 1:
             raise InvalidRequest(f"secrets: {self.name}: header, query and basic exclude each other")
 
 
 class SecretValue(SecretForm, frozen=True, kw_only=True):
-    """A secret on its way to the server: the one request in which its value stands. `repr` does not tell it."""
+    """A secret with its value, in the only request that carries it. `repr` hides the value."""
 
     value: str
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # A short one would be met by chance in what comes back, and the stars in its place would tell what it is.
-        fits = SECRET_LEAST <= len(self.value) <= SECRET_MOST
+        # A short value could occur in a response by chance, and the asterisks in its place would reveal it.
+        fits = MIN_SECRET <= len(self.value) <= MAX_SECRET
         if not fits or not re.fullmatch(r"[\x21-\x7e][\x20-\x7e]*[\x21-\x7e]", self.value):
             raise InvalidRequest(
                 f"secrets: the value of {self.name} can't be used",
@@ -186,11 +218,11 @@ class SecretValue(SecretForm, frozen=True, kw_only=True):
         return SecretForm(name=self.name, hosts=self.hosts, header=self.header, query=self.query, basic=self.basic)
 
 
-class Attempt(Answer, frozen=True, kw_only=True):
-    """One try to get out. `kind`: what was tried: a look-up of a name, a connection, or a request seen inside one.
-    `why` and `hint`: which rule decided, and what would decide otherwise; of an allowed one, that it could not be
-    reached. `count`: so many like it were taken together. An allowed one is told when it begins, and again, under the
-    same `id`, when it has ended."""
+class NetworkAttempt(Answer, frozen=True, kw_only=True):
+    """One attempt to reach a destination. `kind`: a name look-up, a connection, or a request inside a connection. `why`
+    and `hint`: the rule that decided, and the change that would decide otherwise; for an allowed attempt, that the
+    destination was unreachable. `count`: the number of merged attempts. An allowed attempt is reported at its start and
+    again, with the same `id`, at its end."""
 
     id: str
     at: float
@@ -215,7 +247,7 @@ class Attempt(Answer, frozen=True, kw_only=True):
 
 
 class NetworkInfo(Answer, frozen=True, kw_only=True):
-    """The policy as it stands, and what went through since the sandbox was made."""
+    """The current policy, and the traffic since the sandbox was created."""
 
     network: Network
     secrets: tuple[SecretForm, ...] = ()
@@ -225,17 +257,27 @@ class NetworkInfo(Answer, frozen=True, kw_only=True):
     received: int = 0
 
 
+class CassetteInfo(Answer, frozen=True, kw_only=True):
+    """The recorded exchanges of a sandbox. `size`: bytes of their bodies. `omitted`: exchanges that were not recorded.
+    `full`: the reason why the recording ended early."""
+
+    exchanges: int = 0
+    size: int = 0
+    omitted: int = 0
+    full: str | None = None
+
+
 class NetworkChange(Value, frozen=True, kw_only=True):
-    """PATCH …/network: rules to add to `allow` or `deny`, and presets to add. A rule that is allowed leaves `deny`, and
-    the other way; a preset takes the place of one of its name."""
+    """PATCH …/network: rules to add to `allow` or `deny`, and presets to add. An allowed rule is removed from `deny`,
+    and the reverse; a preset replaces one of the same name."""
 
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     presets: tuple[Preset, ...] = ()
 
 
-class Question(Answer, frozen=True, kw_only=True):
-    """Something inside wants to reach what no rule names, and somebody is asked. No answer in time means no."""
+class ApprovalRequest(Answer, frozen=True, kw_only=True):
+    """A request for approval of a destination that no rule names. No answer in time means denied."""
 
     id: str
     sandbox: str
@@ -246,8 +288,8 @@ class Question(Answer, frozen=True, kw_only=True):
     process: str | None = None
 
 
-class Reply(Value, frozen=True, kw_only=True):
-    """POST …/network/questions/{id}. `remember`: as a rule from now on."""
+class Approval(Value, frozen=True, kw_only=True):
+    """POST …/network/approvals/{id}. `remember`: add a rule."""
 
     allow: bool
     remember: bool = False
@@ -268,8 +310,8 @@ class PreviewRequest(Value, frozen=True, kw_only=True):
 
 
 class PreviewInfo(Answer, frozen=True, kw_only=True):
-    """A port inside that can be reached by URL. `path_url` is for clients without names below localhost. `token` is
-    None if it is public; it is shown to the owner only."""
+    """A port inside that has a URL. `path_url` is for clients that cannot resolve names below localhost. `token` is
+    None for a public preview; only the owner sees it."""
 
     id: str
     port: int
@@ -279,3 +321,7 @@ class PreviewInfo(Answer, frozen=True, kw_only=True):
     created_at: float
     expires: float | None = None
     token: str | None = None
+
+
+class PreviewList(Answer, frozen=True, kw_only=True):
+    previews: list[PreviewInfo]

@@ -1,4 +1,4 @@
-"""Names of images in registries, as everybody writes them: `python:3.12` is docker.io/library/python:3.12."""
+"""Names of images in registries, in the usual notation: `python:3.12` is docker.io/library/python:3.12."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from skerry.errors import InvalidRequest
 from skerry.types.values import Answer, Value
 
 HUB = "docker.io"
+# Built here, not pulled: the default image, its lower layer, its variants, and the tools of languages that it lacks.
+OWN_IMAGES = (
+    *("base", "base-slim", "data", "browser"),
+    *("base-go", "base-rust", "base-java", "base-ruby", "base-php", "base-r"),
+)
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST = 255
 _PLATFORM = re.compile(r"linux/[a-z0-9]{1,20}(?:/[a-z0-9]{1,10})?")
@@ -20,7 +25,7 @@ _HOST = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9]
 
 
 class Reference(Value, frozen=True, kw_only=True):
-    """Where an image is. At least one of `tag` and `digest` is set; where both are, the digest counts."""
+    """The location of an image. At least one of `tag` and `digest` is set; the digest has precedence."""
 
     registry: str
     repository: str
@@ -33,12 +38,12 @@ class Reference(Value, frozen=True, kw_only=True):
 
     @property
     def which(self) -> str:
-        """What a registry is asked for."""
+        """The tag or digest to request."""
         return self.digest or self.tag or "latest"
 
     @property
     def local(self) -> bool:
-        """Whether the registry is on the asking machine itself, where nobody listens in between."""
+        """Whether the registry is on the requesting machine itself, where the traffic cannot be intercepted."""
         host = self.registry.rpartition(":")[0] if re.search(r":\d+$", self.registry) else self.registry
         return is_loopback(host)
 
@@ -51,7 +56,8 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_reference(text: str) -> Reference:
-    """Docker's rules: without a host it is Docker's own registry, whose own images are in `library`."""
+    """Parse a reference by Docker's rules: without a host it is in Docker's registry, with official images in
+    `library`."""
     given = text.removeprefix("docker://")
     if len(given) > _LONGEST or "://" in given:
         raise _wrong(text)
@@ -86,7 +92,7 @@ def _wrong(text: str) -> InvalidRequest:
 
 
 class Credentials(Value, frozen=True, kw_only=True):
-    """For one registry: a user and a password, or a token in a password's place. They pass through and are not kept."""
+    """For one registry: a user and a password, or a token instead of a password. They are used once and not stored."""
 
     username: str = ""
     password: str = ""
@@ -99,9 +105,8 @@ class Credentials(Value, frozen=True, kw_only=True):
 
 
 class PullRequest(Value, frozen=True, kw_only=True):
-    """POST /v1/images/pull. `name`: under which it is kept; none: as `reference` was written.
-    `platform`: os/architecture; none: the host's.
-    `insecure`: the registry may be asked without TLS, or with anybody's certificate."""
+    """POST /v1/images/pull. `name`: the name in the store; None: `reference` as written. `platform`: os/architecture;
+    None: the host's. `insecure`: permit a registry without TLS, or with an unverified certificate."""
 
     reference: str
     name: str | None = None
@@ -112,11 +117,13 @@ class PullRequest(Value, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         parse_reference(self.reference)
         if self.platform is not None and not _PLATFORM.fullmatch(self.platform):
-            raise InvalidRequest(f"platform: {self.platform[:40]!r} is none", hint="linux/amd64, linux/arm64, …")
+            raise InvalidRequest(
+                f"platform: {self.platform[:40]!r} is not a platform", hint="linux/amd64, linux/arm64, …"
+            )
 
 
-class Pruned(Answer, frozen=True, kw_only=True):
-    """What a prune removed: images by name, the number of layers, and how many bytes of disk came free."""
+class PruneResult(Answer, frozen=True, kw_only=True):
+    """The result of a prune: removed images by name, the number of layers, and the freed bytes."""
 
     images: tuple[str, ...]
     layers: int
@@ -124,15 +131,15 @@ class Pruned(Answer, frozen=True, kw_only=True):
 
 
 class LayerState(Answer, frozen=True, kw_only=True):
-    """A layer as it was found on disk, with the images that stand on it."""
+    """The state of a layer on disk, with the images that use it."""
 
     layer: str
     ok: bool
     images: tuple[str, ...] = ()
 
 
-class Verified(Answer, frozen=True, kw_only=True):
-    """Every layer that was read."""
+class VerifyResult(Answer, frozen=True, kw_only=True):
+    """All verified layers."""
 
     layers: tuple[LayerState, ...]
 

@@ -1,12 +1,12 @@
-"""The guests that try to get out, and what came of it."""
+"""Guests that try to get out, and the outcomes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 import pytest
-from attacks.egress.trying import Tried, Try, carry_in, controlled, tried
-from serving import Server
+from support.egress_attack import Tried, Try, carry_in, controlled, jobs, tried
+from support.server import Server
 from world.world import World
 
 from skerry import Network, Sandbox
@@ -44,7 +44,7 @@ def guest(world: World, world_server: Server) -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="session")
 def open_guest(world: World, world_server: Server) -> Iterator[Sandbox]:
-    """A sandbox that may reach whatever no range closes."""
+    """A sandbox that may reach all addresses outside closed ranges."""
     with Sandbox(server=world_server.address, network=Network.open()) as sandbox:
         carry_in(sandbox)
         yield sandbox
@@ -52,7 +52,7 @@ def open_guest(world: World, world_server: Server) -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="session")
 def closed_guest(world: World, world_server: Server) -> Iterator[Sandbox]:
-    """A sandbox as it is made by default."""
+    """A sandbox with default settings."""
     with Sandbox(server=world_server.address) as sandbox:
         carry_in(sandbox)
         yield sandbox
@@ -60,12 +60,12 @@ def closed_guest(world: World, world_server: Server) -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="session")
 def raid(world: World) -> Raid:
-    """`raid(batch, sandbox, user)`: each batch is run once, and each of its attacks is a test of its own. Without a
+    """`raid(batch, sandbox, user)`: each batch runs once, and each of its attacks is a separate test. Without a
     sandbox: on the host side of the world."""
-    known: dict[tuple[int, str, str], Tried] = {}
+    known: dict[tuple[str, str, str], Tried] = {}
 
     def once(batch: dict[str, Try], sandbox: Sandbox | None = None, user: str = "user") -> Tried:
-        key = (id(batch), sandbox.id if sandbox else "", user)
+        key = (jobs(batch), sandbox.id if sandbox else "", user)
         if key not in known:
             known[key] = tried(world, sandbox, batch, user) if sandbox else controlled(world, batch)
         return known[key]

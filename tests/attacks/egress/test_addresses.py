@@ -6,7 +6,7 @@ import socket
 
 import pytest
 from attacks.egress.conftest import TRAPS, Raid
-from attacks.egress.trying import Try
+from support.egress_attack import Try
 from world import places
 
 from skerry import Sandbox
@@ -61,7 +61,7 @@ RAW = {
     "get: the host's loopback by ::1": Try("get", ["::1", 80]),
     "get: an address that no name was given": Try("get", ["198.18.200.200", 80]),
 }
-# Where nobody answers, wall or no wall: no address, no host, or a canary that speaks no TLS.
+# Targets that never answer, with or without isolation: no address, no host, or a canary without TLS.
 SILENT = {f"get: {what}" for what in NOT_SPELLINGS} | {"tls: host's own", "get: ipv6 link-local"}
 SILENT |= {f"{way}: {what}" for way in ("get", "curl", "tls") for what in ("all ones", "multicast")}
 SILENT |= {f"get: ipv6 {what}" for what in ("mapped", "mapped in hex", "compatible", "nat64", "6to4", "teredo")}
@@ -75,7 +75,7 @@ TRAPPED = {
     **{f"tls: {name}": Try("get_tls", [name]) for name in TRAPS},
     **{f"connect: {name}": Try("connect", [f"{name}:80", name]) for name in TRAPS},
 }
-# From `Network.open()`, which opens what is public and no more.
+# From `Network.open()`, which opens only public addresses.
 PUBLIC = ("no rule's", "not served", "an allowed host's", "the wire's other end")
 CLOSED = {name: one for name, one in (RAW | PROXIED).items() if not any(word in name for word in PUBLIC)}
 
@@ -95,23 +95,21 @@ def test_no_raw_address_is_reached_through_the_proxy_variables(raid: Raid, guest
 
 
 @pytest.mark.parametrize("name", TRAPPED)
-def test_an_allowed_name_opens_no_closed_address(raid: Raid, guest: Sandbox, name: str) -> None:
+def test_allowed_name_opens_no_closed_address(raid: Raid, guest: Sandbox, name: str) -> None:
     raid(TRAPPED, guest).failed(name, TRAPPED[name])
 
 
 @pytest.mark.parametrize("name", CLOSED)
-def test_an_open_network_keeps_closed_ranges_closed(raid: Raid, open_guest: Sandbox, name: str) -> None:
+def test_open_network_keeps_closed_ranges_closed(raid: Raid, open_guest: Sandbox, name: str) -> None:
     raid(CLOSED, open_guest).failed(name, CLOSED[name])
 
 
 @pytest.mark.parametrize("name", RAW)
-def test_nothing_is_reached_from_a_sandbox_as_it_is_made_by_default(
-    raid: Raid, closed_guest: Sandbox, name: str
-) -> None:
+def test_default_sandbox_reaches_nothing(raid: Raid, closed_guest: Sandbox, name: str) -> None:
     raid(RAW, closed_guest).failed(name, RAW[name])
 
 
 @pytest.mark.parametrize("name", sorted(RAW.keys() - SILENT))
-def test_the_same_reaches_a_canary_where_no_wall_is(raid: Raid, name: str) -> None:
+def test_control_same_requests_reach_a_canary_without_isolation(raid: Raid, name: str) -> None:
     outcome = raid(RAW).outcomes[name]
     assert outcome.gained is not None, outcome

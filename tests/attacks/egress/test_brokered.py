@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
-from attacks.egress.trying import Try, carry_in, tried
-from serving import Server
+from support.egress_attack import Try, carry_in, tried
+from support.server import Server
 from world import places
 from world.world import World
 
@@ -80,7 +80,7 @@ def arrived(calls: list[dict[str, object]]) -> str:
     return " ".join(str(call["raw"]) for call in calls)
 
 
-def test_the_host_gets_the_value_and_the_guest_never_sees_it(world: World, holder: Sandbox, placeholder: str) -> None:
+def test_host_gets_the_value_and_the_guest_never_sees_it(world: World, holder: Sandbox, placeholder: str) -> None:
     asked = {
         "header": request(more=f"Authorization: Bearer {placeholder}\r\n"),
         "another header": request(more=f"X-Key: {placeholder}\r\n"),
@@ -99,7 +99,7 @@ def test_the_host_gets_the_value_and_the_guest_never_sees_it(world: World, holde
     assert "gzip" not in came
 
 
-def test_the_value_is_nowhere_inside(holder: Sandbox, placeholder: str) -> None:
+def test_value_is_nowhere_inside(holder: Sandbox, placeholder: str) -> None:
     """In no file, no environment, no memory that root inside can read; nor the key of the CA."""
     holder.run(["curl", "-sS", f"https://{HOST}/", "-H", f"Authorization: Bearer {placeholder}"], check=True)
     argv = ["python3", "-c", SEEK, base64.b64encode(VALUE.encode()).decode()]
@@ -111,7 +111,7 @@ def test_the_value_is_nowhere_inside(holder: Sandbox, placeholder: str) -> None:
     assert keys == ""
 
 
-def test_the_placeholder_sent_elsewhere_is_stopped_and_recorded(
+def test_placeholder_sent_to_another_host_is_blocked_and_recorded(
     world: World, holder: Sandbox, placeholder: str
 ) -> None:
     basic = base64.b64encode(f"me:{placeholder}".encode()).decode()
@@ -150,7 +150,7 @@ def test_the_placeholder_sent_elsewhere_is_stopped_and_recorded(
     )
 
 
-def test_the_value_goes_to_no_server_that_only_says_it_is_the_host(world: World, holder: Sandbox) -> None:
+def test_value_is_not_sent_to_an_impostor_of_the_host(world: World, holder: Sandbox) -> None:
     """A certificate that does not cover the name; a name that leads to a closed address; names that disagree."""
     batch = {
         "certificate": Try("raw_tls", [DEEP, 443, request(host=DEEP, more="X-Key: $DEEP\r\n"), '"address"']),
@@ -167,16 +167,14 @@ def test_the_value_goes_to_no_server_that_only_says_it_is_the_host(world: World,
 
 
 @pytest.mark.parametrize("says", ["api.example.test", "evil.test", DEEP, f"{HOST}:8443", f"{HOST}.evil.test"])
-def test_the_value_goes_into_no_request_for_another_host(
-    world: World, holder: Sandbox, placeholder: str, says: str
-) -> None:
+def test_value_is_in_no_request_for_another_host(world: World, holder: Sandbox, placeholder: str, says: str) -> None:
     data = request(host=says, more=f"X-Key: {placeholder}\r\n")
     seen = tried(world, holder, {"other": Try("raw_tls", [HOST, 443, data, '"address"'])})
     assert seen.outcomes["other"].gained is None
     assert VALUE not in arrived(seen.calls)
 
 
-def test_the_value_is_in_nothing_that_the_server_tells_or_writes(holder: Sandbox, world_server: Server) -> None:
+def test_value_is_in_no_response_and_no_file_of_the_server(holder: Sandbox, world_server: Server) -> None:
     with world_server.http() as http:
         told = "".join(
             http.get(f"/v1/sandboxes/{holder.id}{path}").text for path in ("", "/network", "/network/log", "/processes")

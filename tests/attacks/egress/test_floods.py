@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attacks.egress.trying import PLACE, Try, carry_in, jobs, tried, worker_of
-from serving import Server, wait_until
+from support.egress_attack import PLACE, Try, carry_in, jobs, tried, worker_of
+from support.server import Server, wait_until
 from world import places
 from world.world import World
 
@@ -32,7 +32,7 @@ def shout(sandbox: Sandbox, batch: dict[str, Try]) -> Process:
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_stays_open(world_server: Server, guest: Sandbox, loud: Sandbox) -> Iterator[None]:
-    """Of all that was opened, no descriptor is left in the worker; nor did it have to be started anew."""
+    """No opened descriptor is left in the worker, and it was not restarted."""
     worker = worker_of(world_server)
     descriptors = Path(f"/proc/{worker}/fd")
     before = len(list(descriptors.iterdir()))
@@ -42,7 +42,7 @@ def _nothing_stays_open(world_server: Server, guest: Sandbox, loud: Sandbox) -> 
 
 
 def others_still_can(world: World, world_server: Server, guest: Sandbox) -> None:
-    """The API answers, and a well-behaved sandbox reaches what it may."""
+    """The API answers, and a well-behaved sandbox reaches its allowed hosts."""
     with world_server.http() as http:
         assert http.get("/healthz").status_code == 200
         assert http.get(f"/v1/sandboxes/{guest.id}").status_code == 200
@@ -50,7 +50,7 @@ def others_still_can(world: World, world_server: Server, guest: Sandbox) -> None
     assert [outcome for outcome in seen.outcomes.values() if outcome.gained is None] == []
 
 
-def test_half_open_connections_do_not_keep_others_out(
+def test_half_open_connections_do_not_block_others(
     world: World, world_server: Server, guest: Sandbox, loud: Sandbox
 ) -> None:
     process = shout(loud, {f"{n}": Try("half_open", ["api.example.test", 80, 3000, 6]) for n in range(2)})
@@ -70,7 +70,7 @@ def _connections(sandbox: Sandbox) -> int:
     )
 
 
-def test_thousands_of_refused_connections_are_judged_while_others_work(
+def test_thousands_of_denied_connections_do_not_block_others(
     world: World, world_server: Server, guest: Sandbox, loud: Sandbox
 ) -> None:
     process = shout(loud, {f"{n}": Try("many", ["get", 400, [places.EVIL]]) for n in range(8)})
@@ -86,7 +86,7 @@ def test_thousands_of_refused_connections_are_judged_while_others_work(
     assert world.strays() == []
 
 
-def test_thousands_of_refused_names_are_judged_while_others_work(
+def test_thousands_of_denied_names_do_not_block_others(
     world: World, world_server: Server, guest: Sandbox, loud: Sandbox
 ) -> None:
     process = shout(loud, {f"{n}": Try("many", ["dns", 500, [[f"secret-{n}", "evil", "test"]]]) for n in range(8)})

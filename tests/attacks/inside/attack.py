@@ -1,5 +1,5 @@
-"""Runs where an attacker would: each function marked `attack` is one. What it returns is what it gained; an OSError is
-how it failed. Only Python's standard library, because it runs in the sandbox's own Python."""
+"""Runs inside a sandbox: each function marked `attack` is an attack. It returns its gain; an OSError is
+a failure. Only Python's standard library, because it runs with the sandbox's Python."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ libc.syscall.restype = ctypes.c_long
 
 
 class Refused(Exception):
-    """The attack came to nothing without an errno of its own."""
+    """The attack failed without an errno."""
 
 
 def attack(
@@ -35,7 +35,7 @@ def attack(
 ) -> Callable[[Callable[[], object]], Callable[[], object]]:
     """control: where the same attack succeeds, so that its failure means something. "host": as root on the host;
     "namespace": as root with every capability in throw-away namespaces; None: nowhere that a test may try it.
-    by: who must not succeed with it. (Root inside may do harm to its own sandbox.)"""
+    by: users that must not succeed. (Root inside may damage its sandbox.)"""
 
     def mark(function: Callable[[], object]) -> Callable[[], object]:
         _ATTACKS.append((function.__name__, function))
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def _apart(function: Callable[[], object]) -> dict[str, str]:
-    """In a child of its own: an attack may be killed for it, or change the process that it runs in."""
+    """In a child: an attack may be killed, or change its process."""
     near, far = os.pipe()
     child = os.fork()
     if child == 0:

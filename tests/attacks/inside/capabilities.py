@@ -75,7 +75,7 @@ def leave_the_filter_of_system_calls() -> object:
 def set_secure_bits() -> object:
     if libc.prctl(PR_SET_SECUREBITS, 0, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
-    if not held() >> 8 & 1:  # SETPCAP is what it takes; root inside has it, and gains nothing by it
+    if not held() >> 8 & 1:  # this needs SETPCAP; root inside has it, and gains nothing by it
         return "set"
     return more_than(held()) if os.path.exists("/run/skerry/bin") else "set"
 

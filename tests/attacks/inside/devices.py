@@ -100,7 +100,7 @@ def open_a_well_known_device() -> object:
 
 @attack("host")
 def change_the_mode_of_the_hosts_null_device() -> object:
-    os.chmod("/dev/null", 0o666)  # what it is anyway: the right to do it is what counts
+    os.chmod("/dev/null", 0o666)  # its current value: the permission is the gain
     return "/dev/null"
 
 

@@ -1,5 +1,5 @@
-"""Using up what all of a host shares. Each attack holds what it took and says how much that is, then waits to be ended
-while the test sees what is left for the others."""
+"""Exhausting shared resources of a host. Each attack holds its share and reports its size, then waits to be ended
+while the test measures the rest."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import sys
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
-MOST = 20000
+MAX_TRIES = 20000
 
 
 def inotify() -> int:
     """Instances are counted for the owner of the user namespace too, and that one's limit is 128 by default."""
     count = 0
-    while count < MOST and libc.inotify_init1(0) >= 0:
+    while count < MAX_TRIES and libc.inotify_init1(0) >= 0:
         count += 1
     return count
 
@@ -35,7 +35,7 @@ def message_queues() -> int:
 def terminals() -> int:
     count = 0
     try:
-        while count < MOST:
+        while count < MAX_TRIES:
             os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY)
             count += 1
     except OSError:
@@ -49,7 +49,7 @@ def asynchronous_io() -> int:
     count = 0
     context = ctypes.c_ulong(0)
     for size in (65536, 32768, 8192, 1024, 128, 1):
-        while count < MOST and libc.syscall(number, size, ctypes.byref(context)) == 0:
+        while count < MAX_TRIES and libc.syscall(number, size, ctypes.byref(context)) == 0:
             count += size
             context = ctypes.c_ulong(0)
     return count

@@ -70,7 +70,7 @@ def read_its_environment() -> object:
     return each(read)
 
 
-@attack("host", by=("user",))  # root inside sees their numbers, and not what they are
+@attack("host", by=("user",))  # root inside sees their numbers, but not their targets
 def list_its_open_files() -> object:
     return each(lambda pid: os.listdir(f"/proc/{pid}/fd"))
 
@@ -171,13 +171,13 @@ def is_socket(path: str) -> bool:
 
 
 def _is_open(number: int) -> bool:
-    """Not the one that listed them."""
+    """Without the descriptor of the listing."""
     return os.path.lexists(f"/proc/self/fd/{number}")
 
 
 @attack("host")
 def inherit_an_open_file() -> object:
-    """Beyond stdin, stdout and stderr and what this attack itself opened."""
+    """Beyond stdin, stdout, stderr and files opened by this attack."""
     if not FACTS.get("inside"):
         socket.socket().detach()  # the control: a leaked fd is found
     links = {n: os.readlink(f"/proc/self/fd/{n}") for n in map(int, os.listdir("/proc/self/fd")) if _is_open(n)}

@@ -9,8 +9,8 @@ import socket
 
 from attack import FACTS, Refused, attack, first_gain, main
 
-SECRET = FACTS["secret"]  # a file of the host's that anybody there may read
-MARK = FACTS["mark"]  # what it holds
+SECRET = FACTS["secret"]  # a world-readable file of the host
+MARK = FACTS["mark"]  # its content
 
 
 def read(path: str) -> str:
@@ -48,7 +48,7 @@ def climb_out_through_the_cwd_of_some_process() -> object:
 def climb_out_through_an_open_fd_of_some_process() -> object:
     places = glob.glob("/proc/[0-9]*/fd/*")
     if FACTS.get("held") not in (None, *places):
-        raise Refused("nobody holds it")
+        raise Refused("without a holder")
     return first_gain(*(lambda place=place: read(f"{place}/{'../' * 40}{SECRET}") for place in [*places, "/"]))
 
 
@@ -92,7 +92,7 @@ def read_the_hosts_store() -> object:
 
 @attack("host")
 def learn_the_hosts_names() -> object:
-    """The image was bootstrapped on this host: nothing that tells hosts apart may have come along."""
+    """The image was bootstrapped on this host: it must not contain anything that identifies the host."""
     with open("/etc/hostname", errors="replace") as file:
         names = [socket.gethostname(), os.uname().nodename, file.read().strip()]
     if FACTS["hostname"] not in names:
@@ -121,7 +121,7 @@ def find_the_hosts_settings_in_some_environment() -> object:
 
 @attack("host")
 def learn_host_paths_from_the_list_of_mounts() -> object:
-    """The overlay's own line may name what it is made of, though not where the store is."""
+    """The line of the overlay may name its layers, but not the path of the store."""
     with open("/proc/self/mountinfo") as file:
         told = [line for line in file if FACTS["state_dir"] in line or FACTS["run_dir"] in line]
     if not told:

@@ -10,7 +10,7 @@ import resource
 
 from attack import FACTS, NUMBER, Refused, attack, call, first_gain, libc, main
 
-VICTIM = FACTS["victim"]  # a host process whose arguments hold MARK
+VICTIM = FACTS["victim"]  # a host process with MARK in its arguments
 MARK = FACTS["mark"]
 PTRACE_ATTACH, PTRACE_DETACH, PTRACE_SEIZE = 16, 17, 0x4206
 PIDFD_OPEN, PRIO_PROCESS = 434, 0

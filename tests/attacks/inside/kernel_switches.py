@@ -1,5 +1,5 @@
-"""Turning the kernel's switches, and reading what it tells only to the host's root. Files are opened for writing and
-not written to: the right to is the gain, and on the host, where these attacks succeed, nothing changes."""
+"""Changing kernel settings, and reading data that is only for the host's root. Files are opened for writing and
+not written to: the permission is the gain, and on the host, where these attacks succeed, nothing changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NULL = os.makedev(1, 3)
 
 
 def writable(path: str) -> str:
-    """Its path if it can be opened for writing. A masked file is /dev/null, which may be written to by anybody."""
+    """Return its path if it can be opened for writing. A masked file is /dev/null, which every user may write to."""
     fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         if os.fstat(fd).st_rdev == NULL:
@@ -120,7 +120,7 @@ def name_a_release_agent() -> object:
 
 @attack("host")
 def see_the_hosts_cgroups() -> object:
-    """In a cgroup namespace of its own the sandbox's is the root, and names nothing above or beside it."""
+    """In its cgroup namespace the cgroup of the sandbox is the root, and names nothing above or beside it."""
     with open("/proc/self/cgroup") as file:
         told = [line for line in file if not line.rstrip().endswith((":/", ":/c1")) and "skerry" in line]
     if not told and not os.path.exists("/sys/fs/cgroup/skerry") and not glob.glob("/sys/fs/cgroup/*/skerry"):
@@ -208,7 +208,7 @@ def list_the_kernels_modules() -> object:
 
 @attack(None)
 def make_oneself_safe_from_the_oom_killer() -> object:
-    """Lower than the keeper's own score is what counts."""
+    """The gain is a score lower than that of the keeper."""
     with open("/proc/1/oom_score_adj") as file:
         keeper = int(file.read())
     reached = []

@@ -1,5 +1,5 @@
-"""A process whose command line, as the host reads it, is as long as it likes and costs it nothing: since 3.18 anybody
-may say where its own arguments begin and end, and unwritten memory reads as zeros. Says "long" and waits."""
+"""A process with a very long command line, as read by the host, at no cost: since 3.18 a process
+may set the start and the end of its arguments, and unwritten memory reads as zeros. Prints "long" and waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changing what is mounted where. Raw calls: the C library must not come between."""
+"""Changing mounts. Raw calls: the C library must not interfere."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def change_how_mounts_propagate() -> object:
 
 @attack(None)
 def unmount_a_mask() -> object:
-    """A lazy umount of /proc/sys or /proc/kcore would bare what lies below."""
+    """A lazy umount of /proc/sys or /proc/kcore would expose the files below."""
     paths = "/proc/kcore /proc/sys /proc/keys /sys/firmware /dev/null /run/skerry/bin/skerry-keeper /proc"
     return first_gain(*(lambda path=path: call(UMOUNT2, path.encode(), 2) for path in paths.split()))
 

@@ -276,7 +276,7 @@ def send_from_a_foreign_address() -> object:
 
 @attack("namespace")
 def change_the_packet_filter() -> object:
-    """IPT_SO_SET_REPLACE or, where there is none of that, anything but EPERM to who may not."""
+    """IPT_SO_SET_REPLACE or, without it, any error but EPERM for an unprivileged user."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as caller:
         try:
             caller.setsockopt(socket.IPPROTO_IP, 64, b"\0" * 96)

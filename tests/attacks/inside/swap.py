@@ -1,4 +1,4 @@
-"""Exchanges the names of pairs of things without end, so that whoever looks twice sees two things."""
+"""Exchange the names of pairs of files without end, so that two looks see two files."""
 
 from __future__ import annotations
 

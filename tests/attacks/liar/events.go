@@ -15,7 +15,7 @@ func hello(seq int, lost bool) string {
 	return fmt.Sprintf(`{"seq": %d, "type": "hello", "running": 0, "lost": %t}`, seq, lost)
 }
 
-// begun is an event that could be true.
+// begun is a plausible event.
 func begun(seq int, id string) string {
 	return fmt.Sprintf(`{"seq": %d, "at": 1.0, "type": "process_started", "process": {"id": %q, "argv": ["x"], "shell": null, `+
 		`"pid": 7, "user": "user", "session": null, "detach": true, "pty": false, "state": "running", "started_at": 1.0, `+
@@ -23,14 +23,14 @@ func begun(seq int, id string) string {
 		`"children": [], "kept_from": 0, "offset": 0}}`, seq, id)
 }
 
-// listening is the honest way to have nothing to tell.
+// listening honestly reports no events.
 func listening(p *peer) bool {
 	p.say(eventsHead)
 	p.line(hello(0, false))
 	return p.silently()
 }
 
-// eventLies are about what happened, to a host that listens all the time.
+// eventLies attack a host that listens to events all the time.
 var eventLies = map[string]func(*peer) bool{
 	"no events at all":  func(p *peer) bool { return p.json(404, `{"error": {"code": "errno", "errno": 2, "message": "x"}}`) },
 	"events of no kind": func(p *peer) bool { p.say(eventsHead); return p.forever("6\r\nnoise\n\r\n") },

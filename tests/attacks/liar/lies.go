@@ -13,7 +13,7 @@ type act func(*peer, *http.Request) bool
 
 func nested(depth int) string { return strings.Repeat("[", depth) + strings.Repeat("]", depth) }
 
-// firstLies answer the very first call, so that the sandbox is never born.
+// firstLies answer the very first call, so that the sandbox never starts.
 var firstLies = map[string]act{
 	"another build":           func(p *peer, _ *http.Request) bool { return p.say(greeting("0000", 1)) },
 	"another protocol":        func(p *peer, _ *http.Request) bool { return p.say(greeting(build, 99)) },
@@ -32,7 +32,7 @@ func hugeJSON(p *peer) bool {
 	return p.forever("10000\r\n" + strings.Repeat("[", 0x10000) + "\r\n")
 }
 
-// lies are for later calls, by what they do.
+// lies answer later calls, by name.
 var lies = map[string]act{
 	"silence":         func(p *peer, _ *http.Request) bool { return p.silently() },
 	"endless headers": func(p *peer, _ *http.Request) bool { p.say("HTTP/1.1 101 OK\r\n"); return p.forever("X-A: b\r\n") },

@@ -9,9 +9,9 @@ import (
 
 const attempts = 64
 
-// linger sends sockets along with the answer. Whoever reads the bytes and does not want the sockets closes them by that,
-// and closing one that has unsent data and SO_LINGER waits, in the reader's own thread, for as long as it says. The last
-// one to let go is the one that waits: it is a race, so it is run many times.
+// linger sends sockets along with the answer. A reader of the bytes that does not want the sockets closes them, and
+// closing one with unsent data and SO_LINGER blocks the reader's own thread for that time. The last process to close it
+// blocks: it is a race, so the test repeats it many times.
 func linger(p *peer, q *http.Request) bool {
 	if q.URL.Path != "/v1/processes" {
 		return honest(p, q)
@@ -34,7 +34,7 @@ func linger(p *peer, q *http.Request) bool {
 	return false
 }
 
-// stuck is a connected TCP socket whose peer does not read, full of data, that lingers for an hour.
+// stuck returns a connected TCP socket full of data, with an hour of SO_LINGER and a peer that does not read.
 func stuck() int {
 	listener, _ := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	_ = syscall.SetsockoptInt(listener, syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096)

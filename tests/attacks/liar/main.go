@@ -1,5 +1,5 @@
-// Command liar is PID 1 of a sandbox in the keeper's place, and means harm to the host that listens to it. It learns how
-// from the variable LIE of the sandbox's configuration; without one it is as honest as it can be without doing anything.
+// Command liar is PID 1 of a sandbox in place of the keeper and attacks the host. The variable LIE of the sandbox's
+// configuration selects the attack; without one it behaves as honestly as possible without doing anything.
 package main
 
 import (
@@ -32,7 +32,7 @@ func main() {
 	}
 }
 
-// peer is the host's end of a connection; plain blocking reads and writes, so that fds can be sent along.
+// peer is the host's end of a connection. It uses plain blocking reads and writes, so that fds can be sent along.
 type peer struct{ fd int }
 
 func (p *peer) Read(b []byte) (int, error) {
@@ -76,7 +76,7 @@ func serve(p *peer) {
 	}
 }
 
-// answer returns false when the connection is to be closed.
+// answer returns false to close the connection.
 func answer(p *peer, q *http.Request) bool {
 	if q.URL.Path == "/v1/config" {
 		return configure(p, q)

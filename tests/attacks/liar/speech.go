@@ -39,21 +39,21 @@ func (p *peer) frame(kind byte, payload string) bool {
 	return p.frameOf(kind, uint32(len(payload)), payload)
 }
 
-// frameOf says a length of its own choosing.
+// frameOf announces an arbitrary length.
 func (p *peer) frameOf(kind byte, length uint32, payload string) bool {
 	b := binary.BigEndian.AppendUint32([]byte{kind}, length)
 	_, err := p.Write(append(b, payload...))
 	return err == nil
 }
 
-// forever says something until nobody listens any more.
+// forever repeats a text until the host hangs up.
 func (p *peer) forever(text string) bool {
 	for p.say(text) {
 	}
 	return false
 }
 
-// slowly says something every now and then.
+// slowly repeats a text with pauses.
 func (p *peer) slowly(text string, pause time.Duration) bool {
 	for p.say(text) {
 		time.Sleep(pause)

@@ -6,7 +6,7 @@ func rawClone(flags uintptr) (pid uintptr, errno syscall.Errno)
 
 func int80(number uintptr) uintptr
 
-// The other two doors into an x86-64 kernel have tables of their own, where no rule of ours would fit.
+// The two other entry points of an x86-64 kernel have separate tables, which no rule of the profile would fit.
 func abiCalls() map[string]call {
 	return map[string]call{
 		"getpid by the 32-bit ABI": func() syscall.Errno { return answer(int80(20)) },

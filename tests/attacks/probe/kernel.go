@@ -27,7 +27,7 @@ const (
 	atFDCWD = ^uintptr(99)
 )
 
-// Numbers of the unified table, and of both architectures where they differ, come from numbers_*.go.
+// Numbers of the unified table, and of both architectures if they differ, come from numbers_*.go.
 func kernelCalls() map[string]call {
 	return map[string]call{
 		"bpf":               func() syscall.Errno { return sys(nr.bpf, 0, room(128), 128) }, // an empty map
@@ -83,12 +83,12 @@ func perfEvent() syscall.Errno {
 
 func adjtimex() syscall.Errno {
 	var timex [256]byte
-	*(*uint32)(unsafe.Pointer(&timex[0])) = 0x0002 // ADJ_FREQUENCY: far too much of it is cut to a bound, so ask first
+	*(*uint32)(unsafe.Pointer(&timex[0])) = 0x0002 // ADJ_FREQUENCY: the kernel clips values that are too large, so query first
 	if errno := sys(nr.adjtimex, room(256)); errno != 0 {
-		return errno // even asking is refused
+		return errno // even the query is refused
 	}
 	if syscall.Getuid() == 0 && syscall.Getpid() != 1 && !inside() {
-		return 0 // on a host that allows it, asking is enough to know
+		return 0 // on a host that permits it, the query is sufficient
 	}
 	return sys(nr.adjtimex, uintptr(unsafe.Pointer(&timex)))
 }
@@ -109,7 +109,7 @@ func handle() uintptr {
 	return uintptr(unsafe.Pointer(&h[0]))
 }
 
-// openByHandle is the "shocker" way out of a container: inode 2 of whatever file system / is on.
+// openByHandle is the "shocker" escape from a container: inode 2 of the file system of /.
 func openByHandle() syscall.Errno {
 	h := make([]byte, 8+8)
 	*(*uint32)(unsafe.Pointer(&h[0])) = 8

@@ -1,7 +1,6 @@
-// Command probe makes system calls that a sandbox must refuse, with arguments that a kernel which allows them takes or
-// at least looks at: each in a process of its own, since some are refused by a signal. It prints {"name": "EPERM"}, or
-// "ok", or the signal that ended it. Arguments are such that on a host, where the test looks at what an allowed call
-// answers, nothing is changed by them.
+// Command probe makes system calls that a sandbox must refuse, with arguments that a permitting kernel accepts or at
+// least examines: each in its own process, since a signal refuses some. It prints {"name": "EPERM"}, or "ok", or the
+// signal that ended it. The arguments change nothing on a host, where the test observes the answer to a permitted call.
 package main
 
 import (
@@ -50,11 +49,11 @@ func one(c call) {
 	os.Exit(0)
 }
 
-// patience: a filter may kill the calling thread alone, and then its process waits for ever.
-const patience = 2 * time.Second
+// callTimeout bounds a call: a filter may kill the calling thread alone, and its process then waits for ever.
+const callTimeout = 2 * time.Second
 
 func apart(name string) string {
-	limit, cancel := context.WithTimeout(context.Background(), patience)
+	limit, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	command := exec.CommandContext(limit, "/proc/self/exe", "one", name)
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal to hang up

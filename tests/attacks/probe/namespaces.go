@@ -28,8 +28,8 @@ func namespaceCalls() map[string]call {
 	return all
 }
 
-// alone: a user namespace can only be left by a process of one thread, which a Go program is not. EINVAL says that the
-// kernel was asked and looked, so the filter is open.
+// alone: only a single-threaded process can leave a user namespace, and a Go program is not one. EINVAL means that the
+// kernel examined the request, so the filter is open.
 func alone(f func() syscall.Errno) syscall.Errno {
 	runtime.LockOSThread()
 	return f()
@@ -46,7 +46,7 @@ func clone(flags uintptr) syscall.Errno {
 	return 0
 }
 
-// clone3 with flags that make no sense: ENOSYS must come before the kernel looks.
+// clone3 passes invalid flags: ENOSYS must come before the kernel examines them.
 func clone3() syscall.Errno {
 	var args [11]uint64
 	args[0] = 0x10000000

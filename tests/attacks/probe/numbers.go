@@ -1,6 +1,6 @@
 package main
 
-// numbers are the calls whose number differs between architectures; numbers_*.go fills them in.
+// numbers are the calls with different numbers on different architectures; numbers_*.go fills them in.
 type numbers struct {
 	acct, addKey, adjtimex, bpf, chroot, clockAdjtime, clockSettime, deleteModule, fanotifyInit, finitModule uintptr
 	initModule, ioctl, kcmp, kexecFileLoad, kexecLoad, keyctl, lookupDcookie, mbind, migratePages, mount     uintptr

@@ -75,7 +75,7 @@ func digits(n int) string {
 	return digits(n/10) + digits(n%10)
 }
 
-// coreLimit is refused without saying so: the limit must be 1 afterwards whatever the answer.
+// coreLimit is refused silently: the limit must be 1 afterwards, whatever the call returns.
 func coreLimit() syscall.Errno {
 	limit := [2]uint64{0, 0}
 	sys(nr.prlimit, 0, 4, uintptr(unsafe.Pointer(&limit)), 0)

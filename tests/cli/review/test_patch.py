@@ -1,4 +1,4 @@
-"""Patches of real git, taken apart; changed words; colours of programs."""
+"""Parsing patches of real git; changed words; syntax colours."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli.review.shown import hunk
+from support.review_values import hunk
 
-from skerry.cli.review import syntax
-from skerry.cli.review.patch import Line, Piece, decoded, lines_of, of_hunk, pieces
-from skerry.cli.review.words import marks
+from skerry.cli.review import rows
+from skerry.cli.review.patch import FilePatch, PatchLine, decoded, file_patches, hunk_parts, split_lines
+from skerry.cli.review.rows import changed_words
 
 NAMES = [
     b"plain.txt",
@@ -45,7 +45,7 @@ def write(place: Path, name: bytes, data: bytes) -> None:
 
 
 @pytest.fixture(scope="module")
-def change(repository: Path) -> dict[str, Piece]:
+def change(repository: Path) -> dict[str, FilePatch]:
     for number, name in enumerate(NAMES):
         write(repository, name, b"".join(b"%d line %d\n" % (number, line) for line in range(30)))
     for name in (b"gone", b"mode", b"moved", b"binary", b"end"):
@@ -65,10 +65,10 @@ def change(repository: Path) -> dict[str, Piece]:
     write(repository, b"new dir/new", b"\xff\r\n")
     git(repository, "add", "-A")
     data = git(repository, "diff", "--cached", "-M", "--binary")
-    return {piece.path: piece for piece in pieces(lines_of([data]))}
+    return {piece.path: piece for piece in file_patches(split_lines([data]))}
 
 
-def test_every_name_comes_through_and_no_changed_line_is_taken_for_a_header(change: dict[str, Piece]) -> None:
+def test_names_survive_and_changed_lines_are_not_headers(change: dict[str, FilePatch]) -> None:
     for name in NAMES:
         piece = change[decoded(name)]
         assert (piece.added, piece.removed) == (4, 1)
@@ -78,40 +78,40 @@ def test_every_name_comes_through_and_no_changed_line_is_taken_for_a_header(chan
         assert [line.new for line in part.lines if line.kind == "added"] == [4, 5, 6, 7]
 
 
-def test_files_as_a_whole_are_told(change: dict[str, Piece]) -> None:
+def test_file_headers_are_parsed(change: dict[str, FilePatch]) -> None:
     assert change["gone"].removed == 21
     assert "deleted file mode 100644" in change["gone"].facts
     assert change["mode"].facts == ["old mode 100644", "new mode 100755"]
     assert change["moved there"].old_path == "moved"
     assert change["binary"].binary
-    assert change["new dir/new"].parts[0].lines == [Line("added", "\udcff\r", None, 1)]
+    assert change["new dir/new"].parts[0].lines == [PatchLine("added", "\udcff\r", None, 1)]
     assert [line.kind for line in change["end"].parts[0].lines][-2:] == ["added", "note"]
 
 
-def test_of_a_long_file_so_much_is_kept_and_the_rest_counted_off(repository: Path) -> None:
+def test_long_file_is_limited_and_the_rest_is_skipped(repository: Path) -> None:
     lines = [b"diff --git a/x b/x", b"--- a/x", b"+++ b/x", b"@@ -0,0 +1,1000 @@", *[b"+x"] * 1000]
     lines += [b"diff --git a/y b/y", b"new file mode 100644"]
-    first, second = pieces(lines, most=10)
+    first, second = file_patches(lines, most=10)
     assert first.cut
     assert len(first.parts[0].lines) == 10
     assert (second.path, second.cut) == ("y", False)
 
 
-def test_a_patch_that_ends_in_the_middle_says_so() -> None:
-    (piece,) = pieces([b"diff --git a/x b/x", b"--- a/x", b"+++ b/x", b"@@ -1,3 +1,3 @@", b" a"])
+def test_incomplete_patch_is_marked() -> None:
+    (piece,) = file_patches([b"diff --git a/x b/x", b"--- a/x", b"+++ b/x", b"@@ -1,3 +1,3 @@", b" a"])
     assert piece.cut
 
 
-def test_a_stream_is_cut_into_lines_wherever_its_pieces_end() -> None:
+def test_stream_is_split_into_lines_at_any_chunk_boundary() -> None:
     def single() -> Iterator[bytes]:
         yield from (bytes([byte]) for byte in b"one\ntwo\r\n\nthree")
 
-    assert list(lines_of(single())) == [b"one", b"two\r", b"", b"three"]
-    assert [len(line) for line in lines_of([b"x" * 50] * 10 + [b"\ny"], longest=100)] == [100, 1]
+    assert list(split_lines(single())) == [b"one", b"two\r", b"", b"three"]
+    assert [len(line) for line in split_lines([b"x" * 50] * 10 + [b"\ny"], longest=100)] == [100, 1]
 
 
-def test_a_hunks_lines_get_their_numbers() -> None:
-    (part,) = of_hunk(hunk(" a\n-b\n+c\n+d\n e\n\\ No newline at end of file\n", old_start=7, new_start=9))
+def test_hunk_lines_have_numbers() -> None:
+    (part,) = hunk_parts(hunk(" a\n-b\n+c\n+d\n e\n\\ No newline at end of file\n", old_start=7, new_start=9))
     assert [(line.old, line.new) for line in part.lines] == [
         (7, 9),
         (8, None),
@@ -123,49 +123,54 @@ def test_a_hunks_lines_get_their_numbers() -> None:
 
 
 def marked(old: str, new: str) -> tuple[list[str], list[str]]:
-    found = marks([Line("removed", old), Line("added", new)])
+    found = changed_words([PatchLine("removed", old), PatchLine("added", new)])
     return ([old[a:b] for a, b in found.get(0, [])], [new[a:b] for a, b in found.get(1, [])])
 
 
-def test_the_words_that_differ_are_marked() -> None:
+def test_changed_words_are_marked() -> None:
     assert marked("return foo(user)", "return bar(user)") == (["foo"], ["bar"])
     assert marked("a = 1; b = 2", "a = 3; b = 4") == (["1", "2"], ["3", "4"])
     assert marked("if ok == True:", "if ok:") == ([" == True"], [])
     assert marked("nothing in common", "x = y(1, 2, 3)") == ([], [])
 
 
-def test_lines_are_compared_only_where_each_has_its_own() -> None:
-    lines = [Line("removed", "a b"), Line("removed", "c d"), Line("added", "a x")]
-    assert marks(lines) == {}
-    pair = [Line("removed", "a b"), Line("removed", "c d"), Line("added", "a x"), Line("added", "c y")]
-    assert marks(pair) == {0: [(2, 3)], 2: [(2, 3)], 1: [(2, 3)], 3: [(2, 3)]}
+def test_only_paired_lines_are_compared() -> None:
+    lines = [PatchLine("removed", "a b"), PatchLine("removed", "c d"), PatchLine("added", "a x")]
+    assert changed_words(lines) == {}
+    pair = [
+        PatchLine("removed", "a b"),
+        PatchLine("removed", "c d"),
+        PatchLine("added", "a x"),
+        PatchLine("added", "c y"),
+    ]
+    assert changed_words(pair) == {0: [(2, 3)], 2: [(2, 3)], 1: [(2, 3)], 3: [(2, 3)]}
 
 
-def test_a_hostile_line_costs_no_more_than_its_length() -> None:
+def test_hostile_line_takes_linear_time() -> None:
     assert marked("x y " * 400, "y x " * 400) == ([], [])
     start = "same " * 300
     assert marked(f"{start}{'x y ' * 90}", f"{start}{'y x ' * 90}") == (["x y " * 89 + "x y"], ["y x " * 89 + "y x"])
     assert marked("z" * 5000, "z" * 5001) == ([], [])
 
 
-def test_a_program_is_coloured_by_its_name() -> None:
-    first, second = syntax.inks("src/app.py", ["def f():", "    return 'é'  # why"])
+def test_language_follows_the_file_name() -> None:
+    first, second = rows.syntax_inks("src/app.py", ["def f():", "    return 'é'  # why"])
     assert first == [(0, 3, "keyword"), (4, 5, "name")]
     assert [kind for _, _, kind in second] == ["keyword", "string", "string", "string", "comment"]
-    assert syntax.inks("no.suchlanguage", ["def f():"]) == [[]]
-    assert syntax.inks("\x1b.py", ["def f():"]) == [[]]
+    assert rows.syntax_inks("no.suchlanguage", ["def f():"]) == [[]]
+    assert rows.syntax_inks("\x1b.py", ["def f():"]) == [[]]
 
 
-def test_a_string_over_several_lines_is_one_in_each_of_them() -> None:
-    inks = syntax.inks("a.py", ['x = """one', "two", 'three"""'])
+def test_multi_line_string_is_coloured_on_each_line() -> None:
+    inks = rows.syntax_inks("a.py", ['x = """one', "two", 'three"""'])
     assert [kind for line in inks for _, _, kind in line] == ["string"] * len([kind for line in inks for kind in line])
 
 
-def test_too_much_text_is_not_coloured() -> None:
-    assert syntax.inks("a.py", ["def f(): pass"] * 10_000) == [[]] * 10_000
-    assert syntax.inks("a.py", ["x" * 2000]) == [[]]
+def test_long_text_is_not_coloured() -> None:
+    assert rows.syntax_inks("a.py", ["def f(): pass"] * 10_000) == [[]] * 10_000
+    assert rows.syntax_inks("a.py", ["x" * 2000]) == [[]]
 
 
-def test_a_regular_expression_that_takes_for_ever_is_ended() -> None:
-    with pytest.raises(syntax._TooLong), syntax.within(0.05):
+def test_endless_regular_expression_is_stopped() -> None:
+    with pytest.raises(rows._TooLong), rows.time_limit(0.05):
         re.match(r"(a+)+$", "a" * 64 + "b")

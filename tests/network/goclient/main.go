@@ -1,4 +1,5 @@
-// A program in Go, static and with nothing set: it fetches a URL, or talks to a port. Go reads /etc/resolv.conf itself.
+// Command goclient is a static Go program without settings: it fetches a URL, or talks to a port. Go reads
+// /etc/resolv.conf itself.
 package main
 
 import (

@@ -21,7 +21,7 @@ var (
 	room  = uintptr(unsafe.Pointer(&[4096]byte{}))
 )
 
-// Numbers are x86_64's where they differ; those from 424 on are the same everywhere.
+// tries uses the numbers of x86_64 where they differ; those from 424 on are the same everywhere.
 func tries() []try {
 	list := []try{
 		{"clone3", 435, [6]uintptr{room, 88}},
@@ -123,7 +123,7 @@ func amd64() []try {
 	return list
 }
 
-// Each call's errno, 0 where it was let through and worked.
+// calls returns each call's errno, 0 if it was permitted and worked.
 func calls() map[string]int {
 	found := map[string]int{}
 	for _, t := range tries() {
@@ -134,7 +134,7 @@ func calls() map[string]int {
 	return found
 }
 
-// A call through another ABI of the same CPU. It is killed for it, the thread (runc) or the process (crun).
+// foreign makes a call through another ABI of the same CPU. The thread (runc) or the process (crun) is killed for it.
 func foreign(which string) {
 	tid := make(chan int, 1)
 	go func() {
@@ -155,7 +155,7 @@ func foreign(which string) {
 	fmt.Println("nothing happened")
 }
 
-// What can be done with the cgroup fd: names a step and its error.
+// group tries operations on the cgroup fd and reports each step with its error.
 func group() {
 	fmt.Println("mkdir", text(syscall.Mkdirat(4, "c1", 0o755)))
 	procs, err := syscall.Openat(4, "c1/cgroup.procs", syscall.O_WRONLY|syscall.O_CLOEXEC, 0)

@@ -1,4 +1,4 @@
-// The probe stands in for the keeper: PID 1 of a sandbox that does what a test asks, one JSON line each way.
+// Command probe replaces the keeper as PID 1 of a sandbox and does what a test requests, one JSON line each way.
 package main
 
 import (
@@ -12,10 +12,10 @@ import (
 )
 
 type request struct {
-	Argv []string `json:"argv"` // run this and answer its output
+	Argv []string `json:"argv"` // run this and return its output
 	UID  uint32   `json:"uid"`
 	Read string   `json:"read"` // or read this file as PID 1
-	List string   `json:"list"` // or list this directory's links as PID 1
+	List string   `json:"list"` // or list the links of this directory as PID 1
 }
 
 type answer struct {

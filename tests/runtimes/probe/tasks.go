@@ -55,7 +55,7 @@ func task(name string, args []string) {
 	}
 }
 
-// The error without the path and call that Go puts before it.
+// bare returns an error without the path and call that Go prepends.
 func bare(err error) string {
 	switch e := err.(type) {
 	case nil:
@@ -134,7 +134,7 @@ func cores() {
 	fmt.Printf("set: %v, still %d %d\n", err, now.Cur, now.Max)
 }
 
-// PTRACE_TRACEME, stop at exec, one word read and written, go on to the end.
+// trace uses PTRACE_TRACEME: stop at exec, read and write one word, continue to the end.
 func trace() {
 	runtime.LockOSThread()
 	child := exec.Command("/proc/self/exe", "touch", "/dev/null")
@@ -165,7 +165,8 @@ func trace() {
 	fmt.Println("traced to its end")
 }
 
-// As apt does: give a file to _apt, become _apt with its groups, read it, and not be able to come back.
+// own acts like apt: it gives a file to _apt, becomes _apt with its groups, reads the file, and must not be able to
+// return.
 func own() {
 	const user = 100
 	path := "/tmp/for-apt"
@@ -187,7 +188,7 @@ func own() {
 	fmt.Println("chowned, switched and read")
 }
 
-// Memory until something gives.
+// eat allocates memory until it fails.
 func eat() {
 	var kept [][]byte
 	for n := 0; n < 4096; n++ {
@@ -200,7 +201,7 @@ func eat() {
 	fmt.Println("ate", len(kept), "MiB")
 }
 
-// Children until the limit says no.
+// forks starts children until the limit stops it.
 func forks() {
 	started := 0
 	for n := 0; n < 1000; n++ {
@@ -212,7 +213,7 @@ func forks() {
 	fmt.Println(started)
 }
 
-// What PID 1 could have left within reach.
+// secrets lists everything that PID 1 could have left within reach.
 func secrets() {
 	open := []int{}
 	for fd := 0; fd < 64; fd++ {

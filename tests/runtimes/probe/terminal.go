@@ -9,7 +9,7 @@ import (
 
 const tiocsti = 0x5412
 
-// terminal says what stdin is.
+// terminal describes stdin.
 func terminal() {
 	name, err := os.Readlink("/proc/self/fd/0")
 	var st syscall.Stat_t

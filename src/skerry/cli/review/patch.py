@@ -1,5 +1,5 @@
-"""A patch as git prints it, taken apart. What a line is follows from the counts of its `@@` line, never from how it
-looks: a changed line may say `diff --git` too."""
+"""Parse a patch as git prints it. The counts of the `@@` line decide the kind of a line, never its content: a changed
+line can also begin with `diff --git`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _FACTS = ("new file mode ", "deleted file mode ", "old mode ", "new mode ", "ren
 
 
 @dataclass(frozen=True)
-class Line:
-    """`old`, `new`: its numbers before and after, where it is there. `text` without its end; bytes that are no UTF-8
-    as surrogates."""
+class PatchLine:
+    """A line of a hunk. `old` and `new` are its line numbers before and after, None on the side where it does not
+    exist. `text` has no line end; bytes that are not UTF-8 are surrogates."""
 
     kind: LineKind
     text: str
@@ -31,26 +31,26 @@ class Line:
 
 
 @dataclass
-class Part:
-    """A hunk: where, and its lines."""
+class PatchHunk:
+    """A hunk: its position and its lines."""
 
     old_start: int
     old_lines: int
     new_start: int
     new_lines: int
     heading: str = ""
-    lines: list[Line] = field(default_factory=list)
+    lines: list[PatchLine] = field(default_factory=list)
 
 
 @dataclass
-class Piece:
-    """What a patch says of one file. `facts`: its extended headers, like `new file mode 100755`. `binary`: it has no
-    lines to show. `cut`: the patch ends in the middle of it."""
+class FilePatch:
+    """One file of a patch. `facts` are its extended headers, like `new file mode 100755`. A `binary` file has no lines
+    to show. `cut` means that the patch ends in the middle of the file."""
 
     path: str
     old_path: str | None = None
     facts: list[str] = field(default_factory=list)
-    parts: list[Part] = field(default_factory=list)
+    parts: list[PatchHunk] = field(default_factory=list)
     binary: bool = False
     cut: bool = False
 
@@ -67,9 +67,10 @@ def decoded(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def of_hunk(hunk: Hunk) -> list[Part]:
-    """A hunk's lines with their numbers. That of a renamed file has several places, each with an `@@` line."""
-    parts = [Part(hunk.old_start, hunk.old_lines, hunk.new_start, hunk.new_lines, hunk.heading)]
+def hunk_parts(hunk: Hunk) -> list[PatchHunk]:
+    """Return the lines of a hunk with their numbers. The hunk of a renamed file can have several parts, each with an
+    `@@` line."""
+    parts = [PatchHunk(hunk.old_start, hunk.old_lines, hunk.new_start, hunk.new_lines, hunk.heading)]
     data = hunk.raw if hunk.raw is not None else hunk.text.encode("utf-8", "surrogatepass")
     body = _Body(parts[0])
     lines = data.split(b"\n")
@@ -80,21 +81,21 @@ def of_hunk(hunk: Hunk) -> list[Part]:
     return [part for part in parts if part.lines]
 
 
-def _part(match: re.Match[bytes]) -> Part:
+def _part(match: re.Match[bytes]) -> PatchHunk:
     old, old_lines, new, new_lines = (int(match[at] or 1) for at in range(1, 5))
-    return Part(old, old_lines, new, new_lines, decoded(match[5]))
+    return PatchHunk(old, old_lines, new, new_lines, decoded(match[5]))
 
 
 def changed_lines(hunk: Hunk) -> list[tuple[str, str]]:
-    """What a hunk takes away and puts there, without its context."""
-    lines = [line for part in of_hunk(hunk) for line in part.lines]
+    """Return the removed and added lines of a hunk, without context."""
+    lines = [line for part in hunk_parts(hunk) for line in part.lines]
     return [(line.kind, line.text) for line in lines if line.kind in ("added", "removed")]
 
 
 class _Body:
-    """The lines of one hunk, until both sides are complete."""
+    """Collects the lines of one hunk until both sides are complete."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: PatchHunk) -> None:
         self._part = part
         self._old, self._new = part.old_start, part.new_start
         self._left = [part.old_lines, part.new_lines]
@@ -104,8 +105,10 @@ class _Body:
         return self._left[0] <= 0 and self._left[1] <= 0
 
     def take(self, line: bytes) -> bool:
-        """False: this is no line of a hunk."""
-        kind = _KINDS.get(line[:1], "context" if not line else None)  # some strip the space of an empty line
+        """Add a line; return False if it is not a line of a hunk."""
+        kind = _KINDS.get(
+            line[:1], "context" if not line else None
+        )  # some tools strip the space of an empty context line
         if kind is None:
             return False
         old = self._old if kind in ("context", "removed") else None
@@ -114,51 +117,51 @@ class _Body:
         self._new += new is not None
         self._left[0] -= old is not None
         self._left[1] -= new is not None
-        self._part.lines.append(Line(kind, decoded(line[1:]), old, new))
+        self._part.lines.append(PatchLine(kind, decoded(line[1:]), old, new))
         return True
 
 
-def pieces(lines: Iterable[bytes], *, most: int | None = None) -> Iterator[Piece]:
-    """A patch's files, each when it is whole. `most`: lines of a hunk that are kept of one file; the others are only
-    counted off (`cut`)."""
-    return _Reader(most).read(lines)
+def file_patches(lines: Iterable[bytes], *, most: int | None = None) -> Iterator[FilePatch]:
+    """Yield the files of a patch, each when it is complete. Keep at most `most` lines per file; later lines are
+    consumed and set `cut`."""
+    return _PatchReader(most).read(lines)
 
 
-class _Reader:
+class _PatchReader:
     def __init__(self, most: int | None) -> None:
-        self._most = most
-        self._piece: Piece | None = None
+        self._max_bytes = most
+        self._file: FilePatch | None = None
         self._body: _Body | None = None
         self._kept = 0
 
-    def read(self, lines: Iterable[bytes]) -> Iterator[Piece]:
+    def read(self, lines: Iterable[bytes]) -> Iterator[FilePatch]:
         for line in lines:
             if self._in_hunk(line):
                 continue
             if line.startswith(b"diff --git "):
-                if self._piece is not None:
-                    yield self._piece
-                self._piece, self._body, self._kept = _begun(line), None, 0
-            elif self._piece is not None:
-                self._head(self._piece, line)
-        if self._piece is not None:
-            self._piece.cut |= self._body is not None and not self._body.complete
-            yield self._piece
+                if self._file is not None:
+                    yield self._file
+                self._file, self._body, self._kept = _start_file(line), None, 0
+            elif self._file is not None:
+                self._head(self._file, line)
+        if self._file is not None:
+            self._file.cut |= self._body is not None and not self._body.complete
+            yield self._file
 
     def _in_hunk(self, line: bytes) -> bool:
-        if self._body is None or self._piece is None:
+        if self._body is None or self._file is None:
             return False
         if line.startswith(b"\\"):
             return self._body.take(line)
         if self._body.complete or not self._body.take(line):
             return False
         self._kept += 1
-        if self._most is not None and self._kept > self._most:
-            self._piece.parts[-1].lines.pop()
-            self._piece.cut = True
+        if self._max_bytes is not None and self._kept > self._max_bytes:
+            self._file.parts[-1].lines.pop()
+            self._file.cut = True
         return True
 
-    def _head(self, piece: Piece, line: bytes) -> None:
+    def _head(self, piece: FilePatch, line: bytes) -> None:
         match = _HEAD.match(line)
         if match:
             piece.parts.append(_part(match))
@@ -166,36 +169,36 @@ class _Reader:
         elif line.startswith((b"Binary files ", b"GIT binary patch")):
             piece.binary = True
         elif line.startswith((b"+++ ", b"--- ")):
-            path = _named(line[4:].rstrip(b"\t"))
+            path = _unquote(line[4:].rstrip(b"\t"))
             if path != b"/dev/null" and (line[:1] == b"+" or not piece.path):
                 piece.path = decoded(path[2:])
         elif line.startswith((b"rename from ", b"copy from ")):
-            piece.old_path = decoded(_named(line.split(b" from ", 1)[1]))
+            piece.old_path = decoded(_unquote(line.split(b" from ", 1)[1]))
         elif line.startswith((b"rename to ", b"copy to ")):
-            piece.path = decoded(_named(line.split(b" to ", 1)[1]))
+            piece.path = decoded(_unquote(line.split(b" to ", 1)[1]))
         elif line.startswith(tuple(fact.encode() for fact in _FACTS)):
             piece.facts.append(decoded(line))
 
 
-def _begun(line: bytes) -> Piece:
-    """`diff --git a/x b/x`: both names are the same unless a rename says otherwise."""
+def _start_file(line: bytes) -> FilePatch:
+    """Parse `diff --git a/x b/x`. Both names are equal unless a rename header follows."""
     rest = line[len(b"diff --git ") :]
     if rest.startswith(b'"'):
         second = rest.rfind(b' "') + 1 or rest.rfind(b" b/") + 1
-        return Piece(decoded(_named(rest[second:])[2:]))
+        return FilePatch(decoded(_unquote(rest[second:])[2:]))
     half = (len(rest) - 1) // 2
-    return Piece(decoded(_named(rest[half + 1 :])[2:]))
+    return FilePatch(decoded(_unquote(rest[half + 1 :])[2:]))
 
 
-def _named(name: bytes) -> bytes:
-    """A name as git quotes it."""
+def _unquote(name: bytes) -> bytes:
+    """Decode a name that git may have quoted."""
     if not (name.startswith(b'"') and name.endswith(b'"') and len(name) > 1):
         return name
     return _QUOTED.sub(lambda m: bytes([int(m[1], 8) & 0xFF if m[1] else _LETTERS[m[2][0]]]), name[1:-1])
 
 
-def lines_of(chunks: Iterable[bytes], *, longest: int = 1 << 20) -> Iterator[bytes]:
-    """Lines of a stream, without their ends. One that is longer than `longest` comes cut, once."""
+def split_lines(chunks: Iterable[bytes], *, longest: int = 1 << 20) -> Iterator[bytes]:
+    """Yield the lines of a stream without line ends. Truncate a line at `longest` bytes."""
     held = bytearray()
     for chunk in chunks:
         held += chunk

@@ -1,4 +1,4 @@
-"""Spans and rows, and what they become on a terminal: with 256 colours, with 16, or with none."""
+"""Spans and rows, and their terminal output with 256, 16 or no colours."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Colours = Literal[0, 16, 256]
 
 
 class Style(NamedTuple):
-    """`ground`: what the text is part of. `ink`: what it is in a program; `odd`: it stands for something that would not
-    be seen. `mark`: the part of a line that differs."""
+    """`ground` is the role of the text, `ink` its syntax class, or `odd` for an escaped character; `mark` is set for
+    the changed part of a line."""
 
     ground: Ground = ""
     ink: Ink = ""
@@ -34,14 +34,14 @@ _FEW: dict[str, str] = {
     "added": "32", "removed": "31", "file": "1", "hunk": "36", "command": "1;36", "number": "2", "risk": "1;33",
     "good": "32", "bad": "31", "dim": "2", "bold": "1", "status": "7",
 }  # fmt: skip
-# On a ground of our own the ink is ours too: the terminal's may be dark or light.
+# On a coloured ground the ink has a fixed colour too: the terminal's default may be dark or light.
 _GROUNDS = {"added": ("48;5;22", "48;5;28"), "removed": ("48;5;52", "48;5;88")}
 _INKS = {"": "253", "keyword": "183", "string": "158", "comment": "247", "literal": "159", "name": "229", "odd": "231"}
 _INKS_ALONE = {"keyword": "35", "string": "36", "comment": "90", "literal": "36", "name": "1"}
 _ASCII = str.maketrans({"·": ".", "…": "...", "−": "-", "→": ">", "↪": ">", "–": "-", "█": "#", "×": "x"})
 
 
-def colours_of(environ: Mapping[str, str] | None = None, *, terminal: bool = True) -> Colours:
+def detect_colours(environ: Mapping[str, str] | None = None, *, terminal: bool = True) -> Colours:
     environ = os.environ if environ is None else environ
     term = environ.get("TERM", "")
     if not terminal or environ.get("NO_COLOR") or term in ("", "dumb"):
@@ -49,7 +49,7 @@ def colours_of(environ: Mapping[str, str] | None = None, *, terminal: bool = Tru
     return 256 if "256" in term or environ.get("COLORTERM") or "kitty" in term or "direct" in term else 16
 
 
-def plain(text: str, ground: Ground = "") -> Span:
+def styled(text: str, ground: Ground = "") -> Span:
     return Span(Style(ground), text)
 
 
@@ -82,12 +82,12 @@ def _many(style: Style) -> str:
     return _INKS_ALONE[style.ink]
 
 
-def encoded(text: str, encoding: str) -> bytes:
-    """For a terminal that may have no UTF-8: our own signs become letters that it has."""
+def encode(text: str, encoding: str) -> bytes:
+    """Encode text for a terminal; without UTF-8, replace our symbols by ASCII characters."""
     if encoding.lower().replace("-", "") == "utf8":
         return text.encode("utf-8", "backslashreplace")
     return text.translate(_ASCII).encode(encoding, "backslashreplace")
 
 
-def lines_of(rows: Iterable[Row], colours: Colours) -> str:
+def paint_lines(rows: Iterable[Row], colours: Colours) -> str:
     return "".join(f"{paint(row, colours)}\n" for row in rows)

@@ -1,1 +1,1 @@
-"""The client, written once: `_sync` is generated from this folder by scripts/generate_sync.py."""
+"""The client, written once: scripts/generate_sync.py generates `_sync` from this folder."""

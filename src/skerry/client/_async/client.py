@@ -1,29 +1,67 @@
-"""One server: sends requests, tells failures, starts this host's own server where nobody listens."""
+"""The client of one server: sends requests, raises the server's errors, and starts the local server if it is not
+running."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import builtins
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
-import httpx
+import httpx2
 
-from skerry.client import backend_async as backend
-from skerry.client import code_requests, local, requests, review_requests
-from skerry.client._async.events import listen
+from skerry import telemetry
 from skerry.client._async.images import AsyncImages
-from skerry.client._async.pool import AsyncPool
-from skerry.client._async.tokens import AsyncTokens
-from skerry.client.address import check_token, resolve
-from skerry.client.connection import NotConnected, http_request, speaking
-from skerry.client.requests import Request
-from skerry.client.responses import LanguageList, ReviewRefsList, decode, error_answer
+from skerry.client._async.records.trace import AsyncRecords
+from skerry.client._async.volumes.volume import AsyncVolumes
+from skerry.client.create_options import seconds
+from skerry.client.transport import backend_async as backend
+from skerry.client.transport import local_server
+from skerry.client.transport.address import check_token, resolve
+from skerry.client.transport.backoff import Backoff
+from skerry.client.transport.connection import NotConnected, http_request, translate_errors
+from skerry.client.transport.requests import code, review, sandboxes
+from skerry.client.transport.requests.sandboxes import Request
+from skerry.client.transport.responses import decode, response_error
+from skerry.codecs.ndjson import LineDecoder
 from skerry.config import load
-from skerry.errors import ServerUnreachable
-from skerry.types import Event, LanguageInfo, PackRequest, ReviewRefs
+from skerry.errors import InvalidRequest, ServerUnreachable
+from skerry.types import (
+    AuditKeys,
+    AuditPage,
+    AuditRecord,
+    AuditReport,
+    Budget,
+    BudgetInfo,
+    BudgetList,
+    BudgetRequest,
+    Event,
+    LanguageInfo,
+    LanguageList,
+    PackRequest,
+    PoolInfo,
+    ReviewRefs,
+    ReviewRefsList,
+    SandboxStats,
+    SandboxStatsList,
+    TokenInfo,
+    TokenList,
+    UsageReport,
+    WebhookDelivery,
+    WebhookDeliveryList,
+    WebhookInfo,
+    WebhookList,
+    WebhookRetry,
+    WebhookTest,
+    usage_day,
+)
+from skerry.types.replays import ReplayReport
+from skerry.types.traces import TraceStep
 
 T = TypeVar("T")
+E = TypeVar("E")
 
 
 class AsyncClient:
@@ -31,10 +69,16 @@ class AsyncClient:
 
     def __init__(self, server: str | None = None, *, token: str | None = None) -> None:
         self.address = resolve(server, load(flags={"token": check_token(token)}))
+        self.audit = AsyncAudit(self)
+        self.budgets = AsyncBudgets(self)
         self.images = AsyncImages(self)
         self.pool = AsyncPool(self)
         self.tokens = AsyncTokens(self)
-        self._transport: httpx.AsyncHTTPTransport | None = None
+        self.volumes = AsyncVolumes(self)
+        self.webhooks = AsyncWebhooks(self)
+        self.headers: Mapping[str, str] = {}  # of all requests
+        self._transport: httpx2.AsyncHTTPTransport | None = None
+        telemetry.configure("skerry-client")
 
     def __repr__(self) -> str:
         return f"AsyncClient({str(self.address)!r})"
@@ -54,21 +98,46 @@ class AsyncClient:
             await transport.aclose()
 
     async def info(self) -> dict[str, Any]:
-        """The server itself: version, pid, address, uptime, runtime, storage."""
-        return await self.value(requests.server(), dict[str, Any])
+        """Return information about the server: version, pid, address, uptime, runtime, storage."""
+        return await self.request_json(sandboxes.server(), dict[str, Any])
 
     async def languages(self) -> list[LanguageInfo]:
-        """Those that code can be run in, with the versions that can be asked for and the images that have them;
-        `sandbox.code.languages()` tells what is there in a sandbox."""
-        return (await self.value(code_requests.languages(None), LanguageList)).languages
+        """Return the languages that code can run in, with their versions and the images that have them;
+        `sandbox.code.languages()` returns those found in a sandbox."""
+        return (await self.request_json(code.languages(None), LanguageList)).languages
+
+    async def stats(self, *refs: str) -> list[SandboxStats]:
+        """Return the resource usage and limits of these sandboxes, by ID or name; the default is all of yours."""
+        return (await self.request_json(sandboxes.stats(refs), SandboxStatsList)).sandboxes
+
+    async def usage(
+        self,
+        by: str = "sandbox",
+        *,
+        since: str | float | None = None,
+        until: str | float | None = None,
+        sandbox: str | None = None,
+        label: str | None = None,
+        owner: str | None = None,
+    ) -> UsageReport:
+        """Return the resources that your sandboxes have used, also deleted ones, by `sandbox`, `actor`, `image`,
+        `owner`, `day` or `label:KEY`.
+
+        `since`, `until`: the first and the last day (UTC): a day like "2026-11-30", a time span before now like "7d",
+        or a Unix time. `sandbox`, `label` ("KEY=VALUE"), `owner`: count only these. An administrator gets the usage of
+        all owners."""
+        first = usage_day(since, "since") if since is not None else None
+        last = usage_day(until, "until") if until is not None else None
+        given = {"sandbox": sandbox, "label": label, "owner": owner}
+        return await self.request_json(sandboxes.usage_report(by, first, last, given), UsageReport)
 
     async def doctor(self) -> dict[str, Any]:
-        """What the server's host can isolate, and what it lacks."""
-        return await self.value(requests.doctor(), dict[str, Any])
+        """Return the isolation features of the server's host, and those that it lacks."""
+        return await self.request_json(sandboxes.doctor(), dict[str, Any])
 
     async def stop(self) -> None:
-        """Ask the server to leave. Sandboxes live on."""
-        await self.done(requests.stop_server())
+        """Stop the server. Sandboxes keep running."""
+        await self.request(sandboxes.stop_server())
 
     def events(
         self,
@@ -78,87 +147,346 @@ class AsyncClient:
         sandbox: str | None = None,
         type: str | None = None,  # noqa: A002
     ) -> AsyncIterator[Event]:
-        """What happened, oldest first: after event number `since`, of one sandbox, of one type (`"process.ended"`, or
-        `"process"` for all of theirs). `follow` goes on as it happens, and takes a broken connection up again; without
-        `since` it begins now."""
-        return listen(self, requests.EventWish(follow, since, sandbox, type))
+        """Iterate over events, oldest first: after event number `since`, of one sandbox, of one type
+        (`"process.ended"`, or `"process"` for all process events). `follow` waits for new events and reconnects;
+        without `since` it starts now."""
+        return follow_events(self, sandboxes.EventFilter(follow, since, sandbox, type))
+
+    def records(self, sandbox: str) -> AsyncRecords:
+        """Return the records of a sandbox: by name or ID, of a deleted one by its ID."""
+        return AsyncRecords(self, sandbox)
+
+    async def replay(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        sandbox: str | None = None,
+        until: int | None = None,
+        keep: bool = False,
+        network: bool = False,
+        step_timeout: float | None = None,
+        on_step: backend.Callback[TraceStep] | None = None,
+    ) -> ReplayReport:
+        """Run a trace again in a new sandbox from the same start, and compare each step: of an exported file (`path`),
+        of a sandbox, also of a deleted one by its ID, or the steps after a snapshot (`sandbox`).
+
+        `until`: the number of the last step. `keep`: keep the new sandbox. `network`: allow the hosts of the recorded
+        policy, by default no host. `step_timeout`: the maximum seconds of a step. `on_step` is called before each
+        step. Secrets are never taken from a trace."""
+        from skerry.client._async.records.replay import ReplayOptions, replay_file, replay_sandbox  # rarely needed
+
+        options = ReplayOptions(until, keep, network, seconds(step_timeout), on_step)
+        if (path is None) == (sandbox is None):
+            raise InvalidRequest("replay: name a path or a sandbox, and not both")
+        if path is not None:
+            return await replay_file(self, path, options)
+        return await replay_sandbox(self, sandbox or "", options)
 
     async def reviews(self, origin: str | None = None) -> list[ReviewRefs]:
-        """What a git remote shows of your sandboxes' ledgers: all, or those that came from one place."""
-        return (await self.value(review_requests.refs(origin), ReviewRefsList)).reviews
+        """Return the refs of your sandboxes' ledgers for a git remote: all, or those of one origin."""
+        return (await self.request_json(review.refs(origin), ReviewRefsList)).reviews
 
     @asynccontextmanager
     async def review_pack(
         self, ref: str, wants: Sequence[str], haves: Sequence[str] = ()
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The objects behind some of those refs, as a pack of git."""
-        wish = PackRequest(wants=tuple(wants), haves=tuple(haves))
-        async with self.stream(review_requests.pack(ref, wish)) as pieces:
+        """Yield the objects of some of those refs as a git pack."""
+        payload = PackRequest(wants=tuple(wants), haves=tuple(haves))
+        async with self.stream(review.pack(ref, payload)) as pieces:
             yield pieces
 
-    async def value(self, request: Request, kind: type[T]) -> T:
-        """Send, and give the answer as a value of that kind."""
-        async with self.answer(request) as response:
+    async def request_json(self, request: Request, kind: type[T]) -> T:
+        """Send a request and return its response as a value of that type."""
+        async with self.response(request) as response:
             return decode(await response.aread(), kind)
 
-    async def value_if_any(self, request: Request, kind: type[T]) -> T | None:
-        """The same, where the answer may be that there is nothing yet."""
-        async with self.answer(request) as response:
+    async def request_json_or_none(self, request: Request, kind: type[T]) -> T | None:
+        """Send a request and return its response; None if the server has no value yet."""
+        async with self.response(request) as response:
             body = await response.aread()
             return None if response.status_code == 204 else decode(body, kind)
 
-    async def done(self, request: Request) -> None:
-        """Send; the answer says nothing but that it was done."""
-        async with self.answer(request) as response:
+    async def request(self, request: Request) -> None:
+        """Send a request; its response has no value."""
+        async with self.response(request) as response:
             await response.aread()
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Send, and give the answer's bytes as they come."""
-        async with self.answer(request) as response:
+        """Send a request and yield the bytes of its response."""
+        async with self.response(request) as response:
             yield response.aiter_raw()
 
-    async def upgraded(self, request: Request) -> httpx.Response:
-        """Send a request for an upgrade. The connection belongs to the answer, and ends when that is closed."""
-        response = await self._send(request)
+    async def upgrade(self, request: Request) -> httpx2.Response:
+        """Send an upgrade request. The connection belongs to the response and ends when that is closed."""
+        with telemetry.client_span(request.method, request.path) as trace:
+            response = await self._send(request, trace)
         if response.status_code == 101:
             return response
         try:
-            with speaking(self.address):
-                raise error_answer(response.status_code, await response.aread())
+            with translate_errors(self.address):
+                raise response_error(response.status_code, await response.aread())
         finally:
             await response.aclose()
 
     @asynccontextmanager
-    async def answer(self, request: Request) -> AsyncIterator[httpx.Response]:
-        """Send, and give the answer before its content."""
-        response = await self._send(request)
-        try:
-            with speaking(self.address):
-                if not response.is_success:
-                    raise error_answer(response.status_code, await response.aread())
-                yield response
-        finally:
-            await response.aclose()
+    async def response(self, request: Request) -> AsyncIterator[httpx2.Response]:
+        """Send a request and yield its response before the body is read."""
+        with telemetry.client_span(request.method, request.path) as trace:
+            response = await self._send(request, trace)
+            try:
+                with translate_errors(self.address):
+                    if not response.is_success:
+                        raise response_error(response.status_code, await response.aread())
+                    yield response
+            finally:
+                await response.aclose()
 
-    async def _send(self, request: Request) -> httpx.Response:
+    async def _send(self, request: Request, trace: Mapping[str, str]) -> httpx2.Response:
         try:
-            return await self._send_once(request)
+            return await self._send_once(request, trace)
         except ServerUnreachable as error:
-            if not await self._may_try_again(request, error):
+            if not await self._may_retry(request, error):
                 raise
-        return await self._send_once(request)
+        return await self._send_once(request, trace)
 
-    async def _may_try_again(self, request: Request, error: ServerUnreachable) -> bool:
+    async def _may_retry(self, request: Request, error: ServerUnreachable) -> bool:
         if isinstance(error, NotConnected):
-            if not local.may_start(self.address):
+            if not local_server.may_start(self.address):
                 return False
-            await backend.in_thread(local.start, self.address)
+            await backend.in_thread(local_server.start, self.address)
             return True
         return request.repeatable
 
-    async def _send_once(self, request: Request) -> httpx.Response:
+    async def _send_once(self, request: Request, trace: Mapping[str, str]) -> httpx2.Response:
         if self._transport is None:
             self._transport = backend.open_transport(self.address)
-        with speaking(self.address):
-            return await self._transport.handle_async_request(http_request(self.address, request))
+        with translate_errors(self.address):
+            prepared = http_request(self.address, request, {**self.headers, **trace})
+            return await self._transport.handle_async_request(prepared)
+
+
+async def follow_events(client: AsyncClient, query: sandboxes.EventFilter) -> AsyncIterator[Event]:
+    """Yield events; a followed stream reconnects where it broke, without losing or repeating an event."""
+    if not query.follow:
+        async for event in _read_events(client, query, query.since):
+            yield event
+        return
+    since, backoff = query.since, Backoff()
+    while True:
+        try:
+            async for event in _read_events(client, query, since):
+                since = event.seq
+                if event.type == "hello":
+                    backoff.connected()
+                    continue
+                backoff.reset()
+                yield event
+            raise ServerUnreachable("the stream of events ended", hint="`skerry server status`")
+        except ServerUnreachable as error:
+            await backend.sleep(backoff.next_delay(error))
+
+
+async def _read_events(client: AsyncClient, query: sandboxes.EventFilter, since: int | None) -> AsyncIterator[Event]:
+    lines = LineDecoder()
+    async with client.stream(sandboxes.events(query, since)) as chunks:
+        async for chunk in chunks:
+            for line in lines.feed(chunk):
+                yield decode(line, Event)
+
+
+class AsyncAudit:
+    """The server's audit log."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def records(
+        self,
+        *,
+        sandbox: str | None = None,
+        actor: str | None = None,
+        owner: str | None = None,
+        type: str | None = None,  # noqa: A002
+        since: float | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[AuditRecord]:
+        """Iterate over records, newest first: of a sandbox (ID or name), an actor (a token's ID or `uid:N`), a type
+        (`"process.run"`, or `"process"`), since a Unix time; at most `limit`. An administrator sees those of all
+        owners."""
+        given = {"sandbox": sandbox, "actor": actor, "owner": owner, "type": type, "since": since}
+        left, before = limit, None
+        while left is None or left > 0:
+            count = None if left is None else min(left, 1000)
+            page = await self._client.request_json(sandboxes.audit(before, count, given), AuditPage)
+            for record in page.records:
+                yield record
+            left = None if left is None else left - len(page.records)
+            before = page.next
+            if before is None:
+                return
+
+    async def verify(self) -> AuditReport:
+        """Let the server verify the whole log. An export can be verified without the server: `skerry audit verify`."""
+        return await self._client.request_json(sandboxes.verify_audit(), AuditReport)
+
+    @asynccontextmanager
+    async def export(self) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Yield the lines of the whole log, up to a new seal."""
+        async with self._client.stream(sandboxes.export_audit()) as pieces:
+            yield pieces
+
+    async def keys(self) -> AuditKeys:
+        """Return the public keys and the newest checkpoint."""
+        return await self._client.request_json(sandboxes.audit_keys(), AuditKeys)
+
+    async def rotate_key(self) -> AuditKeys:
+        """Sign with a new key from now on; the old one introduces it."""
+        return await self._client.request_json(sandboxes.audit_keys("POST"), AuditKeys)
+
+
+class AsyncBudgets:
+    """Budgets of labels and owners. `Sandbox(budget=…)` and `sandbox.update(budget=…)` set those of sandboxes."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def list(self, sandbox: str | None = None) -> builtins.list[BudgetInfo]:
+        """Return your budgets with their used amounts; with `sandbox`, those that its usage counts to."""
+        return (await self._client.request_json(sandboxes.budgets(sandbox), BudgetList)).budgets
+
+    async def set(self, budget: Budget, *, label: str | None = None, owner: str | None = None) -> BudgetInfo:
+        """Set the budget of a label (`"task=42"`) or, as an administrator, of an owner. Setting it again changes the
+        amounts and keeps the used ones."""
+        request = BudgetRequest(budget=budget, label=label, owner=owner)
+        return await self._client.request_json(sandboxes.set_budget(request), BudgetInfo)
+
+    async def remove(self, budget: str) -> None:
+        """Remove the budget of a label or an owner by its ID, with its used amounts."""
+        await self._client.request(sandboxes.remove_budget(budget))
+
+
+class AsyncPool:
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def show(self) -> PoolInfo:
+        """Return the number of ready sandboxes per image, and how often a create used one."""
+        return await self._client.request_json(sandboxes.pool(), PoolInfo)
+
+    async def set(self, image: str, wanted: int) -> PoolInfo:
+        """Keep that many sandboxes of an image ready, while the server runs."""
+        return await self._client.request_json(sandboxes.set_pool(image, wanted), PoolInfo)
+
+    async def drain(self) -> PoolInfo:
+        """Delete all ready sandboxes; new ones are made when `set` is called again."""
+        return await self._client.request_json(sandboxes.pool("DELETE"), PoolInfo)
+
+
+class AsyncTokens:
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def create(self, scope: str = "use", *, owner: str | None = None, note: str | None = None) -> TokenInfo:
+        """Create a token; its `secret` is in this result and never shown again."""
+        return await self._client.request_json(sandboxes.create_token(scope, owner, note), TokenInfo)
+
+    async def list(self) -> builtins.list[TokenInfo]:
+        return (await self._client.request_json(sandboxes.tokens(), TokenList)).tokens
+
+    async def remove(self, token: str) -> None:
+        await self._client.request(sandboxes.remove_token(token))
+
+
+class AsyncWebhooks:
+    """The webhooks of the operator's settings."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def list(self) -> builtins.list[WebhookInfo]:
+        """Return all webhooks with the state of their queues."""
+        return list((await self._client.request_json(sandboxes.webhooks(), WebhookList)).webhooks)
+
+    async def test(self, name: str) -> WebhookTest:
+        """Send a test event now, and return the result."""
+        return await self._client.request_json(sandboxes.test_webhook(name), WebhookTest)
+
+    async def dead(self, name: str | None = None, *, limit: int | None = None) -> builtins.list[WebhookDelivery]:
+        """Return deliveries that failed for good, newest first: of one webhook, or of all."""
+        request = sandboxes.dead_deliveries(name, limit)
+        return list((await self._client.request_json(request, WebhookDeliveryList)).deliveries)
+
+    async def retry(self, name: str, *ids: str) -> int:
+        """Send dead deliveries of a webhook again, those with these IDs or all, and return their number."""
+        return (await self._client.request_json(sandboxes.retry_webhook(name, ids), WebhookRetry)).retried
+
+
+class AsyncResumableStream(Generic[E]):
+    """Events over broken connections: iterate until `_ended`. A gap is reported, and no event comes twice. The subclass
+    implements `_once`, which yields the events of one connection, beginning with None when the stream is established.
+    """
+
+    def __init__(self) -> None:
+        self._events: AsyncGenerator[E | None, None] | None = None
+        self._ended = False
+
+    def _once(self) -> AsyncGenerator[E | None, None]:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        await self._begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop. Another iterator can continue from the same position."""
+        events, self._events, self._ended = self._events, None, True
+        if events is not None:
+            await events.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> E:
+        try:
+            events = await self._begin()
+            while True:
+                event = await anext(events)
+                if event is not None:
+                    return event
+        except StopAsyncIteration:
+            raise
+        except BaseException:
+            # A cancelled wait has ended the generator, which would look like the end of the stream: the next call
+            # continues from the position.
+            self._events = None
+            raise
+
+    async def _begin(self) -> AsyncGenerator[E | None, None]:
+        if self._events is None:
+            events = self._follow()
+            if not self._ended:
+                await anext(events)
+            self._events = events
+        return self._events
+
+    async def _follow(self) -> AsyncGenerator[E | None, None]:
+        backoff, stood = Backoff(), False
+        while not self._ended:
+            try:
+                async for event in self._once():
+                    stood = True
+                    if event is None:
+                        backoff.connected()
+                    else:
+                        backoff.reset()
+                    yield event
+            except ServerUnreachable as error:
+                if not stood:
+                    raise
+                await backend.sleep(backoff.next_delay(error))

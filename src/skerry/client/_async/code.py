@@ -1,4 +1,4 @@
-"""`sandbox.code`: code in, values out; contexts whose variables, imports and functions last."""
+"""`sandbox.code`: run code and get values; contexts keep variables, imports and functions."""
 
 from __future__ import annotations
 
@@ -7,29 +7,47 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from skerry.client import backend_async as backend
-from skerry.client import code_requests as requests
-from skerry.client.code_outcome import Between, CodeOutcome, CodeValue, GatheredCode, Happening, checked_code, fields_of
-from skerry.client.code_requests import Input, code_request, own
-from skerry.client.frames import ERROR, EXIT, OUTPUT, RESULT, STDOUT, FrameDecoder
-from skerry.client.listing import real
-from skerry.client.outcome import Output, StreamName
-from skerry.client.responses import ContextList, LanguageList, decode, error_frame
+from skerry.client.create_options import texts
+from skerry.client.results.code import (
+    CharacterJoiner,
+    CodeCollector,
+    CodeEventBase,
+    CodeResultBase,
+    CodeValue,
+    check_code,
+    fields_of,
+)
+from skerry.client.results.command import Output, StreamName
+from skerry.client.results.file_info import with_decoded_path
+from skerry.client.transport import backend_async as backend
+from skerry.client.transport.requests import code as requests
+from skerry.client.transport.requests.code import Input, code_request, context_settings
+from skerry.client.transport.responses import decode, error_frame
+from skerry.codecs.frames import ERROR, EXIT, OUTPUT, RESULT, STDOUT, FrameDecoder
 from skerry.errors import SandboxUnavailable
-from skerry.types import CodeEnd, CodeRequest, ContextInfo, ContextRequest, LanguageInfo, MadeFile
+from skerry.types import (
+    CodeEnd,
+    CodeRequest,
+    ContextInfo,
+    ContextList,
+    ContextRequest,
+    LanguageInfo,
+    LanguageList,
+    OutputFile,
+)
 
 if TYPE_CHECKING:
     from skerry.client._async.files import AsyncFiles
     from skerry.client._async.sandbox import AsyncSandbox
 
 
-class AsyncCodeFile(MadeFile, frozen=True, kw_only=True, dict=True):
-    """A file that code made or changed, to be read as long as it and its sandbox are there."""
+class AsyncReadableFile(OutputFile, frozen=True, kw_only=True, dict=True):
+    """A file that code created or changed. It can be read while it and its sandbox exist."""
 
     @classmethod
-    def _of(cls, sandbox: AsyncSandbox, file: MadeFile) -> AsyncCodeFile:
+    def _of(cls, sandbox: AsyncSandbox, file: OutputFile) -> AsyncReadableFile:
         made = cls(**fields_of(file))
-        made.__dict__["_sandbox"] = sandbox  # no field: it is neither shown nor compared
+        made.__dict__["_sandbox"] = sandbox  # not a field: neither shown nor compared
         return made
 
     @property
@@ -38,42 +56,42 @@ class AsyncCodeFile(MadeFile, frozen=True, kw_only=True, dict=True):
         return sandbox.files
 
     async def read_bytes(self, *, offset: int = 0, length: int | None = None) -> bytes:
-        """Its content, or the part of it from `offset` on, at most `length` bytes."""
+        """Return its content, or the part from `offset` on, at most `length` bytes."""
         return await self._files.read_bytes(self.path, offset=offset, length=length)
 
     async def read_text(self, *, encoding: str = "utf-8", errors: str = "strict") -> str:
         return await self._files.read_text(self.path, encoding=encoding, errors=errors)
 
     def stream(self) -> AsyncIterator[bytes]:
-        """Its bytes piece by piece: for what does not fit into memory."""
+        """Yield its bytes in pieces, for files larger than memory."""
         return self._files.stream(self.path)
 
     async def download(self, to: str | os.PathLike[str]) -> None:
-        """Bring it to a path of this host; what is there is replaced."""
+        """Download it to a path of this host; an existing file is replaced."""
         await self._files.download(self.path, to)
 
 
-class AsyncCodeResult(CodeOutcome, frozen=True, kw_only=True):
-    """What came of code: `text results error stdout stderr files …`, and all that a command's result has.
+class AsyncCodeResult(CodeResultBase, frozen=True, kw_only=True):
+    """The result of code: `text results error stdout stderr files …`, and the fields of a command's result.
 
     result = await sandbox.code.run("import math; math.pi")
     result.text  # "3.141592653589793"
     """
 
-    files: tuple[AsyncCodeFile, ...] = ()
+    files: tuple[AsyncReadableFile, ...] = ()
 
 
-class AsyncCodeEvent(Happening, frozen=True, kw_only=True):
-    __doc__ = Happening.__doc__
+class AsyncCodeEvent(CodeEventBase, frozen=True, kw_only=True):
+    __doc__ = CodeEventBase.__doc__
     end: AsyncCodeResult | None = None
 
 
 class AsyncCode:
-    """Code, run for what it prints, gives, draws and makes.
+    """Runs code and returns its output, values, pictures and files.
 
-    Without `context` it runs in the default one of its language, so that variables, imports and functions last between
-    calls; with `fresh` in a memory of its own, which is gone afterwards. A language that has no contexts is compiled
-    and run. `cwd`, `env` and `user` go with `fresh` and with such a language: a context has its own.
+    Without `context` it runs in the default context of its language, so that variables, imports and functions last
+    between calls; with `fresh` in a new memory that is discarded. A language without contexts is compiled and run.
+    `cwd`, `env` and `user` apply to `fresh` and to such a language: a context has its own.
     """
 
     def __init__(self, sandbox: AsyncSandbox) -> None:
@@ -94,13 +112,17 @@ class AsyncCode:
         env: Mapping[str, str | None] = {},
         user: str | None = None,
     ) -> AsyncCodeResult:
-        """Run code to its end; python, unless another `language` is named. `stdin` is what it can read; without one
-        `input()` fails at once.
+        """Run code to its end; the default language is python. `stdin` is its whole input; without it `input()` fails
+        at once.
 
-        An error of the code or a time-out is a result, not an error, unless `check`. `on_output` gets each piece of
-        output as it comes. An interrupt or cancellation of this call interrupts the code too."""
-        wish = _wish(code, language, context, stdin, timeout, fresh=fresh, **own(cwd, env, user))
-        return await run_code(self._sandbox, wish, check, on_output)
+        An error of the code or a timeout is a result, not an exception, unless `check` is set. `on_output` is called
+        for each piece of output. `env`: variables of this run (None unsets); `cwd` and `user` only with `fresh`.
+        Interrupting or cancelling this call interrupts the code too.
+        """
+        payload = _code_request(
+            code, language, context, stdin, timeout, fresh=fresh, **context_settings(cwd, env, user)
+        )
+        return await run_code(self._sandbox, payload, check, on_output)
 
     def stream(
         self,
@@ -115,10 +137,12 @@ class AsyncCode:
         env: Mapping[str, str | None] = {},
         user: str | None = None,
     ) -> AsyncIterator[AsyncCodeEvent]:
-        """The same as it comes: events of type `stdout`, `stderr`, `result`, `error`, and at last `end`, with the
-        whole result in `event.end`. Leaving early interrupts the code."""
-        wish = _wish(code, language, context, stdin, timeout, fresh=fresh, **own(cwd, env, user))
-        return events(self._sandbox, wish)
+        """Run code and yield events of type `stdout`, `stderr`, `result`, `error`, and finally `end` with the whole
+        result in `event.end`. Leaving early interrupts the code."""
+        payload = _code_request(
+            code, language, context, stdin, timeout, fresh=fresh, **context_settings(cwd, env, user)
+        )
+        return events(self._sandbox, payload)
 
     async def context(
         self,
@@ -129,37 +153,37 @@ class AsyncCode:
         env: Mapping[str, str | None] = {},
         user: str | None = None,
     ) -> AsyncContext:
-        """A new context, apart from all others. A name that is taken is a Conflict; without one, one is made up."""
-        wish = ContextRequest(language=language, name=name, **own(cwd, env, user))
+        """Create a context. Raise Conflict if the name is taken; the default name is generated."""
+        payload = ContextRequest(language=language, name=name, **context_settings(cwd, env, user))
         sandbox = self._sandbox
-        info = await sandbox.client.value(requests.open_context(sandbox.id, wish), ContextInfo)
+        info = await sandbox.client.request_json(requests.open_context(sandbox.id, payload), ContextInfo)
         return AsyncContext(sandbox, info)
 
     async def get(self, name: str) -> AsyncContext:
-        """A context that is there. The default one of a language has the language's name."""
+        """Return an existing context. The default context of a language has the language's name."""
         sandbox = self._sandbox
-        return AsyncContext(sandbox, await sandbox.client.value(requests.context(sandbox.id, name), ContextInfo))
+        return AsyncContext(sandbox, await sandbox.client.request_json(requests.context(sandbox.id, name), ContextInfo))
 
     async def contexts(self) -> builtins.list[AsyncContext]:
-        """Those that are there, the default ones too."""
+        """Return all contexts, the default ones included."""
         sandbox = self._sandbox
-        answer = await sandbox.client.value(requests.contexts(sandbox.id), ContextList)
+        answer = await sandbox.client.request_json(requests.contexts(sandbox.id), ContextList)
         return [AsyncContext(sandbox, info) for info in answer.contexts]
 
     async def languages(self) -> builtins.list[LanguageInfo]:
-        """Those that the server knows, with the version that was found in this sandbox."""
+        """Return the languages that the server knows, with the versions found in this sandbox."""
         sandbox = self._sandbox
-        return (await sandbox.client.value(requests.languages(sandbox.id), LanguageList)).languages
+        return (await sandbox.client.request_json(requests.languages(sandbox.id), LanguageList)).languages
 
 
 class AsyncContext:
-    """A memory for one language: `sandbox.code.context("python")`. Its runs come one after another.
+    """A memory for one language: `sandbox.code.context("python")`. Its runs are sequential.
 
         await context.run("x = 6")
         (await context.run("x * 7")).text  # "42"
 
-    If it dies (a crash, out of memory, a time-out that could not be interrupted), the result says so, the next run
-    begins with an empty memory, and says that too.
+    If it dies (a crash, out of memory, a timeout that could not be interrupted), the result reports it; the next run
+    starts with an empty memory and reports that too.
     """
 
     def __init__(self, sandbox: AsyncSandbox, info: ContextInfo) -> None:
@@ -178,14 +202,14 @@ class AsyncContext:
         return self._info.language
 
     @property
-    def known(self) -> ContextInfo:
-        """All that was last seen of it; `.info()` asks again."""
+    def cached_info(self) -> ContextInfo:
+        """The last known information; `.info()` requests it again."""
         return self._info
 
     async def info(self) -> ContextInfo:
-        """All that the server says of it, fresh."""
+        """Request the current information from the server."""
         sandbox = self._sandbox
-        self._info = await sandbox.client.value(requests.context(sandbox.id, self.name), ContextInfo)
+        self._info = await sandbox.client.request_json(requests.context(sandbox.id, self.name), ContextInfo)
         return self._info
 
     async def run(
@@ -196,34 +220,35 @@ class AsyncContext:
         timeout: float | None = 300,
         check: bool = False,
         on_output: backend.Callback[Output] | None = None,
+        env: Mapping[str, str | None] = {},
     ) -> AsyncCodeResult:
-        """Run code in it, as `sandbox.code.run` does; if other code of this context runs, after that."""
-        wish = code_request(code, None, stdin, timeout, context=self.name)
-        return await run_code(self._sandbox, wish, check, on_output)
+        """Run code in it, like `sandbox.code.run`, after other code of this context. `env`: variables of this run."""
+        payload = code_request(code, None, stdin, timeout, context=self.name, env=texts(env, "env"))
+        return await run_code(self._sandbox, payload, check, on_output)
 
     def stream(
         self, code: str, *, stdin: Input | None = None, timeout: float | None = 300
     ) -> AsyncIterator[AsyncCodeEvent]:
-        """The same as it comes; see `sandbox.code.stream`."""
+        """Run code in it and yield events; see `sandbox.code.stream`."""
         return events(self._sandbox, code_request(code, None, stdin, timeout, context=self.name))
 
     async def interrupt(self) -> None:
-        """End what it runs now, as Ctrl-C does; it keeps what it remembers."""
+        """Interrupt the running code, like Ctrl-C; the memory stays."""
         await self._act("interrupt")
 
     async def restart(self) -> None:
-        """Begin anew, with an empty memory."""
+        """Restart with an empty memory."""
         await self._act("restart")
 
     async def delete(self) -> None:
-        """End it, and what it runs, and forget it."""
-        await self._sandbox.client.done(requests.context(self._sandbox.id, self.name, "DELETE"))
+        """Delete the context and end its running code."""
+        await self._sandbox.client.request(requests.context(self._sandbox.id, self.name, "DELETE"))
 
     async def _act(self, verb: str) -> None:
-        await self._sandbox.client.done(requests.act(self._sandbox.id, self.name, verb))
+        await self._sandbox.client.request(requests.act(self._sandbox.id, self.name, verb))
 
 
-def _wish(
+def _code_request(
     code: str,
     language: str | None,
     context: str | AsyncContext | None,
@@ -231,7 +256,7 @@ def _wish(
     timeout: float | None,
     **more: Any,
 ) -> CodeRequest:
-    """A context has its language; what has neither is python."""
+    """Return the request; without a context and a language it is python."""
     name = context.name if isinstance(context, AsyncContext) else context
     if name is None and language is None:
         language = "python"
@@ -239,10 +264,10 @@ def _wish(
 
 
 async def run_code(
-    sandbox: AsyncSandbox, wish: CodeRequest, check: bool, on_output: backend.Callback[Output] | None
+    sandbox: AsyncSandbox, request: CodeRequest, check: bool, on_output: backend.Callback[Output] | None
 ) -> AsyncCodeResult:
-    running, decoder, offset = AsyncCodeRunning(sandbox), FrameDecoder(), 0
-    async with sandbox.client.stream(requests.run(sandbox.id, wish)) as chunks:
+    running, decoder, offset = AsyncCodeRun(sandbox), FrameDecoder(), 0
+    async with sandbox.client.stream(requests.run(sandbox.id, request)) as chunks:
         async for chunk in chunks:
             for kind, payload in decoder.feed(chunk):
                 running.take(kind, payload)
@@ -251,14 +276,14 @@ async def run_code(
                     await backend.deliver(on_output, Output(stream=_stream(kind), data=payload, offset=offset))
     result = running.result()
     if check:
-        checked_code(result)
+        check_code(result)
     return result
 
 
-async def events(sandbox: AsyncSandbox, wish: CodeRequest) -> AsyncIterator[AsyncCodeEvent]:
-    running, decoder = AsyncCodeRunning(sandbox), FrameDecoder()
-    between: dict[StreamName, Between] = {"stdout": Between(), "stderr": Between()}
-    async with sandbox.client.stream(requests.run(sandbox.id, wish)) as chunks:
+async def events(sandbox: AsyncSandbox, request: CodeRequest) -> AsyncIterator[AsyncCodeEvent]:
+    running, decoder = AsyncCodeRun(sandbox), FrameDecoder()
+    between: dict[StreamName, CharacterJoiner] = {"stdout": CharacterJoiner(), "stderr": CharacterJoiner()}
+    async with sandbox.client.stream(requests.run(sandbox.id, request)) as chunks:
         async for chunk in chunks:
             for kind, payload in decoder.feed(chunk):
                 value = running.take(kind, payload)
@@ -279,16 +304,16 @@ def _stream(kind: int) -> StreamName:
     return "stdout" if kind == STDOUT else "stderr"
 
 
-class AsyncCodeRunning:
-    """Code between its start and its end. Whoever leaves it early hangs up, and the server interrupts the code."""
+class AsyncCodeRun:
+    """A run of code. Leaving it early closes the connection, and the server interrupts the code."""
 
     def __init__(self, sandbox: AsyncSandbox) -> None:
         self._sandbox = sandbox
-        self._gathered = GatheredCode()
+        self._gathered = CodeCollector()
         self._end: CodeEnd | None = None
 
     def take(self, kind: int, payload: bytes) -> CodeValue | None:
-        """Keep what came; a value is given too."""
+        """Store a frame; return a value that it contains."""
         if kind in OUTPUT:
             self._gathered.add(_stream(kind), payload)
         elif kind == RESULT:
@@ -303,7 +328,7 @@ class AsyncCodeRunning:
 
     def result(self) -> AsyncCodeResult:
         if self._end is None:
-            raise SandboxUnavailable("the output ended before the code did", hint="`skerry show` tells its state")
-        made = (real(file) for file in self._end.files)
-        files = tuple(AsyncCodeFile._of(self._sandbox, file) for file in made if isinstance(file, MadeFile))
+            raise SandboxUnavailable("the output ended before the code did", hint="`skerry show` shows its state")
+        made = (with_decoded_path(file) for file in self._end.files)
+        files = tuple(AsyncReadableFile._of(self._sandbox, file) for file in made if isinstance(file, OutputFile))
         return AsyncCodeResult(**self._gathered.fields(self._end) | {"files": files})

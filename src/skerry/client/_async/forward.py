@@ -1,4 +1,4 @@
-"""`sandbox.forward(3000)`: a port of this machine that leads to one inside, TCP as it is."""
+"""`sandbox.forward(3000)`: a port of this machine that forwards TCP connections to a port inside."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import contextlib
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from skerry.client import backend_async as backend
-from skerry.client import preview_requests as requests
 from skerry.client._async.websocket import AsyncWebSocket
+from skerry.client.transport import backend_async as backend
+from skerry.client.transport.requests import previews as requests
 from skerry.errors import InvalidRequest, ServerUnreachable, SkerryError
 from skerry.types import check_port
 
 if TYPE_CHECKING:
     from skerry.client._async.sandbox import AsyncSandbox
 
-SILENT = 90.0  # the server pings every 20 s
+SILENCE_TIMEOUT = 90.0  # the server pings every 20 s
 EOF = "eof"
 
 
 class AsyncForward:
-    """Listens while it is entered.
+    """Listens while the block is entered.
 
         async with sandbox.forward(5432) as forward:
             connect(forward.host, forward.port)
 
-    A connection that the inside refuses is reset, and `on_error` told why; the rest goes on."""
+    A connection that is refused inside is reset, and `on_error` receives the error; others continue.
+    """
 
     def __init__(
         self,
@@ -43,10 +44,10 @@ class AsyncForward:
         self._remote = remote
         self._place = (bind, local)
         self._on_error = on_error
-        self._listener: backend.Listener | None = None
+        self._listener: backend.PortListener | None = None
 
     async def __aenter__(self) -> AsyncForward:
-        self._listener = await backend.Listener.open(*self._place, self._serve)
+        self._listener = await backend.PortListener.open(*self._place, self._serve)
         return self
 
     async def __aexit__(
@@ -55,7 +56,7 @@ class AsyncForward:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop listening, and end the connections that are open."""
+        """Stop listening, and close the open connections."""
         listener, self._listener = self._listener, None
         if listener is not None:
             await listener.aclose()
@@ -66,12 +67,12 @@ class AsyncForward:
 
     @property
     def port(self) -> int:
-        """The one here."""
+        """The port on this machine."""
         return self._address[1]
 
     @property
     def remote(self) -> int:
-        """The one inside."""
+        """The port inside."""
         return self._remote
 
     @property
@@ -80,7 +81,7 @@ class AsyncForward:
             raise InvalidRequest("this forward is not open", hint="`async with sandbox.forward(…) as forward:`")
         return self._listener.address
 
-    async def _serve(self, here: backend.Stream) -> None:
+    async def _serve(self, here: backend.LocalConnection) -> None:
         try:
             request = requests.connect(self._sandbox.id, self._remote)
             there = await AsyncWebSocket.open(self._sandbox.client, request)
@@ -91,16 +92,16 @@ class AsyncForward:
             return
         pipe = _Pipe(here, there)
         try:
-            await backend.both(pipe.inward, pipe.outward, pipe.broken)
+            await backend.run_both(pipe.inward, pipe.outward, pipe.broken)
         finally:
             here.close()
             await there.aclose()
 
 
 class _Pipe:
-    """One connection. Each direction ends by itself; where one breaks, both are broken off."""
+    """One connection. Each direction ends independently; a failure of one ends both."""
 
-    def __init__(self, here: backend.Stream, there: AsyncWebSocket) -> None:
+    def __init__(self, here: backend.LocalConnection, there: AsyncWebSocket) -> None:
         self._here = here
         self._there = there
 
@@ -110,14 +111,14 @@ class _Pipe:
         await self._there.send(EOF)
 
     async def outward(self) -> None:
-        while (message := await self._there.receive(SILENT)) != EOF:
+        while (message := await self._there.receive(SILENCE_TIMEOUT)) != EOF:
             if message is None:
-                raise ServerUnreachable("the connection was broken off")
+                raise ServerUnreachable("the connection was closed")
             if isinstance(message, bytes):
                 await self._here.write(message)
         self._here.end()
 
     def broken(self) -> None:
         with contextlib.suppress(OSError):
-            self._there.cut()  # first: else the local end that follows could be told as an orderly one
+            self._there.cut()  # first: otherwise the local end could be seen as an orderly one
         self._here.reset()

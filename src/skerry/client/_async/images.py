@@ -1,4 +1,4 @@
-"""The images in a server's store."""
+"""`client.images`: the images of a server; archives of images and snapshots."""
 
 from __future__ import annotations
 
@@ -7,18 +7,35 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from skerry.client import archive_requests, progress, requests
-from skerry.client import backend_async as backend
-from skerry.client._async import archives
-from skerry.client.archive_files import HostFile, Watcher
-from skerry.client.credentials import find_credentials
-from skerry.client.lines import LineDecoder
-from skerry.client.responses import BuildLine, ImageList, decode, raised
+from skerry.client.host import progress
+from skerry.client.host.archive_files import ArchiveFile, HostFile, Watcher, archive_source
+from skerry.client.host.credentials import find_credentials
+from skerry.client.host.pack import with_readable_paths
+from skerry.client.transport import backend_async as backend
+from skerry.client.transport.requests import archives as archive_requests
+from skerry.client.transport.requests import sandboxes
+from skerry.client.transport.responses import BuildLine, decode, error_frame, to_error
+from skerry.codecs.frames import ERROR, EXIT, STDOUT, FrameDecoder
+from skerry.codecs.ndjson import LineDecoder
 from skerry.errors import SkerryError
-from skerry.types import Credentials, ImageInfo, Pruned, PullRequest, Transfer, Verified, parse_reference
+from skerry.types import (
+    Credentials,
+    ImageInfo,
+    ImageList,
+    ImportedImage,
+    ImportedSnapshot,
+    Progress,
+    PruneResult,
+    PullRequest,
+    SnapshotInfo,
+    TransferResult,
+    VerifyResult,
+    parse_reference,
+)
 
 if TYPE_CHECKING:
     from skerry.client._async.client import AsyncClient
+    from skerry.client.transport.requests.sandboxes import Request
 
 
 class AsyncImages:
@@ -26,23 +43,23 @@ class AsyncImages:
         self._client = client
 
     async def list(self) -> builtins.list[ImageInfo]:
-        return (await self._client.value(requests.images(), ImageList)).images
+        return (await self._client.request_json(sandboxes.images(), ImageList)).images
 
     async def get(self, name: str) -> ImageInfo:
-        return await self._client.value(requests.image(name), ImageInfo)
+        return await self._client.request_json(sandboxes.image(name), ImageInfo)
 
     async def remove(self, name: str) -> None:
-        await self._client.done(requests.image(name, "DELETE"))
+        await self._client.request(sandboxes.image(name, "DELETE"))
 
     async def from_snapshot(self, snapshot: str, name: str) -> ImageInfo:
-        """Make a snapshot, by id or name, an image for everyone on that server, in place of one of that name. The
+        """Make a snapshot, by ID or name, an image for all users of the server, replacing one of that name. The
         snapshot stays."""
-        return await self._client.value(requests.image_from_snapshot(snapshot, name), ImageInfo)
+        return await self._client.request_json(sandboxes.image_from_snapshot(snapshot, name), ImageInfo)
 
-    async def export(self, name: str, target: HostFile, *, progress: Watcher | None = None) -> Transfer:
-        """Write an image as an archive: an OCI image layout with one layer, which `docker load`, skopeo and `import_`
-        read. A path that ends in .gz or .zst is compressed so."""
-        return await archives.export(self._client, archive_requests.export_image(name), target, progress)
+    async def export(self, name: str, target: HostFile, *, progress: Watcher | None = None) -> TransferResult:
+        """Write an image as an archive: an OCI image layout with one layer, for `docker load`, skopeo and `import_`. A
+        path that ends in .gz or .zst is compressed."""
+        return await export_archive(self._client, archive_requests.export_image(name), target, progress)
 
     async def import_(
         self,
@@ -53,15 +70,21 @@ class AsyncImages:
         on_notice: Callable[[str], None] | None = None,
         progress: Watcher | None = None,
     ) -> ImageInfo:
-        """A new one of an archive (what `export`, `docker save` or skopeo wrote, or a root file system as a tar; all
-        of them also compressed) or of a directory of this host. `on_notice` hears what was left out, and why."""
-        return await archives.import_image(self._client, name, replace, source, on_notice, progress)
+        """Import an archive (from `export`, `docker save` or skopeo, or a root file system as a tar; also compressed)
+        or a directory of this host. `on_notice` receives the omitted parts and the reasons."""
+        return await import_image(self._client, name, replace, source, on_notice, progress)
 
     async def build(self, name: str = "base", *, rebuild: bool = False) -> ImageInfo:
-        """Make an image, with its progress on stderr. One that is there already is given as it is, unless this version
-        of Skerry makes it otherwise."""
-        request = requests.build_image(name, rebuild)
-        return _image(await self._watched(request, f"building image {name}", progress.shown))
+        """Build an image, with progress on stderr. An existing one is returned, unless this version of Skerry builds it
+        differently."""
+        request = sandboxes.build_image(name, rebuild)
+        return _image(await self._watched(request, f"building image {name}", progress.show_progress))
+
+    async def install(self, language: str) -> ImageInfo:
+        """Build the image that has the tools of a language, with progress on stderr, unless it is there: `go`, `rust`,
+        `java`, `ruby`, `php`, `r`. `run_code` and `execute_code` do this by themselves."""
+        request = sandboxes.install_language(language)
+        return _image(await self._watched(request, f"installing {language}", progress.show_progress))
 
     async def pull(
         self,
@@ -72,48 +95,107 @@ class AsyncImages:
         insecure: bool = False,
         credentials: Credentials | None = None,
     ) -> ImageInfo:
-        """Fetch an image from a registry, with its progress on stderr: `python:3.12`, `ghcr.io/owner/app@sha256:…`.
+        """Pull an image from a registry, with progress on stderr: `python:3.12`, `ghcr.io/owner/app@sha256:…`.
 
-        It is kept under `name`, or as it was written here. Without `credentials`, what this machine's user has in
-        docker's or podman's files is used. `insecure`: also without TLS, or with anybody's certificate."""
+        It is stored as `name`, by default the reference. Without `credentials`, the login in docker's or podman's files
+        of this machine's user is used. `insecure`: allow plain HTTP and unverified certificates.
+        """
         found = credentials or await backend.in_thread(find_credentials, parse_reference(reference))
         request = PullRequest(
             reference=reference, name=name, platform=platform, insecure=insecure, credentials=found
         )  # fmt: skip
         title = f"pulling {name or reference}"
-        return _image(await self._watched(requests.pull_image(request), title, progress.many_shown))
+        return _image(await self._watched(sandboxes.pull_image(request), title, progress.show_stages))
 
-    async def prune(self, *, all: bool = False) -> Pruned:  # noqa: A002 - as the flag of the command is called
-        """Remove what nothing needs: layers without an image, downloads that broke off; with `all` also every image
-        but `base` that no sandbox or snapshot stands on, and the kept steps of builds."""
-        return await self._client.value(requests.prune_images(all), Pruned)
+    async def prune(self, *, all: bool = False) -> PruneResult:  # noqa: A002 - as the flag of the command is called
+        """Remove unused data: layers without an image, interrupted downloads; with `all` also every image except `base`
+        that no sandbox or snapshot needs, and cached build steps."""
+        return await self._client.request_json(sandboxes.prune_images(all), PruneResult)
 
-    async def verify(self, name: str | None = None) -> Verified:
-        """Read every byte of an image's layers, or of all that there are. What is damaged is not served any more."""
-        told = await self._watched(requests.verify_images(name), "verifying", progress.shown)
-        if told.verified is None:
-            raise SkerryError("the server did not say how the verification went")
-        return told.verified
+    async def verify(self, name: str | None = None) -> VerifyResult:
+        """Read every byte of an image's layers, or of all images. Damaged layers are no longer used."""
+        message = await self._watched(sandboxes.verify_images(name), "verifying", progress.show_progress)
+        if message.verified is None:
+            raise SkerryError("the server did not return a result of the verification")
+        return message.verified
 
-    async def _watched(self, request: requests.Request, title: str, show: Callable[[str], progress.Shown]) -> BuildLine:
-        """The last line of long work; the others are shown."""
+    async def _watched(
+        self, request: sandboxes.Request, title: str, show: Callable[[str], progress.ProgressView]
+    ) -> BuildLine:
+        """Return the last line of a long operation; show the others as progress."""
         lines = LineDecoder()
         with ExitStack() as stack:
-            shown: progress.Shown | None = None
+            shown: progress.ProgressView | None = None
             async with self._client.stream(request) as chunks:
                 async for chunk in chunks:
                     for line in lines.feed(chunk):
-                        told = decode(line, BuildLine)
-                        if told.error is not None:
-                            raise raised(told.error)
-                        if told.progress is None:
-                            return told
+                        message = decode(line, BuildLine)
+                        if message.error is not None:
+                            raise to_error(message.error)
+                        if message.progress is None:
+                            return message
                         shown = shown or stack.enter_context(show(title))
-                        shown.update(told.progress)
-        raise SkerryError(f"{title} ended without a word", hint="`skerry server logs`")
+                        shown.update(message.progress)
+        raise SkerryError(f"{title} ended without a result", hint="`skerry server logs`")
 
 
-def _image(told: BuildLine) -> ImageInfo:
-    if told.image is None:
-        raise SkerryError("the server did not say which image it is")
-    return told.image
+def _image(message: BuildLine) -> ImageInfo:
+    if message.image is None:
+        raise SkerryError("the server did not return the image")
+    return message.image
+
+
+async def export_archive(
+    client: AsyncClient, request: Request, target: HostFile, progress: Watcher | None = None
+) -> TransferResult:
+    frames, done = FrameDecoder(), 0
+    async with client.stream(request) as chunks:
+        with ArchiveFile(target) as file:
+            async for chunk in chunks:
+                for kind, payload in frames.feed(chunk):
+                    if kind == STDOUT:
+                        await backend.in_thread(file.write, payload)
+                        done += len(payload)
+                        if progress is not None:
+                            progress(Progress(stage="export", done=done))
+                    elif kind == EXIT:
+                        return with_readable_paths(decode(payload, TransferResult))
+                    elif kind == ERROR:
+                        raise error_frame(payload)
+            raise SkerryError("the archive ended early", hint="`skerry server logs` may show the reason")
+
+
+async def import_image(
+    client: AsyncClient,
+    name: str,
+    replace: bool,
+    given: HostFile,
+    on_notice: Callable[[str], None] | None,
+    progress: Watcher | None,
+) -> ImageInfo:
+    with archive_source(given, progress) as pieces:
+        request = archive_requests.import_image(name, replace, backend.chunks(pieces))
+        answer = await client.request_json(request, ImportedImage)
+    notify(answer.notices, on_notice)
+    return answer.image
+
+
+async def import_snapshot(
+    client: AsyncClient,
+    name: str | None,
+    given: HostFile,
+    on_notice: Callable[[str], None] | None,
+    progress: Watcher | None,
+) -> SnapshotInfo:
+    with archive_source(given, progress) as pieces:
+        request = archive_requests.import_snapshot(name, backend.chunks(pieces))
+        answer = await client.request_json(request, ImportedSnapshot)
+    notify(answer.notices, on_notice)
+    return answer.snapshot
+
+
+def notify(notices: tuple[str, ...], on_notice: Callable[[str], None] | None) -> None:
+    """Pass on the notices of an import."""
+    if on_notice is not None:
+        for notice in notices:
+            on_notice(notice)

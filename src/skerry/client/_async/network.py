@@ -1,118 +1,258 @@
-"""`sandbox.network`: what may leave it, what was tried, and questions about what no rule names."""
+"""`sandbox.network`: the network policy, the log of attempts, and approval requests."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import warnings
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING
 
-from skerry.client import backend_async as backend
-from skerry.client import network_requests as requests
-from skerry.client._async.questions import AsyncAsking, AsyncQuestions
-from skerry.client.description import check_network
-from skerry.client.egress import check_carried, on_this_machine
-from skerry.client.lines import LineDecoder
-from skerry.client.patience import Patience
-from skerry.client.responses import decode
-from skerry.errors import InvalidRequest, ServerUnreachable
-from skerry.types import Attempt, Network, NetworkChange, NetworkInfo, Preset, Question, Reply
+import httpx2
+
+from skerry.client.create_options import check_network
+from skerry.client.policy_inputs import check_secrets_exist, resolve_presets
+from skerry.client.transport import backend_async as backend
+from skerry.client.transport.backoff import Backoff
+from skerry.client.transport.requests import network as requests
+from skerry.client.transport.responses import decode
+from skerry.codecs.ndjson import LineDecoder
+from skerry.errors import InvalidRequest, NotFound, ServerUnreachable, SkerryError
+from skerry.types import (
+    Approval,
+    ApprovalRequest,
+    CassetteInfo,
+    Network,
+    NetworkAttempt,
+    NetworkChange,
+    NetworkInfo,
+    Preset,
+)
 
 if TYPE_CHECKING:
     from skerry.client._async.sandbox import AsyncSandbox
 
 
 class AsyncSandboxNetwork:
-    """Changes hold when the call returns: connections that are no longer allowed are closed by then."""
+    """Changes are in effect when a call returns: connections that are no longer allowed are closed by then."""
 
     def __init__(self, sandbox: AsyncSandbox) -> None:
         self._sandbox = sandbox
 
     async def show(self) -> NetworkInfo:
-        """The policy as it stands, and how much went through."""
-        return await self._sandbox.client.value(requests.show(self._sandbox.id), NetworkInfo)
+        """Return the policy and the traffic counters."""
+        return await self._sandbox.client.request_json(requests.show(self._sandbox.id), NetworkInfo)
 
     async def allow(self, *rules: str, presets: Sequence[str] = ()) -> NetworkInfo:
-        """Let these through too: `"api.example.com"`, `"*.example.org"`, `"db.internal:5432@10.0.0.5"`. A preset whose
-        set-up has a password is refused, as in `set`."""
+        """Allow more hosts: `"api.example.com"`, `"*.example.org"`, `"db.internal:5432@10.0.0.5"`. A preset whose
+        configuration contains a password is rejected, as in `set`."""
         if not presets:
             return await self._change(NetworkChange(allow=_rules(rules)))
-        wish = Network(presets=presets)
-        check_network(wish)
-        settled, secrets = await backend.in_thread(on_this_machine, wish)
-        check_carried(secrets, self._sandbox.known.secrets)
+        requested = Network(presets=presets)
+        check_network(requested)
+        settled, secrets = await backend.in_thread(resolve_presets, requested)
+        check_secrets_exist(secrets, self._sandbox.cached_info.secrets)
         read = tuple(preset for preset in settled.presets if isinstance(preset, Preset))
         return await self._change(NetworkChange(allow=_rules(rules) if rules else (), presets=read))
 
     async def deny(self, *rules: str) -> NetworkInfo:
-        """Refuse these, whatever else allows them."""
+        """Deny hosts, even if other rules allow them."""
         return await self._change(NetworkChange(deny=_rules(rules)))
 
     async def _change(self, change: NetworkChange) -> NetworkInfo:
-        return await self._sandbox.client.value(requests.change(self._sandbox.id, change), NetworkInfo)
+        return await self._sandbox.client.request_json(requests.change(self._sandbox.id, change), NetworkInfo)
 
     async def set(self, network: Network) -> NetworkInfo:
-        """Another policy in place of the one that is there. A password that a preset's set-up has is a secret, which
-        only a create can carry: refused here."""
+        """Replace the policy. A password in a preset's configuration is a secret, which only a create can send: such a
+        preset is rejected here."""
         check_network(network)
-        settled, secrets = await backend.in_thread(on_this_machine, network)
-        check_carried(secrets, self._sandbox.known.secrets)
-        return await self._sandbox.client.value(requests.set_(self._sandbox.id, settled), NetworkInfo)
+        settled, secrets = await backend.in_thread(resolve_presets, network)
+        check_secrets_exist(secrets, self._sandbox.cached_info.secrets)
+        return await self._sandbox.client.request_json(requests.set_(self._sandbox.id, settled), NetworkInfo)
 
     def log(
         self, *, follow: bool = False, since: int = 0, denied: bool = False, limit: int | None = None
-    ) -> AsyncIterator[Attempt]:
-        """Every attempt to get out, oldest first: after number `since`, only those `denied`, only the newest `limit`.
-        `follow` goes on as they come, and takes a broken connection up again."""
-        return self._log(requests.LogWish(follow, since, denied, limit))
+    ) -> AsyncIterator[NetworkAttempt]:
+        """Iterate over connection attempts, oldest first: after number `since`, only `denied` ones, only the newest
+        `limit`. `follow` waits for new attempts and reconnects."""
+        return self._log(requests.LogFilter(follow, since, denied, limit))
 
-    async def _log(self, wish: requests.LogWish) -> AsyncIterator[Attempt]:
-        since, patience = wish.since, Patience()
+    async def _log(self, query: requests.LogFilter) -> AsyncIterator[NetworkAttempt]:
+        since, backoff = query.since, Backoff()
         while True:
             try:
-                async for attempt in self._once(wish, since):
+                async for attempt in self._once(query, since):
                     since = attempt.seq
-                    patience.renew()
+                    backoff.reset()
                     yield attempt
-                if not wish.follow:
+                if not query.follow:
                     return
                 raise ServerUnreachable("the log ended", hint="`skerry server status`")
             except ServerUnreachable as error:
-                if not wish.follow:
+                if not query.follow:
                     raise
-                await backend.sleep(patience.pause(error))
+                await backend.sleep(backoff.next_delay(error))
 
-    async def _once(self, wish: requests.LogWish, since: int) -> AsyncIterator[Attempt]:
+    async def _once(self, query: requests.LogFilter, since: int) -> AsyncIterator[NetworkAttempt]:
         lines = LineDecoder()
-        async with self._sandbox.client.stream(requests.log(self._sandbox.id, wish, since)) as chunks:
+        async with self._sandbox.client.stream(requests.log(self._sandbox.id, query, since)) as chunks:
             async for chunk in chunks:
                 for line in lines.feed(chunk):
-                    yield decode(line, Attempt)
+                    yield decode(line, NetworkAttempt)
 
-    async def learn(self) -> Network:
-        """The smallest policy that allows what was tried so far; for a run with `on_unknown="learn"`. Read it before
-        you use it: what ran inside chose what is in it."""
-        return await self._sandbox.client.value(requests.learn(self._sandbox.id), Network)
+    async def suggest(self) -> Network:
+        """Return the smallest policy that allows the attempts so far; for a run with `on_unknown="learn"`. Read it
+        before you use it: the programs inside determined its content."""
+        return await self._sandbox.client.request_json(requests.suggested_policy(self._sandbox.id), Network)
 
-    def questions(self) -> AsyncQuestions:
-        """With `on_unknown="ask"`: iterate for what is asked, first what waits already. `answer` answers."""
-        return AsyncQuestions(self._sandbox)
+    async def cassette(self) -> bytes:
+        """Return the recorded HTTP exchanges, of a sandbox with `Network(cassette="record")`. Raise NotFound if there
+        are none."""
+        async with self._sandbox.client.stream(requests.cassette(self._sandbox.id)) as chunks:
+            return b"".join([chunk async for chunk in chunks])
 
-    async def answer(self, question: Question | str, allow: bool, *, remember: bool = False) -> None:
-        """Answer a question; `remember` makes a rule of it. NotFound if it was answered, or too late."""
+    async def cassette_info(self) -> CassetteInfo:
+        """Describe the recorded exchanges: their number, and how many were not recorded."""
+        return await self._sandbox.client.request_json(requests.cassette_info(self._sandbox.id), CassetteInfo)
+
+    async def load_cassette(self, cassette: bytes) -> CassetteInfo:
+        """Serve these exchanges from now on, each once, in a sandbox with `Network(cassette="replay")`."""
+        request = requests.load_cassette(self._sandbox.id, cassette)
+        return await self._sandbox.client.request_json(request, CassetteInfo)
+
+    def approvals(self) -> AsyncApprovals:
+        """Iterate over approval requests, with `on_unknown="ask"`; pending ones come first. `answer` answers them."""
+        return AsyncApprovals(self._sandbox)
+
+    async def answer(self, question: ApprovalRequest | str, allow: bool, *, remember: bool = False) -> None:
+        """Answer an approval request; `remember` adds a rule. Raise NotFound if it was answered or has expired."""
         name = question if isinstance(question, str) else question.id
-        request = requests.reply(self._sandbox.id, name, Reply(allow=allow, remember=remember))
-        await self._sandbox.client.done(request)
+        request = requests.answer_approval(self._sandbox.id, name, Approval(allow=allow, remember=remember))
+        await self._sandbox.client.request(request)
 
-    async def ask(self, answerer: backend.Answerer) -> AsyncAsking:
-        """Have `answerer(question)` answer beside all else, until it is closed or the sandbox is: True is yes, a
-        `Reply` may be remembered, all else is no, an exception too."""
-        asking = AsyncAsking(self._sandbox, answerer)
+    async def ask(self, answerer: backend.Answerer) -> AsyncApprovalHandler:
+        """Answer approval requests with `answerer(question)` in the background, until it or the sandbox is closed: True
+        allows, a `Reply` can be remembered, any other value and an exception deny."""
+        asking = AsyncApprovalHandler(self._sandbox, answerer)
         await asking.start()
         return asking
 
 
 def _rules(rules: tuple[str, ...]) -> tuple[str, ...]:
     if not rules:
-        raise InvalidRequest("no rule was given", hint='like allow("api.example.com")')
+        raise InvalidRequest("no rule given", hint='like allow("api.example.com")')
     if isinstance(rules[0], (list, tuple)):
-        raise InvalidRequest("rules are given one after the other, not as a list", hint="put a star before it: *rules")
+        raise InvalidRequest("rules are separate arguments, not a list", hint="put a star before it: *rules")
     return tuple(Network(allow=rules).allow)
+
+
+class AsyncApprovals:
+    """Iterate with `async for question in …`, over broken connections, until `aclose` or the deletion of the
+    sandbox."""
+
+    def __init__(self, sandbox: AsyncSandbox) -> None:
+        self._sandbox = sandbox
+        self._questions: AsyncGenerator[ApprovalRequest, None] | None = None
+        self._response: httpx2.Response | None = None
+        self._ended = False
+
+    def __aiter__(self) -> AsyncApprovals:
+        return self
+
+    async def __anext__(self) -> ApprovalRequest:
+        if self._questions is None:
+            self._questions = self._follow()
+        return await anext(self._questions)
+
+    def end(self) -> None:
+        """End the iteration, also from another thread that waits for the next request."""
+        self._ended = True
+        if self._response is not None:
+            backend.abort(self._response)
+
+    async def aclose(self) -> None:
+        self.end()
+        questions, self._questions = self._questions, None
+        if questions is not None:
+            await questions.aclose()
+
+    async def _follow(self) -> AsyncGenerator[ApprovalRequest, None]:
+        """Yield each request once; pending requests come again after a reconnect."""
+        seen: set[str] = set()
+        backoff = Backoff()
+        while not self._ended:
+            try:
+                async for question in self._once():
+                    if question.id in seen:
+                        backoff.connected()
+                        continue
+                    backoff.reset()
+                    seen.add(question.id)
+                    yield question
+                raise ServerUnreachable("the stream of approval requests ended", hint="`skerry server status`")
+            except ServerUnreachable as error:
+                if not self._ended:
+                    await backend.sleep(backoff.next_delay(error))
+            except NotFound:  # the sandbox was deleted
+                return
+
+    async def _once(self) -> AsyncGenerator[ApprovalRequest, None]:
+        lines = LineDecoder()
+        async with self._sandbox.client.response(requests.approvals(self._sandbox.id)) as response:
+            self._response = response
+            try:
+                async for chunk in response.aiter_raw():
+                    for line in lines.feed(chunk):
+                        yield decode(line, ApprovalRequest)
+            finally:
+                self._response = None
+
+
+class AsyncApprovalHandler:
+    """Answers approval requests with a callback in the background. `aclose` ends it; pending requests stay
+    unanswered."""
+
+    def __init__(self, sandbox: AsyncSandbox, answerer: backend.Answerer) -> None:
+        self._sandbox = sandbox
+        self._answerer = answerer
+        self._questions = AsyncApprovals(sandbox)
+        self._aside = backend.BackgroundTask()
+
+    async def start(self) -> None:
+        self._sandbox.approval_handlers.append(self)
+        await self._aside.start(self._work)
+
+    async def __aenter__(self) -> AsyncApprovalHandler:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        if self in self._sandbox.approval_handlers:
+            self._sandbox.approval_handlers.remove(self)
+        self._questions.end()
+        await self._aside.end()
+
+    async def _work(self) -> None:
+        try:
+            async for question in self._questions:
+                await self._answer(question)
+        except SkerryError as error:
+            warnings.warn(f"approval requests of {self._sandbox.id} are no longer answered: {error}", stacklevel=2)
+
+    async def _answer(self, question: ApprovalRequest) -> None:
+        reply = await self._reply(question)
+        try:
+            await self._sandbox.client.request(requests.answer_approval(self._sandbox.id, question.id, reply))
+        except (NotFound, ServerUnreachable):  # too late, answered by another client, or the asking server has stopped
+            return
+
+    async def _reply(self, question: ApprovalRequest) -> Approval:
+        try:
+            said = await backend.call_answerer(self._answerer, question)
+        except Exception as error:
+            warnings.warn(f"the approval request for {question.host} was not answered: {error!r}", stacklevel=2)
+            said = False
+        return said if isinstance(said, Approval) else Approval(allow=said is True)

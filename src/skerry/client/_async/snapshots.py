@@ -1,4 +1,4 @@
-"""`AsyncSnapshot`: a sandbox's files as they were at one moment."""
+"""`AsyncSnapshot`: a sandbox's files at one moment."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import builtins
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from skerry.client import archive_requests
-from skerry.client import snapshot_requests as requests
-from skerry.client._async import archives
 from skerry.client._async.client import AsyncClient
-from skerry.client.archive_files import HostFile, Watcher
-from skerry.client.listing import real_changes
-from skerry.client.snapshot_requests import SnapshotList
-from skerry.types import Changes, SnapshotInfo, Transfer
+from skerry.client._async.images import export_archive, import_snapshot
+from skerry.client.host.archive_files import HostFile, Watcher
+from skerry.client.results.file_info import with_decoded_changes
+from skerry.client.transport.requests import archives as archive_requests
+from skerry.client.transport.requests import snapshots as requests
+from skerry.types import SnapshotDiff, SnapshotInfo, SnapshotList, TransferResult
 
 if TYPE_CHECKING:
     from skerry.client._async.sandbox import AsyncSandbox
 
 
 class AsyncSnapshot:
-    """What `sandbox.snapshot("deps")` gives: `AsyncSandbox(image=snapshot)` starts from it, as often as you like, and
-    `sandbox.rollback(snapshot)` goes back to it. It outlives its sandbox; `.info` has all that is known of it."""
+    """The result of `sandbox.snapshot("deps")`: `AsyncSandbox(image=snapshot)` starts from it, any number of times, and
+    `sandbox.rollback(snapshot)` restores it. It outlives its sandbox; `.info` has all its properties."""
 
     def __init__(self, client: AsyncClient, info: SnapshotInfo) -> None:
         self.client = client
@@ -47,14 +46,24 @@ class AsyncSnapshot:
         return self.info.digest
 
     @property
+    def path(self) -> str | None:
+        """The directory that it holds; None: all files."""
+        return self.info.path
+
+    @property
+    def expires_at(self) -> float | None:
+        """The time of its automatic removal."""
+        return self.info.expires_at
+
+    @property
     def created_at(self) -> float:
         return self.info.created_at
 
     @classmethod
     async def get(cls, ref: str, *, server: str | AsyncClient | None = None) -> AsyncSnapshot:
-        """One that exists, by id or name."""
+        """Return an existing snapshot by ID or name."""
         client = server if isinstance(server, AsyncClient) else AsyncClient(server)
-        return cls(client, await client.value(requests.get(ref), SnapshotInfo))
+        return cls(client, await client.request_json(requests.get(ref), SnapshotInfo))
 
     @classmethod
     async def list(
@@ -65,11 +74,11 @@ class AsyncSnapshot:
         key: str | None = None,
         server: str | AsyncClient | None = None,
     ) -> builtins.list[AsyncSnapshot]:
-        """Yours, oldest first: those kept by hand, or of another `kind`; or all that were taken of one sandbox."""
+        """Return your snapshots, oldest first: those kept by hand, or of another `kind`; or all of one sandbox."""
         client = server if isinstance(server, AsyncClient) else AsyncClient(server)
         ref = sandbox if sandbox is None or isinstance(sandbox, str) else sandbox.id
         request = requests.list_all(kind, key) if ref is None else requests.of(ref)
-        answer = await client.value(request, SnapshotList)
+        answer = await client.request_json(request, SnapshotList)
         return [cls(client, info) for info in answer.snapshots if kind in (None, info.kind)]
 
     @classmethod
@@ -82,26 +91,26 @@ class AsyncSnapshot:
         progress: Watcher | None = None,
         server: str | AsyncClient | None = None,
     ) -> AsyncSnapshot:
-        """A new one of an archive (what `export`, `docker save` or skopeo wrote, or a root file system as a tar; all
-        of them also compressed) or of a directory of this host. `on_notice` hears what was left out, and why."""
+        """Import an archive (from `export`, `docker save` or skopeo, or a root file system as a tar; also compressed)
+        or a directory of this host. `on_notice` receives the omitted parts and the reasons."""
         client = server if isinstance(server, AsyncClient) else AsyncClient(server)
-        return cls(client, await archives.import_snapshot(client, name, source, on_notice, progress))
+        return cls(client, await import_snapshot(client, name, source, on_notice, progress))
 
-    async def changes(self, to: str | AsyncSnapshot | AsyncSandbox | None = None) -> Changes:
-        """The paths that were added, modified or deleted from this snapshot to another point: another snapshot, a
-        sandbox as it is now, or an image; without `to`, the sandbox that it was taken of. Times alone don't count."""
+    async def changes(self, to: str | AsyncSnapshot | AsyncSandbox | None = None) -> SnapshotDiff:
+        """Return the paths that were added, modified or deleted from this snapshot to another snapshot, the current
+        state of a sandbox, or an image; by default to its own sandbox. Times alone are ignored."""
         ref = to if to is None or isinstance(to, str) else to.id
-        return real_changes(await self.client.value(requests.changes(self.id, ref), Changes))
+        return with_decoded_changes(await self.client.request_json(requests.changes(self.id, ref), SnapshotDiff))
 
-    async def export(self, target: HostFile, *, progress: Watcher | None = None) -> Transfer:
-        """Write it as an archive: an OCI image layout with one layer, which `docker load`, skopeo and
-        `Snapshot.import_` read. A path that ends in .gz or .zst is compressed so. What no archive holds (sockets,
-        devices) is in the answer's `skipped`."""
-        return await archives.export(self.client, archive_requests.export_snapshot(self.id), target, progress)
+    async def export(self, target: HostFile, *, progress: Watcher | None = None) -> TransferResult:
+        """Write it as an archive: an OCI image layout with one layer, for `docker load`, skopeo and `Snapshot.import_`.
+        A path that ends in .gz or .zst is compressed. The result's `skipped` lists files that no archive can hold
+        (sockets, devices)."""
+        return await export_archive(self.client, archive_requests.export_snapshot(self.id), target, progress)
 
     async def delete(self) -> None:
-        """Refused (Conflict) while a sandbox, an image or another snapshot stands on it."""
-        await self.client.done(requests.delete(self.id))
+        """Delete it. Raise Conflict while a sandbox, an image or another snapshot needs it."""
+        await self.client.request(requests.delete(self.id))
 
     async def aclose(self) -> None:
         """Close the connections of its client. The snapshot stays."""

@@ -1,4 +1,4 @@
-"""`process.terminal()`: what a process's terminal shows, and what is typed into it."""
+"""`process.terminal()`: the output and input of a process's terminal."""
 
 from __future__ import annotations
 
@@ -8,34 +8,36 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from skerry.client import backend_async as backend
-from skerry.client import requests, screen
 from skerry.client._async.websocket import AsyncWebSocket
-from skerry.client.messages import NORMAL
-from skerry.client.outcome import Gathered
-from skerry.client.patience import Patience
-from skerry.client.responses import raised
-from skerry.client.screen import PIECE, REPLAY, Failed, Missing, Started
+from skerry.client.results.command import OutputCollector
+from skerry.client.transport import backend_async as backend
+from skerry.client.transport import terminal_messages
+from skerry.client.transport.backoff import Backoff
+from skerry.client.transport.requests import sandboxes
+from skerry.client.transport.responses import to_error
+from skerry.client.transport.terminal_messages import PIECE, REPLAY, TerminalError, TerminalGap, TerminalStarted
+from skerry.client.transport.websocket_codec import NORMAL
 from skerry.errors import CommandTimeout, Conflict, InvalidRequest, ServerUnreachable, SkerryError
 from skerry.types import ProcessInfo, Pty, Result, RunResult
 
 if TYPE_CHECKING:
     from skerry.client._async.sandbox import AsyncSandbox
 
-SILENT = 90.0  # the server pings every 20 s
-LIVED = 60.0  # a connection that held so long was a good one
-_BROKEN = frozenset((1001, 1006, 1012))  # closings after which it is worth to call again
+SILENCE_TIMEOUT = 90.0  # the server pings every 20 s
+STABLE_AFTER = 60.0  # after so many seconds a connection counts as successful
+_BROKEN = frozenset((1001, 1006, 1012))  # close codes after which reconnecting is useful
 
 
 class AsyncTerminal:
-    """A view of a process's terminal; there may be many. Leaving it leaves the process as it is.
+    r"""A view of a process's terminal; a process can have several. Leaving it does not affect the process.
 
         async with process.terminal() as terminal:
             await terminal.write("ls\\n")
             async for data in terminal:
                 print(data)
 
-    A connection that breaks, or a server that is started again, goes unnoticed: it goes on where it was."""
+    It reconnects after a broken connection or a restart of the server, and continues at the same position.
+    """
 
     def __init__(self, sandbox: AsyncSandbox, process: str, *, replay: int = REPLAY, since: int | None = None) -> None:
         for name, value in (("replay", replay), ("since", since)):
@@ -50,7 +52,7 @@ class AsyncTerminal:
         self._failure: SkerryError | None = None
         self._reopening = backend.Lock()
         self._opened_at = 0.0
-        self._patience = Patience()
+        self._backoff = Backoff()
         self.result: Result | None = None
         self.missing = 0
 
@@ -70,12 +72,12 @@ class AsyncTerminal:
 
     @property
     def offset(self) -> int:
-        """Where the next byte stands; `process.terminal(since=…)` goes on from there."""
+        """The position of the next byte; `process.terminal(since=…)` continues there."""
         return self._since or 0
 
     @property
     def process(self) -> ProcessInfo | None:
-        """The process as it was when this view began."""
+        """The process at the start of this view."""
         return self._process
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -83,7 +85,7 @@ class AsyncTerminal:
             yield data
 
     async def read(self, timeout: float | None = None) -> bytes:
-        """What it shows next, as it comes. Nothing (`b""`): the process has ended, and `result` says how."""
+        """Return the next output. `b""`: the process has ended, and `result` is set."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.result is None:
             socket = self._connected()
@@ -91,8 +93,8 @@ class AsyncTerminal:
                 message = await socket.receive(_left(deadline))
             except TimeoutError:
                 if deadline is not None and time.monotonic() >= deadline:
-                    raise CommandTimeout(f"the terminal showed nothing more within {timeout} s") from None
-                await self._again(socket, ServerUnreachable(f"the server at {self._address} went silent"))
+                    raise CommandTimeout(f"no terminal output within {timeout} s") from None
+                await self._again(socket, ServerUnreachable(f"the server at {self._address} stopped responding"))
                 continue
             except ServerUnreachable as error:
                 await self._again(socket, error)
@@ -100,7 +102,7 @@ class AsyncTerminal:
             if isinstance(message, bytes):
                 self._since = self.offset + len(message)
                 self._failure = None
-                self._patience.renew()
+                self._backoff.reset()
                 if message:
                     return message
             elif message is not None:
@@ -110,19 +112,19 @@ class AsyncTerminal:
         return b""
 
     async def write(self, data: bytes | str) -> None:
-        """Type. Waits while the program does not read and much is waiting already."""
+        """Type. Waits while the program does not read and its input buffer is full."""
         if isinstance(data, str):
             data = data.encode()
         for start in range(0, len(data), PIECE):
             await self._send(data[start : start + PIECE])
 
     async def resize(self, cols: int, rows: int) -> None:
-        """Give it another size. Programs inside are told (SIGWINCH); of several viewers the last one counts."""
+        """Set the size. Programs inside receive SIGWINCH; of several viewers the last one counts."""
         Pty(cols=cols, rows=rows)
-        await self._send(screen.resize(cols, rows))
+        await self._send(terminal_messages.resize(cols, rows))
 
     async def _send(self, message: bytes | str) -> None:
-        """What was sent into a connection that breaks right then may be lost, so it is not sent twice."""
+        """Send a message once: if the connection breaks meanwhile, it may be lost, but never sent twice."""
         socket = self._connected()
         if self.result is not None:
             raise self._ended()
@@ -138,21 +140,21 @@ class AsyncTerminal:
         await socket.send(message)
 
     async def _open(self) -> AsyncWebSocket:
-        request = requests.terminal(self._sandbox.id, self._name, replay=self._replay, since=self._since)
+        request = sandboxes.terminal(self._sandbox.id, self._name, replay=self._replay, since=self._since)
         socket = await AsyncWebSocket.open(self._sandbox.client, request)
         self._opened_at = time.monotonic()
         return socket
 
     async def _again(self, broken: AsyncWebSocket, error: ServerUnreachable) -> AsyncWebSocket:
-        """A new connection where `broken` stood, unless somebody else has made one."""
+        """Return a new connection in place of `broken`, unless another call has made one."""
         async with self._reopening:
-            if time.monotonic() - self._opened_at > LIVED:
-                self._patience.renew()
+            if time.monotonic() - self._opened_at > STABLE_AFTER:
+                self._backoff.reset()
             while self._socket is broken:
                 if self._failure is not None or broken.messages.code not in _BROKEN:
                     raise self._failure or error
                 await broken.aclose()
-                await backend.sleep(self._patience.pause(error))
+                await backend.sleep(self._backoff.next_delay(error))
                 with contextlib.suppress(ServerUnreachable):
                     socket = await self._open()
                     if self._socket is broken:
@@ -169,17 +171,17 @@ class AsyncTerminal:
         return Conflict(f"process {self._name} has ended")
 
     def _understand(self, text: str) -> None:
-        said = screen.understood(text)
+        said = terminal_messages.decode_message(text)
         self._failure = None
-        if isinstance(said, Started):
+        if isinstance(said, TerminalStarted):
             self._process, self._since = said.process, said.offset
-        elif isinstance(said, Missing):
+        elif isinstance(said, TerminalGap):
             self.missing += said.missing
             self._since = self.offset + said.missing
-        elif isinstance(said, Failed):
-            self._failure = raised(said.error)
+        elif isinstance(said, TerminalError):
+            self._failure = to_error(said.error)
         elif isinstance(said, RunResult):
-            self.result = Gathered().result(said)
+            self.result = OutputCollector().result(said)
 
     def _connected(self) -> AsyncWebSocket:
         if self._socket is None:
@@ -192,4 +194,4 @@ class AsyncTerminal:
 
 
 def _left(deadline: float | None) -> float:
-    return SILENT if deadline is None else max(0.0, min(SILENT, deadline - time.monotonic()))
+    return SILENCE_TIMEOUT if deadline is None else max(0.0, min(SILENCE_TIMEOUT, deadline - time.monotonic()))

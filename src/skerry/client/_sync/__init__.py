@@ -1,2 +1,2 @@
 # Generated from client/_async/__init__.py by scripts/generate_sync.py. Do not edit.
-"""The client, written once: `_sync` is generated from this folder by scripts/generate_sync.py."""
+"""The client, written once: scripts/generate_sync.py generates `_sync` from this folder."""

@@ -1,5 +1,5 @@
 # Generated from client/_async/code.py by scripts/generate_sync.py. Do not edit.
-"""`sandbox.code`: code in, values out; contexts whose variables, imports and functions last."""
+"""`sandbox.code`: run code and get values; contexts keep variables, imports and functions."""
 
 from __future__ import annotations
 
@@ -8,29 +8,47 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from skerry.client import backend_sync as backend
-from skerry.client import code_requests as requests
-from skerry.client.code_outcome import Between, CodeOutcome, CodeValue, GatheredCode, Happening, checked_code, fields_of
-from skerry.client.code_requests import Input, code_request, own
-from skerry.client.frames import ERROR, EXIT, OUTPUT, RESULT, STDOUT, FrameDecoder
-from skerry.client.listing import real
-from skerry.client.outcome import Output, StreamName
-from skerry.client.responses import ContextList, LanguageList, decode, error_frame
+from skerry.client.create_options import texts
+from skerry.client.results.code import (
+    CharacterJoiner,
+    CodeCollector,
+    CodeEventBase,
+    CodeResultBase,
+    CodeValue,
+    check_code,
+    fields_of,
+)
+from skerry.client.results.command import Output, StreamName
+from skerry.client.results.file_info import with_decoded_path
+from skerry.client.transport import backend_sync as backend
+from skerry.client.transport.requests import code as requests
+from skerry.client.transport.requests.code import Input, code_request, context_settings
+from skerry.client.transport.responses import decode, error_frame
+from skerry.codecs.frames import ERROR, EXIT, OUTPUT, RESULT, STDOUT, FrameDecoder
 from skerry.errors import SandboxUnavailable
-from skerry.types import CodeEnd, CodeRequest, ContextInfo, ContextRequest, LanguageInfo, MadeFile
+from skerry.types import (
+    CodeEnd,
+    CodeRequest,
+    ContextInfo,
+    ContextList,
+    ContextRequest,
+    LanguageInfo,
+    LanguageList,
+    OutputFile,
+)
 
 if TYPE_CHECKING:
     from skerry.client._sync.files import Files
     from skerry.client._sync.sandbox import Sandbox
 
 
-class CodeFile(MadeFile, frozen=True, kw_only=True, dict=True):
-    """A file that code made or changed, to be read as long as it and its sandbox are there."""
+class ReadableFile(OutputFile, frozen=True, kw_only=True, dict=True):
+    """A file that code created or changed. It can be read while it and its sandbox exist."""
 
     @classmethod
-    def _of(cls, sandbox: Sandbox, file: MadeFile) -> CodeFile:
+    def _of(cls, sandbox: Sandbox, file: OutputFile) -> ReadableFile:
         made = cls(**fields_of(file))
-        made.__dict__["_sandbox"] = sandbox  # no field: it is neither shown nor compared
+        made.__dict__["_sandbox"] = sandbox  # not a field: neither shown nor compared
         return made
 
     @property
@@ -39,42 +57,42 @@ class CodeFile(MadeFile, frozen=True, kw_only=True, dict=True):
         return sandbox.files
 
     def read_bytes(self, *, offset: int = 0, length: int | None = None) -> bytes:
-        """Its content, or the part of it from `offset` on, at most `length` bytes."""
+        """Return its content, or the part from `offset` on, at most `length` bytes."""
         return self._files.read_bytes(self.path, offset=offset, length=length)
 
     def read_text(self, *, encoding: str = "utf-8", errors: str = "strict") -> str:
         return self._files.read_text(self.path, encoding=encoding, errors=errors)
 
     def stream(self) -> Iterator[bytes]:
-        """Its bytes piece by piece: for what does not fit into memory."""
+        """Yield its bytes in pieces, for files larger than memory."""
         return self._files.stream(self.path)
 
     def download(self, to: str | os.PathLike[str]) -> None:
-        """Bring it to a path of this host; what is there is replaced."""
+        """Download it to a path of this host; an existing file is replaced."""
         self._files.download(self.path, to)
 
 
-class CodeResult(CodeOutcome, frozen=True, kw_only=True):
-    """What came of code: `text results error stdout stderr files …`, and all that a command's result has.
+class CodeResult(CodeResultBase, frozen=True, kw_only=True):
+    """The result of code: `text results error stdout stderr files …`, and the fields of a command's result.
 
     result = sandbox.code.run("import math; math.pi")
     result.text  # "3.141592653589793"
     """
 
-    files: tuple[CodeFile, ...] = ()
+    files: tuple[ReadableFile, ...] = ()
 
 
-class CodeEvent(Happening, frozen=True, kw_only=True):
-    __doc__ = Happening.__doc__
+class CodeEvent(CodeEventBase, frozen=True, kw_only=True):
+    __doc__ = CodeEventBase.__doc__
     end: CodeResult | None = None
 
 
 class Code:
-    """Code, run for what it prints, gives, draws and makes.
+    """Runs code and returns its output, values, pictures and files.
 
-    Without `context` it runs in the default one of its language, so that variables, imports and functions last between
-    calls; with `fresh` in a memory of its own, which is gone afterwards. A language that has no contexts is compiled
-    and run. `cwd`, `env` and `user` go with `fresh` and with such a language: a context has its own.
+    Without `context` it runs in the default context of its language, so that variables, imports and functions last
+    between calls; with `fresh` in a new memory that is discarded. A language without contexts is compiled and run.
+    `cwd`, `env` and `user` apply to `fresh` and to such a language: a context has its own.
     """
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -95,13 +113,17 @@ class Code:
         env: Mapping[str, str | None] = {},
         user: str | None = None,
     ) -> CodeResult:
-        """Run code to its end; python, unless another `language` is named. `stdin` is what it can read; without one
-        `input()` fails at once.
+        """Run code to its end; the default language is python. `stdin` is its whole input; without it `input()` fails
+        at once.
 
-        An error of the code or a time-out is a result, not an error, unless `check`. `on_output` gets each piece of
-        output as it comes. An interrupt or cancellation of this call interrupts the code too."""
-        wish = _wish(code, language, context, stdin, timeout, fresh=fresh, **own(cwd, env, user))
-        return run_code(self._sandbox, wish, check, on_output)
+        An error of the code or a timeout is a result, not an exception, unless `check` is set. `on_output` is called
+        for each piece of output. `env`: variables of this run (None unsets); `cwd` and `user` only with `fresh`.
+        Interrupting or cancelling this call interrupts the code too.
+        """
+        payload = _code_request(
+            code, language, context, stdin, timeout, fresh=fresh, **context_settings(cwd, env, user)
+        )
+        return run_code(self._sandbox, payload, check, on_output)
 
     def stream(
         self,
@@ -116,10 +138,12 @@ class Code:
         env: Mapping[str, str | None] = {},
         user: str | None = None,
     ) -> Iterator[CodeEvent]:
-        """The same as it comes: events of type `stdout`, `stderr`, `result`, `error`, and at last `end`, with the
-        whole result in `event.end`. Leaving early interrupts the code."""
-        wish = _wish(code, language, context, stdin, timeout, fresh=fresh, **own(cwd, env, user))
-        return events(self._sandbox, wish)
+        """Run code and yield events of type `stdout`, `stderr`, `result`, `error`, and finally `end` with the whole
+        result in `event.end`. Leaving early interrupts the code."""
+        payload = _code_request(
+            code, language, context, stdin, timeout, fresh=fresh, **context_settings(cwd, env, user)
+        )
+        return events(self._sandbox, payload)
 
     def context(
         self,
@@ -130,37 +154,37 @@ class Code:
         env: Mapping[str, str | None] = {},
         user: str | None = None,
     ) -> Context:
-        """A new context, apart from all others. A name that is taken is a Conflict; without one, one is made up."""
-        wish = ContextRequest(language=language, name=name, **own(cwd, env, user))
+        """Create a context. Raise Conflict if the name is taken; the default name is generated."""
+        payload = ContextRequest(language=language, name=name, **context_settings(cwd, env, user))
         sandbox = self._sandbox
-        info = sandbox.client.value(requests.open_context(sandbox.id, wish), ContextInfo)
+        info = sandbox.client.request_json(requests.open_context(sandbox.id, payload), ContextInfo)
         return Context(sandbox, info)
 
     def get(self, name: str) -> Context:
-        """A context that is there. The default one of a language has the language's name."""
+        """Return an existing context. The default context of a language has the language's name."""
         sandbox = self._sandbox
-        return Context(sandbox, sandbox.client.value(requests.context(sandbox.id, name), ContextInfo))
+        return Context(sandbox, sandbox.client.request_json(requests.context(sandbox.id, name), ContextInfo))
 
     def contexts(self) -> builtins.list[Context]:
-        """Those that are there, the default ones too."""
+        """Return all contexts, the default ones included."""
         sandbox = self._sandbox
-        answer = sandbox.client.value(requests.contexts(sandbox.id), ContextList)
+        answer = sandbox.client.request_json(requests.contexts(sandbox.id), ContextList)
         return [Context(sandbox, info) for info in answer.contexts]
 
     def languages(self) -> builtins.list[LanguageInfo]:
-        """Those that the server knows, with the version that was found in this sandbox."""
+        """Return the languages that the server knows, with the versions found in this sandbox."""
         sandbox = self._sandbox
-        return (sandbox.client.value(requests.languages(sandbox.id), LanguageList)).languages
+        return (sandbox.client.request_json(requests.languages(sandbox.id), LanguageList)).languages
 
 
 class Context:
-    """A memory for one language: `sandbox.code.context("python")`. Its runs come one after another.
+    """A memory for one language: `sandbox.code.context("python")`. Its runs are sequential.
 
         context.run("x = 6")
         (context.run("x * 7")).text  # "42"
 
-    If it dies (a crash, out of memory, a time-out that could not be interrupted), the result says so, the next run
-    begins with an empty memory, and says that too.
+    If it dies (a crash, out of memory, a timeout that could not be interrupted), the result reports it; the next run
+    starts with an empty memory and reports that too.
     """
 
     def __init__(self, sandbox: Sandbox, info: ContextInfo) -> None:
@@ -179,14 +203,14 @@ class Context:
         return self._info.language
 
     @property
-    def known(self) -> ContextInfo:
-        """All that was last seen of it; `.info()` asks again."""
+    def cached_info(self) -> ContextInfo:
+        """The last known information; `.info()` requests it again."""
         return self._info
 
     def info(self) -> ContextInfo:
-        """All that the server says of it, fresh."""
+        """Request the current information from the server."""
         sandbox = self._sandbox
-        self._info = sandbox.client.value(requests.context(sandbox.id, self.name), ContextInfo)
+        self._info = sandbox.client.request_json(requests.context(sandbox.id, self.name), ContextInfo)
         return self._info
 
     def run(
@@ -197,34 +221,35 @@ class Context:
         timeout: float | None = 300,
         check: bool = False,
         on_output: backend.Callback[Output] | None = None,
+        env: Mapping[str, str | None] = {},
     ) -> CodeResult:
-        """Run code in it, as `sandbox.code.run` does; if other code of this context runs, after that."""
-        wish = code_request(code, None, stdin, timeout, context=self.name)
-        return run_code(self._sandbox, wish, check, on_output)
+        """Run code in it, like `sandbox.code.run`, after other code of this context. `env`: variables of this run."""
+        payload = code_request(code, None, stdin, timeout, context=self.name, env=texts(env, "env"))
+        return run_code(self._sandbox, payload, check, on_output)
 
     def stream(
         self, code: str, *, stdin: Input | None = None, timeout: float | None = 300
     ) -> Iterator[CodeEvent]:
-        """The same as it comes; see `sandbox.code.stream`."""
+        """Run code in it and yield events; see `sandbox.code.stream`."""
         return events(self._sandbox, code_request(code, None, stdin, timeout, context=self.name))
 
     def interrupt(self) -> None:
-        """End what it runs now, as Ctrl-C does; it keeps what it remembers."""
+        """Interrupt the running code, like Ctrl-C; the memory stays."""
         self._act("interrupt")
 
     def restart(self) -> None:
-        """Begin anew, with an empty memory."""
+        """Restart with an empty memory."""
         self._act("restart")
 
     def delete(self) -> None:
-        """End it, and what it runs, and forget it."""
-        self._sandbox.client.done(requests.context(self._sandbox.id, self.name, "DELETE"))
+        """Delete the context and end its running code."""
+        self._sandbox.client.request(requests.context(self._sandbox.id, self.name, "DELETE"))
 
     def _act(self, verb: str) -> None:
-        self._sandbox.client.done(requests.act(self._sandbox.id, self.name, verb))
+        self._sandbox.client.request(requests.act(self._sandbox.id, self.name, verb))
 
 
-def _wish(
+def _code_request(
     code: str,
     language: str | None,
     context: str | Context | None,
@@ -232,7 +257,7 @@ def _wish(
     timeout: float | None,
     **more: Any,
 ) -> CodeRequest:
-    """A context has its language; what has neither is python."""
+    """Return the request; without a context and a language it is python."""
     name = context.name if isinstance(context, Context) else context
     if name is None and language is None:
         language = "python"
@@ -240,10 +265,10 @@ def _wish(
 
 
 def run_code(
-    sandbox: Sandbox, wish: CodeRequest, check: bool, on_output: backend.Callback[Output] | None
+    sandbox: Sandbox, request: CodeRequest, check: bool, on_output: backend.Callback[Output] | None
 ) -> CodeResult:
-    running, decoder, offset = CodeRunning(sandbox), FrameDecoder(), 0
-    with sandbox.client.stream(requests.run(sandbox.id, wish)) as chunks:
+    running, decoder, offset = CodeRun(sandbox), FrameDecoder(), 0
+    with sandbox.client.stream(requests.run(sandbox.id, request)) as chunks:
         for chunk in chunks:
             for kind, payload in decoder.feed(chunk):
                 running.take(kind, payload)
@@ -252,14 +277,14 @@ def run_code(
                     backend.deliver(on_output, Output(stream=_stream(kind), data=payload, offset=offset))
     result = running.result()
     if check:
-        checked_code(result)
+        check_code(result)
     return result
 
 
-def events(sandbox: Sandbox, wish: CodeRequest) -> Iterator[CodeEvent]:
-    running, decoder = CodeRunning(sandbox), FrameDecoder()
-    between: dict[StreamName, Between] = {"stdout": Between(), "stderr": Between()}
-    with sandbox.client.stream(requests.run(sandbox.id, wish)) as chunks:
+def events(sandbox: Sandbox, request: CodeRequest) -> Iterator[CodeEvent]:
+    running, decoder = CodeRun(sandbox), FrameDecoder()
+    between: dict[StreamName, CharacterJoiner] = {"stdout": CharacterJoiner(), "stderr": CharacterJoiner()}
+    with sandbox.client.stream(requests.run(sandbox.id, request)) as chunks:
         for chunk in chunks:
             for kind, payload in decoder.feed(chunk):
                 value = running.take(kind, payload)
@@ -280,16 +305,16 @@ def _stream(kind: int) -> StreamName:
     return "stdout" if kind == STDOUT else "stderr"
 
 
-class CodeRunning:
-    """Code between its start and its end. Whoever leaves it early hangs up, and the server interrupts the code."""
+class CodeRun:
+    """A run of code. Leaving it early closes the connection, and the server interrupts the code."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
-        self._gathered = GatheredCode()
+        self._gathered = CodeCollector()
         self._end: CodeEnd | None = None
 
     def take(self, kind: int, payload: bytes) -> CodeValue | None:
-        """Keep what came; a value is given too."""
+        """Store a frame; return a value that it contains."""
         if kind in OUTPUT:
             self._gathered.add(_stream(kind), payload)
         elif kind == RESULT:
@@ -304,7 +329,7 @@ class CodeRunning:
 
     def result(self) -> CodeResult:
         if self._end is None:
-            raise SandboxUnavailable("the output ended before the code did", hint="`skerry show` tells its state")
-        made = (real(file) for file in self._end.files)
-        files = tuple(CodeFile._of(self._sandbox, file) for file in made if isinstance(file, MadeFile))
+            raise SandboxUnavailable("the output ended before the code did", hint="`skerry show` shows its state")
+        made = (with_decoded_path(file) for file in self._end.files)
+        files = tuple(ReadableFile._of(self._sandbox, file) for file in made if isinstance(file, OutputFile))
         return CodeResult(**self._gathered.fields(self._end) | {"files": files})

@@ -1,5 +1,5 @@
 # Generated from client/_async/forward.py by scripts/generate_sync.py. Do not edit.
-"""`sandbox.forward(3000)`: a port of this machine that leads to one inside, TCP as it is."""
+"""`sandbox.forward(3000)`: a port of this machine that forwards TCP connections to a port inside."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ import contextlib
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from skerry.client import backend_sync as backend
-from skerry.client import preview_requests as requests
 from skerry.client._sync.websocket import WebSocket
+from skerry.client.transport import backend_sync as backend
+from skerry.client.transport.requests import previews as requests
 from skerry.errors import InvalidRequest, ServerUnreachable, SkerryError
 from skerry.types import check_port
 
 if TYPE_CHECKING:
     from skerry.client._sync.sandbox import Sandbox
 
-SILENT = 90.0  # the server pings every 20 s
+SILENCE_TIMEOUT = 90.0  # the server pings every 20 s
 EOF = "eof"
 
 
 class Forward:
-    """Listens while it is entered.
+    """Listens while the block is entered.
 
         with sandbox.forward(5432) as forward:
             connect(forward.host, forward.port)
 
-    A connection that the inside refuses is reset, and `on_error` told why; the rest goes on."""
+    A connection that is refused inside is reset, and `on_error` receives the error; others continue.
+    """
 
     def __init__(
         self,
@@ -44,10 +45,10 @@ class Forward:
         self._remote = remote
         self._place = (bind, local)
         self._on_error = on_error
-        self._listener: backend.Listener | None = None
+        self._listener: backend.PortListener | None = None
 
     def __enter__(self) -> Forward:
-        self._listener = backend.Listener.open(*self._place, self._serve)
+        self._listener = backend.PortListener.open(*self._place, self._serve)
         return self
 
     def __exit__(
@@ -56,7 +57,7 @@ class Forward:
         self.close()
 
     def close(self) -> None:
-        """Stop listening, and end the connections that are open."""
+        """Stop listening, and close the open connections."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
@@ -67,12 +68,12 @@ class Forward:
 
     @property
     def port(self) -> int:
-        """The one here."""
+        """The port on this machine."""
         return self._address[1]
 
     @property
     def remote(self) -> int:
-        """The one inside."""
+        """The port inside."""
         return self._remote
 
     @property
@@ -81,7 +82,7 @@ class Forward:
             raise InvalidRequest("this forward is not open", hint="`with sandbox.forward(…) as forward:`")
         return self._listener.address
 
-    def _serve(self, here: backend.Stream) -> None:
+    def _serve(self, here: backend.LocalConnection) -> None:
         try:
             request = requests.connect(self._sandbox.id, self._remote)
             there = WebSocket.open(self._sandbox.client, request)
@@ -92,16 +93,16 @@ class Forward:
             return
         pipe = _Pipe(here, there)
         try:
-            backend.both(pipe.inward, pipe.outward, pipe.broken)
+            backend.run_both(pipe.inward, pipe.outward, pipe.broken)
         finally:
             here.close()
             there.close()
 
 
 class _Pipe:
-    """One connection. Each direction ends by itself; where one breaks, both are broken off."""
+    """One connection. Each direction ends independently; a failure of one ends both."""
 
-    def __init__(self, here: backend.Stream, there: WebSocket) -> None:
+    def __init__(self, here: backend.LocalConnection, there: WebSocket) -> None:
         self._here = here
         self._there = there
 
@@ -111,14 +112,14 @@ class _Pipe:
         self._there.send(EOF)
 
     def outward(self) -> None:
-        while (message := self._there.receive(SILENT)) != EOF:
+        while (message := self._there.receive(SILENCE_TIMEOUT)) != EOF:
             if message is None:
-                raise ServerUnreachable("the connection was broken off")
+                raise ServerUnreachable("the connection was closed")
             if isinstance(message, bytes):
                 self._here.write(message)
         self._here.end()
 
     def broken(self) -> None:
         with contextlib.suppress(OSError):
-            self._there.cut()  # first: else the local end that follows could be told as an orderly one
+            self._there.cut()  # first: otherwise the local end could be seen as an orderly one
         self._here.reset()

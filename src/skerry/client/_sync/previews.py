@@ -1,24 +1,23 @@
 # Generated from client/_async/previews.py by scripts/generate_sync.py. Do not edit.
-"""Previews: ports of a sandbox that people may look at, each by a URL of its own."""
+"""Previews: ports of a sandbox, each with a URL."""
 
 from __future__ import annotations
 
 import builtins
 from typing import TYPE_CHECKING
 
-from skerry.client import preview_requests as requests
-from skerry.client.preview_requests import PreviewList
-from skerry.types import PreviewInfo
+from skerry.client.transport.requests import previews as requests
+from skerry.types import PreviewInfo, PreviewList
 
 if TYPE_CHECKING:
     from skerry.client._sync.sandbox import Sandbox
 
 
 class Preview:
-    """One port by URL: `sandbox.expose(8000)`.
+    """One port with a URL: `sandbox.expose(8000)`.
 
-    `url` is where it is; a private one also needs `token`. `link` has both: a browser that opens it is let in from then
-    on. A program sends the token as `X-Skerry-Preview-Token`.
+    `url` is its address; a private one also needs `token`. `link` contains both: a browser that opens it keeps access.
+    A program sends the token as `X-Skerry-Preview-Token`.
     """
 
     def __init__(self, sandbox: Sandbox, info: PreviewInfo) -> None:
@@ -38,17 +37,17 @@ class Preview:
 
     @property
     def path_url(self) -> str:
-        """The same by a path, for programs that can't look up names below localhost."""
+        """The URL with a path instead of a host name, for programs that cannot resolve names below localhost."""
         return self.info.path_url
 
     @property
     def token(self) -> str | None:
-        """What opens it; None: it is public."""
+        """The access token; None if it is public."""
         return self.info.token
 
     @property
     def link(self) -> str:
-        """The URL with the token in it. Who has it can look."""
+        """The URL with the token. It gives access to its holder."""
         return requests.link_of(self.info)
 
     @property
@@ -57,12 +56,12 @@ class Preview:
 
     @property
     def expires(self) -> float | None:
-        """Until when, as a Unix time; None: until it is revoked, or its sandbox deleted."""
+        """The end as a Unix time; None: until it is revoked, or its sandbox is deleted."""
         return self.info.expires
 
     def revoke(self) -> None:
-        """Nobody gets in any more; who is in is put out."""
-        self._sandbox.client.done(requests.revoke(self._sandbox.id, self.port))
+        """Revoke the preview and close its open connections."""
+        self._sandbox.client.request(requests.revoke(self._sandbox.id, self.port))
 
 
 class Previews:
@@ -70,7 +69,7 @@ class Previews:
         self._sandbox = sandbox
 
     def list(self) -> builtins.list[Preview]:
-        """Those that are there, by port."""
+        """Return the previews, sorted by port."""
         sandbox = self._sandbox
-        answer = sandbox.client.value(requests.previews(sandbox.id), PreviewList)
+        answer = sandbox.client.request_json(requests.previews(sandbox.id), PreviewList)
         return [Preview(sandbox, info) for info in answer.previews]

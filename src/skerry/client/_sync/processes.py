@@ -1,43 +1,424 @@
 # Generated from client/_async/processes.py by scripts/generate_sync.py. Do not edit.
-"""`sandbox.processes`: what runs, or ran, inside."""
+"""`sandbox.processes`, `sandbox.run` and `sandbox.spawn`: commands inside a sandbox."""
 
 from __future__ import annotations
 
 import builtins
-from typing import TYPE_CHECKING
+import contextlib
+import re
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, AnyStr, Literal
 
-from skerry.client import requests
-from skerry.client._sync.process import Process
-from skerry.client.responses import ProcessList
-from skerry.types import ProcessInfo
+from skerry.client.create_options import seconds
+from skerry.client.host.content import check_source, whole
+from skerry.client.results.command import (
+    Output,
+    OutputCollector,
+    StreamName,
+    ended_early,
+    join_output,
+    pattern_timeout,
+    result_of,
+    still_running,
+)
+from skerry.client.results.search import OutputSearch
+from skerry.client.transport import backend_sync as backend
+from skerry.client.transport.backoff import Backoff, PollDeadline
+from skerry.client.transport.requests import sandboxes
+from skerry.client.transport.requests.sandboxes import MAX_INLINE_STDIN, for_clean_up
+from skerry.client.transport.responses import GapFrame, PauseFrame, StartedFrame, decode, error_frame
+from skerry.client.transport.terminal_messages import REPLAY
+from skerry.codecs.frames import ERROR, EXIT, MISSING, OUTPUT, PAUSE, STARTED, STDOUT, FrameDecoder
+from skerry.errors import Conflict, NotFound, SandboxUnavailable, ServerUnreachable, SkerryError
+from skerry.types import ProcessInfo, ProcessList, ProcessStatus, Result, RunRequest, RunResult
 
 if TYPE_CHECKING:
     from skerry.client._sync.sandbox import Sandbox
+    from skerry.client._sync.terminal import Terminal
 
 
 class Processes:
-    """Runs and spawned ones alike; those that have ended stay until they are removed, or the sandbox goes."""
+    """All commands, run and spawned. Ended ones stay until they are removed, or the sandbox is deleted."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
 
     def list(self) -> builtins.list[Process]:
-        """All of them, oldest first."""
+        """Return all processes, oldest first."""
         sandbox = self._sandbox
-        listed = sandbox.client.value(requests.processes(sandbox.id), ProcessList)
+        listed = sandbox.client.request_json(sandboxes.processes(sandbox.id), ProcessList)
         return [Process(sandbox, info) for info in listed.processes]
 
     def get(self, process: str) -> Process:
-        """One, by its id; also `result.id` of a run."""
+        """Return a process by its ID; also by `result.id` of a run."""
         sandbox = self._sandbox
-        return Process(sandbox, sandbox.client.value(requests.process(sandbox.id, process), ProcessInfo))
+        return Process(
+            sandbox, sandbox.client.request_json(sandboxes.process(sandbox.id, process), ProcessInfo)
+        )
 
     def signal(self, process: str, name: str = "TERM") -> None:
-        """Send a signal to a process. KILL takes its whole tree, also what left its session."""
+        """Send a signal to a process. KILL ends its whole tree, also processes that left its session."""
         sandbox = self._sandbox
-        sandbox.client.done(requests.signal(sandbox.id, process, name))
+        sandbox.client.request(sandboxes.signal(sandbox.id, process, name))
 
     def remove(self, process: str) -> None:
-        """Forget a process that has ended, and its output."""
+        """Remove an ended process and its output."""
         sandbox = self._sandbox
-        sandbox.client.done(requests.remove_process(sandbox.id, process))
+        sandbox.client.request(sandboxes.remove_process(sandbox.id, process))
+
+    def kill_all(self) -> int:
+        """Kill all running processes with their trees; return their number. Contexts lose their variables."""
+        running = [process for process in self.list() if process.state == "running"]
+        for process in running:
+            process.kill()
+        return len(running)
+
+    def prune(self) -> int:
+        """Remove all ended processes with their output; return their number."""
+        ended = [process for process in self.list() if process.state == "exited"]
+        for process in ended:
+            with contextlib.suppress(NotFound):
+                self.remove(process.id)
+        return len(ended)
+
+
+class Stdin:
+    """The input of a process. Writing waits while the process does not read; after a close it raises Conflict."""
+
+    def __init__(self, sandbox: Sandbox, process: str) -> None:
+        self._sandbox = sandbox
+        self._process = process
+
+    def write(self, content: backend.AnySource) -> None:
+        """Write str, bytes, a file object or an iterable of them."""
+        check_source(content)
+        known = whole(content)
+        body = known if known is not None else backend.chunks(content)
+        self._send(sandboxes.stdin(self._sandbox.id, self._process, body, close=False))
+
+    def close(self) -> None:
+        """Close the input of the process."""
+        self._send(sandboxes.stdin(self._sandbox.id, self._process, b"", close=True))
+
+    def _send(self, request: sandboxes.Request) -> None:
+        self._sandbox.client.request(request)
+
+
+class Process:
+    """A command in a sandbox that outlives the call that started it. Its output is kept from the first byte on."""
+
+    def __init__(self, sandbox: Sandbox, info: ProcessInfo) -> None:
+        self._sandbox = sandbox
+        self._info = info
+        self._listener = backend.BackgroundTask()
+        self.stdin = Stdin(sandbox, info.id)
+
+    def __repr__(self) -> str:
+        return f"<Process {self.id} {self.state}>"
+
+    @property
+    def id(self) -> str:
+        return self._info.id
+
+    @property
+    def pid(self) -> int:
+        """The process ID inside the sandbox."""
+        return self._info.pid
+
+    @property
+    def state(self) -> Literal["running", "exited"]:
+        """The last known state; `.info()` requests it again."""
+        return self._info.state
+
+    @property
+    def cached_info(self) -> ProcessInfo:
+        """The last known information; `.info()` requests it again."""
+        return self._info
+
+    @property
+    def status(self) -> ProcessStatus:
+        """The last known state and end in one word: `running`, `completed`, `failed` or `killed`."""
+        return self._info.status
+
+    def notify(
+        self, on_output: backend.Callback[Output] | None = None, on_exit: backend.Callback[Result] | None = None
+    ) -> None:
+        """Call `on_output` for each piece of its output, and `on_exit` with its result, in a task or thread of this
+        program. An exception of a callback ends both."""
+        self._listener.start(self._notify, on_output, on_exit)
+
+    def _notify(
+        self, on_output: backend.Callback[Output] | None, on_exit: backend.Callback[Result] | None
+    ) -> None:
+        if on_output is not None:
+            for piece in self.follow():
+                backend.deliver(on_output, piece)
+        if on_exit is not None:
+            backend.deliver(on_exit, self.wait())
+
+    def info(self) -> ProcessInfo:
+        """Request the current information from the server."""
+        sandbox = self._sandbox
+        self._info = sandbox.client.request_json(sandboxes.process(sandbox.id, self.id), ProcessInfo)
+        return self._info
+
+    def wait(self, timeout: float | None = None) -> Result:
+        """Wait for its end; return the head and the tail of its output. Raise CommandTimeout if it still runs after
+        `timeout` seconds; it continues. Reconnect if the connection or the server goes away meanwhile."""
+        sandbox, polls = self._sandbox, PollDeadline(seconds(timeout))
+        for left in polls:
+            try:
+                end = sandbox.client.request_json_or_none(sandboxes.wait(sandbox.id, self.id, left), RunResult)
+                polls.reset()
+            except ServerUnreachable as error:
+                backend.sleep(polls.next_delay(error))
+                continue
+            if end is not None:
+                return result_of(end, self._info)
+        raise polls.error or still_running(self._info, timeout)
+
+    def signal(self, name: str) -> None:
+        """Send a signal, like "TERM" or "INT", to the process and its group. Raise Conflict if it has ended."""
+        sandbox = self._sandbox
+        sandbox.client.request(sandboxes.signal(sandbox.id, self.id, name))
+
+    def kill(self) -> None:
+        """Kill it with its whole tree, also daemons and processes left behind. Ignore a process that has ended."""
+        try:
+            self.signal("KILL")
+        except Conflict:
+            return
+
+    def resize(self, cols: int, rows: int) -> None:
+        """Set the size of its terminal. Raise Conflict if it has none."""
+        sandbox = self._sandbox
+        sandbox.client.request(sandboxes.resize(sandbox.id, self.id, cols, rows))
+
+    def terminal(self, *, replay: int = REPLAY, since: int | None = None) -> Terminal:
+        """Open its terminal, to read and to type: `with process.terminal() as terminal:`. It starts with a replay
+        of the last bytes shown, or with all bytes from `since` on. Raise Conflict if the process has no terminal."""
+        from skerry.client._sync.terminal import Terminal  # loads the WebSocket parser
+
+        return Terminal(self._sandbox, self.id, replay=replay, since=since)
+
+    def output(self, since: int = 0, *, limit: int | None = None) -> Output:
+        """Return its output from byte `since` on, both streams in order, at most `limit` bytes. A negative `since`
+        counts from the end. Continue with `since=output.offset`; `missing` bytes of it were dropped."""
+        following = OutputReader(self._sandbox, self.id, since, limit=limit)
+        return join_output([piece for piece in following.pieces(follow=False)], following.offset)
+
+    def follow(self, since: int = 0, *, wait: bool = True) -> Iterator[Output]:
+        """Iterate over its output from byte `since` to its end; with `wait=False` only over the output so far. It
+        reconnects when the connection or the server goes away, without losing or repeating output."""
+        for piece in OutputReader(self._sandbox, self.id, since).pieces(follow=wait):
+            yield piece
+
+    def wait_for_output(
+        self, pattern: AnyStr | re.Pattern[AnyStr], timeout: float | None = 60, *, since: int = 0
+    ) -> re.Match[AnyStr]:
+        """Wait until its output, from byte `since` on, matches a regular expression (str or bytes).
+
+        Raise CommandTimeout if it does not match in time, CommandFailed if the process ends before: both include the
+        last output.
+        """
+        seconds(timeout)
+        search = OutputSearch(pattern)
+        following = OutputReader(self._sandbox, self.id, since)
+        for piece in following.pieces(within=timeout):
+            found = search.add(piece.data, after_gap=piece.missing > 0)
+            if found is not None:
+                return found
+        if following.end is None:
+            raise pattern_timeout(self._info, search, timeout)
+        raise ended_early(self._info, search, self.wait())
+
+
+def start_process(
+    sandbox: Sandbox,
+    request: RunRequest,
+    on_output: backend.Callback[Output] | None,
+    on_exit: backend.Callback[Result] | None,
+) -> Process:
+    """Start a background command, with its callbacks."""
+    process = Process(
+        sandbox, sandbox.client.request_json(sandboxes.spawn(sandbox.id, request), ProcessInfo)
+    )
+    if on_output is not None or on_exit is not None:
+        process.notify(on_output, on_exit)
+    return process
+
+
+class OutputReader:
+    """Reads the output from one byte on, over broken connections, without loss or repetition. `offset`: the position of
+    the next byte; `end`: the end of the process, once read; `more`: the available output exceeded `limit`."""
+
+    def __init__(self, sandbox: Sandbox, process: str, since: int, *, limit: int | None = None) -> None:
+        self.offset = since
+        self.end: RunResult | None = None
+        self.more = False
+        self._sandbox = sandbox
+        self._process = process
+        self._limit = limit
+        self._paused = False
+
+    def pieces(self, *, follow: bool = True, within: float | None = None) -> Iterator[Output]:
+        """Yield the available output; with `follow` also new output, until the process ends or the time is over."""
+        backoff = Backoff()
+        until = None if within is None else time.monotonic() + within
+        while self.end is None and not self._paused:
+            try:
+                left = None if until is None else max(0.0, until - time.monotonic())
+                for piece in self._once(follow, left):
+                    backoff.reset()
+                    yield piece
+            except ServerUnreachable as error:
+                pause = backoff.next_delay(error)
+                if until is not None and time.monotonic() + pause > until:
+                    raise
+                backend.sleep(pause)
+
+    def _once(self, follow: bool, within: float | None) -> Iterator[Output]:
+        """Yield the output of one connection. A response without an end was interrupted."""
+        sandbox, decoder = self._sandbox, FrameDecoder()
+        request = sandboxes.output(
+            sandbox.id, self._process, since=self.offset, follow=follow, limit=self._limit, timeout=within
+        )
+        with sandbox.client.stream(request) as chunks:
+            for chunk in chunks:
+                for kind, payload in decoder.feed(chunk):
+                    piece = self._take(kind, payload)
+                    if piece is not None:
+                        yield piece
+        if self.end is None and not self._paused:
+            raise ServerUnreachable("the output ended before the process did", hint="`skerry server logs`")
+
+    def _take(self, kind: int, payload: bytes) -> Output | None:
+        if kind == STARTED:
+            self.offset = decode(payload, StartedFrame).offset
+        elif kind == MISSING:
+            missing = decode(payload, GapFrame).missing
+            self.offset += missing
+            return Output(stream="both", data=b"", offset=self.offset, missing=missing)
+        elif kind == EXIT:
+            self.end = decode(payload, RunResult)
+        elif kind == PAUSE:
+            self._paused, self.more = True, decode(payload, PauseFrame).more
+        elif kind == ERROR:
+            raise error_frame(payload)
+        else:
+            self.offset += len(payload)
+            if self._limit is not None:
+                self._limit = max(1, self._limit - len(payload))
+            return Output(stream="stdout" if kind == STDOUT else "stderr", data=payload, offset=self.offset)
+        return None
+
+
+class Run:
+    """One run of a command. If the wait ends early, the command is killed. `on_start` receives it."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        request: RunRequest,
+        source: backend.AnySource | None,
+        on_output: backend.Callback[Output] | None,
+        on_start: backend.Callback[Run] | None = None,
+    ) -> None:
+        self._sandbox = sandbox
+        self._request = request
+        self._source = source
+        self._on_output = on_output
+        self._on_start = on_start
+        self._gathered = OutputCollector()
+        self._offset = 0
+        self._aside = backend.BackgroundTask()
+        self._process: str | None = None
+        self._end: RunResult | None = None
+        self._source_error: Exception | None = None
+
+    @property
+    def id(self) -> str:
+        """The process ID, as in `sandbox.processes`."""
+        if self._process is None:
+            raise Conflict("the command has not started")
+        return self._process
+
+    def signal(self, name: str) -> None:
+        """Send a signal, like "INT", to the command and its group, from another thread or task; KILL ends its whole
+        tree. Raise Conflict if it has ended."""
+        sandbox = self._sandbox
+        sandbox.client.request(sandboxes.signal(sandbox.id, self.id, name))
+
+    def result(self) -> Result:
+        try:
+            self._follow()
+        except BaseException:
+            self._kill()
+            raise
+        finally:
+            self._aside.end()
+        if self._source_error is not None:
+            raise self._source_error
+        if self._end is None:
+            raise SandboxUnavailable("the output ended before the command did", hint="`skerry show` shows its state")
+        return self._gathered.result(self._end, self._request.cmd)
+
+    def _follow(self) -> None:
+        decoder = FrameDecoder()
+        sandbox = self._sandbox
+        with sandbox.client.stream(sandboxes.run(sandbox.id, self._request)) as chunks:
+            for chunk in chunks:
+                for kind, payload in decoder.feed(chunk):
+                    self._take(kind, payload)
+
+    def _take(self, kind: int, payload: bytes) -> None:
+        if kind == STARTED:
+            self._process = decode(payload, StartedFrame).id
+            if self._on_start is not None:
+                backend.deliver(self._on_start, self)
+            if self._source is not None:
+                self._aside.start(self._feed, self._process, self._source)
+        elif kind == EXIT:
+            self._end = decode(payload, RunResult)
+        elif kind == ERROR:
+            raise error_frame(payload)
+        elif kind in OUTPUT:
+            self._output("stdout" if kind == STDOUT else "stderr", payload)
+
+    def _output(self, stream: StreamName, data: bytes) -> None:
+        self._offset += len(data)
+        self._gathered.add(stream, data)
+        if self._on_output is not None:
+            backend.deliver(self._on_output, Output(stream=stream, data=data, offset=self._offset))
+
+    def _feed(self, process: str, source: backend.AnySource) -> None:
+        """Send stdin. Ignore a command that ends or closes its stdin early. An error of the source is the caller's and
+        kills the command: half an input must not pass for a complete one."""
+        sandbox = self._sandbox
+        try:
+            sandbox.client.request(sandboxes.stdin(sandbox.id, process, backend.chunks(source), close=True))
+        except SkerryError:
+            return
+        except Exception as error:
+            self._source_error = error
+            self._kill()
+
+    def _kill(self) -> None:
+        if self._process is None or self._end is not None:
+            return
+        sandbox = self._sandbox
+        # A failure here is harmless: the server ends a command when its caller disconnects.
+        with contextlib.suppress(SkerryError):
+            sandbox.client.request(for_clean_up(sandboxes.signal(sandbox.id, self._process, "KILL")))
+
+
+def prepare_stdin(request: RunRequest, stdin: backend.AnySource | None) -> tuple[RunRequest, backend.AnySource | None]:
+    """Return the request with a small stdin in it, or with the announcement of a streamed one."""
+    if stdin is None:
+        return request, None
+    check_source(stdin)
+    known = whole(stdin)
+    if known is None or len(known) > MAX_INLINE_STDIN:
+        return sandboxes.with_stdin_stream(request), stdin
+    return sandboxes.with_stdin(request, known), None

@@ -6,50 +6,53 @@
 from __future__ import annotations
 
 import builtins
+import warnings
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec import structs
 
-from skerry.client import backend_sync as backend
-from skerry.client import preview_requests, requests, snapshot_requests
 from skerry.client._sync.client import Client
 from skerry.client._sync.code import Code
 from skerry.client._sync.files import Files
 from skerry.client._sync.forward import Forward
-from skerry.client._sync.git import Git
-from skerry.client._sync.network import SandboxNetwork
+from skerry.client._sync.network import ApprovalHandler, SandboxNetwork
 from skerry.client._sync.previews import Preview, Previews
-from skerry.client._sync.process import Process
-from skerry.client._sync.processes import Processes
-from skerry.client._sync.questions import Asking
-from skerry.client._sync.review import Review
-from skerry.client._sync.running import Running, prepare
+from skerry.client._sync.processes import Process, Processes, Run, prepare_stdin, start_process
+from skerry.client._sync.records.trace import Records
+from skerry.client._sync.review import SandboxReview
 from skerry.client._sync.sessions import Session, Sessions
 from skerry.client._sync.snapshots import Snapshot
-from skerry.client.created import CreatedEitherWay
-from skerry.client.description import (
-    UNSAID,
+from skerry.client.create_options import (
+    DEFAULT_NETWORK,
     AnyImage,
-    Creation,
-    Words,
-    asking,
-    described,
+    AnyVolume,
+    Command,
+    CreateOptions,
+    CreateTerms,
+    check_budget,
+    create_request,
     recipe_of,
     run_request,
     seconds,
     spawn_request,
     texts,
+    with_approvals,
 )
-from skerry.client.egress import secret_values, with_what_is_here
-from skerry.client.outcome import Output, checked, never_opened
-from skerry.client.patience import Rounds
-from skerry.client.repository.source import AnyRepo, Imported, Repo, repo_of
-from skerry.client.responses import SandboxList
-from skerry.errors import Conflict, InvalidRequest, NotFound, ServerUnreachable, SkerryError
+from skerry.client.host.git_clone import ENVIRONMENT, check_clone, check_cloned, clone_argv
+from skerry.client.policy_inputs import resolve_create_request, secret_values
+from skerry.client.repository.source import AnyRepo, ImportResult, Repo, repo_of
+from skerry.client.results.command import Output, check_result, ended_before_port, port_timeout
+from skerry.client.transport import backend_sync as backend
+from skerry.client.transport.backoff import PollDeadline
+from skerry.client.transport.requests import previews, review, sandboxes, snapshots
+from skerry.errors import Conflict, InvalidRequest, NotFound, ServerUnreachable, SkerryError, UnappliedChanges
 from skerry.types import (
+    Budget,
     CreateRequest,
+    DeletedSandbox,
+    DeletedSandboxList,
     Isolation,
     Lifecycle,
     Limits,
@@ -57,25 +60,33 @@ from skerry.types import (
     Options,
     PortState,
     PreviewInfo,
-    ProcessInfo,
     Pty,
     Result,
     SandboxInfo,
+    SandboxList,
+    SandboxStats,
+    SandboxStatsList,
     SessionInfo,
     SessionRequest,
     SnapshotInfo,
     SnapshotRequest,
     State,
+    TerminalTicket,
+    TransferResult,
+    UndeleteRequest,
     UpdateRequest,
     Usage,
 )
 
+if TYPE_CHECKING:
+    from skerry.client._sync.repository import SandboxRepo
+
 
 class Sandbox:
-    """An isolated Linux machine: files, processes, limits of its own.
+    """An isolated Linux machine with its own files, processes and limits.
 
-    The constructor only describes it; `with` or `.create()` makes it. Leaving `with` deletes an unnamed
-    sandbox and leaves a named one.
+    The constructor only describes it; `with` or `.start()` creates it. Leaving `with` deletes an unnamed
+    sandbox and keeps a named one.
 
         with Sandbox(limits=Limits(memory="512M")) as sandbox:
             result = sandbox.run("python3 -c 'print(6*7)'")
@@ -90,32 +101,34 @@ class Sandbox:
         env: Mapping[str, str | None] = {},
         labels: Mapping[str, str] = {},
         limits: Limits = Limits(),
-        network: Network = UNSAID,
+        network: Network = DEFAULT_NETWORK,
         secrets: Sequence[object] = (),
+        volumes: Mapping[str, AnyVolume] = {},
         lifecycle: Lifecycle = Lifecycle(),
+        budget: Budget | None = None,
         options: Options = Options(),
         server: str | Client | None = None,
         on_unknown: backend.Answerer | None = None,
     ) -> None:
         if on_unknown is not None:
-            network = asking(network)
-        wish = described(image, name, env, labels, limits, network, lifecycle, options)
-        self._begin(wish, None, server, secrets, on_unknown)
+            network = with_approvals(network)
+        payload = create_request(image, name, env, labels, limits, network, lifecycle, options, budget, volumes)
+        self._init(payload, None, server, secrets, on_unknown)
         self._repo = repo_of(repo)
-        self._described = image if recipe_of(image) is not None else None  # an image that has to be built first
+        self._described = image if recipe_of(image) is not None else None  # an image that must be built first
 
     _described: Any
     _repo: Repo | None
 
-    def _begin(
+    def _init(
         self,
-        wish: CreateRequest | None,
+        payload: CreateRequest | None,
         info: SandboxInfo | None,
         server: str | Client | None,
         secrets: Sequence[object] = (),
         on_unknown: backend.Answerer | None = None,
     ) -> None:
-        self._wish = wish
+        self._payload = payload
         self._info = info
         self._shares_client = isinstance(server, Client)
         self.client = server if isinstance(server, Client) else Client(server)
@@ -125,127 +138,168 @@ class Sandbox:
         self.network = SandboxNetwork(self)
         self.previews = Previews(self)
         self.processes = Processes(self)
-        self.review = Review(self)
+        self.review = SandboxReview(self)
         self.sessions = Sessions(self)
-        self.asking: builtins.list[Asking] = []  # callbacks that answer questions for it
+        self.approval_handlers: builtins.list[ApprovalHandler] = []  # callbacks that answer approval requests
         self._secrets = secrets
         self._on_unknown = on_unknown
         self._described = None
         self._repo = None
-        self.imported: Imported | None = None  # what `repo=` brought
+        self.imported: ImportResult | None = None  # the result of `repo=`
+
+    @property
+    def records(self) -> Records:
+        """Its trace: all steps so far with their inputs and outputs."""
+        return self.client.records(self.id)
+
+    @property
+    def repo(self) -> SandboxRepo:
+        """The repository of this host that /workspace is a copy of."""
+        from skerry.client._sync.repository import SandboxRepo  # rarely needed
+
+        return SandboxRepo(self)
 
     @classmethod
     def _of(cls, info: SandboxInfo, client: Client, *, shared: bool) -> Sandbox:
         sandbox = cls.__new__(cls)
-        sandbox._begin(None, info, client)
+        sandbox._init(None, info, client)
         sandbox._shares_client = shared
         return sandbox
 
-    @CreatedEitherWay
-    def create(self) -> Sandbox:
-        """Make it: `Sandbox(...).create()`, or describe and make in one call, `Sandbox.create(...)`."""
-        if self._info is not None or self._wish is None:
-            raise Conflict(f"sandbox {self.id} is made already")
-        wish = backend.in_thread(with_what_is_here, self._wish, self._secrets)
+    @classmethod
+    def create(
+        cls, image: AnyImage = "base", *, name: str | None = None, **terms: Unpack[CreateTerms]
+    ) -> Sandbox:
+        """Create a sandbox; the arguments are those of `Sandbox(...)`."""
+        return cls(image, name=name, **terms).start()
+
+    def start(self) -> Sandbox:
+        """Create the described sandbox."""
+        if self._info is not None or self._payload is None:
+            raise Conflict(f"sandbox {self.id} already exists")
+        payload = backend.in_thread(resolve_create_request, self._payload, self._secrets)
         if self._described is not None:
-            wish = structs.replace(wish, image=self._build())
+            payload = structs.replace(payload, image=self._build())
         if self._repo is not None:
-            self._make_with(self._repo, wish)
+            self._create_with_repo(self._repo, payload)
         else:
-            self._info = self._make_or_build(wish)
-            self._answer_questions()
+            self._info = self._create_or_build(payload)
+            self._start_approval_handler()
         return self
 
-    def _make_with(self, repo: Repo, wish: CreateRequest) -> None:
-        from skerry.client._sync.importing import Import  # which most never need
+    def _create_with_repo(self, repo: Repo, payload: CreateRequest) -> None:
+        from skerry.client._sync.repository import Import  # rarely needed
 
-        opened = Import.open(repo)
+        opened, lifecycle = Import.open(repo), payload.lifecycle
+        bare = structs.replace(lifecycle, on_start=None, ready=None)
         try:
-            self._info = self._make_or_build(wish)
-            self._answer_questions()
+            self._info = self._create_or_build(structs.replace(payload, lifecycle=bare))
+            self._start_approval_handler()
             self.imported = opened.bring(self)
+            if lifecycle != bare:  # its commands begin when the repository is there
+                self.update(lifecycle=lifecycle)
         except BaseException as error:
-            if self._info is not None:  # half a repository is none
-                self._leave(error, hurried=True)
+            if self._info is not None:  # an incomplete repository is of no use
+                self._delete_on_exit(error, hurried=True)
                 self._info = None
             raise
         finally:
             opened.close()
 
-    def _make_or_build(self, wish: CreateRequest) -> SandboxInfo:
+    def _create_or_build(self, payload: CreateRequest) -> SandboxInfo:
         try:
-            return self._make(wish)
+            return self._create(payload)
         except NotFound as error:
             if not (error.details.get("build") is True and self.client.address.local):
                 raise
-            self.client.images.build(wish.image)
-            return self._make(wish)
+            self.client.images.build(payload.image)
+            return self._create(payload)
 
     def _build(self) -> str:
-        """Its image, which is only described: built, or found to be."""
-        from skerry.client._sync.building import Builder  # which most never need
-        from skerry.client.building.options import BuildOptions
+        """Return the image of a description, built or from the cache."""
+        from skerry.client._sync.build import Builder  # rarely needed
+        from skerry.client.build.options import BuildOptions
 
         options = BuildOptions(network=getattr(self._described, "network", None))
         return (Builder(self.client, Sandbox, options).build(self._described.recipe)).id
 
-    def _answer_questions(self) -> None:
+    def _start_approval_handler(self) -> None:
         if self._on_unknown is not None:
             self.network.ask(self._on_unknown)
 
-    def _make(self, wish: CreateRequest) -> SandboxInfo:
-        request = requests.create(wish)
+    def _create(self, payload: CreateRequest) -> SandboxInfo:
+        request = sandboxes.create(payload)
         try:
-            return self.client.value(request, SandboxInfo)
+            return self.client.request_json(request, SandboxInfo)
         except Exception:
             raise
         except BaseException:
-            # Interrupted with the request on its way. The same key names the same sandbox, so it can be taken back.
-            self._take_back(requests.hurried(request), SandboxInfo)
+            # Interrupted after the request was sent. The same key names the same sandbox, so it can be deleted.
+            self._delete_created(sandboxes.for_clean_up(request), SandboxInfo)
             raise
 
-    def _take_back(self, request: requests.Request, kind: type[SandboxInfo] | type[SandboxList]) -> None:
+    def _delete_created(self, request: sandboxes.Request, kind: type[SandboxInfo] | type[SandboxList]) -> None:
         try:
-            made = self.client.value(request, kind)
+            made = self.client.request_json(request, kind)
             for info in made.sandboxes if isinstance(made, SandboxList) else [made]:
-                self.client.done(requests.hurried(requests.delete(info.id)))
+                self.client.request(sandboxes.for_clean_up(sandboxes.delete(info.id, force=True, purge=True)))
         except SkerryError:
             return
 
     @classmethod
     def get(cls, ref: str, *, server: str | Client | None = None) -> Sandbox:
-        """A sandbox that exists, by id or name."""
+        """Return an existing sandbox by ID or name."""
         client = server if isinstance(server, Client) else Client(server)
-        info = client.value(requests.get(ref), SandboxInfo)
+        info = client.request_json(sandboxes.get(ref), SandboxInfo)
         return cls._of(info, client, shared=client is server)
 
     @classmethod
-    def get_or_create(cls, name: str, **creation: Unpack[Creation]) -> Sandbox:
-        """The sandbox of that name, made as described if there is none. One that exists is given as it is."""
+    def get_or_create(cls, name: str, **creation: Unpack[CreateOptions]) -> Sandbox:
+        """Return the sandbox of that name, or create it as described. An existing one is returned unchanged."""
         sandbox = cls(name=name, **creation)
         try:
-            sandbox._info = sandbox.client.value(requests.get(name), SandboxInfo)
+            sandbox._info = sandbox.client.request_json(sandboxes.get(name), SandboxInfo)
         except NotFound:
             try:
-                return sandbox.create()
-            except Conflict:  # another was quicker
-                sandbox._info = sandbox.client.value(requests.get(name), SandboxInfo)
-        sandbox._answer_questions()
+                return sandbox.start()
+            except Conflict:  # created concurrently
+                sandbox._info = sandbox.client.request_json(sandboxes.get(name), SandboxInfo)
+        sandbox._start_approval_handler()
         return sandbox
 
     @classmethod
     def list(
         cls, *, labels: Mapping[str, str] = {}, state: State | None = None, server: str | Client | None = None
     ) -> builtins.list[Sandbox]:
-        """Your sandboxes: those with all these labels, in that state."""
+        """Return your sandboxes with all these labels, in that state."""
         client = server if isinstance(server, Client) else Client(server)
-        answer = client.value(requests.list_all(labels, state), SandboxList)
+        answer = client.request_json(sandboxes.list_all(labels, state), SandboxList)
         return [cls._of(info, client, shared=True) for info in answer.sandboxes]
+
+    @classmethod
+    def list_deleted(cls, *, server: str | Client | None = None) -> builtins.list[DeletedSandbox]:
+        """Return your deleted sandboxes whose review is kept, the last deleted first."""
+        client = server if isinstance(server, Client) else Client(server)
+        try:
+            return (client.request_json(review.deleted(), DeletedSandboxList)).sandboxes
+        finally:
+            if client is not server:
+                client.close()
+
+    @classmethod
+    def undelete(
+        cls, ref: str, *, name: str | None = None, server: str | Client | None = None
+    ) -> Sandbox:
+        """Create a sandbox like the deleted one of that ID or name, with its review, the decisions and the kept files
+        of its workspace. `name`: another name. Other files, processes and secrets do not come back."""
+        client = server if isinstance(server, Client) else Client(server)
+        info = client.request_json(review.undelete(ref, UndeleteRequest(name=name)), SandboxInfo)
+        return cls._of(info, client, shared=client is server)
 
     def __enter__(self) -> Sandbox:
         if self._info is None:
             try:
-                self.create()
+                self.start()
             except BaseException:
                 self.close()
                 raise
@@ -256,14 +310,16 @@ class Sandbox:
     ) -> None:
         try:
             if self.name is None:
-                self._leave(error)
+                self._delete_on_exit(error)
         finally:
             self.close()
 
-    def _leave(self, error: BaseException | None, *, hurried: bool = False) -> None:
-        request = requests.delete(self.id)
+    def _delete_on_exit(self, error: BaseException | None, *, hurried: bool = False) -> None:
         try:
-            self.client.done(requests.hurried(request) if hurried else request)
+            if hurried:
+                self.client.request(sandboxes.for_clean_up(sandboxes.delete(self.id, force=True, purge=True)))
+            else:
+                self._delete_with_notice()
         except NotFound:
             return
         except SkerryError as failure:
@@ -271,58 +327,67 @@ class Sandbox:
                 raise
             error.add_note(f"and sandbox {self.id} could not be deleted: {failure}")
 
+    def _delete_with_notice(self) -> None:
+        try:
+            self.client.request(sandboxes.delete(self.id))
+        except UnappliedChanges as error:
+            self.client.request(sandboxes.delete(self.id, force=True))
+            message = f"{error.message}; they are kept: `skerry undelete {self.id}`, Sandbox.undelete({self.id!r})"
+            warnings.warn(message, stacklevel=4)
+
     def close(self) -> None:
-        """Close the connections that are this sandbox's own, and answer no more questions. The sandbox lives on."""
-        for one in self.asking[:]:
+        """Close the connections of this sandbox object, and stop answering approval requests. The sandbox keeps
+        running."""
+        for one in self.approval_handlers[:]:
             one.close()
         if not self._shares_client:
             self.client.close()
 
     def __repr__(self) -> str:
         if self._info is None:
-            return "<Sandbox, not made yet>"
+            return "<Sandbox, not created yet>"
         return f"<Sandbox {self._info.name or self._info.id} {self._info.state}>"
 
     @property
-    def known(self) -> SandboxInfo:
-        """All that was last seen of it; `.info()` asks again."""
+    def cached_info(self) -> SandboxInfo:
+        """The last known information; `.info()` requests it again."""
         if self._info is None:
             raise InvalidRequest(
-                "this sandbox is only described, not made",
-                hint="use `with Sandbox(...) as sandbox:` or call .create() first",
+                "this sandbox has not been created",
+                hint="use `with Sandbox(...) as sandbox:` or call .start() first",
             )
         return self._info
 
     @property
     def id(self) -> str:
-        return self.known.id
+        return self.cached_info.id
 
     @property
     def name(self) -> str | None:
-        return self.known.name
+        return self.cached_info.name
 
     @property
     def state(self) -> State:
-        """As last seen; `.info()` looks again."""
-        return self.known.state
+        """The last known state; `.info()` requests it again."""
+        return self.cached_info.state
 
     @property
     def reason(self) -> str | None:
         """Why it stopped or failed."""
-        return self.known.reason
+        return self.cached_info.reason
 
     @property
     def isolation(self) -> Isolation | None:
-        """The runtime, what it guarantees, what was waived."""
-        return self.known.isolation
+        """The runtime, its guarantees, and the waived ones."""
+        return self.cached_info.isolation
 
     @property
     def labels(self) -> Mapping[str, str]:
-        return self.known.labels
+        return self.cached_info.labels
 
     def info(self) -> SandboxInfo:
-        """All that the server says of it, fresh."""
-        self._info = self.client.value(requests.get(self.id), SandboxInfo)
+        """Request the current information from the server."""
+        self._info = self.client.request_json(sandboxes.get(self.id), SandboxInfo)
         return self._info
 
     def update(
@@ -333,65 +398,94 @@ class Sandbox:
         labels: Mapping[str, str] | None = None,
         lifecycle: Lifecycle | None = None,
         secrets: Sequence[object] | None = None,
+        budget: Budget | None = None,
     ) -> None:
-        """Change it: what `limits`, `env` and `lifecycle` name, and all of `labels` and `secrets`. In `env`, None
-        unsets one variable. Limits below what it uses are a Conflict, and leave all as it was."""
+        """Change the given fields of `limits`, `env` and `lifecycle`, and replace `labels`, `secrets` and `budget`. In
+        `env`, None unsets a variable. `Budget()` removes the budget; another one keeps the used amounts. Limits below
+        the current usage raise Conflict, and nothing changes."""
+        check_budget(budget)
         change = UpdateRequest(
             limits=limits,
             env=texts(env, "env") if env is not None else None,
             labels=texts(labels, "labels") if labels is not None else None,
             lifecycle=lifecycle,
+            budget=budget,
             secrets=backend.in_thread(secret_values, secrets) if secrets is not None else None,
         )
-        self._info = self.client.value(requests.update(self.id, change), SandboxInfo)
+        self._info = self.client.request_json(sandboxes.update(self.id, change), SandboxInfo)
 
     def usage(self) -> Usage:
-        return self.client.value(requests.usage(self.id), Usage)
+        return self.client.request_json(sandboxes.usage(self.id), Usage)
 
-    def delete(self) -> None:
-        """End it and remove all of it."""
-        self.client.done(requests.delete(self.id))
+    def stats(self) -> SandboxStats:
+        """Return its current resource usage, with its limits and its network traffic."""
+        return (self.client.request_json(sandboxes.stats([self.id]), SandboxStatsList)).sandboxes[0]
+
+    def rename(self, name: str) -> None:
+        """Give it another name, or a first one; it is not deleted automatically then. Raise Conflict if another sandbox
+        has the name. Inside, the host name changes too."""
+        self._info = self.client.request_json(sandboxes.rename(self.id, name), SandboxInfo)
+
+    def delete(self, *, force: bool = False, purge: bool = False) -> None:
+        """Delete the sandbox with its processes and files. If it has accepted changes that were not applied, raise
+        UnappliedChanges, unless `force` is set. Its review is kept for a while (`undelete`), unless `purge` is set."""
+        self.client.request(sandboxes.delete(self.id, force=force, purge=purge))
         self.close()
 
     def stop(self) -> None:
-        """End its processes, keep its files. The next call starts it again."""
-        self._info = self.client.value(requests.act(self.id, "stop"), SandboxInfo)
+        """End its processes and keep its files. The next call starts it again."""
+        self._info = self.client.request_json(sandboxes.act(self.id, "stop"), SandboxInfo)
 
     def resume(self) -> None:
-        """Wake it, paused or stopped."""
-        self._info = self.client.value(requests.act(self.id, "resume"), SandboxInfo)
+        """Start it again after a pause or stop."""
+        self._info = self.client.request_json(sandboxes.act(self.id, "resume"), SandboxInfo)
 
     def pause(self) -> None:
-        """Freeze its processes where they are."""
-        self._info = self.client.value(requests.act(self.id, "pause"), SandboxInfo)
+        """Freeze its processes."""
+        self._info = self.client.request_json(sandboxes.act(self.id, "pause"), SandboxInfo)
 
-    def snapshot(self, name: str | None = None) -> Snapshot:
-        """Its files as they are at this moment, running or not; it goes on. Unnamed ones are found by their id."""
-        wish = SnapshotRequest(name=name)
-        return Snapshot(self.client, self.client.value(snapshot_requests.take(self.id, wish), SnapshotInfo))
+    def snapshot(
+        self, name: str | None = None, *, path: str | None = None, ttl: str | int | float | None = None
+    ) -> Snapshot:
+        """Take a snapshot of its current files, running or not; it continues. An unnamed snapshot is found by its ID.
+        `path`: of this directory only, for `restore`. `ttl`: remove it after this time ("7d"), once nothing needs
+        it."""
+        payload = SnapshotRequest(name=name, path=path, ttl=ttl)
+        return Snapshot(
+            self.client, self.client.request_json(snapshots.take(self.id, payload), SnapshotInfo)
+        )
 
     def rollback(self, snapshot: Snapshot | str | None = None, *, steps: int | None = None) -> None:
-        """Its files as they were: in a snapshot, or before the last `steps` commands (`Options(auto_snapshot=True)`).
-        Its processes end and its sessions are forgotten; calls under way fail with SandboxUnavailable."""
-        request = snapshot_requests.rollback(self.id, snapshot, steps)
-        self._info = self.client.value(request, SandboxInfo)
+        """Restore its files from a snapshot, or from before the last `steps` commands (`Options(auto_snapshot=True)`).
+        Its processes end and its sessions are discarded; running calls fail with SandboxUnavailable."""
+        request = snapshots.rollback(self.id, snapshot, steps)
+        self._info = self.client.request_json(request, SandboxInfo)
 
-    def fork(self, n: int = 1) -> builtins.list[Sandbox]:
-        """New sandboxes that begin with its files, variables, limits, labels, policy and secrets, and share no writes
-        with it or each other. All of them run, or none is made. They have no names; it goes on untouched."""
-        request = snapshot_requests.fork(self.id, n)
+    def restore(
+        self, snapshot: Snapshot | str, path: str | None = None, *, user: str | None = None
+    ) -> TransferResult:
+        """Add the files of a snapshot of a directory (`snapshot(path=…)`, of this or another sandbox), at their former
+        path or at `path`; existing files of the same name are replaced, and others stay. They belong to `user`."""
+        request = snapshots.restore(self.id, snapshot, path, user)
+        return self.client.request_json(request, TransferResult)
+
+    def fork(self, n: int = 1, *, name: str | None = None) -> builtins.list[Sandbox]:
+        """Create sandboxes with the same files, variables, limits, labels, policy and secrets, which share no later
+        writes. All of them run, or none is created. The original is unchanged. They are unnamed, unless a single one is
+        given a `name`."""
+        request = snapshots.fork(self.id, n, name)
         try:
-            made = self.client.value(request, SandboxList)
+            made = self.client.request_json(request, SandboxList)
         except Exception:
             raise
         except BaseException:
-            self._take_back(requests.hurried(request), SandboxList)
+            self._delete_created(sandboxes.for_clean_up(request), SandboxList)
             raise
         return [type(self)._of(info, self.client, shared=True) for info in made.sandboxes]
 
     def run(
         self,
-        cmd: Words | None = None,
+        cmd: Command | None = None,
         *,
         env: Mapping[str, str | None] = {},
         cwd: str | None = None,
@@ -400,20 +494,22 @@ class Sandbox:
         timeout: float | None = 300,
         check: bool = False,
         on_output: backend.Callback[Output] | None = None,
+        on_start: backend.Callback[Run] | None = None,
     ) -> Result:
-        """Run a command to its end. A string is a shell line (`bash -lc`, `sh` where there is no bash), a list an argv;
-        none is the image's own command.
+        """Run a command to its end. A string is a shell line (`bash -lc`, or `sh` without bash), a list an argv; the
+        default is the image's command.
 
-        A non-zero exit or a time-out is a result, not an error, unless `check`. `on_output` gets each piece of output
-        as it comes. An interrupt or cancellation of this call ends the command inside too.
+        A non-zero exit or a timeout is a result, not an exception, unless `check` is set. `on_output` is called for
+        each piece of output; `on_start` once, with an object that has the `id` of the process and can `signal` it.
+        Interrupting or cancelling this call kills the command too.
         """
-        request, source = prepare(run_request(cmd, env, cwd, user, timeout), stdin)
-        result = Running(self, request, source, on_output).result()
-        return checked(result, request.cmd) if check else result
+        request, source = prepare_stdin(run_request(cmd, env, cwd, user, timeout), stdin)
+        result = Run(self, request, source, on_output, on_start).result()
+        return check_result(result, request.cmd) if check else result
 
     def spawn(
         self,
-        cmd: Words | None = None,
+        cmd: Command | None = None,
         *,
         env: Mapping[str, str | None] = {},
         cwd: str | None = None,
@@ -422,47 +518,82 @@ class Sandbox:
         timeout: float | None = None,
         stdin: bool | str | bytes = True,
         journal: str | int | None = None,
+        id: str | None = None,  # noqa: A002 -- the public name
+        auto_remove: bool = False,
+        on_output: backend.Callback[Output] | None = None,
+        on_exit: backend.Callback[Result] | None = None,
     ) -> Process:
-        """Start a command and leave it to itself: it goes on when this program ends, and is never slowed by a reader.
+        """Start a command in the background: it continues when this program ends, and no reader slows it down.
 
-        `pty` gives it a terminal. `stdin`: a pipe to write to, unless False; text or bytes are all that it gets.
-        `journal` is how much of its output is kept (64M): past that the oldest is dropped."""
-        request = spawn_request(run_request(cmd, env, cwd, user, timeout), pty, stdin, journal)
-        info = self.client.value(requests.spawn(self.id, request), ProcessInfo)
-        return Process(self, info)
+        `pty` gives it a terminal. `stdin`: an open pipe, unless False; str or bytes are its whole input. `journal`: how
+        much of its output is kept (64M); beyond that the oldest is dropped. `id`: its ID instead of a generated one;
+        Conflict if it is taken. `auto_remove`: remove it, with its output, some seconds after its end. `on_output` and
+        `on_exit` are called, in a task or thread, while this program runs.
+        """
+        request = spawn_request(run_request(cmd, env, cwd, user, timeout), pty, stdin, journal, id, auto_remove)
+        return start_process(self, request, on_output, on_exit)
+
+    def terminal_ticket(self) -> TerminalTicket:
+        """Return a ticket with which a browser opens one terminal of this sandbox, within a minute."""
+        return self.client.request_json(sandboxes.terminal_ticket(self.id), TerminalTicket)
 
     def session(
-        self, name: str, *, user: str | None = None, cwd: str | None = None, env: Mapping[str, str | None] = {}
+        self,
+        name: str,
+        *,
+        user: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str | None] = {},
+        timeout: float | None = None,
     ) -> Session:
-        """The session of that name, made if there is none; `user`, `cwd` and `env` (None unsets) are for a new one."""
-        request = SessionRequest(name=name, user=user, cwd=cwd, env=texts(env, "env"))
-        info = self.client.value(requests.open_session(self.id, request), SessionInfo)
+        """Return the session of that name, or create it. `user`, `cwd`, `env` (None unsets) and `timeout`, the timeout
+        of its commands in seconds, apply to a new one."""
+        request = SessionRequest(name=name, user=user, cwd=cwd, env=texts(env, "env"), timeout=seconds(timeout))
+        info = self.client.request_json(sandboxes.open_session(self.id, request), SessionInfo)
         return Session(self, info)
 
-    def wait_for_port(self, port: int, timeout: float = 30, *, http_path: str | None = None) -> None:
-        """Wait until something inside listens on a port; with `http_path`, until that path answers below 500.
-        CommandTimeout if it does not come in time, with what was seen last."""
-        rounds, last = Rounds(seconds(timeout)), ""
-        for left in rounds:
+    def wait_for_port(
+        self,
+        port: int,
+        timeout: float = 30,
+        *,
+        http_path: str | None = None,
+        status: int | None = None,
+        interval: float = 0.2,
+        process: Process | None = None,
+    ) -> None:
+        """Wait until a process inside listens on a port; with `http_path`, until that path returns a status below 500,
+        or `status`, which is checked again after `interval` seconds. Raise CommandTimeout with the last observation if
+        it does not happen in time, and CommandFailed at once if `process` ends before."""
+        if status is not None and http_path is None:
+            raise InvalidRequest("status: only allowed with http_path", hint='http_path="/"')
+        polls, last = PollDeadline(seconds(timeout)), ""
+        opener = process.id if process is not None else None
+        for left in polls:
             try:
-                request = requests.wait_for_port(self.id, port, left, http_path)
-                state = self.client.value(request, PortState)
-                rounds.renew()
+                request = sandboxes.wait_for_port(self.id, port, left, http_path, opener)
+                state = self.client.request_json(request, PortState)
+                polls.reset()
             except ServerUnreachable as error:
-                backend.sleep(rounds.pause(error))
+                backend.sleep(polls.next_delay(error))
                 continue
-            if state.open:
+            if state.open and status in (None, state.status):
                 return
+            if state.ended and process is not None:
+                raise ended_before_port(process.cached_info, port, process.wait())
             last = state.last
-        raise rounds.error or never_opened(port, timeout, last)
+            if state.open:
+                last = f"status {state.status} of {http_path}"
+                backend.sleep(min(max(interval, 0.01), left))
+        raise polls.error or port_timeout(port, timeout, last)
 
     def expose(
         self, port: int, *, public: bool = False, expires: str | int | float | None = None
     ) -> Preview:
-        """Show what listens on a port inside by a URL of its own, to those who have its token, or to all (`public`).
-        `expires`: after so long ("1h"), else never. The same port again is the same preview, with these terms."""
-        wish = preview_requests.preview_request(port, public, expires)
-        info = self.client.value(preview_requests.expose(self.id, wish), PreviewInfo)
+        """Give a port inside a URL, for holders of its token, or for everyone (`public`). `expires`: a duration ("1h"),
+        by default none. Exposing the same port again updates the preview."""
+        payload = previews.preview_request(port, public, expires)
+        info = self.client.request_json(previews.expose(self.id, payload), PreviewInfo)
         return Preview(self, info)
 
     def forward(
@@ -473,6 +604,34 @@ class Sandbox:
         bind: str = "127.0.0.1",
         on_error: backend.Callback[SkerryError] | None = None,
     ) -> Forward:
-        """A port of this machine that leads to one inside, while it is entered: `with sandbox.forward(3000) as
-        forward:` listens on `forward.port`, any that is free unless `local` names one."""
+        """Forward a port of this machine to one inside while the block is entered: `with sandbox.forward(3000) as
+        forward:` listens on `forward.port`, a free port unless `local` names one."""
         return Forward(self, remote, local=local, bind=bind, on_error=on_error)
+
+
+class Git:
+    """`sandbox.git`. For the rest of git use `sandbox.run("git …")`."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    def clone(
+        self,
+        url: str,
+        path: str | None = None,
+        *,
+        depth: int | None = None,
+        branch: str | None = None,
+        user: str | None = None,
+        timeout: float | None = 300,
+    ) -> str:
+        """Clone a repository inside; return the absolute path of its working tree.
+
+        `url`: an address that the sandbox's network allows, or a path inside; `path`: the target, by default a
+        directory with the repository's name. A failure raises `CommandFailed` with a hint.
+        """
+        target = check_clone(url, path)
+        sandbox, argv = self._sandbox, clone_argv(url, target, depth, branch)
+        check_cloned(sandbox.run(argv, env=ENVIRONMENT, user=user, timeout=timeout), url, target, branch)
+        where = ["git", "-C", target, "rev-parse", "--show-toplevel"]
+        return check_result(sandbox.run(where, user=user, timeout=timeout), where).stdout.removesuffix("\n")

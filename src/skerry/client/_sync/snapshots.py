@@ -1,5 +1,5 @@
 # Generated from client/_async/snapshots.py by scripts/generate_sync.py. Do not edit.
-"""`Snapshot`: a sandbox's files as they were at one moment."""
+"""`Snapshot`: a sandbox's files at one moment."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ import builtins
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from skerry.client import archive_requests
-from skerry.client import snapshot_requests as requests
-from skerry.client._sync import archives
 from skerry.client._sync.client import Client
-from skerry.client.archive_files import HostFile, Watcher
-from skerry.client.listing import real_changes
-from skerry.client.snapshot_requests import SnapshotList
-from skerry.types import Changes, SnapshotInfo, Transfer
+from skerry.client._sync.images import export_archive, import_snapshot
+from skerry.client.host.archive_files import HostFile, Watcher
+from skerry.client.results.file_info import with_decoded_changes
+from skerry.client.transport.requests import archives as archive_requests
+from skerry.client.transport.requests import snapshots as requests
+from skerry.types import SnapshotDiff, SnapshotInfo, SnapshotList, TransferResult
 
 if TYPE_CHECKING:
     from skerry.client._sync.sandbox import Sandbox
 
 
 class Snapshot:
-    """What `sandbox.snapshot("deps")` gives: `Sandbox(image=snapshot)` starts from it, as often as you like, and
-    `sandbox.rollback(snapshot)` goes back to it. It outlives its sandbox; `.info` has all that is known of it."""
+    """The result of `sandbox.snapshot("deps")`: `Sandbox(image=snapshot)` starts from it, any number of times, and
+    `sandbox.rollback(snapshot)` restores it. It outlives its sandbox; `.info` has all its properties."""
 
     def __init__(self, client: Client, info: SnapshotInfo) -> None:
         self.client = client
@@ -48,14 +47,24 @@ class Snapshot:
         return self.info.digest
 
     @property
+    def path(self) -> str | None:
+        """The directory that it holds; None: all files."""
+        return self.info.path
+
+    @property
+    def expires_at(self) -> float | None:
+        """The time of its automatic removal."""
+        return self.info.expires_at
+
+    @property
     def created_at(self) -> float:
         return self.info.created_at
 
     @classmethod
     def get(cls, ref: str, *, server: str | Client | None = None) -> Snapshot:
-        """One that exists, by id or name."""
+        """Return an existing snapshot by ID or name."""
         client = server if isinstance(server, Client) else Client(server)
-        return cls(client, client.value(requests.get(ref), SnapshotInfo))
+        return cls(client, client.request_json(requests.get(ref), SnapshotInfo))
 
     @classmethod
     def list(
@@ -66,11 +75,11 @@ class Snapshot:
         key: str | None = None,
         server: str | Client | None = None,
     ) -> builtins.list[Snapshot]:
-        """Yours, oldest first: those kept by hand, or of another `kind`; or all that were taken of one sandbox."""
+        """Return your snapshots, oldest first: those kept by hand, or of another `kind`; or all of one sandbox."""
         client = server if isinstance(server, Client) else Client(server)
         ref = sandbox if sandbox is None or isinstance(sandbox, str) else sandbox.id
         request = requests.list_all(kind, key) if ref is None else requests.of(ref)
-        answer = client.value(request, SnapshotList)
+        answer = client.request_json(request, SnapshotList)
         return [cls(client, info) for info in answer.snapshots if kind in (None, info.kind)]
 
     @classmethod
@@ -83,26 +92,26 @@ class Snapshot:
         progress: Watcher | None = None,
         server: str | Client | None = None,
     ) -> Snapshot:
-        """A new one of an archive (what `export`, `docker save` or skopeo wrote, or a root file system as a tar; all
-        of them also compressed) or of a directory of this host. `on_notice` hears what was left out, and why."""
+        """Import an archive (from `export`, `docker save` or skopeo, or a root file system as a tar; also compressed)
+        or a directory of this host. `on_notice` receives the omitted parts and the reasons."""
         client = server if isinstance(server, Client) else Client(server)
-        return cls(client, archives.import_snapshot(client, name, source, on_notice, progress))
+        return cls(client, import_snapshot(client, name, source, on_notice, progress))
 
-    def changes(self, to: str | Snapshot | Sandbox | None = None) -> Changes:
-        """The paths that were added, modified or deleted from this snapshot to another point: another snapshot, a
-        sandbox as it is now, or an image; without `to`, the sandbox that it was taken of. Times alone don't count."""
+    def changes(self, to: str | Snapshot | Sandbox | None = None) -> SnapshotDiff:
+        """Return the paths that were added, modified or deleted from this snapshot to another snapshot, the current
+        state of a sandbox, or an image; by default to its own sandbox. Times alone are ignored."""
         ref = to if to is None or isinstance(to, str) else to.id
-        return real_changes(self.client.value(requests.changes(self.id, ref), Changes))
+        return with_decoded_changes(self.client.request_json(requests.changes(self.id, ref), SnapshotDiff))
 
-    def export(self, target: HostFile, *, progress: Watcher | None = None) -> Transfer:
-        """Write it as an archive: an OCI image layout with one layer, which `docker load`, skopeo and
-        `Snapshot.import_` read. A path that ends in .gz or .zst is compressed so. What no archive holds (sockets,
-        devices) is in the answer's `skipped`."""
-        return archives.export(self.client, archive_requests.export_snapshot(self.id), target, progress)
+    def export(self, target: HostFile, *, progress: Watcher | None = None) -> TransferResult:
+        """Write it as an archive: an OCI image layout with one layer, for `docker load`, skopeo and `Snapshot.import_`.
+        A path that ends in .gz or .zst is compressed. The result's `skipped` lists files that no archive can hold
+        (sockets, devices)."""
+        return export_archive(self.client, archive_requests.export_snapshot(self.id), target, progress)
 
     def delete(self) -> None:
-        """Refused (Conflict) while a sandbox, an image or another snapshot stands on it."""
-        self.client.done(requests.delete(self.id))
+        """Delete it. Raise Conflict while a sandbox, an image or another snapshot needs it."""
+        self.client.request(requests.delete(self.id))
 
     def close(self) -> None:
         """Close the connections of its client. The snapshot stays."""

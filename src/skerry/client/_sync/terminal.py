@@ -1,5 +1,5 @@
 # Generated from client/_async/terminal.py by scripts/generate_sync.py. Do not edit.
-"""`process.terminal()`: what a process's terminal shows, and what is typed into it."""
+"""`process.terminal()`: the output and input of a process's terminal."""
 
 from __future__ import annotations
 
@@ -9,34 +9,36 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from skerry.client import backend_sync as backend
-from skerry.client import requests, screen
 from skerry.client._sync.websocket import WebSocket
-from skerry.client.messages import NORMAL
-from skerry.client.outcome import Gathered
-from skerry.client.patience import Patience
-from skerry.client.responses import raised
-from skerry.client.screen import PIECE, REPLAY, Failed, Missing, Started
+from skerry.client.results.command import OutputCollector
+from skerry.client.transport import backend_sync as backend
+from skerry.client.transport import terminal_messages
+from skerry.client.transport.backoff import Backoff
+from skerry.client.transport.requests import sandboxes
+from skerry.client.transport.responses import to_error
+from skerry.client.transport.terminal_messages import PIECE, REPLAY, TerminalError, TerminalGap, TerminalStarted
+from skerry.client.transport.websocket_codec import NORMAL
 from skerry.errors import CommandTimeout, Conflict, InvalidRequest, ServerUnreachable, SkerryError
 from skerry.types import ProcessInfo, Pty, Result, RunResult
 
 if TYPE_CHECKING:
     from skerry.client._sync.sandbox import Sandbox
 
-SILENT = 90.0  # the server pings every 20 s
-LIVED = 60.0  # a connection that held so long was a good one
-_BROKEN = frozenset((1001, 1006, 1012))  # closings after which it is worth to call again
+SILENCE_TIMEOUT = 90.0  # the server pings every 20 s
+STABLE_AFTER = 60.0  # after so many seconds a connection counts as successful
+_BROKEN = frozenset((1001, 1006, 1012))  # close codes after which reconnecting is useful
 
 
 class Terminal:
-    """A view of a process's terminal; there may be many. Leaving it leaves the process as it is.
+    r"""A view of a process's terminal; a process can have several. Leaving it does not affect the process.
 
         with process.terminal() as terminal:
             terminal.write("ls\\n")
             for data in terminal:
                 print(data)
 
-    A connection that breaks, or a server that is started again, goes unnoticed: it goes on where it was."""
+    It reconnects after a broken connection or a restart of the server, and continues at the same position.
+    """
 
     def __init__(self, sandbox: Sandbox, process: str, *, replay: int = REPLAY, since: int | None = None) -> None:
         for name, value in (("replay", replay), ("since", since)):
@@ -51,7 +53,7 @@ class Terminal:
         self._failure: SkerryError | None = None
         self._reopening = backend.Lock()
         self._opened_at = 0.0
-        self._patience = Patience()
+        self._backoff = Backoff()
         self.result: Result | None = None
         self.missing = 0
 
@@ -71,12 +73,12 @@ class Terminal:
 
     @property
     def offset(self) -> int:
-        """Where the next byte stands; `process.terminal(since=…)` goes on from there."""
+        """The position of the next byte; `process.terminal(since=…)` continues there."""
         return self._since or 0
 
     @property
     def process(self) -> ProcessInfo | None:
-        """The process as it was when this view began."""
+        """The process at the start of this view."""
         return self._process
 
     def __iter__(self) -> Iterator[bytes]:
@@ -84,7 +86,7 @@ class Terminal:
             yield data
 
     def read(self, timeout: float | None = None) -> bytes:
-        """What it shows next, as it comes. Nothing (`b""`): the process has ended, and `result` says how."""
+        """Return the next output. `b""`: the process has ended, and `result` is set."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while self.result is None:
             socket = self._connected()
@@ -92,8 +94,8 @@ class Terminal:
                 message = socket.receive(_left(deadline))
             except TimeoutError:
                 if deadline is not None and time.monotonic() >= deadline:
-                    raise CommandTimeout(f"the terminal showed nothing more within {timeout} s") from None
-                self._again(socket, ServerUnreachable(f"the server at {self._address} went silent"))
+                    raise CommandTimeout(f"no terminal output within {timeout} s") from None
+                self._again(socket, ServerUnreachable(f"the server at {self._address} stopped responding"))
                 continue
             except ServerUnreachable as error:
                 self._again(socket, error)
@@ -101,7 +103,7 @@ class Terminal:
             if isinstance(message, bytes):
                 self._since = self.offset + len(message)
                 self._failure = None
-                self._patience.renew()
+                self._backoff.reset()
                 if message:
                     return message
             elif message is not None:
@@ -111,19 +113,19 @@ class Terminal:
         return b""
 
     def write(self, data: bytes | str) -> None:
-        """Type. Waits while the program does not read and much is waiting already."""
+        """Type. Waits while the program does not read and its input buffer is full."""
         if isinstance(data, str):
             data = data.encode()
         for start in range(0, len(data), PIECE):
             self._send(data[start : start + PIECE])
 
     def resize(self, cols: int, rows: int) -> None:
-        """Give it another size. Programs inside are told (SIGWINCH); of several viewers the last one counts."""
+        """Set the size. Programs inside receive SIGWINCH; of several viewers the last one counts."""
         Pty(cols=cols, rows=rows)
-        self._send(screen.resize(cols, rows))
+        self._send(terminal_messages.resize(cols, rows))
 
     def _send(self, message: bytes | str) -> None:
-        """What was sent into a connection that breaks right then may be lost, so it is not sent twice."""
+        """Send a message once: if the connection breaks meanwhile, it may be lost, but never sent twice."""
         socket = self._connected()
         if self.result is not None:
             raise self._ended()
@@ -139,21 +141,21 @@ class Terminal:
         socket.send(message)
 
     def _open(self) -> WebSocket:
-        request = requests.terminal(self._sandbox.id, self._name, replay=self._replay, since=self._since)
+        request = sandboxes.terminal(self._sandbox.id, self._name, replay=self._replay, since=self._since)
         socket = WebSocket.open(self._sandbox.client, request)
         self._opened_at = time.monotonic()
         return socket
 
     def _again(self, broken: WebSocket, error: ServerUnreachable) -> WebSocket:
-        """A new connection where `broken` stood, unless somebody else has made one."""
+        """Return a new connection in place of `broken`, unless another call has made one."""
         with self._reopening:
-            if time.monotonic() - self._opened_at > LIVED:
-                self._patience.renew()
+            if time.monotonic() - self._opened_at > STABLE_AFTER:
+                self._backoff.reset()
             while self._socket is broken:
                 if self._failure is not None or broken.messages.code not in _BROKEN:
                     raise self._failure or error
                 broken.close()
-                backend.sleep(self._patience.pause(error))
+                backend.sleep(self._backoff.next_delay(error))
                 with contextlib.suppress(ServerUnreachable):
                     socket = self._open()
                     if self._socket is broken:
@@ -170,17 +172,17 @@ class Terminal:
         return Conflict(f"process {self._name} has ended")
 
     def _understand(self, text: str) -> None:
-        said = screen.understood(text)
+        said = terminal_messages.decode_message(text)
         self._failure = None
-        if isinstance(said, Started):
+        if isinstance(said, TerminalStarted):
             self._process, self._since = said.process, said.offset
-        elif isinstance(said, Missing):
+        elif isinstance(said, TerminalGap):
             self.missing += said.missing
             self._since = self.offset + said.missing
-        elif isinstance(said, Failed):
-            self._failure = raised(said.error)
+        elif isinstance(said, TerminalError):
+            self._failure = to_error(said.error)
         elif isinstance(said, RunResult):
-            self.result = Gathered().result(said)
+            self.result = OutputCollector().result(said)
 
     def _connected(self) -> WebSocket:
         if self._socket is None:
@@ -193,4 +195,4 @@ class Terminal:
 
 
 def _left(deadline: float | None) -> float:
-    return SILENT if deadline is None else max(0.0, min(SILENT, deadline - time.monotonic()))
+    return SILENCE_TIMEOUT if deadline is None else max(0.0, min(SILENCE_TIMEOUT, deadline - time.monotonic()))

@@ -1,5 +1,5 @@
 # Generated from client/_async/websocket.py by scripts/generate_sync.py. Do not edit.
-"""A WebSocket over the client's own connections: the same address, token, refusals and failures as any other call."""
+"""A WebSocket over the client's connections: with the same address, token and errors as any other call."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-import httpx
+import httpx2
 
-from skerry.client import backend_sync as backend
-from skerry.client.connection import on_the_wire
-from skerry.client.messages import Handshake, Messages
-from skerry.client.requests import Request, upgrading
+from skerry.client.transport import backend_sync as backend
+from skerry.client.transport.connection import translate_stream_errors
+from skerry.client.transport.requests.sandboxes import Request, as_upgrade
+from skerry.client.transport.websocket_codec import Handshake, MessageCodec
 from skerry.errors import ServerUnreachable
 
 if TYPE_CHECKING:
     from skerry.client._sync.client import Client
 
 READ = 64 << 10
-HELD = 1 << 20  # what may wait unread before `look` takes no more
-AT_ONCE = 2.0
+MAX_UNREAD = 1 << 20  # unread bytes beyond which `look` stops reading
+CLOSE_TIMEOUT = 2.0
 
 
 class WebSocket:
     """One reader and any number of writers at a time."""
 
-    def __init__(self, client: Client, response: httpx.Response) -> None:
-        self.messages = Messages()
+    def __init__(self, client: Client, response: httpx2.Response) -> None:
+        self.messages = MessageCodec()
         self._client = client
         self._response = response
-        self._wire = backend.Wire(response.extensions["network_stream"])
+        self._stream = backend.UpgradedStream(response.extensions["network_stream"])
         self._waiting: deque[bytes | str] = deque()
         self._held = 0
         self._reading = backend.Lock()
@@ -40,7 +40,7 @@ class WebSocket:
     @classmethod
     def open(cls, client: Client, request: Request) -> WebSocket:
         handshake = Handshake()
-        response = client.upgraded(upgrading(request, handshake.headers()))
+        response = client.upgrade(as_upgrade(request, handshake.headers()))
         try:
             handshake.check(response.headers.get("sec-websocket-accept"))
         except BaseException:
@@ -49,7 +49,7 @@ class WebSocket:
         return cls(client, response)
 
     def receive(self, timeout: float | None) -> bytes | str | None:
-        """The next message; None: there will be none. TimeoutError: nothing at all came for so long."""
+        """Return the next message; None at the end. Raise TimeoutError if no data arrived in time."""
         while not self._waiting:
             if self.messages.over:
                 return None
@@ -61,19 +61,19 @@ class WebSocket:
         return message
 
     def look(self) -> None:
-        """Take what has come already: pings are answered, and a connection that was cut is known to be."""
-        if not backend.take_at_once(self._reading):
-            return  # somebody reads, and sees it
+        """Process the data that has arrived: answer pings, and notice a closed connection."""
+        if not backend.try_acquire(self._reading):
+            return  # another reader sees it
         try:
-            while not self.messages.over and self._held < HELD and self._wire.readable:
+            while not self.messages.over and self._held < MAX_UNREAD and self._stream.readable:
                 with contextlib.suppress(TimeoutError):
-                    self._take(AT_ONCE)
+                    self._take(CLOSE_TIMEOUT)
         finally:
             self._reading.release()
 
     def _take(self, timeout: float | None) -> None:
-        with on_the_wire(self._client.address):
-            data = self._wire.read(READ, timeout)
+        with translate_stream_errors(self._client.address):
+            data = self._stream.read(READ, timeout)
         for message in self.messages.feed(data):
             self._waiting.append(message)
             self._held += len(message)
@@ -85,31 +85,31 @@ class WebSocket:
 
     def _write(self, data: bytes) -> None:
         with self._writing:
-            with on_the_wire(self._client.address):
-                self._wire.write(data)
+            with translate_stream_errors(self._client.address):
+                self._stream.write(data)
 
     def close(self) -> None:
-        """Say farewell, and wait a moment until the other side has heard all that was sent. The connection ends in
-        every case; what another thread or task is just doing with it fails."""
+        """Send a close frame, and wait briefly until the other side has received everything. The connection ends in
+        every case; concurrent calls on it fail."""
         try:
-            with contextlib.suppress(ServerUnreachable, TimeoutError), on_the_wire(self._client.address):
+            with contextlib.suppress(ServerUnreachable, TimeoutError), translate_stream_errors(self._client.address):
                 if not self._writing.locked():
-                    self._wire.write(self.messages.farewell(), AT_ONCE)
+                    self._stream.write(self.messages.farewell(), CLOSE_TIMEOUT)
                     self._hear_out()
         finally:
-            self._wire.cut()
+            self._stream.abort()
             self._response.close()
 
     def cut(self) -> None:
-        """Break it off: what another thread is just doing with it fails."""
-        self._wire.cut()
+        """Cut the connection: concurrent calls on it fail."""
+        self._stream.abort()
 
     def _hear_out(self) -> None:
-        if not backend.take_at_once(self._reading):
+        if not backend.try_acquire(self._reading):
             return
-        until = time.monotonic() + AT_ONCE
+        until = time.monotonic() + CLOSE_TIMEOUT
         try:
-            while time.monotonic() < until and (data := self._wire.read(READ, AT_ONCE)):
+            while time.monotonic() < until and (data := self._stream.read(READ, CLOSE_TIMEOUT)):
                 self.messages.feed(data)
         finally:
             self._reading.release()

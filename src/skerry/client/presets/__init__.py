@@ -1,8 +1,9 @@
-"""Presets: how this machine's own pip, npm, apt and git are set up to reach what they need, so that a sandbox can.
+"""Presets: the hosts, variables and credentials that pip, npm, apt, git, cargo, go, maven and gem use on this machine,
+for use in a sandbox.
 
-No host is written down here: the clients themselves are asked, and their files are read. A `Machine` is where that
-happens; a `Finding` is what one client needs: rules, variables, certificates, a proxy, and the passwords that stood in
-its set-up, which travel as secrets and are taken out of everything that goes inside.
+No host is hard-coded here: the programs are queried and their files are read. A `Machine` gives access to them; a
+`Finding` collects the needs of one program: rules, variables, certificates, a proxy, and the passwords in its
+configuration, which are sent as secrets and removed from everything that goes inside.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from skerry.client.presets import apt, git, npm, pip
-from skerry.client.presets.finding import Finding
+from skerry.client.presets import apt, git, npm, pip, toolchains
 from skerry.client.presets.machine import Machine
+from skerry.client.presets.preset import PresetBuilder
 from skerry.errors import InvalidRequest
 from skerry.types import Preset, SecretValue
 
-_READERS: Final[Mapping[str, Callable[[Machine], Finding]]] = {
-    "pip": pip.read, "npm": npm.read, "apt": apt.read, "git": git.read,
+_READERS: Final[Mapping[str, Callable[[Machine], PresetBuilder]]] = {
+    "pip": pip.read, "npm": npm.read, "apt": apt.read, "git": git.read, "cargo": toolchains.read_cargo,
+    "go": toolchains.read_go, "maven": toolchains.read_maven, "gem": toolchains.read_gem,
 }  # fmt: skip
 KNOWN: Final = tuple(_READERS)
 
@@ -28,14 +30,15 @@ __all__ = ["KNOWN", "Machine", "read_presets"]
 def read_presets(
     names: Iterable[str | Preset], machine: Machine | None = None
 ) -> tuple[tuple[Preset, ...], tuple[SecretValue, ...]]:
-    """What the named clients need on this machine; what was read before stays as it is. Blocks: programs are asked."""
+    """Return the presets of the named programs on this machine; a `Preset` is kept unchanged. Blocks: it runs
+    programs."""
     wanted = tuple(dict.fromkeys(name if isinstance(name, str) else name.name for name in names))
     given = {preset.name: preset for preset in names if isinstance(preset, Preset)}
     for name in wanted:
         if name not in _READERS and name not in given:
             more = "; each is named by itself" if "," in name else ""
-            hint = f"there are {', '.join(KNOWN)}{more}"
-            raise InvalidRequest(f"network.presets: there is no {name[:60]!r}", hint=hint)
+            hint = f"known presets: {', '.join(KNOWN)}{more}"
+            raise InvalidRequest(f"network.presets: {name[:60]!r} not found", hint=hint)
     machine = machine or Machine.this()
     unread = [name for name in wanted if name not in given]
     with ThreadPoolExecutor(max(1, len(unread))) as pool:

@@ -1,6 +1,7 @@
-"""apt: the archives of this machine's sources, as `apt-get indextargets` tells them, its proxy and its settings.
+"""apt: the archives of this machine's sources, as listed by `apt-get indextargets`, its proxy and its settings.
 
-The sources themselves stay the image's own: those of another release would break it. `base` has its host's."""
+The image keeps its own sources: those of another release would break it. `base` has those of its host.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from skerry.client.presets.certificates import additions
-from skerry.client.presets.finding import PLACE, Finding
 from skerry.client.presets.machine import Machine
+from skerry.client.presets.preset import PLACE, PresetBuilder
 
 _SETTING: Final = re.compile(r'(Acquire::[A-Za-z0-9:._-]+) "([^"\\\n]*)";')
 _CARRIED: Final = re.compile(
@@ -24,12 +25,12 @@ _CA: Final = re.compile(r"Acquire::https(?:::[^:]+)?::CaInfo")
 _BUNDLE: Final = "/run/skerry/ca.pem"
 
 
-def read(machine: Machine) -> Finding:
+def read(machine: Machine) -> PresetBuilder:
     settings = dict(_settings(machine))
-    found = Finding("apt", machine, lambda url: _proxy(machine, settings, url))
+    found = PresetBuilder("apt", machine, lambda url: _proxy(machine, settings, url))
     said = machine.ask("apt-get", "indextargets", "--no-release-info", "--format", "$(REPO_URI)")
     if said is None:
-        raise found.error("there is no apt on this machine that could be asked for its archives")
+        raise found.error("apt is not installed on this machine, so its archives are unknown")
     urls = [url for source in dict.fromkeys(said.split()) for url in _mirrors(machine, source)]
     if not urls:
         raise found.error("its sources name no archive on the network")
@@ -38,7 +39,7 @@ def read(machine: Machine) -> Finding:
     _sign_in(found, machine, settings)
     found.bundles += [machine.path(value) for name, value in settings.items() if _CA.fullmatch(name) and value]
     lines = [f'{name} "{value}";\n' for name, value in settings.items() if value and _CARRIED.fullmatch(name)]
-    if additions(machine, found.bundles):  # GnuTLS, which apt uses, knows no variable for it
+    if additions(machine, found.bundles):  # GnuTLS, which apt uses, has no variable for it
         lines.append(f'Acquire::https::CaInfo "{_BUNDLE}";\n')
     if lines:
         found.files["apt.conf"] = "".join(lines)
@@ -47,7 +48,7 @@ def read(machine: Machine) -> Finding:
 
 
 def _mirrors(machine: Machine, source: str) -> list[str]:
-    """A source's addresses: `mirror+file:` is a list of them on this machine, a plain `file:` is none."""
+    """Return the addresses of a source: `mirror+file:` is a list of them on this machine, a plain `file:` has none."""
     scheme = source.partition(":")[0].lower()
     if scheme == "mirror+file":
         lines = (machine.read(Path(re.sub(r"^mirror\+file:/*", "/", source.rstrip("/")))) or "").splitlines()
@@ -65,7 +66,7 @@ def _settings(machine: Machine) -> Iterator[tuple[str, str]]:
 
 
 def _proxy(machine: Machine, settings: dict[str, str], url: str) -> str | None:
-    """The host's own setting, then the scheme's, https falling back to http, then the variables."""
+    """Return the proxy: the host's setting, then the scheme's (https falls back to http), then the variables."""
     parts = urlsplit(url)
     for name in dict.fromkeys((parts.scheme, "http")):
         for key in (f"Acquire::{name}::Proxy::{parts.hostname}", f"Acquire::{name}::Proxy"):
@@ -74,8 +75,8 @@ def _proxy(machine: Machine, settings: dict[str, str], url: str) -> str | None:
     return machine.proxy_of(url)
 
 
-def _sign_in(found: Finding, machine: Machine, settings: dict[str, str]) -> None:
-    """auth.conf: `machine [https://]host[/path] login … password …`, for archives that are in the sources."""
+def _sign_in(found: PresetBuilder, machine: Machine, settings: dict[str, str]) -> None:
+    """Read logins from auth.conf: `machine [https://]host[/path] login … password …`, for archives in the sources."""
     said = dict(re.findall(r"([A-Z_]+)='([^']*)'", machine.ask(
         "apt-config", "shell", "MAIN", "Dir::Etc::netrc/f", "PARTS", "Dir::Etc::netrcparts/d") or ""))  # fmt: skip
     parts = sorted(Path(said["PARTS"]).glob("*.conf")) if said.get("PARTS") else []
@@ -89,7 +90,7 @@ def _sign_in(found: Finding, machine: Machine, settings: dict[str, str]) -> None
             fields.setdefault(name, value)
 
 
-def _one_login(found: Finding, fields: dict[str, str]) -> None:
+def _one_login(found: PresetBuilder, fields: dict[str, str]) -> None:
     place = fields.get("machine", "")
     scheme = place.partition("://")[0] if "://" in place else "https"
     parts = urlsplit(place if "://" in place else f"https://{place}")

@@ -1,4 +1,4 @@
-"""git: the hosts that its configuration and the repository here name: remotes, `insteadOf`, `http.<url>`, logins."""
+"""git: the hosts in its configuration and in the current repository: remotes, `insteadOf`, `http.<url>`, logins."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
-from skerry.client.presets.finding import PORTS, Finding, without_login
 from skerry.client.presets.machine import Machine
+from skerry.client.presets.preset import PORTS, PresetBuilder, without_login
 from skerry.types.hosts import BadHost, parse_host
 
-# user@host:path, which is no URL and no Windows drive
+# user@host:path, which is neither a URL nor a Windows drive
 _SCP: Final = re.compile(r"(?:[^@/:\s]+@)?(?P<host>[A-Za-z0-9.-]{2,}|\[[0-9A-Fa-f:.]+\]):(?!//)\S*")
 _HEADER: Final = re.compile(r"(?P<name>[A-Za-z-]+):\s*(?P<value>.+)")
 
 
-def read(machine: Machine) -> Finding:
+def read(machine: Machine) -> PresetBuilder:
     said = machine.ask("git", "config", "--list", "--null", "--show-scope", here=True)
     pairs = list(_pairs(said or ""))
-    found = Finding("git", machine, lambda url: dict(pairs).get("http.proxy") or machine.proxy_of(url))
+    found = PresetBuilder("git", machine, lambda url: dict(pairs).get("http.proxy") or machine.proxy_of(url))
     if said is None:
-        raise found.error("there is no git on this machine that could be asked for its set-up")
+        raise found.error("git is not installed on this machine, so its configuration is unknown")
     for key, value in pairs:
         for url in _urls(key, value):
             _visit(found, url)
     if not found.rules:
-        raise found.error("its set-up and the repository here name no host")
+        raise found.error("its configuration and the current repository name no host")
     _carry(found, pairs)
     found.bundles += [
         machine.path(value) for key, value in pairs if re.fullmatch(r"http\.(?:.*\.)?sslcainfo", key) and value
@@ -35,7 +35,8 @@ def read(machine: Machine) -> Finding:
 
 
 def _pairs(said: str) -> Iterator[tuple[str, str]]:
-    """Of the repository here the remotes alone: whoever made it must not choose proxies or headers here."""
+    """Return the settings; of the current repository only the remotes: its author must not choose proxies or
+    headers."""
     words = said.split("\0")
     for scope, row in zip(words[::2], words[1::2], strict=False):
         key, _, value = row.partition("\n")
@@ -52,8 +53,8 @@ def _urls(key: str, value: str) -> Iterator[str]:
         yield middle
 
 
-def _visit(found: Finding, url: str) -> None:
-    """A path on this machine is none; an address with a star in it names no one host."""
+def _visit(found: PresetBuilder, url: str) -> None:
+    """Allow the host of a URL. Skip local paths, and addresses with a wildcard, which name several hosts."""
     if urlsplit(url).scheme in PORTS:
         if "*" not in urlsplit(url).netloc:
             found.visit(url)
@@ -64,8 +65,9 @@ def _visit(found: Finding, url: str) -> None:
             return
 
 
-def _carry(found: Finding, pairs: list[tuple[str, str]]) -> None:
-    """What leads elsewhere goes inside by variables, above every file there; headers that sign in become secrets."""
+def _carry(found: PresetBuilder, pairs: list[tuple[str, str]]) -> None:
+    """Pass redirections inside as variables, which override every file there; headers with credentials become
+    secrets."""
     carried = []
     for key, value in pairs:
         middle = key.partition(".")[2].rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""This machine, as far as presets look at it: its variables, files, programs and names."""
+"""This machine as presets see it: its variables, files, programs and host names."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 from skerry.types.hosts import Address, Name, closed, is_own, parse_host, plain
 
-FILE_MOST: Final = 4 << 20
-ANSWER_WITHIN: Final = 30.0
-NAME_WITHIN: Final = 5.0
+MAX_FILE_BYTES: Final = 4 << 20
+PROGRAM_TIMEOUT: Final = 30.0
+LOOKUP_TIMEOUT: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -34,24 +34,24 @@ class Machine:
         return Path(self.environ.get("HOME") or Path.home())
 
     def variable(self, name: str) -> str | None:
-        """As curl, pip and the others read a proxy's variable: lower case first."""
+        """Return a proxy variable as curl, pip and others read it: lower case first."""
         return self.environ.get(name.lower()) or self.environ.get(name.upper()) or None
 
     def path(self, text: str) -> Path:
         return self.cwd / (self.home / text[2:] if text.startswith("~/") else text)
 
     def read(self, path: Path) -> str | None:
-        """None if it is not there or not ours to read."""
+        """Return the text of a file; None if it is missing or not readable."""
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
-                return file.read(FILE_MOST)
+                return file.read(MAX_FILE_BYTES)
         except OSError:
             return None
 
     def ask(self, *argv: str, here: bool = False, variables: Mapping[str, str] | None = None) -> str | None:
-        """What a program of this machine says; None if there is none, or it fails or says nothing in time. Unless it is
-        asked about what is `here`, it runs elsewhere: a project that is to be shut in must have no say in this, neither
-        by an .npmrc of its own nor by a pip.py that Python would find first."""
+        """Return the output of a program of this machine; None if it is missing, fails or prints nothing in time.
+        Unless the question is about the current directory (`here`), it runs elsewhere: a project that is about to be
+        isolated must not influence it, neither with an .npmrc nor with a pip.py that Python would find first."""
         environment = {**self.environ, "LC_ALL": "C.UTF-8", **(variables or {})}
         program = self.program(argv[0])
         if program is None:
@@ -61,18 +61,18 @@ class Machine:
                 [program, *argv[1:]], env={name: value for name, value in environment.items() if value},
                 cwd=self.cwd if here else "/",
                 check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                timeout=ANSWER_WITHIN,
+                timeout=PROGRAM_TIMEOUT,
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError):
             return None
-        return done.stdout[:FILE_MOST].decode("utf-8", "replace")
+        return done.stdout[:MAX_FILE_BYTES].decode("utf-8", "replace")
 
     def program(self, name: str) -> str | None:
-        """Where the program is that `ask` would run."""
+        """Return the path of the program that `ask` would run."""
         return shutil.which(name, path=self.environ.get("PATH"))
 
     def addresses(self, host: str) -> tuple[Address, ...]:
-        """Where a name is; () if that can't be found out soon."""
+        """Return the addresses of a host name; () if they cannot be found quickly."""
         parsed = parse_host(host)
         if not isinstance(parsed, Name):
             return (parsed,)
@@ -87,21 +87,21 @@ class Machine:
 
         thread = threading.Thread(target=look_up, daemon=True)
         thread.start()
-        thread.join(NAME_WITHIN)
+        thread.join(LOOKUP_TIMEOUT)
         return tuple(found)
 
     def needs_naming(self, address: Address) -> bool:
-        """Does a rule have to name the address: is it in a closed range, or this machine's own?"""
+        """Return whether a rule must name the address: it is in a private range, or belongs to this machine."""
         return closed(address) is not None or is_own(address)
 
     def proxy_of(self, url: str) -> str | None:
-        """The proxy that the usual variables name for a URL."""
+        """Return the proxy that the usual variables name for a URL."""
         parts = urlsplit(url)
         found = self.variable(f"{parts.scheme}_proxy") or self.variable("all_proxy")
         return None if found is None or self.goes_direct(parts.hostname or "") else found
 
     def goes_direct(self, host: str, exempt: str | None = None) -> bool:
-        """Is the host named by no_proxy, itself or as something below an entry?"""
+        """Return whether no_proxy names the host, or a domain above it."""
         for entry in (exempt if exempt is not None else self.variable("no_proxy") or "").replace(",", " ").split():
             domain = entry.partition(":")[0].lstrip("*").lstrip(".").lower()
             if entry == "*" or (domain and (host == domain or host.endswith(f".{domain}"))):

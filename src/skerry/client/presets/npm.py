@@ -1,5 +1,5 @@
-"""npm: its registries, as `npm config ls` tells them, and the logins in .npmrc files, which it does not tell. What a
-project's own .npmrc says is left to the project."""
+"""npm: its registries, as listed by `npm config ls`, and the logins in .npmrc files, which it does not print. A
+project's .npmrc is left to the project."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from skerry.client.presets.finding import PLACE, Finding
+from skerry.client.presets.cache import cached_answer
 from skerry.client.presets.machine import Machine
-from skerry.client.presets.remembered import remembered
+from skerry.client.presets.preset import PLACE, PresetBuilder
 from skerry.types.hosts import BadHost, parse_authority
 
 _SCOPED: Final = re.compile(r"@[A-Za-z0-9._~-]+:registry")
@@ -23,11 +23,11 @@ _VARIABLE: Final = re.compile(r"\$\{([^}]+)\}")
 _PROBE: Final = "npm"
 
 
-def read(machine: Machine) -> Finding:
+def read(machine: Machine) -> PresetBuilder:
     settings = _settings(machine)
-    found = Finding("npm", machine, lambda url: _proxy(machine, settings, url))
+    found = PresetBuilder("npm", machine, lambda url: _proxy(machine, settings, url))
     if not isinstance(settings.get("registry"), str):
-        raise found.error("there is no npm on this machine that could be asked for its registry")
+        raise found.error("npm is not installed on this machine, so its registry is unknown")
     registries = {"registry": str(settings["registry"])}
     registries |= {key: str(value) for key, value in settings.items() if _SCOPED.fullmatch(key)}
     first = registries["registry"]
@@ -39,8 +39,9 @@ def read(machine: Machine) -> Finding:
         found.bundles.append(machine.path(settings["cafile"]))
     given = settings.get("ca")
     found.certificates += [given] if isinstance(given, str) else given if isinstance(given, list) else []
-    found.env["NPM_CONFIG_REGISTRY"] = plain.pop("registry")
-    if plain:  # a scope's registry has no variable that a shell could hold
+    found.env["NPM_CONFIG_REGISTRY"] = found.env["YARN_REGISTRY"] = plain.pop("registry")
+    found.env["YARN_NPM_REGISTRY_SERVER"] = found.env["YARN_REGISTRY"].rstrip("/")  # of yarn 2 and later
+    if plain:  # a scope's registry has no variable name that a shell could hold
         found.files["npmrc"] = "".join(f"{key}={url}\n" for key, url in plain.items())
         found.env["NPM_CONFIG_GLOBALCONFIG"] = f"{PLACE}/npmrc"
     return found
@@ -65,7 +66,7 @@ def _proxy(machine: Machine, settings: dict[str, Any], url: str) -> str | None:
 
 
 def _file_hosts(machine: Machine, registry: str) -> list[str]:
-    """Where a registry's packages lie, if not beside it: npm is asked for the address of one."""
+    """Return the hosts of a registry's packages, if not the registry: npm returns the address of one package."""
 
     def look() -> list[str] | None:
         said = (machine.ask("npm", "view", _PROBE, "dist.tarball", "--fetch-retries=0") or "").strip()
@@ -74,11 +75,11 @@ def _file_hosts(machine: Machine, registry: str) -> list[str]:
             return None
         return [f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/"]
 
-    return remembered(machine, f"npm {registry}", look)
+    return cached_answer(machine, f"npm {registry}", look)
 
 
-def _sign_in(found: Finding, settings: dict[str, Any], registries: set[str]) -> None:
-    """`//host/path/:_authToken=…`, for those hosts that are registries here."""
+def _sign_in(found: PresetBuilder, settings: dict[str, Any], registries: set[str]) -> None:
+    """Read logins like `//host/path/:_authToken=…`, for hosts that are registries here."""
     hosts = {urlsplit(url).netloc.rpartition("@")[2]: urlsplit(url).scheme for url in registries}
     logins: dict[str, dict[str, str]] = {}
     for key, value in _lines(found.machine, settings):
@@ -100,8 +101,8 @@ def _sign_in(found: Finding, settings: dict[str, Any], registries: set[str]) -> 
 
 
 def _lines(machine: Machine, settings: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Of the machine's and the user's .npmrc, as npm would take them with `${VARIABLES}` put in. Not of the project's:
-    it could have any variable sent to any host."""
+    """Yield the lines of the machine's and the user's .npmrc, with `${VARIABLES}` expanded as npm does. Skip the
+    project's: it could send any variable to any host."""
     for path in (settings.get("globalconfig"), settings.get("userconfig")):
         for line in (machine.read(Path(str(path))) or "").splitlines() if path else ():
             key, equals, value = line.strip().partition("=")

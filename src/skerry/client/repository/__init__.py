@@ -1,7 +1,6 @@
-"""A repository of this host, on its way into a sandbox.
+"""Copies a repository of this host into a sandbox.
 
-A *place* is a directory and what git says of it: where its top and its git directory are. A *state* is all that git
-there has at one moment: its HEAD, refs, index and settings, of which only what is harmless goes along. A *copy* is the
-archive of a place: the files as they are on disk, and beside them, for the place and each repository within it, a
-`.git` made anew. *Rules* are what of it a review leaves out.
+A *place* is a directory with its working tree's top and its git directory. A *state* is the content of git at one
+moment: HEAD, refs, index and settings; only safe settings are copied. A *copy* is the archive of a place: the files on
+disk and, for the place and each repository in it, a new `.git`. *Rules* name the files that a review leaves out.
 """

@@ -1,4 +1,4 @@
-"""Where a workspace came from: known to this machine, opaque to all others."""
+"""The origin of a workspace: recognisable on this machine, opaque elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def origin_of(top: str | os.PathLike[str]) -> str:
-    """Of a directory on this machine; the same one gives the same."""
+    """Return a stable, opaque ID of a directory on this machine."""
     path = os.fsencode(os.path.realpath(top))
     return hashlib.sha256(b"skerry\0" + _machine() + b"\0" + path).hexdigest()
 

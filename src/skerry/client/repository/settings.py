@@ -1,6 +1,6 @@
-"""The settings of a repository's copy: written anew, from a short list of what is harmless. Pure but for `read`.
+"""The settings of a repository's copy, written from a short list of safe ones. Pure, except for `read`.
 
-No helper, hook, filter, command or include is on that list, nor anything that a password could stand in.
+The list contains no helper, hook, filter, command or include, and nothing that can contain a password.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from skerry.client.host_git import Git
+from skerry.client.host.git import HostGit
 
 _OWN: Final = ("local", "worktree")
 _USERS: Final = ("system", "global")
 _TRUTH: Final = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0"})
-# How files are compared with what git has of them: without these, `git status` inside tells something else.
+# How git compares files with its objects: without these, `git status` inside would report something else.
 _COMPARING: Final = {
     "core.autocrlf": _TRUTH | {"input"},
     "core.eol": {"lf", "crlf", "native"},
@@ -38,30 +38,30 @@ OUR_REMOTE: Final = "skerry"
 
 
 @dataclass(frozen=True)
-class Setting:
+class GitSetting:
     scope: str
     key: str
     value: str
 
 
-class Settings:
-    def __init__(self, all_: list[Setting]) -> None:
+class GitSettings:
+    def __init__(self, all_: list[GitSetting]) -> None:
         self._all = all_
 
     @classmethod
-    def read(cls, git: Git) -> Settings:
-        fields = git.said("config", "--list", "-z", "--show-scope", "--includes").split(b"\0")
+    def read(cls, git: HostGit) -> GitSettings:
+        fields = git.output("config", "--list", "-z", "--show-scope", "--includes").split(b"\0")
         pairs = zip(fields[::2], fields[1::2], strict=False)
-        return cls([Setting(scope.decode(), *_parted(os.fsdecode(entry))) for scope, entry in pairs])
+        return cls([GitSetting(scope.decode(), *_parted(os.fsdecode(entry))) for scope, entry in pairs])
 
     def own(self, pattern: str) -> Iterator[tuple[re.Match[str], str]]:
-        """Of this repository."""
+        """Return the settings of this repository that match a pattern."""
         for one in self._all:
             if one.scope in _OWN and (match := re.fullmatch(pattern, one.key)):
                 yield match, one.value
 
     def users(self, key: str) -> str | None:
-        """Of this user, or this host: what a repository says of it does not count."""
+        """Return a setting of the user or the host; the repository's own value is ignored."""
         found = [one.value for one in self._all if one.key == key and one.scope in _USERS]
         return found[-1] if found else None
 
@@ -71,7 +71,7 @@ class Settings:
 
     @property
     def partial(self) -> bool:
-        """Objects are missing that a remote has promised."""
+        """Whether objects are missing that a remote has promised."""
         promised = (*self.own(r"extensions\.partialclone"), *self.own(r"(?s:remote\..*\.promisor)"))
         return any(value.lower() not in ("false", "no", "off", "0") for _, value in promised)
 
@@ -81,8 +81,8 @@ def _parted(entry: str) -> tuple[str, str]:
     return key, value if newline else "true"
 
 
-def config(settings: Settings, object_format: str) -> bytes:
-    """The file `config` of the copy."""
+def config(settings: GitSettings, object_format: str) -> bytes:
+    """Return the `config` file of the copy."""
     remotes = _remotes(settings)
     partial = settings.partial
     lines = ["[core]", f"\trepositoryformatversion = {int(partial or object_format != 'sha1')}", "\tbare = false"]
@@ -109,7 +109,7 @@ def _promised(remotes: dict[str, str], partial: bool) -> list[str]:
     return ["[extensions]", f"\tpartialclone = {_quoted(name)}", f"[remote {_quoted(name)}]", "\tpromisor = true"]
 
 
-def _remotes(settings: Settings) -> dict[str, str]:
+def _remotes(settings: GitSettings) -> dict[str, str]:
     found = {}
     for match, value in settings.own(r"(?s:remote\.(.*)\.url)"):
         name, url = match[1], clean_url(value)
@@ -118,12 +118,12 @@ def _remotes(settings: Settings) -> dict[str, str]:
     return found
 
 
-def _refspecs(settings: Settings, name: str) -> list[str]:
+def _refspecs(settings: GitSettings, name: str) -> list[str]:
     said = [value for _, value in settings.own(rf"remote\.{re.escape(name)}\.fetch") if _REFSPEC.fullmatch(value)]
     return said or [f"+refs/heads/*:refs/remotes/{name}/*"]
 
 
-def _branches(settings: Settings, remotes: dict[str, str]) -> list[str]:
+def _branches(settings: GitSettings, remotes: dict[str, str]) -> list[str]:
     lines = []
     upstream: dict[str, dict[str, str]] = {}
     for match, value in settings.own(r"(?s:branch\.(.*)\.(remote|merge))"):
@@ -131,12 +131,12 @@ def _branches(settings: Settings, remotes: dict[str, str]) -> list[str]:
             upstream.setdefault(match[1], {})[match[2]] = value
     for branch, said in upstream.items():
         remote, merge = said.get("remote", ""), said.get("merge", "")
-        if (remote == "." or remote in remotes) and merge.startswith("refs/"):  # a URL can stand in its place
+        if (remote == "." or remote in remotes) and merge.startswith("refs/"):  # a URL can be in its place
             lines += [f"[branch {_quoted(branch)}]", f"\tremote = {_quoted(remote)}", f"\tmerge = {_quoted(merge)}"]
     return lines
 
 
-def _submodules(settings: Settings) -> list[str]:
+def _submodules(settings: GitSettings) -> list[str]:
     lines = []
     active = {match[1] for match, _ in settings.own(r"(?s:submodule\.(.*)\.(?:active|url))")}
     for name in sorted(name for name in active if _PLAIN.fullmatch(name)):
@@ -148,7 +148,7 @@ def _submodules(settings: Settings) -> list[str]:
 
 
 def clean_url(url: str) -> str | None:
-    """Without who signs in with what. None: nothing that git would fetch without running a program of its own."""
+    """Return a URL without its credentials. None: git would need another program to fetch it."""
     if not _PLAIN.fullmatch(url) or url.startswith("-") or re.match(r"[A-Za-z0-9+.-]*::", url):
         return None
     match = _SCHEME.match(url)
@@ -162,7 +162,7 @@ def clean_url(url: str) -> str | None:
         return None
     if scheme in ("ssh", "git+ssh", "ssh+git"):
         return f"{scheme}://{user.partition(':')[0]}{at}{host}{path}"
-    if scheme not in ("http", "https", "git") or "@" in path:  # a password with a slash in it ends up there
+    if scheme not in ("http", "https", "git") or "@" in path:  # a password that contains a slash ends up there
         return None
     return f"{scheme}://{host}{path}"
 

@@ -1,7 +1,7 @@
-"""The programs that keep a context's memory: scripts that travel to a sandbox as text and need only its language there.
+"""Kernels: scripts that are sent to a sandbox as text, need only its language there, and keep a context's variables.
 
-`python.py` and what it brings in when a run first needs it (`python_errors.py`, `python_rich.py`, …)
-are not imported here: they run on Python 3.8 and newer, in a process of the sandbox's. `javascript.js` and its parts
+`python.py` and the parts that it loads on first use (`python_errors.py`, `python_rich.py`, …) are not imported here:
+they run on Python 3.8 and newer, in a process of the sandbox. `javascript.js` and its parts
 are one script for Node 20 and newer."""
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib import resources
 
-from skerry.types import PICTURE_MOST, RESULTS_BYTES_MOST, RESULTS_MOST, TEXT_MOST
+from skerry.types import MAX_PICTURE, MAX_RESULTS, MAX_RESULTS_BYTES, MAX_TEXT
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """`argv` follows the language's own command; what it starts reads message K from descriptor 3 and executes the
+class KernelScript:
+    """`argv` follows the language's own command; the started program reads message K from descriptor 3 and executes the
     `script` in it."""
 
     name: str
@@ -24,13 +24,13 @@ class Kernel:
     script: Callable[[], bytes]
 
 
-# Moves the channel to 100, out of the code's way. The name `<skerry>` marks the frames that no traceback shows.
+# Move the channel to descriptor 100, away from the code. `<skerry>` marks frames that tracebacks omit.
 PYTHON_BOOT = (
     "import posix;posix.dup2(3,100,False);posix.close(3);f=open(100,'rb',closefd=False);n=int.from_bytes;"
     "b=f.read(n(f.read(5)[1:],'big'));exec(compile(b[11:11+n(b[7:11],'big')],'<skerry>','exec'),{'channel':f})"
 )
 PYTHON_PARTS = ("errors", "stdin", "tasks", "rich", "figures", "charts", "magics")
-# `load` imports as the code would that stands in the cwd.
+# `load` imports relative to the cwd, as code there would.
 JAVASCRIPT_BOOT = (
     '{const f=require("fs"),r=n=>{const b=Buffer.alloc(n);for(let a=0,k;a<n;a+=k)if(!(k=f.readSync(3,b,a,n-a)))'
     'process.reallyExit(0);return b},s=r(r(5).readUInt32BE(1)).toString("utf8",11);'
@@ -48,19 +48,19 @@ def _source(name: str) -> str:
 def _python() -> bytes:
     """The core, and the parts as texts that are compiled when they are needed."""
     parts = {part: _source(f"python_{part}.py") for part in PYTHON_PARTS}
-    bounds = (TEXT_MOST, PICTURE_MOST, RESULTS_MOST, RESULTS_BYTES_MOST)
+    bounds = (MAX_TEXT, MAX_PICTURE, MAX_RESULTS, MAX_RESULTS_BYTES)
     return f"{_source('python.py')}\nstart(channel, {parts!r}, {bounds!r})\n".encode()
 
 
 @cache
 def _javascript(language: str) -> bytes:
-    bounds = f"TEXT_MOST = {TEXT_MOST}, PICTURE_MOST = {PICTURE_MOST}, BYTES_MOST = {RESULTS_BYTES_MOST - TEXT_MOST}"
-    head = f'"use strict"; const LANGUAGE = "{language}", {bounds}, RESULTS_MOST = {RESULTS_MOST};\n'
+    bounds = f"MAX_TEXT = {MAX_TEXT}, MAX_PICTURE = {MAX_PICTURE}, MAX_BYTES = {MAX_RESULTS_BYTES - MAX_TEXT}"
+    head = f'"use strict"; const LANGUAGE = "{language}", {bounds}, MAX_RESULTS = {MAX_RESULTS};\n'
     return (head + "".join(_source(part) for part in JAVASCRIPT_PARTS)).encode()
 
 
 KERNELS = {
-    "python": Kernel("python", ("-c", PYTHON_BOOT), _python),
-    "javascript": Kernel("javascript", JAVASCRIPT_ARGV, partial(_javascript, "javascript")),
-    "typescript": Kernel("typescript", JAVASCRIPT_ARGV, partial(_javascript, "typescript")),
+    "python": KernelScript("python", ("-c", PYTHON_BOOT), _python),
+    "javascript": KernelScript("javascript", JAVASCRIPT_ARGV, partial(_javascript, "javascript")),
+    "typescript": KernelScript("typescript", JAVASCRIPT_ARGV, partial(_javascript, "typescript")),
 }

@@ -1,7 +1,7 @@
-// What keeps a JavaScript context's memory: reads runs from the channel, runs them, says what came of them (`wire.py`).
-// V8's own REPL mode does the running: top-level await, and `let`, `const` and `class` that last and may come again.
-// One script with `javascript_values.js` and `javascript_source.js`, which come before it.
-// `require` and `load` (a dynamic import) are those of the line that started us: both look from the cwd of the start.
+// The kernel of a JavaScript context: reads runs from its channel, runs them, sends results (`kernel_protocol.py`).
+// V8's REPL mode evaluates the code: top-level await; `let`, `const` and `class` persist and may be declared again.
+// `javascript_values.js` and `javascript_source.js` come before this file in the same script.
+// `require` and `load` (a dynamic import) come from the command line: both resolve from the cwd at the start.
 const CHANNEL = 3;
 const nap = new Int32Array(new SharedArrayBuffer(4));
 const mine = fs.fstatSync(CHANNEL);
@@ -19,7 +19,7 @@ function again(call) {
 function writeAll(fd, bytes) {
   for (let at = 0; at < bytes.length; ) at += again(() => fs.writeSync(fd, bytes, at));
 }
-let unsaid = null; // what is left of a message that SIGINT came into
+let unsaid = null; // the unsent rest of a message that SIGINT interrupted
 function say(kind, fields) {
   const parts = [];
   for (const [name, value] of Object.entries(fields)) {
@@ -30,7 +30,7 @@ function say(kind, fields) {
   const body = Buffer.concat(parts), head = Buffer.alloc(5, kind);
   head.writeUInt32BE(body.length, 1);
   try {
-    const now = fs.fstatSync(CHANNEL); // the code may have closed it, and something else may have its number now
+    const now = fs.fstatSync(CHANNEL); // the code may have closed it, and another file may have its number now
     if (now.dev !== mine.dev || now.ino !== mine.ino) exit(70);
     unsaid = Buffer.concat([unsaid ?? head.subarray(5), head, body]);
     while (unsaid.length) unsaid = unsaid.subarray(again(() => fs.writeSync(CHANNEL, unsaid)));
@@ -49,11 +49,10 @@ function fieldsOf(body) {
   return fields;
 }
 
-// -- what the code prints and reads
+// -- standard streams of the code
 
 class Out extends Writable {
-  // Written when it is written: nothing waits in here when a run is over, or when the process dies. And there are no
-  // books to keep that SIGINT could come into.
+  // Unbuffered: no output is pending when a run ends or the process dies, and SIGINT cannot corrupt any state here.
   constructor(fd) {
     super({ emitClose: false });
     this.fd = fd;
@@ -110,13 +109,13 @@ own("stdin", () => (stdin ??= new In()));
 
 let given = true;
 function giveInput(bytes) {
-  // There is no dup2 here; the lowest number that is free is the next one given, and that is 0 once it is closed.
+  // Node has no dup2. The next opened file gets the lowest free number, which is 0 after 0 is closed.
   stdin = null;
   if (!given && bytes === undefined) return;
   given = bytes !== undefined;
   try {
     fs.closeSync(0);
-  } catch {} // the code closed it
+  } catch {} // the code has closed it
   if (!given) return fs.openSync("/dev/null", "r");
   const flags = fs.constants.O_RDWR | fs.constants.O_DIRECTORY | 0o20000000; // O_TMPFILE: a file without a name
   for (const place of ["/dev/shm", require("os").tmpdir(), "."]) {
@@ -130,26 +129,26 @@ function giveInput(bytes) {
   throw new Error("there is no place for the standard input: /dev/shm and /tmp can't be written");
 }
 
-// -- a run
+// -- runs
 
 class Exit extends Error {}
 const INTERRUPTED = { name: "Interrupted", message: "it was interrupted", traceback: "" };
-const runs = []; // the last of them, for the lines of their code
+const runs = []; // the latest runs, for quoting lines of their code
 let current = null, count = 0, job = null, disconnect = () => {};
 const settleAll = process._tickCallback ?? (() => {});
 
 const guarded = new vm.Script("__skerry()", { filename: KERNEL });
 Object.defineProperty(globalThis, "__skerry", { value: () => job(), enumerable: false });
 function interruptible(work) {
-  // SIGINT ends what runs in here, be it `while (true) {}`. What is thrown goes on to the event loop: only there does
-  // Node put its own books in order.
+  // SIGINT ends the work, even `while (true) {}`. An exception passes on to the event loop: only there Node restores
+  // its internal state.
   job = work;
   try {
     guarded.runInThisContext({ breakOnSigint: true });
   } finally {
     const listeners = process.rawListeners("SIGINT");
     if (listeners.length > 1) {
-      // One that was added in there is not known to the kernel any more: SIGINT would end the process.
+      // Node no longer has a signal handler for a listener added by the work: SIGINT would end the process.
       process.removeAllListeners("SIGINT");
       for (const listener of listeners) process.on("SIGINT", listener);
     }
@@ -157,7 +156,7 @@ function interruptible(work) {
 }
 
 function wasInterrupted(ms) {
-  // Node forgets a SIGINT that comes as such a script ends, and remembers it in the next one.
+  // Node misses a SIGINT that arrives while such a script ends, and delivers it in the next script.
   job = () => Atomics.wait(nap, 0, 0, ms);
   try {
     guarded.runInThisContext({ breakOnSigint: true });
@@ -180,19 +179,36 @@ function begin(fields) {
     try {
       run.source = fields.code.toString();
       giveInput(fields.stdin);
+      run.before = setVariables(fields.env);
       start(run, prepare(run));
     } catch (error) {
       settle(run, error instanceof Refused ? { refused: error.details } : { thrown: error });
     }
-    settleAll(); // await after await without end is ended by SIGINT only in here
+    settleAll(); // SIGINT ends an endless chain of awaits only in here
   });
   if (run.outcome === undefined && wasInterrupted(1)) interrupt();
+}
+
+function setVariables(env) {
+  const before = [];
+  for (const item of (env?.toString() ?? "").split("\0")) {
+    if (item === "") continue;
+    const at = item.indexOf("=");
+    const name = at < 0 ? item : item.slice(0, at);
+    before.push([name, process.env[name]]);
+    setVariable(name, at < 0 ? undefined : item.slice(at + 1));
+  }
+  return before;
+}
+function setVariable(name, value) {
+  if (value === undefined) delete process.env[name];
+  else process.env[name] = value;
 }
 
 function start(run, code) {
   let made, refused;
   let stop = promiseHooks.onInit((promise) => {
-    made ??= promise; // the run's own is the first
+    made ??= promise; // the first promise is the run's
     stop?.();
     stop = null;
   });
@@ -207,7 +223,7 @@ function start(run, code) {
   try {
     session.post("Runtime.evaluate", asked, (error, answer) => (refused ??= answer?.exceptionDetails ?? error));
   } finally {
-    // It would send a text of 500 MB as JSON; and a promise that is collected while it waits takes Node 24 with it.
+    // A connected session would send a text of 500 MB as JSON, and Node 24 crashes if it collects an awaited promise.
     disconnect();
   }
   if (made === undefined) return settle(run, { refused });
@@ -215,19 +231,19 @@ function start(run, code) {
   then.call(made, () => (run.settled = true), () => (run.settled = true));
 }
 function arrive(run, value) {
-  // The value of `main()` is what it comes to.
+  // The value of a promise, as of `main()`, is the value that it resolves to.
   if (!util.types.isPromise(value)) return settle(run, { value });
   then.call(value, (found) => settle(run, { value: found }), (thrown) => settle(run, { thrown }));
 }
 function settle(run, outcome) {
   if (run.outcome !== undefined || run !== current) return;
   run.outcome = outcome;
-  if (of(outcome.thrown, "signal") === "SIGINT") { // a child that was waited for had it, and it goes to all of us
+  if (of(outcome.thrown, "signal") === "SIGINT") { // it ended the awaited child; the whole process group gets it
     run.interrupted = true;
-    setTimeout(finish, 10, run); // ours may be late
+    setTimeout(finish, 10, run); // the kernel's may arrive later
     return;
   }
-  // What was rejected along the way is known only after this turn of the loop.
+  // Node reports unhandled rejections only after this turn of the event loop.
   if (!run.last || "thrown" in outcome || outcome.refused) setImmediate(finish, run);
 }
 function of(thrown, name) {
@@ -251,8 +267,8 @@ function fail(thrown) {
   }
 }
 function cutShort() {
-  // What was to come after an `await` is in a queue, and nothing would interrupt it there. What does not end soon is
-  // ended, and the queue with it.
+  // Continuations after an `await` are in a queue, where SIGINT would not interrupt them. Run the queue briefly, then
+  // end it.
   disconnect();
   job = settleAll;
   try {
@@ -270,14 +286,14 @@ function interrupt() {
 function finish(run) {
   if (run !== current) return;
   if (run.said === undefined && !run.interrupted) {
-    run.said = null; // once: making the value's text may be what is interrupted
-    interruptible(() => (run.said = told(run)));
+    run.said = null; // only once: the interrupt may have hit the formatting of the value
+    interruptible(() => (run.said = reply(run)));
   }
   if (run.interrupted) run.said = ["E", { run: run.id, ...INTERRUPTED }];
   if (run.said) say(...run.said);
   end(run);
 }
-function told(run) {
+function reply(run) {
   const { thrown, refused, value } = run.outcome;
   let error = null;
   if (run.exit !== undefined) error = run.exit && { name: "ExitStatus", message: `${run.exit}`, traceback: "" };
@@ -288,23 +304,24 @@ function told(run) {
 }
 function end(run) {
   current = null;
-  for (const stream of [stdout, stderr]) delete stream.write; // put back what the code may have put there
+  for (const stream of [stdout, stderr]) delete stream.write; // undo replacements by the code
   try {
     stdin?.destroy();
     giveInput();
   } catch {}
+  for (const [name, value] of run.before ?? []) setVariable(name, value);
   const status = run.said?.[0] === "E" ? "error" : "ok";
-  if (run.interrupted) wasInterrupted(5); // the next one is not
+  if (run.interrupted) wasInterrupted(5); // so that the next run is not interrupted
   say("D", { run: run.id, status: run.interrupted ? "interrupted" : status });
   if (!run.settled || run.exit !== undefined) run.timers.forEach(clearTimeout);
   run.outcome = run.said = run.timers = undefined;
   listen();
 }
 
-// -- what goes on beside
+// -- timers, exit, and the channel
 
 for (const name of ["setTimeout", "setInterval", "setImmediate"]) {
-  // A run that is over before its code has come to its end would go on with the next timer.
+  // Record timers: after an early end of a run, its code would continue with the next timer.
   const real = globalThis[name], kept = { [name](...given) {
     const timer = Reflect.apply(real, this, given), timers = current?.timers;
     if (timers && timers.push(timer) % 1024 === 0) current.timers = timers.filter((one) => !one._destroyed);
@@ -327,7 +344,7 @@ process.on("unhandledRejection", (thrown) => {
   if (process.listenerCount("unhandledRejection") === 1 || thrown instanceof Exit) fail(thrown);
 });
 process.on("beforeExit", () => {
-  // Nothing is left that could go on.
+  // The event loop is empty.
   const run = current;
   if (run === null) return;
   if (run.outcome === undefined) {
@@ -341,7 +358,7 @@ process.on("beforeExit", () => {
 
 let channel = null, held = [], size = 0;
 function take() {
-  // The next run, if all of it is there.
+  // Begin the next run if its message is complete.
   if (size < 5 || current !== null) return;
   const all = held.length === 1 ? held[0] : Buffer.concat(held, size);
   held = [all];
@@ -351,7 +368,7 @@ function take() {
   size -= to;
   channel.pause();
   channel.unref();
-  current = { results: 0 }; // from now on
+  current = { results: 0 }; // no other run may begin
   setImmediate(begin, fieldsOf(all.subarray(5, to)));
 }
 function listen() {
@@ -371,8 +388,8 @@ function listen() {
   take();
 }
 function first() {
-  // No loop is needed to wait for the first run: there is nothing yet that could go on beside.
-  for (const [name, value] of Object.entries(main)) { // once Node is through with `-e`, which sets them, too
+  // Wait for the first run without the event loop: no background work exists yet.
+  for (const [name, value] of Object.entries(main)) { // after Node's `-e`, which sets them too
     Object.defineProperty(globalThis, name, { value, enumerable: false, writable: true, configurable: true });
   }
   const head = Buffer.alloc(5), read = (into) => {
@@ -386,7 +403,7 @@ function first() {
   begin(fieldsOf(read(Buffer.alloc(read(head).readUInt32BE(1)))));
 }
 
-process.execArgv = []; // a child that the code forks is no kernel
+process.execArgv = []; // a child that the code forks must not be a kernel
 process.argv = [process.argv[0], "main.js"];
 const main = { module: globalThis.module, __dirname: START, __filename: `${START}/main.js` };
 process.mainModule = require.main = main.module;

@@ -1,5 +1,5 @@
-// Code as it is given made into what V8's REPL mode takes: `import` declarations are awaited, `export` is dropped,
-// types are stripped. Every line stays on its line.
+// Convert code for V8's REPL mode: `import` declarations are awaited, `export` is dropped, types are stripped. Line
+// numbers do not change.
 const START = process.cwd();
 const REGEX_AFTER = new Set("return typeof instanceof in of new delete void throw case do else yield await".split(" "));
 const WORD = /[\p{ID_Start}$_\d\\#][\p{ID_Continue}$\u200c\u200d\\]*/uy;
@@ -21,9 +21,9 @@ function match(pattern, code, at) {
 }
 
 function* words(code) {
-  // The words of the code that are neither in strings nor in comments: [word, where, how deep, what came before].
+  // Yield the words outside strings and comments: [word, position, depth, previous word].
   let before = "", at = 0;
-  const open = []; // of each bracket that is open: its kind, and whether a `/` after it begins a pattern
+  const open = []; // for each open bracket: its kind, and whether a `/` after it begins a regular expression
   const regexMay = () => {
     if (before === "" || REGEX_AFTER.has(before)) return true;
     return typeof before === "object" ? before.regex : !/^[\p{ID_Continue}$"'`/]|^(?:\+\+|--|\])$/u.test(before);
@@ -129,7 +129,7 @@ function withoutTypes(run, code) {
     throw new Error(`Node ${process.version} can't strip types: TypeScript needs 22.13 or newer`);
   }
   const { emitWarning } = process;
-  process.emitWarning = () => {}; // that this is experimental
+  process.emitWarning = () => {}; // the warning that this is experimental
   try {
     return stripTypeScriptTypes(code);
   } catch (error) {
@@ -150,16 +150,16 @@ function withoutTypes(run, code) {
     process.emitWarning = emitWarning;
   }
 }
-class Refused extends Error {} // `details`: as V8 has them
+class Refused extends Error {} // `details`: in V8's format
 function asSyntaxError(error) {
-  // Node has the place in the stack: `:2`, lines, and `   ^`.
+  // Node gives the position in the stack: `:2`, lines, and `   ^`.
   const line = /^:(\d+)$/m.exec(error.stack)?.[1], column = /^( *)\^/m.exec(error.stack)?.[1].length;
   const details = { lineNumber: (line ?? 1) - 1, columnNumber: column ?? -1 };
   return Object.assign(new Refused(), { details: { ...details, text: `SyntaxError: ${error.message.trim()}` } });
 }
 
 function prepare(run) {
-  // A `{` at the start is a value where it can be one.
+  // A `{` at the start begins an object if that is valid, not a block.
   let code = LANGUAGE === "typescript" ? withoutTypes(run, run.source) : run.source;
   const script = asScript(code);
   run.rewritten = script !== code;

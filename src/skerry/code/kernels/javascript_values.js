@@ -1,19 +1,22 @@
-// Values and errors as they are told: texts and JSON, bounded; stacks without our own frames.
+// Format values and errors: texts and JSON, bounded; stacks without frames of the kernel.
 const fs = require("fs"), vm = require("vm"), util = require("util"), inspector = require("inspector");
 const { promiseHooks } = require("v8"), { Readable, Writable } = require("stream");
 const { process, setImmediate, setTimeout, clearTimeout, Buffer } = globalThis, exit = process.reallyExit.bind(process);
 const { then } = Promise.prototype;
 const KERNEL = "<skerry>";
-const TEXTS = ["text/plain", "text/html", "text/markdown", "text/latex", "image/svg+xml", "application/json"];
+const TEXTS = [
+  "text/plain", "text/html", "text/markdown", "text/latex", "image/svg+xml", "application/json",
+  "application/javascript",
+];
 const PICTURES = { "image/png": [0x89, 0x50, 0x4e, 0x47], "image/jpeg": [0xff, 0xd8, 0xff] };
 const BUNDLES = ["_repr_mimebundle_", Symbol.for("Jupyter.display")];
-const PROPERTIES_MOST = 8 << 10;
+const MAX_PROPERTIES = 8 << 10;
 const LOOK = { depth: 4, maxArrayLength: 100, maxStringLength: 10000, breakLength: 100 };
 
 function inspect(value) {
   try {
-    const whole = typeof value === "string" ? value.slice(0, TEXT_MOST) : value;
-    return util.inspect(whole, whole === value ? LOOK : { ...LOOK, maxStringLength: TEXT_MOST });
+    const whole = typeof value === "string" ? value.slice(0, MAX_TEXT) : value;
+    return util.inspect(whole, whole === value ? LOOK : { ...LOOK, maxStringLength: MAX_TEXT });
   } catch (error) {
     return `[${typeof value} that can't be shown: ${described(error)}]`;
   }
@@ -26,9 +29,9 @@ function described(error) {
   }
 }
 function cutText(text) {
-  const bytes = Buffer.from(text.length > TEXT_MOST ? text.slice(0, TEXT_MOST) : text);
-  if (bytes.length <= TEXT_MOST && text.length <= TEXT_MOST) return [bytes, false];
-  let to = Math.min(bytes.length, TEXT_MOST);
+  const bytes = Buffer.from(text.length > MAX_TEXT ? text.slice(0, MAX_TEXT) : text);
+  if (bytes.length <= MAX_TEXT && text.length <= MAX_TEXT) return [bytes, false];
+  let to = Math.min(bytes.length, MAX_TEXT);
   while (to > 0 && (bytes[to] & 0xc0) === 0x80) to--;
   return [bytes.subarray(0, to), true];
 }
@@ -37,7 +40,7 @@ class TooMuch extends Error {}
 const PLAIN = new Set(["[object Object]", "[object Array]", "[object Date]", "[object String]", "[object Number]",
   "[object Boolean]", "[object Error]"]);
 function weigh(value, room, above) {
-  // What JSON would make of it costs more than `room`: TooMuch. JSON can't hold it: another error.
+  // Throw TooMuch if the value's JSON is longer than `room`, and another error if JSON cannot represent the value.
   if (typeof value === "string") room.left -= value.length;
   room.left -= 2;
   if (room.left < 0) throw new TooMuch();
@@ -63,14 +66,14 @@ function weigh(value, room, above) {
 }
 function jsonOf(value) {
   if (isError(value)) value = { name: value.name, message: value.message, ...value };
-  weigh(value, { left: TEXT_MOST }, []);
-  let room = TEXT_MOST; // again: `toJSON` may give anything
+  weigh(value, { left: MAX_TEXT }, []);
+  let room = MAX_TEXT; // counted again: `toJSON` may return any value
   const text = JSON.stringify(value, (key, part) => {
     room -= key.length + (typeof part === "string" ? part.length : 4);
     if (room < 0) throw new TooMuch();
     return part;
   });
-  if (text !== undefined && Buffer.byteLength(text) > TEXT_MOST) throw new TooMuch();
+  if (text !== undefined && Buffer.byteLength(text) > MAX_TEXT) throw new TooMuch();
   return text;
 }
 
@@ -79,7 +82,7 @@ function formsOf(value) {
   const put = (type, content) => {
     if (type in PICTURES) {
       const bytes = typeof content === "string" ? Buffer.from(content, "base64") : Buffer.from(content);
-      if (bytes.length > PICTURE_MOST) cut.push(type);
+      if (bytes.length > MAX_PICTURE) cut.push(type);
       else forms[type] = bytes;
     } else if (TEXTS.includes(type)) {
       const json = type === "application/json" && typeof content !== "string";
@@ -111,17 +114,17 @@ function formsOf(value) {
   return { forms, cut };
 }
 function result(run, value, main) {
-  // Nothing, when the run has given as much as a run may.
+  // Return null if the run has reached its limit of results.
   const { forms, cut } = formsOf(value);
   for (const [type, bytes] of Object.entries(forms)) {
-    if (run.bytes + bytes.length > BYTES_MOST) {
+    if (run.bytes + bytes.length > MAX_BYTES) {
       delete forms[type];
       cut.push(type);
     } else run.bytes += bytes.length;
   }
-  if (++run.results > RESULTS_MOST - (main ? 0 : 1)) {
-    const most = RESULTS_MOST - 1;
-    if (run.results === RESULTS_MOST) stderr.write(`display: more than ${most} results, the rest is left out\n`);
+  if (++run.results > MAX_RESULTS - (main ? 0 : 1)) {
+    const most = MAX_RESULTS - 1;
+    if (run.results === MAX_RESULTS) stderr.write(`display: more than ${most} results, the rest is left out\n`);
     if (!main) return null;
   }
   return { run: run.id, main: main ? "1" : "0", ...(cut.length ? { cut: [...new Set(cut)].join(" ") } : {}), ...forms };
@@ -138,7 +141,7 @@ const BESIDE = /^\s+at process\.processTicksAndRejections \(node:|^\s+\.\.\. \d+
 const SEARCHED = / imported from \S*\[eval\d*\]|\nRequire stack:\n- \S*\[eval\d*\](?!\n- )/g;
 
 function ours(text) {
-  // Without our frames, and without those of Node that led to and from them.
+  // Remove the kernel's frames, and the frames of Node around them.
   const kept = [];
   let below = false;
   for (const line of text.replace(SEARCHED, "").split("\n")) {
@@ -150,12 +153,12 @@ function ours(text) {
     } else if (frame) drop ||= below && !awaited;
     else below = false;
     if (!drop) kept.push(line);
-    else if (line.endsWith(" {") && kept.length) kept.push(kept.pop() + " {"); // its own properties follow
+    else if (line.endsWith(" {") && kept.length) kept.push(kept.pop() + " {"); // the error's properties follow
   }
   return kept.join("\n").replace(PLACE, placed);
 }
 function placed(_, number, line, column) {
-  // Where that is in the code as it was given.
+  // Map a position to the original code.
   const run = runs.find((run) => run.number === Number(number));
   return `<cell ${number}>:${run?.lines ? run.lines(Number(line), Number(column)) : `${line}:${column}`}`;
 }
@@ -187,11 +190,11 @@ function failure(thrown, run) {
   return bounded({ name: read("name", "Error"), message, traceback: head + shown, ...line, ...propertiesOf(thrown) });
 }
 function propertiesOf(thrown) {
-  // What it has of its own: a code, a path, a status.
+  // Return the error's additional properties: a code, a path, a status.
   try {
     const { name, message, stack, ...own } = thrown;
     const json = JSON.stringify(Object.fromEntries(Object.entries(own).filter(([, value]) => holdable(value))));
-    const some = thrown !== null && typeof thrown === "object" && json !== "{}" && json.length <= PROPERTIES_MOST;
+    const some = thrown !== null && typeof thrown === "object" && json !== "{}" && json.length <= MAX_PROPERTIES;
     return some ? { properties: json } : {};
   } catch {
     return {};
@@ -205,7 +208,7 @@ function holdable(value) {
   }
 }
 function refusal(refused, run) {
-  // V8 would not even begin with it.
+  // V8 rejected the code before running it.
   const said = refused.exception?.description?.split("\n")[0] ?? String(refused.message ?? refused.text);
   const [, name, message] = /^(\w+): (.*)$/s.exec(said) ?? [null, "SyntaxError", said];
   const declared = /^Identifier '.*' has already been declared$/.test(message);

@@ -1,7 +1,7 @@
-"""The Python kernel: runs what it is sent in the module `__main__` and says what came of it (`skerry/code/wire.py`).
+"""The Python kernel: runs code in the module `__main__` and reports the outcome (`skerry/code/kernel_protocol.py`).
 
-It shares its process with that code. It is parsed at every start of a context, so it imports only what the interpreter
-has built in; the other parts are compiled when a run first needs them.
+It shares its process with that code. It is parsed at every start of a context, so it imports only built-in modules
+of the interpreter; the other parts are compiled when a run first needs them.
 
 Whether an interrupt is the code's or comes at a bad time is read off the stack: below `within` it is the code's, below
 `say` it waits, in an event loop it cancels."""
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 CHANNEL, STDIN, STDOUT, STDERR = 100, 103, 101, 102  # where this kernel keeps its own copies
 OURS = "<skerry>"
 AWAITABLE = 0x80  # CO_COROUTINE
-SOURCES_MOST = 32 << 20
+MAX_SOURCES = 32 << 20
 
 
 class Kernel:
-    """What lasts from run to run."""
+    """State that lasts between runs."""
 
     def __init__(self, parts: dict[str, str], bounds: tuple[int, ...]) -> None:
-        self.text_most, self.picture_most, self.results_most, self.bytes_most = bounds
+        self.max_text, self.max_picture, self.max_results, self.max_bytes = bounds
         self.parts = parts
         self.loaded: dict[str, dict[str, Any]] = {}
         self.main = sys.modules["__main__"]
@@ -84,8 +84,8 @@ class Kernel:
         return fields
 
     def deliver(self, data: bytes) -> None:
-        """Whole, whatever signals come: half a message would be the end of the context. Descriptor 100 may have become
-        something else by the code's doing, which gets nothing."""
+        """Send a whole message in spite of signals: half a message would end the context. If the code replaced
+        descriptor 100, send nothing."""
         if getpid() != self.pid or _identity(CHANNEL) != self.identity[3]:
             _exit(70)
         view = memoryview(data)
@@ -120,7 +120,7 @@ class Kernel:
     def publish(self, found: dict[str, Any], cut: set[str], main: bool = False) -> None:
         fields = {}
         for name, form in found.items():
-            most = self.picture_most if name in ("image/png", "image/jpeg") else self.text_most
+            most = self.max_picture if name in ("image/png", "image/jpeg") else self.max_text
             data = form if isinstance(form, bytes) else form.encode("utf-8", "backslashreplace")
             if len(data) > most:
                 cut.add(name)
@@ -143,7 +143,7 @@ class Kernel:
         room = 0 if main else 1  # the last value has its place kept
         self.count += 1
         self.size += len(sent)
-        if self.count + room <= self.results_most and self.size + (room << 22) <= self.bytes_most:
+        if self.count + room <= self.max_results and self.size + (room << 22) <= self.max_bytes:
             self.say(sent, run)
             self.heed()
         else:
@@ -193,6 +193,7 @@ class Kernel:
         self.has_stdin = "stdin" in fields
         if self.has_stdin:
             self.part("stdin")["give"](fields.pop("stdin"))
+        before = set_variables(fields.pop("env", b""))
         failure = self.attempt(self.execute, fields.pop("code").decode("utf-8", "surrogatepass"))
         if getpid() != self.pid:
             self.part("errors")["leave"](self, failure)
@@ -200,6 +201,8 @@ class Kernel:
         last = self.report(failure) if failure is not None else b""
         status = b"ok" if not last else b"interrupted" if is_interrupt(failure) else b"error"
         failure = None
+        for variable, value in before.items():
+            set_variable(variable, value)
         self.put_back()
         if _signal.getsignal(2) is not on_interrupt:
             _signal.signal(2, on_interrupt)
@@ -219,6 +222,7 @@ class Kernel:
         self.heed()
         self.names.pop("__warningregistry__", None)
         code = code.replace("\r\n", "\n").replace("\r", "\n")
+        code = unindented(code)
         self.remember(code)
         body, last, hidden = self.compile(code)
         if body is not None:
@@ -231,7 +235,7 @@ class Kernel:
                     self.show(value, main=True)
 
     def compile(self, code: str) -> tuple[Any, Any, bool]:
-        """What comes before the last expression, that expression, and whether a `;` after it hides its value."""
+        """Return the code before the last expression, that expression, and whether a `;` after it hides its value."""
         flags = self.flags | _ast.PyCF_ONLY_AST
         tree: Any = None
         try:
@@ -272,22 +276,22 @@ class Kernel:
         return failure
 
     def report(self, failure: BaseException) -> bytes:
-        """The message that tells it; none for an exit that is no failure."""
+        """Return the message for an error; empty for a successful exit."""
         if ended_well(failure):
             return b""
         limit = sys.getrecursionlimit()
         sys.setrecursionlimit(limit + 500)  # the code may have left little
-        told = {"run": self.run, "name": type(failure).__name__.encode(), "message": b"", "traceback": b""}
-        self.attempt(lambda: told.update(self.part("errors")["describe"](self, failure)))
+        fields = {"run": self.run, "name": type(failure).__name__.encode(), "message": b"", "traceback": b""}
+        self.attempt(lambda: fields.update(self.part("errors")["describe"](self, failure)))
         sys.setrecursionlimit(limit)
-        return message(b"E", told)
+        return message(b"E", fields)
 
     def remember(self, code: str) -> None:
         """For tracebacks, warnings and `inspect`, whenever they are first asked for."""
         linecache: Any = sys.modules.get("linecache")
         self.sources[self.cell] = code
         self.sources_size += len(code)
-        while self.sources_size > SOURCES_MOST and len(self.sources) > 1:
+        while self.sources_size > MAX_SOURCES and len(self.sources) > 1:
             oldest = next(iter(self.sources))
             self.sources_size -= len(self.sources.pop(oldest))
             if linecache is not None:
@@ -297,7 +301,7 @@ class Kernel:
 
 
 class After:
-    """Calls what waits for a module when that has been imported."""
+    """Call the waiting function when its module has been imported."""
 
     def __init__(self, waiting: dict[str, Callable[[Any], None]]) -> None:
         self.waiting = waiting
@@ -333,7 +337,8 @@ def within(task: Callable[..., object], *args: object) -> object:
 
 
 def on_interrupt(_number: int, frame: Any) -> None:
-    """An exception in the middle of an event loop would spoil it: there, what the code waits for is cancelled."""
+    """Interrupt the code. An exception in the middle of an event loop would break the loop: there, cancel the awaited
+    task."""
     in_code = False
     while frame is not None:
         code = frame.f_code
@@ -366,6 +371,25 @@ def ended_well(failure: BaseException) -> bool:
     return code is None or (isinstance(code, int) and code == 0)
 
 
+def set_variables(env: bytes) -> dict[bytes, bytes | None]:
+    """Set the environment variables of a run; return those from before it."""
+    before: dict[bytes, bytes | None] = {}
+    for item in env.split(b"\0"):
+        if item:
+            name, given, value = item.partition(b"=")
+            before[name] = sys.modules["os"].environb.get(name)
+            set_variable(name, value if given else None)
+    return before
+
+
+def set_variable(name: bytes, value: bytes | None) -> None:
+    environ = sys.modules["os"].environb  # `os` is always loaded: `site` needs it
+    if value is None:
+        environ.pop(name, None)
+    else:
+        environ[name] = value
+
+
 def message(kind: bytes, fields: dict[str, bytes]) -> bytes:
     parts = [b""]
     for name, value in fields.items():
@@ -375,7 +399,7 @@ def message(kind: bytes, fields: dict[str, bytes]) -> bytes:
 
 
 def forms(kernel: Kernel, value: object) -> tuple[dict[str, Any], set[str]]:
-    """A value by MIME type, and what of it was left out already."""
+    """Return a value by MIME type, and the omitted forms."""
     kind = type(value)
     if kind in (bool, int, float) or (kind is str and len(value) < 10000):  # type: ignore[arg-type]
         try:
@@ -393,6 +417,16 @@ def hides(code: str, last: Any) -> bool:
     return any(";" in line.partition("#")[0] for line in lines)
 
 
+def unindented(code: str) -> str:
+    """Code that is indented as a whole, without that indentation, as in IPython: its first line decides. No valid
+    program begins with an indented statement."""
+    first = next((line for line in code.split("\n") if line.strip() and not line.lstrip().startswith("#")), "")
+    margin = first[: len(first) - len(first.lstrip(" \t"))]
+    if not margin:
+        return code
+    return "\n".join(line[len(margin) :] if line.startswith(margin) else line for line in code.split("\n"))
+
+
 def display(*values: object, raw: bool = False, **_more: object) -> None:
     """Shows values as results of the run."""
     for value in values:
@@ -407,8 +441,8 @@ def ask(prompt: object = "") -> str:
     try:
         return builtin_input(prompt)
     except EOFError:
-        told = "its stdin is at its end" if kernel.has_stdin else "it was given no stdin"
-        raise EOFError(f"input() has nothing to read: the run is not interactive, and {told}") from None
+        reason = "its stdin is at its end" if kernel.has_stdin else "it was given no stdin"
+        raise EOFError(f"input() has nothing to read: the run is not interactive, and {reason}") from None
 
 
 def put_in_linecache(linecache: Any, sources: dict[str, str]) -> None:

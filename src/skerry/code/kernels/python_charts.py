@@ -1,4 +1,4 @@
-"""What a figure shows, as data: the part of the Python kernel that is compiled when the first figure is drawn.
+"""The data of a figure: the part of the Python kernel that is compiled when the first figure is drawn.
 
 The names of the fields are those of `Chart`, `Axes` and `Series` in `skerry/types/code.py`."""
 
@@ -10,14 +10,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-POINTS_MOST, SERIES_MOST, AXES_MOST, TICKS_MOST, LABEL_MOST = 1000, 100, 64, 64, 500
+MAX_POINTS, MAX_SERIES, MAX_AXES, MAX_TICKS, MAX_LABEL = 1000, 100, 64, 64, 500
 
 
 def chart_of(figure: Any, most: int, rich: Any) -> str | None:
     """With fewer points of each series, if all would be too large."""
-    points = POINTS_MOST
+    points = MAX_POINTS
     while points:
-        axes = [axes_of(one, points) for one in figure.axes[:AXES_MOST] if one.get_label() != "<colorbar>"]
+        axes = [axes_of(one, points) for one in figure.axes[:MAX_AXES] if one.get_label() != "<colorbar>"]
         title = getattr(figure, "_suptitle", None)
         try:
             return str(rich["json_of"]({"title": short(title.get_text()) if title else None, "axes": axes}, most))
@@ -40,28 +40,28 @@ def axes_of(axes: Any, points: int) -> dict[str, Any]:
         "ylim": [along(axes.yaxis, value) for value in axes.get_ylim()],
         "xticks": ticks(axes.xaxis),
         "yticks": ticks(axes.yaxis),
-        "series": series[:SERIES_MOST],
+        "series": series[:MAX_SERIES],
     }
 
 
 def series_of(axes: Any, points: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    told: set[int] = set()  # the parts of what was told as a whole
+    grouped: set[int] = set()  # parts of containers that are reported as a whole
     for container in axes.containers:
         name = type(container).__name__
         if name == "BarContainer":
-            told |= {id(patch) for patch in container.patches}
+            grouped |= {id(patch) for patch in container.patches}
             found.append(bars(axes, container, points))
         elif name == "ErrorbarContainer" and container.lines[0] is not None:
             line, caps, bars_of_errors = container.lines
-            told |= {id(part) for part in (line, *caps, *bars_of_errors)}
+            grouped |= {id(part) for part in (line, *caps, *bars_of_errors)}
             found.append({**line_of(axes, line, points), "label": label_of(container), "kind": "errorbar"})
         elif name == "StemContainer":
-            told |= {id(container.markerline), id(container.stemlines), id(container.baseline)}
+            grouped |= {id(container.markerline), id(container.stemlines), id(container.baseline)}
             found.append({**line_of(axes, container.markerline, points), "label": label_of(container), "kind": "stem"})
-    lines = [line_of(axes, line, points) for line in axes.lines if id(line) not in told]
-    patches = [patch for patch in axes.patches if id(patch) not in told]
-    others = [other_of(axes, one, points) for one in (*axes.collections, *axes.images) if id(one) not in told]
+    lines = [line_of(axes, line, points) for line in axes.lines if id(line) not in grouped]
+    patches = [patch for patch in axes.patches if id(patch) not in grouped]
+    others = [other_of(axes, one, points) for one in (*axes.collections, *axes.images) if id(one) not in grouped]
     return [one for one in (*lines, *found, *pies(patches, points), *outlines(axes, patches, points), *others) if one]
 
 
@@ -148,12 +148,12 @@ def grid_of(one: Any, points: int) -> dict[str, Any]:
         height, width = (size - 1 for size in one._coordinates.shape[:2])
         values = values.reshape(height, width)
     height, width = values.shape[:2]
-    told = {"label": label_of(one), "kind": "heatmap", "x": [0, width], "y": [0, height], "cut": 0}
+    series = {"label": label_of(one), "kind": "heatmap", "x": [0, width], "y": [0, height], "cut": 0}
     if values.ndim != 2:
-        return {**told, "kind": "image"}
+        return {**series, "kind": "image"}
     if values.size > 10 * points:
-        return {**told, "cut": int(values.size)}
-    return {**told, "z": [plain(row) for row in values]}
+        return {**series, "cut": int(values.size)}
+    return {**series, "z": [plain(row) for row in values]}
 
 
 # -- names and numbers --
@@ -166,8 +166,8 @@ def series(label: str | None, kind: str, x: Any, y: Any, points: int, z: Any = (
     if count > points:
         kept = sorted({at * (count - 1) // max(points - 1, 1) for at in range(points)})
         x, y, z = ([values[at] for at in kept if at < len(values)] for values in (x, y, z))
-    told = {"label": label, "kind": kind, "x": plain(x), "y": plain(y), "cut": max(count - points, 0)}
-    return {**told, "z": plain(z)} if z else told
+    series = {"label": label, "kind": kind, "x": plain(x), "y": plain(y), "cut": max(count - points, 0)}
+    return {**series, "z": plain(z)} if z else series
 
 
 def plain(values: Any) -> list[Any]:
@@ -189,7 +189,7 @@ def plain_one(value: Any) -> Any:
 
 
 def short(text: Any) -> str | None:
-    return str(text)[:LABEL_MOST] if text else None
+    return str(text)[:MAX_LABEL] if text else None
 
 
 def label_of(artist: Any) -> str | None:
@@ -198,7 +198,7 @@ def label_of(artist: Any) -> str | None:
 
 
 def name_by_legend(axes: Any, found: list[dict[str, Any]]) -> None:
-    """`legend(["a", "b"])` names what has no label of its own."""
+    """Name series without a label by `legend(["a", "b"])`."""
     legend = axes.get_legend()
     nameless = [one for one in found if one["label"] is None and one["kind"] != "pie"]
     texts = [text.get_text() for text in legend.get_texts()] if legend is not None else []
@@ -224,7 +224,7 @@ def along(axis: Any, value: Any) -> Any:
 
 
 def frequency(axis: Any) -> Any:
-    """What pandas counts in on an axis of time."""
+    """Return the unit of pandas on a time axis."""
     return getattr(axis.axes, "freq", None) if axis is axis.axes.xaxis and "Period" in converter_of(axis) else None
 
 
@@ -259,7 +259,7 @@ def ticks(axis: Any) -> list[str]:
     low, high = sorted(axis.get_view_interval())
     found = zip(axis.get_ticklocs(), axis.get_ticklabels())
     shown = [label.get_text() for at, label in found if low <= at <= high]
-    return [bare(text)[:LABEL_MOST] for text in shown if text][:TICKS_MOST]
+    return [bare(text)[:MAX_LABEL] for text in shown if text][:MAX_TICKS]
 
 
 def bare(text: str) -> str:

@@ -14,11 +14,11 @@ OURS = "<skerry>"
 
 
 def describe(kernel: Any, failure: BaseException) -> dict[str, bytes]:
-    told = {"message": message_of(failure), "traceback": traceback_of(kernel, failure)}
+    fields = {"message": message_of(failure), "traceback": traceback_of(kernel, failure)}
     line = line_of(kernel, failure)
     if line:
-        told["line"] = line
-    return {name: shortened(text, kernel.text_most >> 2) for name, text in told.items()}
+        fields["line"] = line
+    return {name: shortened(text, kernel.max_text >> 2) for name, text in fields.items()}
 
 
 def message_of(failure: BaseException) -> str:
@@ -41,7 +41,7 @@ def line_of(kernel: Any, failure: BaseException) -> str:
 
 
 def traceback_of(kernel: Any, failure: BaseException) -> str:
-    """What ran the code, ours and the event loop's, is not in it."""
+    """Return the traceback without the frames of the kernel and the event loop."""
     if isinstance(failure, SyntaxError) and failure.text is None and failure.filename == kernel.cell:
         lines = kernel.sources[kernel.cell].split("\n")
         failure.text = dict(enumerate(lines, 1)).get(failure.lineno or 1)
@@ -77,7 +77,7 @@ def leave(kernel: Any, failure: BaseException | None) -> None:
 
 
 def hide_ours(described: Any) -> None:
-    """Neither here nor in what led to it."""
+    """Hide the kernel's frames, also in causes and contexts of the exception."""
     found, seen = [described], set()
     while found:
         one = found.pop()

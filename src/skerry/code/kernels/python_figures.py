@@ -10,13 +10,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-PIXELS_MOST = 16_000_000
+MAX_PIXELS = 16_000_000
 CHART = "application/vnd.skerry.chart+json"
 shown: list[int] = []  # numbers of open figures that the run has shown as values
 
 
 def take_figures(kernel: Any, pyplot: Any) -> None:
-    """No window will open: where the code chose no backend, the one that draws into memory."""
+    """Draw into memory unless the code chose a backend: no window can open."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -55,7 +55,7 @@ def add_figure(kernel: Any, figure: Any, found: dict[str, Any], cut: set[str]) -
     found["text/plain"] = repr(figure)
     found["image/png"] = picture_of(kernel, figure, cut)
     try:
-        chart = kernel.part("charts")["chart_of"](figure, kernel.text_most, kernel.part("rich"))
+        chart = kernel.part("charts")["chart_of"](figure, kernel.max_text, kernel.part("rich"))
     except Exception as failure:  # a kind of axes that we don't know
         print(f"skerry: the figure's data could not be read: {type(failure).__name__}: {failure}", file=sys.stderr)
         return
@@ -67,13 +67,13 @@ def picture_of(kernel: Any, figure: Any, cut: set[str]) -> bytes:
     from io import BytesIO
 
     box, width, height = extent(figure)
-    dpi = min(figure.dpi, (PIXELS_MOST / (width * height)) ** 0.5)
+    dpi = min(figure.dpi, (MAX_PIXELS / (width * height)) ** 0.5)
     while True:
         stream = BytesIO()
         figure.savefig(stream, format="png", dpi=dpi, bbox_inches=box)
         if dpi < figure.dpi:
             cut.add("image/png")
-        if len(stream.getvalue()) <= kernel.picture_most or dpi < 10:
+        if len(stream.getvalue()) <= kernel.max_picture or dpi < 10:
             return stream.getvalue()
         dpi /= 2
 
@@ -81,7 +81,7 @@ def picture_of(kernel: Any, figure: Any, cut: set[str]) -> bytes:
 def extent(figure: Any) -> tuple[Any, float, float]:
     """All that was drawn, with a little room around it, unless something lies far outside; in inches."""
     width, height = figure.get_size_inches()
-    if width * height * figure.dpi**2 > PIXELS_MOST:
+    if width * height * figure.dpi**2 > MAX_PIXELS:
         return None, width, height
     try:
         figure.draw_without_rendering()

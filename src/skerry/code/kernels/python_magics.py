@@ -13,7 +13,7 @@ INSTALL = "is IPython's, which is not installed here: `pip install ipython`, or 
 
 
 def plain_python(kernel: Any, code: str, failure: SyntaxError) -> str:
-    """`failure`: what Python says of the code."""
+    """Translate magics to plain Python. `failure`: Python's error for the code."""
     if not any(map(looks_magic, code.split("\n"))):
         raise failure
     try:
@@ -25,7 +25,7 @@ def plain_python(kernel: Any, code: str, failure: SyntaxError) -> str:
 
 
 def without_ipython(kernel: Any, code: str) -> str:
-    """`%matplotlib inline` asks for what is done anyway. Anything else is told, if it is the line that fails."""
+    """Ignore `%matplotlib inline`, which is the default. Report other magics if theirs is the failing line."""
     lines = ["" if line.strip().startswith("%matplotlib") else line for line in code.split("\n")]
     kept = "\n".join(lines)
     try:
@@ -72,7 +72,7 @@ def shell_of(kernel: Any) -> Any:
                 os.environ["IPYTHONDIR"] = before
     sys.excepthook, sys.displayhook = hooks
     for name in {"exit", "quit", "open"} - before_it:
-        kernel.names.pop(name, None)  # Python's own do what they should
+        kernel.names.pop(name, None)  # keep Python's own functions
     settle(kernel, shell)
     return shell
 

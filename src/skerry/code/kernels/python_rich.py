@@ -10,8 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-ROWS_MOST, CELLS_MOST = 1000, 50_000  # of a frame, as JSON
-DEPTH_MOST = 64
+MAX_ROWS, MAX_CELLS = 1000, 50_000  # of a frame, as JSON
+MAX_DEPTH = 64
 METHODS = {
     "text/html": "_repr_html_",
     "text/markdown": "_repr_markdown_",
@@ -20,6 +20,7 @@ METHODS = {
     "image/png": "_repr_png_",
     "image/jpeg": "_repr_jpeg_",
     "application/json": "_repr_json_",
+    "application/javascript": "_repr_javascript_",
 }
 
 
@@ -40,16 +41,16 @@ def forms(kernel: Any, value: Any) -> tuple[dict[str, Any], set[str]]:
         else:
             found = bundle_of(kernel, value, cut)
     if "text/plain" not in found:
-        text, whole = text_of(value, kernel.text_most)
+        text, whole = text_of(value, kernel.max_text)
         found = {"text/plain": text, **found}
         cut |= set() if whole else {"text/plain"}
     return found, cut
 
 
 def bundle_of(kernel: Any, value: Any, cut: set[str]) -> dict[str, Any]:
-    """What an object says of itself, as notebooks ask for it."""
+    """Return an object's own representations, by the protocol of notebooks."""
     if ask(value, "_no_object_has_this_method_") is not None:
-        return {}  # it says yes to everything
+        return {}  # it has every attribute
     given = ask(value, "_repr_mimebundle_", include=None, exclude=None)
     given = dict(given) if isinstance(given, dict) else {}
     for name, method in METHODS.items():
@@ -83,14 +84,14 @@ def from_bundle(kernel: Any, given: dict[Any, Any], cut: set[str]) -> dict[str, 
             add_json(kernel, form, found, cut)
         elif name == "text/plain" or name in METHODS:
             found[name] = "".join(map(str, form)) if isinstance(form, list) else str(form)
-    for name, form in given.items():  # what plotly and altair have: the chart as they describe it
+    for name, form in given.items():  # plotly and altair: their description of the chart
         if "application/json" not in given and str(name).startswith("application/vnd.") and str(name).endswith("json"):
             add_json(kernel, form, found, cut)
     return found
 
 
 def bytes_of(form: Any) -> bytes | None:
-    """A picture as it is, also where it was given in base64."""
+    """Return the bytes of a picture, decoded if it was given in base64."""
     if not isinstance(form, (str, bytes, bytearray, memoryview)):
         return None
     data = form.encode("ascii", "replace") if isinstance(form, str) else bytes(form)
@@ -130,8 +131,8 @@ def add_frame(kernel: Any, value: Any, found: dict[str, Any], cut: set[str]) -> 
     if (most_rows and rows > most_rows) or (most_columns and columns > most_columns):
         cut |= {"text/html", "text/plain"}
     try:
-        shown, text = records(frame, min(rows, ROWS_MOST, CELLS_MOST // max(columns, 1)), kernel.text_most)
-    except Exception:  # what pandas itself can't write
+        shown, text = records(frame, min(rows, MAX_ROWS, MAX_CELLS // max(columns, 1)), kernel.max_text)
+    except Exception:  # pandas cannot write it
         return
     found["application/json"] = text
     if shown < rows:
@@ -174,7 +175,7 @@ class TooLarge(Exception):
 
 def add_json(kernel: Any, value: Any, found: dict[str, Any], cut: set[str]) -> None:
     try:
-        found["application/json"] = value if isinstance(value, str) else json_of(value, kernel.text_most)
+        found["application/json"] = value if isinstance(value, str) else json_of(value, kernel.max_text)
     except TooLarge:
         cut.add("application/json")
     except NotJson:
@@ -182,7 +183,7 @@ def add_json(kernel: Any, value: Any, found: dict[str, Any], cut: set[str]) -> N
 
 
 def json_of(value: Any, most: int) -> str:
-    """Never makes more than `most` characters. What is not a number is null."""
+    """Return JSON of at most `most` characters. NaN and infinity become null."""
     pieces: list[str] = []
     if write_json(value, most, pieces, 0) < 0:
         raise TooLarge
@@ -198,10 +199,10 @@ def write_json(value: Any, left: int, pieces: list[str], depth: int) -> int:
         text = int.__repr__(value) if value.bit_length() < 10_000 else "null"
     elif isinstance(value, float):
         text = float.__repr__(value) if value - value == 0 else "null"
-    elif isinstance(value, (list, tuple, dict)) and depth < DEPTH_MOST:
+    elif isinstance(value, (list, tuple, dict)) and depth < MAX_DEPTH:
         return write_collection(value, left, pieces, depth + 1)
     elif type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
-        return write_json(value.item(), left, pieces, DEPTH_MOST)
+        return write_json(value.item(), left, pieces, MAX_DEPTH)
     else:
         raise NotJson
     pieces.append(text)

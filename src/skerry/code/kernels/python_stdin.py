@@ -1,4 +1,4 @@
-"""What a run can read: the part of the Python kernel that is compiled when a run is first given something."""
+"""The standard input of a run: the part of the Python kernel that is compiled when a run is first given something."""
 
 from __future__ import annotations
 

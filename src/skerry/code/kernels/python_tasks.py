@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 
 def wait_for(kernel: Any, coroutine: Any) -> Any:
-    """One loop for all runs: what they left on it goes on. An interrupt finds this name on the stack, and cancels; it
-    also writes to the loop's own socket, since one that comes just before the loop sleeps would not wake it."""
+    """Run a coroutine on one loop for all runs: tasks of earlier runs continue. An interrupt finds this name on the
+    stack and cancels; it also writes to the loop's own socket, since a signal just before the loop sleeps would not
+    wake it."""
     if kernel.loop is None or kernel.loop.is_closed():
         kernel.loop = asyncio.new_event_loop()
     asyncio.set_event_loop(kernel.loop)
@@ -32,7 +33,7 @@ def wait_for(kernel: Any, coroutine: Any) -> Any:
             _signal.set_wakeup_fd(before, warn_on_full_buffer=False)
         kernel.task, kernel.pending = None, False
         if task.done() and not task.cancelled():
-            task.exception()  # or it would be told a second time
+            task.exception()  # else asyncio would report it again
 
 
 def where(cancelled: Any) -> Any:
@@ -57,6 +58,6 @@ def go_on_until_called(kernel: Any, channel: int) -> None:
             loop.add_reader(channel, call)
             loop.run_forever()
         except BaseException:
-            pass  # a task's own `SystemExit`; the loop has told it
+            pass  # a task's own `SystemExit`, which the loop has reported
     if not loop.is_closed():
         loop.remove_reader(channel)

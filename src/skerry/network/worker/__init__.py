@@ -1,14 +1,8 @@
-"""The network worker: a process of its own, unprivileged. Judges, relays, names, previews."""
+"""The network worker: an unprivileged process that applies policies, relays connections, answers DNS and serves
+previews."""
 
 from __future__ import annotations
 
-import re
+from skerry.codecs import h11_headers
 
-import h11._readers as readers
-from h11._abnf import field_name, field_value
-
-# h11's own pattern gives the blanks before a value back one by one: 60 KB of them, from any server or program inside,
-# would keep the loop, and so every sandbox, waiting for half a minute. What it matches is the same.
-readers.header_field_re = re.compile(
-    rf"(?P<field_name>{field_name}):[ \t]*+(?P<field_value>{field_value})[ \t]*".encode("ascii")
-)
+h11_headers.harden()

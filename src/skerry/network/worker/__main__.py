@@ -1,8 +1,9 @@
-"""`python -I -m skerry.network.worker UID PARENT`, with the server's channel as fd 3: never started by hand."""
+"""`python -I -m skerry.network.worker UID PARENT`, with the server's channel as fd 3: started only by the
+supervisor."""
 
 from __future__ import annotations
 
-# What is loaded only when it is needed could not be read any more by then, if it lies where root alone can read.
+# Import these now: after dropping privileges the worker cannot read modules that only root can read.
 import encodings.idna  # noqa: F401
 import socket
 import sys
@@ -12,27 +13,26 @@ import cryptography.hazmat.backends.openssl.backend  # noqa: F401
 import uvloop
 
 from skerry.network.messages import Ready
-from skerry.network.worker.desk import Desk
-from skerry.network.worker.egress import Egress, Shared
-from skerry.network.worker.inspection import inspection
-from skerry.network.worker.posture import become_nobody
-from skerry.network.worker.previews import Previews
-from skerry.network.worker.relay import Pipes
-from skerry.network.worker.resolve import Resolver
+from skerry.network.worker.control import WorkerControl
+from skerry.network.worker.dns.resolver import Resolver
+from skerry.network.worker.egress import Egress, WorkerResources
+from skerry.network.worker.posture import drop_privileges
+from skerry.network.worker.previews.listener import PreviewServer
+from skerry.network.worker.relay import PipePool
+from skerry.network.worker.tls.interception import interceptor_for
 
 _CONTROL = 3
 
 
 def main() -> None:
-    become_nobody(int(sys.argv[1]), int(sys.argv[2]))
+    drop_privileges(int(sys.argv[1]), int(sys.argv[2]))
     uvloop.run(serve())
 
 
 async def serve() -> None:
-    shared = Shared(Resolver(), Pipes(), inspection)
-    desk = Desk(socket.socket(fileno=_CONTROL), partial(Egress, shared=shared))
-    desk.previews = Previews(desk.dial, desk.used)
-    await desk.run(Ready())
+    resources = WorkerResources(Resolver(), PipePool(), interceptor_for)
+    control = WorkerControl(socket.socket(fileno=_CONTROL), partial(Egress, resources=resources), PreviewServer)
+    await control.run(Ready())
 
 
 if __name__ == "__main__":

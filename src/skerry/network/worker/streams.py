@@ -1,4 +1,5 @@
-"""Bytes to and from one side of a connection. `Wire` is a plain socket; TLS over it has the same shape (`Stream`)."""
+"""Byte streams of a connection's sides. `SocketStream` is a plain socket; TLS over it has the same interface
+(`ByteStream`)."""
 
 from __future__ import annotations
 
@@ -10,41 +11,43 @@ import struct
 from typing import Final, Protocol
 
 CHUNK: Final = 256 << 10
-_RESET: Final = struct.pack("ii", 1, 0)
-_NOWHERE: Final = struct.pack("=H14x", socket.AF_UNSPEC)
+_LINGER_ZERO, _NO_LINGER = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
+_UNSPECIFIED: Final = struct.pack("=H14x", socket.AF_UNSPEC)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Stream(Protocol):
-    """What HTTP mode reads from and writes to. `read` gives b"" at the end; both raise OSError when it broke."""
+class ByteStream(Protocol):
+    """The stream that the HTTP proxy reads and writes. `read` returns b"" at the end; both raise OSError on failure."""
 
-    async def read(self, most: int = CHUNK) -> bytes: ...
+    async def read(self, max_bytes: int = CHUNK) -> bytes: ...
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Returns when the data is on its way; the other side's slowness is felt here."""
+        """Return when the kernel has taken the data, so that a slow peer slows the writer."""
         ...
 
     async def finish(self) -> None:
-        """No more will be written; reading goes on."""
+        """Close the sending side; reading goes on."""
         ...
 
     def unread(self, data: bytes) -> None:
-        """Puts back what was read too far: the next `read` begins with it."""
+        """Put back bytes that were read too far: the next `read` begins with them."""
         ...
 
     def close(self) -> None: ...
 
     def abort(self) -> None:
-        """A reset, so that nobody takes what came so far for all of it."""
+        """Reset the connection, so that the peer does not take a part for the whole."""
         ...
 
 
-class Wire:
+class SocketStream:
     """A non-blocking socket, read and written on the running loop. One reader and one writer at a time."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         with contextlib.suppress(OSError):  # a socket pair in a test has neither
+            # if the worker is killed, the peer gets a reset and does not take a part for the whole
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60)
@@ -57,11 +60,11 @@ class Wire:
     def closed(self) -> bool:
         return self.sock.fileno() < 0
 
-    async def read(self, most: int = CHUNK) -> bytes:
+    async def read(self, max_bytes: int = CHUNK) -> bytes:
         if self.pending:
-            data, self.pending = self.pending[:most], self.pending[most:]
+            data, self.pending = self.pending[:max_bytes], self.pending[max_bytes:]
             return data
-        return await asyncio.get_running_loop().sock_recv(self.sock, most)
+        return await asyncio.get_running_loop().sock_recv(self.sock, max_bytes)
 
     def unread(self, data: bytes) -> None:
         self.pending = data + self.pending
@@ -72,10 +75,18 @@ class Wire:
 
     async def finish(self) -> None:
         with contextlib.suppress(OSError):
-            self.sock.shutdown(socket.SHUT_WR)
+            self.shutdown_write()
+
+    def shutdown_write(self) -> None:
+        self._end_in_order()
+        self.sock.shutdown(socket.SHUT_WR)
+
+    def _end_in_order(self) -> None:
+        with contextlib.suppress(OSError):
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
 
     async def readable(self) -> None:
-        """Waits until there is something to read, or the end, or an error, and takes nothing."""
+        """Wait until there is data, the end or an error to read, and take nothing."""
         if self.pending:
             return
         loop = asyncio.get_running_loop()
@@ -94,7 +105,7 @@ class Wire:
 
     @property
     def stale(self) -> bool:
-        """Whether an idle connection can't be used again: its end, an error, or bytes that nobody asked for."""
+        """Whether an idle connection cannot be used again: its end, an error, or unexpected bytes."""
         if self.closed or self.pending:
             return True
         try:
@@ -107,7 +118,7 @@ class Wire:
 
     @property
     def ended(self) -> bool:
-        """Whether the other side has closed, and nothing of it is left to be read."""
+        """Whether the peer has closed and nothing remains to be read."""
         try:
             return self.closed or (not self.pending and not self.sock.recv(1, socket.MSG_PEEK))
         except BlockingIOError:
@@ -115,8 +126,8 @@ class Wire:
         except OSError:
             return True
 
-    async def reset(self) -> bool:
-        """Waits until the other side says or does something: True if that is a reset."""
+    async def wait_reset(self) -> bool:
+        """Wait for any event from the peer; return True if it is a reset."""
         await self.readable()
         try:
             self.sock.recv(1, socket.MSG_PEEK)
@@ -127,15 +138,17 @@ class Wire:
         return False
 
     def close(self) -> None:
+        self._end_in_order()
         self.sock.close()
 
-    def cut(self) -> None:
-        """Resets it now. Whoever waits on it finds out, and closes it: were it closed here, its number could be another
-        socket's before the loop has let go of it. connect(2) to AF_UNSPEC is how the kernel is told to."""
+    def reset(self) -> None:
+        """Reset the connection now without closing the socket. A task that waits on it notices and closes it: if it
+        were closed here, its number could become another socket's before the loop has removed it. connect(2) to
+        AF_UNSPEC resets in the kernel."""
         if not self.closed:
-            _libc.connect(self.sock.fileno(), _NOWHERE, len(_NOWHERE))
+            _libc.connect(self.sock.fileno(), _UNSPECIFIED, len(_UNSPECIFIED))
 
     def abort(self) -> None:
         with contextlib.suppress(OSError):
-            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
         self.sock.close()

@@ -1,6 +1,6 @@
 """Ways out, tried where an attacker would: `python3 ways.py`, with a JSON object of id → [way, arguments] on stdin.
-What a way returns is what it gained; an OSError or `Refused` is how it failed. Only the standard library, in the
-sandbox's own Python."""
+A way returns its gain; an OSError or `Refused` is a failure. Only the standard library, in the
+sandbox's Python."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ RESOLVER = "198.18.0.1"
 
 
 class Refused(Exception):
-    """It came to nothing without an errno of its own."""
+    """It failed without an errno."""
 
 
 # -- talking ------------------------------------------------------------------------------------------------------
 
 
 def everything(caller: socket.socket, limit_s: float = 3, enough: bytes | None = None) -> bytes:
-    """What comes until the end, the limit, or `enough`. A reset is an end."""
+    """Read until the end, the limit, or `enough`. A reset is an end."""
     said, deadline = b"", time.monotonic() + limit_s
     while (left := deadline - time.monotonic()) > 0 and not (enough and enough in said) and len(said) < 1 << 20:
         caller.settimeout(left)
@@ -52,7 +52,7 @@ def everything(caller: socket.socket, limit_s: float = 3, enough: bytes | None =
 
 
 def answered(caller: socket.socket, request: bytes) -> str:
-    """The gain, if what answered is of the world and not of the proxy."""
+    """Return the gain, if the response came from the world and not from the proxy."""
     caller.sendall(request)
     said = everything(caller)
     if b'"address"' in said or b"canary" in said:
@@ -72,7 +72,7 @@ def wrapped(caller: socket.socket, sni: str | None) -> ssl.SSLSocket:
 
 
 def called(host: str, port: int) -> socket.socket:
-    """Whatever the C library makes of `host`, as most programs do."""
+    """Resolve `host` with the C library, like most programs."""
     try:
         return socket.create_connection((host, port), 3)
     except UnicodeError as error:
@@ -214,7 +214,7 @@ def udp(host: str, port: int, data: str = "knock", family: int = socket.AF_INET)
 
 
 def udp_unconnected(host: str, port: int) -> object:
-    """Sent, and nobody says that it was not: the wire shows whether it went."""
+    """Sent without an error: the wire shows whether it left."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as caller:
         caller.settimeout(0.5)
         for _ in range(3):
@@ -285,7 +285,7 @@ def followed(url: str) -> object:
 
 
 def own_ports() -> list[int]:
-    """The ports on which somebody listens in this network namespace."""
+    """Return the listening ports of this network namespace."""
     ports = set()
     for name in ("tcp", "tcp6"):
         with open(f"/proc/net/{name}") as file:
@@ -419,7 +419,7 @@ def half_open(host: str, port: int, count: int, hold_s: float = 1.0) -> object:
 
 
 def many(way: str, count: int, arguments: list[Any]) -> object:
-    """The same, again and again: how often it came to what."""
+    """Repeat the same and count the outcomes."""
     ends: dict[str, int] = {}
     for _ in range(count):
         try:

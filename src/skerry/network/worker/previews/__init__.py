@@ -1,12 +1,6 @@
-"""Previews: what listens inside a sandbox, shown to people outside through a listener that does nothing else.
+"""Previews: ports inside a sandbox, served to browsers outside by a separate listener.
 
-A *place* is where a request wants to go, read off its Host or its path (`address`). A *share* is a preview as the
-server told it: whose port, which token, until when (`shares`). An *exchange* is one request and its answer
-(`exchange`), over an *upstream*: a connection to the port inside, kept for the next request (`upstream`). `listener`
-brings them together.
+An *address* is a request's destination, from its Host or its path (`address`). A *preview* has a port, a token and an
+expiry (`listener`). An *exchange* is one request and its response (`exchange`), over an *upstream*: a connection to the
+port inside, kept for the next request (`upstream`). `listener` connects them.
 """
-
-from skerry.network.worker.previews.listener import Previews
-from skerry.network.worker.previews.upstream import Dial
-
-__all__ = ["Dial", "Previews"]

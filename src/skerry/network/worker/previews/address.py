@@ -1,8 +1,8 @@
-"""Which preview a request means, and with which token it comes. Pure; every byte of it is a stranger's.
+"""The preview that a request addresses, and the tokens that it presents. Pure; every byte is untrusted.
 
-Two forms: `{port}-{sandbox}.localhost`, where each preview is a web origin of its own; and `/-/{port}-{sandbox}/…`
-below the listener's own names, for programs that can't look up such names. The second is one origin for all previews,
-so no cookie passes there, neither way: a page of one sandbox could use, or read, another's.
+Two forms: `{port}-{sandbox}.localhost`, where each preview is a separate web origin; and `/-/{port}-{sandbox}/…` below
+the listener's names, for programs that cannot resolve such names. The second form is one origin for all previews, so no
+cookie passes in either direction: a page of one sandbox could use or read another's.
 """
 
 from __future__ import annotations
@@ -16,52 +16,53 @@ from skerry.types import SANDBOX_ID
 TOKEN_HEADER = b"x-skerry-preview-token"
 TOKEN_PARAMETER = "skerry_token"  # noqa: S105 -- its name
 COOKIE = "skerry_preview"
-SECURE_COOKIE = "__Host-skerry_preview"  # a name that browsers take from no other host, and by TLS only
+SECURE_COOKIE = "__Host-skerry_preview"  # browsers accept this prefix only from the host itself, over TLS
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "[::1]"))
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)(?::[0-9]{1,5})?")
 _LABEL = re.compile(rf"([1-9][0-9]{{0,4}})-({SANDBOX_ID.pattern})")
 _PATH = re.compile(rf"/-/([1-9][0-9]{{0,4}})-({SANDBOX_ID.pattern})(?=[/?]|$)")
-_TARGET = re.compile(r"/[!-\"$-~]*")  # what a browser sends: no fragment, no scheme, no authority
+_TARGET = re.compile(r"/[!-\"$-~]*")  # a browser's request target: no fragment, scheme or authority
 
 
-class WrongHost(ValueError):
-    """The request is for somebody else."""
+class UnknownPreviewHost(ValueError):
+    """The request is for another server."""
 
 
-class BadTarget(ValueError):
-    """It is not a path."""
+class InvalidTarget(ValueError):
+    """The target is not a path."""
 
 
 @dataclass(frozen=True)
-class Names:
-    """What the listener answers to. `local` is the address that a connection came in by."""
+class PreviewDomains:
+    """The domains that the listener serves. `local` is the address on which a connection arrived."""
 
     domains: tuple[str, ...]
     secure: tuple[str, ...] = ()
 
-    def place(self, host: str, target: str, local: str) -> Place:
-        """Where a request wants to go. `host` and `target` as they came."""
+    def resolve(self, host: str, target: str, local: str) -> PreviewAddress:
+        """Return the address of a request; `host` and `target` as received."""
         match = _HOST.fullmatch(host.lower())
         if match is None:
-            raise WrongHost
+            raise UnknownPreviewHost
         if not _TARGET.fullmatch(target):
-            raise BadTarget
+            raise InvalidTarget
         name = match[1]
         for domain in self.domains:
             if name.endswith(f".{domain}"):
                 key = _key(_LABEL.fullmatch(name[: -len(domain) - 1]))
-                return Place(key, host.lower(), target, secure=domain in self.secure)
+                return PreviewAddress(key, host.lower(), target, secure=domain in self.secure)
         if name not in _LOOPBACK and name not in self.domains and name.strip("[]") != local:
-            raise WrongHost  # above all a name that somebody's DNS points to us: DNS rebinding
+            raise UnknownPreviewHost  # above all DNS rebinding: a foreign name that resolves to this server
         found = _PATH.match(target)
         prefix = found[0] if found else ""
-        return Place(_key(found), host.lower(), target[len(prefix) :], prefix, secure=name in self.secure)
+        return PreviewAddress(_key(found), host.lower(), target[len(prefix) :], prefix, secure=name in self.secure)
 
 
 @dataclass(frozen=True)
-class Place:
-    """`key` None: a well-formed request for nothing that could exist. `target`: what goes inside, the token still in
-    its query. `prefix`: what was cut off it; empty where the preview has a host name of its own."""
+class PreviewAddress:
+    """`key` None: a well-formed request for a preview that cannot exist. `target`: the path for the program inside,
+    with the token still in its query. `prefix`: the part removed from it; empty if the preview has a separate host
+    name."""
 
     key: tuple[str, int] | None
     host: str
@@ -85,7 +86,7 @@ def _key(match: re.Match[str] | None) -> tuple[str, int] | None:
 
 
 def take_token(target: str) -> tuple[str, str | None]:
-    """The target without the token's parameter, and the token."""
+    """Return the target without the token parameter, and the token."""
     path, mark, query = target.partition("?")
     if TOKEN_PARAMETER not in query:
         return target, None
@@ -100,13 +101,13 @@ def take_token(target: str) -> tuple[str, str | None]:
     return path + (mark + "&".join(kept) if kept else ""), token
 
 
-def clean_location(target: str) -> str:
-    """A redirect to our own host and nowhere else: a browser takes `//name`, and `/\\name`, for another one's."""
+def same_host_location(target: str) -> str:
+    """Return a redirect target on this host only: a browser takes `//name` and `/\\name` for another host."""
     return f"/.{target}" if target[1:2] in ("/", "\\") else target
 
 
 def cookies_without(value: str, name: str) -> tuple[str, list[str]]:
-    """A Cookie header without ours, and what ours said."""
+    """Return a Cookie header without our cookie, and the values of our cookie."""
     kept, ours = [], []
     for pair in value.split(";"):
         key, _, text = pair.strip().partition("=")
@@ -117,9 +118,9 @@ def cookies_without(value: str, name: str) -> tuple[str, list[str]]:
     return "; ".join(kept), ours
 
 
-def own_cookie(line: str, ours: Iterable[str] = (COOKIE, SECURE_COOKIE)) -> str | None:
-    """A Set-Cookie of a program inside, for its own host alone: a Domain would let it speak to other previews, and to
-    whatever else lives below that domain. One that has our name is dropped."""
+def host_only_cookie(line: str, ours: Iterable[str] = (COOKIE, SECURE_COOKIE)) -> str | None:
+    """Restrict a program's Set-Cookie to its host: a Domain would reach other previews and every other site below that
+    domain. Drop a cookie with our name."""
     pair, *attributes = line.split(";")
     if pair.partition("=")[0].strip() in ours:
         return None
@@ -127,6 +128,6 @@ def own_cookie(line: str, ours: Iterable[str] = (COOKIE, SECURE_COOKIE)) -> str 
     return ";".join([pair, *kept])
 
 
-def foreign_origin(origin: str, place: Place) -> bool:
-    """Does an Origin header name another page than this preview's own?"""
-    return origin.lower() not in (f"http://{place.host}", f"https://{place.host}")
+def foreign_origin(origin: str, address: PreviewAddress) -> bool:
+    """Return whether an Origin header names another page than this preview's."""
+    return origin.lower() not in (f"http://{address.host}", f"https://{address.host}")

@@ -1,79 +1,177 @@
-"""The listener: accepts, finds the preview, admits, and lets exchanges run one after another on each connection."""
+"""The preview listener: accepts connections, finds the preview, checks the token, and runs exchanges one after
+another."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import hmac
 import socket
 import time
 from collections.abc import Callable
 
 import h11
 
-from skerry.network.messages import Share
+from skerry.network.messages import SharePreview
 from skerry.network.worker.previews import headers, pages
 from skerry.network.worker.previews.address import (
     TOKEN_HEADER,
-    BadTarget,
-    Names,
-    Place,
-    WrongHost,
-    clean_location,
+    InvalidTarget,
+    PreviewAddress,
+    PreviewDomains,
+    UnknownPreviewHost,
     cookies_without,
     foreign_origin,
+    same_host_location,
     take_token,
 )
-from skerry.network.worker.previews.exchange import Client, ClientLeft, Exchange
-from skerry.network.worker.previews.pages import Ended, Page
-from skerry.network.worker.previews.shares import Shared, Shares
-from skerry.network.worker.previews.upstream import BUFFER, HEAD_MOST, Dial
+from skerry.network.worker.previews.exchange import PreviewClient, PreviewClientGone, PreviewExchange
+from skerry.network.worker.previews.pages import EndedWithPage, ErrorPage
+from skerry.network.worker.previews.upstream import BUFFER_SIZE, MAX_HEAD, DialPort, UpstreamPool
 
-CONNECTIONS_MOST = 4096
-OF_ONE_MOST = 256  # connections that look at one preview at once
-HEAD_WITHIN_S = 15.0
+_NO_TOKEN_HASH = "0" * 64
+
+
+class PreviewState:
+    """One preview and its settings. `open`: the exchanges in progress."""
+
+    def __init__(self, message: SharePreview, dial: DialPort) -> None:
+        self.settings = message
+        self.upstreams = UpstreamPool(dial, message.sandbox, message.port)
+        self.open: set[PreviewExchange] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def expired(self) -> bool:
+        return self.settings.expires is not None and time.time() >= self.settings.expires
+
+    def renew(self, message: SharePreview) -> None:
+        """Change the settings. Disconnect clients that used an old token."""
+        if message.token_hash is not None and message.token_hash != self.settings.token_hash:
+            self.disconnect()
+        self.settings = message
+
+    def opens_with(self, token: str) -> bool:
+        given = hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
+        return self.settings.token_hash is not None and hmac.compare_digest(given, self.settings.token_hash)
+
+    def watch(self, expired: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        if self.settings.expires is not None:
+            left = max(0.0, self.settings.expires - time.time())
+            again = (lambda: self.watch(expired)) if left > 3600 else expired
+            self._timer = asyncio.get_running_loop().call_later(min(left, 3600.0), again)
+
+    def disconnect(self) -> None:
+        for exchange in list(self.open):
+            exchange.end()
+        self.upstreams.drop()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self.disconnect()
+
+
+class PreviewTable:
+    def __init__(self, dial: DialPort) -> None:
+        self._dial = dial
+        self._previews: dict[tuple[str, int], PreviewState] = {}
+
+    def put(self, message: SharePreview) -> None:
+        key = (message.sandbox, message.port)
+        preview = self._previews.get(key)
+        if preview is None:
+            preview = self._previews[key] = PreviewState(message, self._dial)
+        else:
+            preview.renew(message)
+        preview.watch(lambda: self.remove(*key))
+
+    def remove(self, sandbox: str, port: int) -> None:
+        preview = self._previews.pop((sandbox, port), None)
+        if preview is not None:
+            preview.close()
+
+    def disconnect(self, sandbox: str) -> None:
+        for key, preview in self._previews.items():
+            if key[0] == sandbox:
+                preview.disconnect()
+
+    def remove_all(self) -> None:
+        for key in list(self._previews):
+            self.remove(*key)
+
+    def sweep(self) -> None:
+        for preview in self._previews.values():
+            preview.upstreams.sweep()
+            for exchange in [one for one in preview.open if one.abandoned]:
+                exchange.end()
+
+    def admit(self, key: tuple[str, int] | None, tokens: list[str]) -> PreviewState | None:
+        """Return the preview if it is public or one of these tokens opens it. A preview that does not exist takes the
+        same time, so that a caller without a token cannot learn which exist."""
+        preview = self._previews.get(key) if key is not None else None
+        if preview is not None and preview.expired:
+            preview = None
+        wanted = _NO_TOKEN_HASH if preview is None else preview.settings.token_hash
+        if wanted is None:
+            return preview
+        given = [hashlib.sha256(token.encode("utf-8", "replace")).hexdigest() for token in (tokens or [""])[:8]]
+        right = [hmac.compare_digest(one, wanted) for one in given]
+        return preview if preview is not None and any(right) else None
+
+
+MAX_CONNECTIONS = 4096
+MAX_PER_PREVIEW = 256  # concurrent exchanges of one preview
+HEAD_TIMEOUT_S = 15.0
 KEEP_ALIVE_S = 75.0
 SWEEP_S = 1.0
-TELL_S = 1.0
+USAGE_REPORT_S = 1.0
 
 
-class Previews:
-    """`dial` connects to a port inside; `used` is told of a sandbox that has traffic, at most once a second."""
+class PreviewServer:
+    """`dial` connects to a port inside; `used` is called for a sandbox with traffic, at most once a second."""
 
-    def __init__(self, dial: Dial, used: Callable[[str], None]) -> None:
-        self._shares = Shares(dial)
-        self._use = Use(used)
-        self._names = Names(())
+    def __init__(self, dial: DialPort, used: Callable[[str], None]) -> None:
+        self._previews = PreviewTable(dial)
+        self._usage = UsageReporter(used)
+        self._domains = PreviewDomains(())
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.Task[None]] = set()
-        # Those that have not said what they want yet, the longest-waiting first: when it gets crowded they go.
-        self._waiting: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        # Connections without a request yet, the oldest first: they are closed when the limit is reached.
+        self._idle: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._sweeping: asyncio.Task[None] | None = None
 
     async def listen(self, listener: socket.socket, domains: tuple[str, ...], secure: tuple[str, ...] = ()) -> None:
-        """Serve this listener. One from before is closed; who came by it stays."""
+        """Serve this listener and close an earlier one; its connections stay."""
         for server in self._servers:
             server.close()
-        self._names = Names(tuple(domain.lower() for domain in domains), tuple(domain.lower() for domain in secure))
+        self._domains = PreviewDomains(
+            tuple(domain.lower() for domain in domains), tuple(domain.lower() for domain in secure)
+        )
         listener.setblocking(False)
-        self._servers = [await asyncio.start_server(self._accept, sock=listener, limit=BUFFER)]
+        self._servers = [await asyncio.start_server(self._accept, sock=listener, limit=BUFFER_SIZE)]
         if self._sweeping is None:
             self._sweeping = asyncio.create_task(self._sweep())
 
-    def share(self, share: Share) -> None:
-        self._shares.put(share)
+    def share(self, message: SharePreview) -> None:
+        self._previews.put(message)
 
     def unshare(self, sandbox: str, port: int) -> None:
-        """From now on nobody gets in; whoever is in is put out."""
-        self._shares.remove(sandbox, port)
+        """Remove a preview and close its connections."""
+        self._previews.remove(sandbox, port)
 
-    def put_out(self, sandbox: str) -> None:
-        """Whoever is in; its previews stay: a call may wake it."""
-        self._shares.put_out(sandbox)
+    def disconnect(self, sandbox: str) -> None:
+        """Close a sandbox's preview connections; the previews stay, and a request may resume the sandbox."""
+        self._previews.disconnect(sandbox)
 
     async def close(self) -> None:
         for server in self._servers:
             server.close()
-        self._shares.remove_all()
+        self._previews.remove_all()
         tasks = [*self._connections, *([self._sweeping] if self._sweeping else [])]
         for task in tasks:
             task.cancel()
@@ -83,175 +181,190 @@ class Previews:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            self._shares.sweep()
+            self._previews.sweep()
 
-    # -- one connection -----------------------------------------------------------------------------------------------
+    # -- connections --------------------------------------------------------------------------------------------------
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= CONNECTIONS_MOST and not self._make_room():
+        if len(self._connections) >= MAX_CONNECTIONS and not self._evict_idle():
             writer.transport.abort()
             return
         task = asyncio.ensure_future(self._serve(reader, writer))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
-        task.add_done_callback(lambda _: self._waiting.pop(task, None))
-        self._waiting[task] = writer
+        task.add_done_callback(lambda _: self._idle.pop(task, None))
+        self._idle[task] = writer
 
-    def _make_room(self) -> bool:
-        for task, writer in self._waiting.items():
+    def _evict_idle(self) -> bool:
+        for task, writer in self._idle.items():
             writer.transport.abort()
             task.cancel()
-            del self._waiting[task]
+            del self._idle[task]
             return True
         return False
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        client, within = Client(reader, writer, HEAD_MOST), HEAD_WITHIN_S
+        client, timeout_s = PreviewClient(reader, writer, MAX_HEAD), HEAD_TIMEOUT_S
         try:
-            while await self._one(client, within):
+            while await self._serve_request(client, timeout_s):
                 client.http.start_next_cycle()
-                within = KEEP_ALIVE_S
+                timeout_s = KEEP_ALIVE_S
             if client.http.their_state in (h11.SEND_BODY, h11.ERROR):
-                await client.hear_out()
-        except (OSError, EOFError, ClientLeft, h11.ProtocolError):
+                await client.drain()
+        except (OSError, EOFError, PreviewClientGone, h11.ProtocolError):
             writer.transport.abort()
         finally:
             with contextlib.suppress(OSError):
                 writer.close()
+            # A client that does not read would hold the connection until the last byte is sent.
+            asyncio.get_running_loop().call_later(HEAD_TIMEOUT_S, writer.transport.abort)
 
-    async def _one(self, client: Client, within: float) -> bool:
-        """One request; whether another may follow."""
+    async def _serve_request(self, client: PreviewClient, timeout_s: float) -> bool:
+        """Serve one request; return whether another may follow."""
         task = asyncio.current_task()
-        assert task is not None  # noqa: S101 -- a coroutine that runs is in one
-        self._waiting[task] = client.writer
+        assert task is not None  # noqa: S101 -- a running coroutine is in a task
+        self._idle[task] = client.writer
         wants_html = False
         try:
-            request = await _head(client, within)
+            request = await _head(client, timeout_s)
             if request is None:
                 return False
-            self._waiting.pop(task, None)
+            self._idle.pop(task, None)
             client.method = request.method
             wants_html = "text/html" in (headers.value(request.headers, b"accept") or "")
             await self._answer(client, request)
-        except Ended as ended:
-            await _say(client, ended.page, wants_html)
+        except EndedWithPage as ended:
+            async with asyncio.timeout(HEAD_TIMEOUT_S):  # this client may have no token, and may not read
+                await _send_page(client, ended.page, wants_html)
             if ended.page.close:
                 return False
         return client.http.our_state is h11.DONE and client.http.their_state is h11.DONE
 
-    async def _answer(self, client: Client, request: h11.Request) -> None:
+    async def _answer(self, client: PreviewClient, request: h11.Request) -> None:
         local, peer = (_address(client.writer, which) for which in ("sockname", "peername"))
         received: headers.Headers = list(request.headers)
-        place = self._place(request, received, local)
-        target, tokens, link = _presented(place, received, request.method)
-        shared = self._shares.admit(place.key, tokens)
-        if shared is None:
-            raise Ended(pages.NOTHING_HERE)
-        if not target.startswith("/"):  # /-/8000-sb-… without a slash: relative links would lead astray
-            await _redirect(client, f"{place.prefix}/{place.target}", ())
-        elif link is not None:
-            await _redirect(client, clean_location(target), _cookie(place, link) if shared.opened_by(link) else ())
-        elif len(shared.open) >= OF_ONE_MOST:
-            raise Ended(pages.TOO_MANY)
+        address = self._address_of(request, received, local)
+        target, tokens, link_token = _presented_tokens(address, received, request.method)
+        preview = self._previews.admit(address.key, tokens)
+        if preview is None:
+            raise EndedWithPage(pages.NOTHING_HERE)
+        if not target.startswith("/"):  # /-/8000-sb-… without a slash: relative links would break
+            await _redirect(client, f"{address.prefix}/{address.target}", ())
+        elif link_token is not None:
+            await _redirect(
+                client,
+                same_host_location(target),
+                _cookie(address, link_token) if preview.opens_with(link_token) else (),
+            )
+        elif len(preview.open) >= MAX_PER_PREVIEW:
+            raise EndedWithPage(pages.TOO_MANY)
         else:
-            await self._exchange(client, shared, place, peer, request, target)
+            await self._exchange(client, preview, address, peer, request, target)
 
     async def _exchange(
-        self, client: Client, shared: Shared, place: Place, peer: str, request: h11.Request, target: str
+        self,
+        client: PreviewClient,
+        preview: PreviewState,
+        address: PreviewAddress,
+        peer: str,
+        request: h11.Request,
+        target: str,
     ) -> None:
-        use = self._use.of(shared.terms.sandbox)
-        exchange = Exchange(client, shared.upstreams, place, peer, use)
-        shared.open.add(exchange)
+        use = self._usage.of(preview.settings.sandbox)
+        exchange = PreviewExchange(client, preview.upstreams, address, peer, use)
+        preview.open.add(exchange)
         try:
             await exchange.run(request, target)
         finally:
-            shared.open.discard(exchange)
+            preview.open.discard(exchange)
 
-    def _place(self, request: h11.Request, received: headers.Headers, local: str) -> Place:
+    def _address_of(self, request: h11.Request, received: headers.Headers, local: str) -> PreviewAddress:
         hosts = headers.values(received, b"host")
         try:
             if len(hosts) != 1:
-                raise WrongHost
-            place = self._names.place(hosts[0], request.target.decode("latin-1"), local)
-        except WrongHost:
-            raise Ended(pages.NOT_OURS) from None
-        except BadTarget:
-            raise Ended(pages.NOT_HTTP) from None
+                raise UnknownPreviewHost
+            address = self._domains.resolve(hosts[0], request.target.decode("latin-1"), local)
+        except UnknownPreviewHost:
+            raise EndedWithPage(pages.NOT_OURS) from None
+        except InvalidTarget:
+            raise EndedWithPage(pages.NOT_HTTP) from None
         chunked = headers.values(received, b"transfer-encoding")
         if chunked and (headers.values(received, b"content-length") or request.http_version != b"1.1"):
-            raise Ended(pages.NOT_HTTP)  # two lengths: somebody between us may believe the other one
+            raise EndedWithPage(pages.NOT_HTTP)  # two lengths: a proxy in between may believe the other one
         if request.method in (b"CONNECT", b"TRACE"):
-            raise Ended(pages.NOT_HTTP)
-        return place
+            raise EndedWithPage(pages.NOT_HTTP)
+        return address
 
 
-async def _head(client: Client, within: float) -> h11.Request | None:
-    """The next request's head; None: there will be none."""
+async def _head(client: PreviewClient, timeout_s: float) -> h11.Request | None:
+    """Return the next request's head; None at the end."""
     begun = time.monotonic()
     try:
-        async with asyncio.timeout(within):
+        async with asyncio.timeout(timeout_s):
             event = await client.event(None)
     except TimeoutError:
         if client.http.trailing_data[0] or time.monotonic() - begun < KEEP_ALIVE_S:
-            raise Ended(pages.TOO_SLOW) from None
+            raise EndedWithPage(pages.TOO_SLOW) from None
         return None
     except h11.RemoteProtocolError as error:
-        raise Ended(pages.TOO_LARGE if error.error_status_hint == 431 else pages.NOT_HTTP) from None
+        raise EndedWithPage(pages.TOO_LARGE if error.error_status_hint == 431 else pages.NOT_HTTP) from None
     return event if isinstance(event, h11.Request) else None
 
 
-def _presented(place: Place, received: headers.Headers, method: bytes) -> tuple[str, list[str], str | None]:
-    """What goes inside, the tokens that came along, and the one that is to become a cookie. A cookie counts only for
-    the preview's own pages and for links to it: others must not make a browser act in its user's name."""
-    target, given = take_token(place.target)
+def _presented_tokens(
+    address: PreviewAddress, received: headers.Headers, method: bytes
+) -> tuple[str, list[str], str | None]:
+    """Return the target for the program inside, the presented tokens, and the token to set as a cookie. A cookie counts
+    only for the preview's pages and for links to it: other sites must not act in the user's name."""
+    target, given = take_token(address.target)
     tokens = headers.values(received, TOKEN_HEADER)
     if given is not None:
         tokens.append(given)
-    if not place.prefix and not _from_elsewhere(place, received, method):
+    if not address.prefix and not _is_cross_site(address, received, method):
         for line in headers.values(received, b"cookie"):
-            tokens += cookies_without(line, place.cookie)[1]
+            tokens += cookies_without(line, address.cookie)[1]
     plain = method in (b"GET", b"HEAD") and not headers.asks_for_websocket(received)
-    return target, tokens, given if plain and not place.prefix else None
+    return target, tokens, given if plain and not address.prefix else None
 
 
-def _from_elsewhere(place: Place, received: headers.Headers, method: bytes) -> bool:
+def _is_cross_site(address: PreviewAddress, received: headers.Headers, method: bytes) -> bool:
     site = headers.value(received, b"sec-fetch-site")
     if site in ("cross-site", "same-site"):
         is_link = headers.value(received, b"sec-fetch-mode") == "navigate" and method in (b"GET", b"HEAD")
         return not is_link
     origin = headers.value(received, b"origin")
-    return origin is not None and foreign_origin(origin, place)
+    return origin is not None and foreign_origin(origin, address)
 
 
-def _cookie(place: Place, token: str) -> tuple[tuple[str, str], ...]:
-    secure = "; Secure" if place.secure else ""
-    return (("Set-Cookie", f"{place.cookie}={token}; Path=/; HttpOnly; SameSite=Lax{secure}"),)
+def _cookie(address: PreviewAddress, token: str) -> tuple[tuple[str, str], ...]:
+    secure = "; Secure" if address.secure else ""
+    return (("Set-Cookie", f"{address.cookie}={token}; Path=/; HttpOnly; SameSite=Lax{secure}"),)
 
 
-async def _redirect(client: Client, location: str, more: tuple[tuple[str, str], ...]) -> None:
-    body = pages.FOR_PROGRAMS if more else b""  # a browser shows it to nobody
+async def _redirect(client: PreviewClient, location: str, more: tuple[tuple[str, str], ...]) -> None:
+    body = pages.FOR_PROGRAMS if more else b""  # a browser does not show it
     out = [("Location", location), ("Content-Type", "text/plain"), ("Content-Length", str(len(body))),
            ("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"), *more]  # fmt: skip
     await client.send(h11.Response(status_code=303, headers=out, reason="See Other"))
     if body and client.method != b"HEAD":
         await client.send(h11.Data(data=body))
     await client.send(h11.EndOfMessage())
-    await _take_rest(client)
+    await _read_end(client)
 
 
-async def _say(client: Client, page: Page, wants_html: bool) -> None:
+async def _send_page(client: PreviewClient, page: ErrorPage, wants_html: bool) -> None:
     if client.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-        raise ClientLeft
+        raise PreviewClientGone
     response, body = page.render(wants_html)
     await client.send(response)
     if client.method != b"HEAD":
         await client.send(h11.Data(data=body))
     await client.send(h11.EndOfMessage())
-    await _take_rest(client)
+    await _read_end(client)
 
 
-async def _take_rest(client: Client) -> None:
-    """A request's end, if it has come already; a body that nobody wants ends the connection instead."""
+async def _read_end(client: PreviewClient) -> None:
+    """Read a request's end if it has arrived; an unread body ends the connection instead."""
     with contextlib.suppress(TimeoutError, h11.RemoteProtocolError):
         while client.http.their_state is h11.SEND_BODY:
             if not isinstance(await client.event(0), h11.Data):
@@ -263,30 +376,30 @@ def _address(writer: asyncio.StreamWriter, which: str) -> str:
     return str(name[0]) if isinstance(name, tuple) else ""
 
 
-class Use:
-    """Tells of each sandbox's use at most once a second, and of the last one too."""
+class UsageReporter:
+    """Reports each sandbox's use at most once a second, and always the last one."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        self._told: dict[str, float] = {}
-        self._due: set[str] = set()
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._last_report: dict[str, float] = {}
+        self._pending: set[str] = set()
 
     def of(self, sandbox: str) -> Callable[[], None]:
         return lambda: self._used(sandbox)
 
     def _used(self, sandbox: str) -> None:
-        if sandbox in self._due:
+        if sandbox in self._pending:
             return
-        wait = self._told.get(sandbox, -TELL_S) + TELL_S - time.monotonic()
+        wait = self._last_report.get(sandbox, -USAGE_REPORT_S) + USAGE_REPORT_S - time.monotonic()
         if wait <= 0:
-            self._now(sandbox)
+            self._report_now(sandbox)
         else:
-            self._due.add(sandbox)
-            asyncio.get_running_loop().call_later(wait, self._now, sandbox)
+            self._pending.add(sandbox)
+            asyncio.get_running_loop().call_later(wait, self._report_now, sandbox)
 
-    def _now(self, sandbox: str) -> None:
-        self._due.discard(sandbox)
-        self._told[sandbox] = time.monotonic()
-        if len(self._told) > 4096:
-            del self._told[next(iter(self._told))]
-        self._tell(sandbox)
+    def _report_now(self, sandbox: str) -> None:
+        self._pending.discard(sandbox)
+        self._last_report[sandbox] = time.monotonic()
+        if len(self._last_report) > 4096:
+            del self._last_report[next(iter(self._last_report))]
+        self._report(sandbox)

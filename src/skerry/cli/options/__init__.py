@@ -1,0 +1,1 @@
+"""Option groups that several commands share, and the requests that they build."""

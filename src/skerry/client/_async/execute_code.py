@@ -1,0 +1,186 @@
+"""`execute_code` and its relatives: run code in a new or a kept sandbox and return one flat result."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+from skerry.client._async.client import AsyncClient
+from skerry.client._async.code import AsyncReadableFile
+from skerry.client._async.run_once import (
+    Content,
+    check_temporary,
+    choose_image,
+    new_files,
+    opened_client,
+    upload_files,
+)
+from skerry.client._async.sandbox import AsyncSandbox
+from skerry.client.create_options import CreateOptions
+from skerry.client.host.content import check_contents
+from skerry.client.results.code import check_code, fields_of, hint_without_context
+from skerry.client.results.execute import (
+    DEFAULT_OUTPUT_CHARS,
+    DEFAULT_TIMEOUT,
+    MAX_CONTENT_BYTES,
+    MAX_CONTENT_FILES,
+    MAX_TOTAL_CONTENT_BYTES,
+    ExecuteResult,
+    LimitsApplied,
+    check_chars,
+    check_timeout,
+    execute_result,
+    limits_of,
+    session_name,
+    setup_error_result,
+)
+from skerry.client.transport.requests.code import Input, code_request
+from skerry.errors import FileError, InvalidRequest, SkerryError
+from skerry.types import MAX_CODE, Limits, OutputFile, find_language, language_of_file
+
+
+async def execute_code(
+    language: str,
+    code: str,
+    stdin: Input | None = None,
+    timeout: float | None = DEFAULT_TIMEOUT,
+    session_id: str | None = None,
+    files: Mapping[str, Content] = {},
+    *,
+    check: bool = False,
+    max_output_chars: int = DEFAULT_OUTPUT_CHARS,
+    **creation: Unpack[CreateOptions],
+) -> ExecuteResult:
+    """Run code and return `status stdout stderr exit_code execution_time error_message resource_usage limits_applied
+    files text results denied truncated notice`, in every case: invalid arguments, failing code and a failing sandbox
+    are a status, not an exception. With `check=True` they raise: CommandTimeout, OutOfMemory, NetworkDenied, another
+    CommandFailed, or the error of the set-up, such as QuotaExceeded.
+
+    `language` may name a version (`python@3.12`), which selects the image unless `image` is given. The tools of a
+    language that `base` lacks are installed once, into an image, with progress on stderr. `timeout`: at least
+    1 second; None is the default of 30. `session_id` names a sandbox that is kept, and created if missing, in which the
+    language's memory and the files last; without it everything is deleted afterwards. `files` maps paths inside,
+    relative to /workspace, to contents, or to a `Path` of this host. `max_output_chars` applies to stdout and to
+    stderr. The arguments of `Sandbox(...)` apply to a new sandbox.
+    """
+    execution = _Execution(language, code, stdin, timeout, session_id, files, max_output_chars, creation)
+    try:
+        return await execution.run(check)
+    except SkerryError as error:
+        if check:
+            raise
+        return setup_error_result(error, execution.limits)
+
+
+async def execute_file(
+    path: str | os.PathLike[str], language: str | None = None, *, check: bool = False, **options: Any
+) -> ExecuteResult:
+    """Run the code of a file on this host, as `execute_code(language, code, check=check, **options)` does. Without a
+    language, the suffix of the file's name selects it."""
+    try:
+        code = _read_code(path)
+        language = language_of_file(os.fspath(path)) if language is None else language
+    except SkerryError as error:
+        if check:
+            raise
+        return setup_error_result(error, LimitsApplied())
+    return await execute_code(language, code, check=check, **options)
+
+
+async def execute_with_limits(language: str, code: str, limits: Limits, **options: Any) -> ExecuteResult:
+    """Run code within these limits, as `execute_code(language, code, limits=limits, **options)` does."""
+    return await execute_code(language, code, limits=limits, **options)
+
+
+async def supported_languages(server: str | AsyncClient | None = None) -> list[str]:
+    """Return the names of the languages that `execute_code` accepts."""
+    async with opened_client(server) as client:
+        return [language.name for language in await client.languages()]
+
+
+async def validate_language(language: str, server: str | AsyncClient | None = None) -> str:
+    """Return the language's own name (`py` is `python`). Raise InvalidRequest for an unknown language."""
+    async with opened_client(server) as client:
+        return find_language(await client.languages(), language)[0].name
+
+
+class _Execution:
+    """The arguments of a call, checked in `run`. `limits`: those that are known so far."""
+
+    def __init__(
+        self, language: str, code: str, stdin: Input | None, timeout: float | None, session_id: str | None,
+        files: Mapping[str, Content], max_output_chars: int, creation: CreateOptions,
+    ) -> None:  # fmt: skip
+        self.language, self.code, self.stdin, self.timeout = language, code, stdin, timeout
+        self.session_id, self.files, self.creation = session_id, files, creation
+        self.max_output_chars = max_output_chars
+        self.limits = LimitsApplied()
+
+    async def run(self, check: bool) -> ExecuteResult:
+        self._check()  # before a sandbox is created
+        async with opened_client(self.creation.get("server")) as client:
+            self.creation["server"] = client
+            session = None if self.session_id is None else session_name(self.session_id)
+            await choose_image(client, self.language, self.creation, session)
+            async with await self._sandbox() as sandbox:
+                self.limits = limits_of(sandbox.cached_info, self.limits)
+                brought = await upload_files(sandbox.files, self.files)
+                limit = self.limits.time_limit_seconds
+                result = await sandbox.code.run(self.code, self.language, stdin=self.stdin, timeout=limit)
+                notice = hint_without_context(result) if self.session_id is None else result.hint
+                if check:
+                    check_code(result)
+                return execute_result(result, self.limits, await _contents(new_files(result.files, brought)), notice)
+
+    def _check(self) -> None:
+        if not isinstance(self.language, str):
+            raise InvalidRequest(f"language: {self.language!r} is not a str", hint='like "python"')
+        check_chars(self.max_output_chars)
+        limit = check_timeout(self.timeout)
+        self.limits = LimitsApplied(time_limit_seconds=limit, max_output_chars=self.max_output_chars)
+        code_request(self.code, self.language, self.stdin, limit)
+        if not self.code.strip():
+            raise InvalidRequest("the code is empty", hint="give a program")
+        if not isinstance(self.files, Mapping):
+            raise InvalidRequest("files: not a mapping of paths to contents", hint='files={"data.csv": "1,2"}')
+        if self.session_id is None:
+            check_temporary(self.files, self.creation)
+        else:
+            session_name(self.session_id)
+            check_contents(self.files.values())
+
+    async def _sandbox(self) -> AsyncSandbox:
+        if self.session_id is not None:
+            return await AsyncSandbox.get_or_create(session_name(self.session_id), **self.creation)
+        return await AsyncSandbox(**self.creation).start()
+
+
+def _read_code(path: str | os.PathLike[str]) -> str:
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidRequest(f"path: {path!r} is not a path", hint="give the path of a file")
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_CODE + 1)
+    except OSError as error:
+        raise InvalidRequest(f"{os.fspath(path)}: {error.strerror or error}", hint="give the path of a file") from error
+    if len(data) > MAX_CODE:
+        raise InvalidRequest(f"{os.fspath(path)}: more than {MAX_CODE >> 20} MiB", hint="code is text")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"{os.fspath(path)}: not UTF-8", hint="code is text") from None
+
+
+async def _contents(files: tuple[AsyncReadableFile, ...]) -> tuple[OutputFile, ...]:
+    listed, left = [], MAX_TOTAL_CONTENT_BYTES
+    for number, file in enumerate(files):
+        content = None
+        if number < MAX_CONTENT_FILES and file.size <= min(left, MAX_CONTENT_BYTES):
+            try:
+                content = await file.read_bytes(length=file.size)
+                left -= len(content)
+            except FileError:
+                content = None
+        listed.append(OutputFile(**fields_of(file) | {"content": content}))
+    return tuple(listed)

@@ -1,0 +1,1 @@
+"""Records of a sandbox: its trace, and replays of it."""

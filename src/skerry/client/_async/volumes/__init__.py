@@ -1,0 +1,1 @@
+"""Volumes: directories that outlive sandboxes."""

@@ -1,0 +1,1 @@
+"""Files, directories and git repositories on the client's machine."""

@@ -1,0 +1,1 @@
+"""Results of SDK calls that are more than decoded JSON."""

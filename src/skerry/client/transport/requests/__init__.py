@@ -1,0 +1,1 @@
+"""Request builders, one module per noun. Pure: arguments in, a request out."""

@@ -1,0 +1,4 @@
+"""Images: pulling, building, importing, exporting and pruning.
+
+job  one pull or build that callers can follow
+"""

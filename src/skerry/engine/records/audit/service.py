@@ -1,0 +1,281 @@
+"""`engine.audit`: records actions and events, makes them durable in groups, and lists, verifies and exports them.
+
+An action's record is in the kernel before its effect begins, so it survives the death of the server. `Action.durable`
+waits until it is on disk: one `fdatasync` in a thread serves all actions that wait at that time, and it runs while
+their effects do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Literal
+
+from skerry.engine.records.audit.chain import RESULT
+from skerry.engine.records.audit.index import AuditFilter, AuditIndex
+from skerry.engine.records.audit.keys import KeyStore
+from skerry.engine.records.audit.segments import AuditLog, verify
+from skerry.errors import AuditUnavailable, NotFound
+from skerry.types import AuditKeys, AuditPage, AuditReport, Caller
+
+log = logging.getLogger("skerry.engine")
+SYNC_DELAY_S: Final = 0.05  # the longest time until a record that no caller waits for is on its way to the disk
+SEAL_DELAY_S: Final = 60.0
+MAX_UNSEALED: Final = 1000
+MAX_RECORD: Final = 32 << 10
+FREEING: Final = {"sandbox.delete", "snapshot.delete", "image.delete", "image.prune", "file.remove", "pool.drain"}
+EVENTS_PER_S: Final = 10.0  # of one kind and sandbox, in the long run: programs inside cannot fill the disk
+MAX_EVENTS: Final = 200  # at once
+MAX_BUCKETS: Final = 10_000
+PIECE: Final = 256 << 10
+# Effects inside of a sandbox: they end with the host, and thousands of them happen in a second.
+INSIDE: Final = frozenset(("process", "file", "code", "session", "context", "terminal", "port"))
+Sync = Literal["boundary", "all"]
+
+
+class Action:
+    """An action that was recorded and may begin."""
+
+    __slots__ = ("_audit", "_ended", "_waits", "seq")
+
+    def __init__(self, audit: AuditService, seq: int, waits: bool) -> None:
+        self._audit, self.seq, self._waits = audit, seq, waits
+        self._ended = False
+
+    async def durable(self) -> None:
+        """Wait until the record is on disk. Raise AuditUnavailable if it cannot be written there."""
+        if self._waits:
+            await self._audit.synced(self.seq)
+
+    def end(
+        self, status: int, code: str | None = None, sandbox: str | None = None, params: dict[str, Any] | None = None
+    ) -> None:
+        """Record the result, once."""
+        if not self._ended:
+            self._ended = True
+            self._audit.append(type=RESULT, of=self.seq, status=status, code=code, sandbox=sandbox, params=params)
+
+
+class AuditService:
+    """Used from the event loop's thread only; threads sync, index and verify."""
+
+    def __init__(self, keys: KeyStore, records: AuditLog, index: AuditIndex, sync: Sync) -> None:
+        self._keys, self._log, self._index, self._sync = keys, records, index, sync
+        self._thread = ThreadPoolExecutor(1, "audit-sync")
+        self._readers = ThreadPoolExecutor(1, "audit-read")
+        self._synced = 0
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._sync_timer: asyncio.TimerHandle | None = None
+        self._seal_timer: asyncio.TimerHandle | None = None
+        self._syncing = False
+        self._closed = False
+        self._buckets: dict[str, tuple[float, float, int]] = {}
+
+    # -- recording ----------------------------------------------------------------------------------------------------
+
+    def begin(
+        self, name: str, *, owner: str, actor: str, source: str, sandbox: str | None, params: dict[str, Any] | None
+    ) -> Action:
+        """Record an action before its effect. Raise AuditUnavailable if the disk has no space for its record and
+        its result: the action must not begin."""
+        self._log.reserve(MAX_RECORD, freeing=name in FREEING)
+        seq = self.append(type=name, owner=owner, actor=actor, source=source, sandbox=sandbox, params=params or None)
+        return Action(self, seq, self._sync == "all" or name.partition(".")[0] not in INSIDE)
+
+    def event(self, name: str, *, owner: str, sandbox: str, params: dict[str, Any]) -> None:
+        """Record an event inside of a sandbox. Events above the rate limit are counted, and the next record has their
+        number. A failure is logged: the event has happened."""
+        bucket = f"{sandbox} {name.partition('.')[0]}"  # a flood of one kind hides no other
+        omitted = self._admit(bucket)
+        if omitted is None:
+            return
+        if omitted:
+            params = {**params, "omitted": omitted}
+        try:
+            self._log.reserve(MAX_RECORD)
+            self.append(type=name, owner=owner, actor="sandbox", sandbox=sandbox, params=params)
+        except AuditUnavailable as error:
+            self._count_omitted(bucket, omitted + 1)
+            log.error("failed to record an event", extra={"sandbox": sandbox, "type": name, "error": error.message})
+
+    def _admit(self, bucket: str) -> int | None:
+        """Return the number of omitted events before this one; None if this one is omitted too."""
+        now = time.monotonic()
+        tokens, at, omitted = self._buckets.get(bucket, (MAX_EVENTS, now, 0))
+        tokens = min(MAX_EVENTS, tokens + (now - at) * EVENTS_PER_S)
+        if tokens < 1:
+            self._buckets[bucket] = (tokens, now, omitted + 1)
+            return None
+        if len(self._buckets) >= MAX_BUCKETS:
+            self._buckets.clear()
+        self._buckets[bucket] = (tokens - 1, now, 0)
+        return omitted
+
+    def _count_omitted(self, bucket: str, omitted: int) -> None:
+        tokens, at, _ = self._buckets[bucket]
+        self._buckets[bucket] = (tokens, at, omitted)
+
+    def append(self, **fields: Any) -> int:
+        """Write a record and return its number."""
+        line, _ = self._log.append(**fields)
+        if self._sync_timer is None and not self._syncing:
+            self._sync_timer = asyncio.get_running_loop().call_later(SYNC_DELAY_S, self._start_sync)
+        return line.seq
+
+    # -- durability ---------------------------------------------------------------------------------------------------
+
+    async def synced(self, seq: int) -> None:
+        """Wait until the record with that number is on disk."""
+        if seq <= self._synced:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append((seq, waiter))
+        self._start_sync()
+        await waiter
+
+    def _start_sync(self) -> None:
+        if self._sync_timer is not None:
+            self._sync_timer.cancel()
+            self._sync_timer = None
+        if self._syncing or self._closed:
+            return
+        self._syncing = True
+        target, loop = self._log.seq, asyncio.get_running_loop()
+        try:
+            descriptor = self._log.descriptor()
+        except OSError:  # too many open files: a wait here is better than an error of actions that had their effect
+            self._finish_sync(target, self._log.sync())
+            return
+        work = loop.run_in_executor(self._thread, _sync, descriptor)
+        work.add_done_callback(lambda done: self._finish_sync(target, None if done.cancelled() else done.exception()))
+
+    def _finish_sync(self, target: int, error: BaseException | None) -> None:
+        self._syncing = False
+        ready = [waiter for seq, waiter in self._waiters if seq <= target and not waiter.done()]
+        self._waiters = [(seq, waiter) for seq, waiter in self._waiters if seq > target]
+        if error is not None:
+            log.error("failed to sync the audit log", extra={"error": str(error)})
+        else:
+            self._synced = max(self._synced, target)
+            self._log.publish_checkpoint(target)
+        for waiter in ready:
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(AuditUnavailable(f"the audit log cannot be written: {error}"))
+        if self._closed:
+            return
+        self._seal_if_due()
+        if self._waiters:
+            self._start_sync()
+        elif self._log.seq > self._synced and error is None and self._sync_timer is None:
+            self._sync_timer = asyncio.get_running_loop().call_later(SYNC_DELAY_S, self._start_sync)
+
+    def _seal_if_due(self) -> None:
+        if self._log.unsealed >= MAX_UNSEALED:
+            self._seal()
+        elif self._log.unsealed and self._seal_timer is None:
+            self._seal_timer = asyncio.get_running_loop().call_later(SEAL_DELAY_S, self._seal)
+
+    def _seal(self) -> None:
+        """Seal the log, and start a new segment if it is time for one. The index follows in a thread."""
+        if self._seal_timer is not None:
+            self._seal_timer.cancel()
+            self._seal_timer = None
+        if self._closed:
+            return
+        try:
+            self._log.seal()
+            self._log.maintain()
+        except AuditUnavailable as error:
+            log.error("failed to seal the audit log", extra={"error": error.message})
+            return
+        self._readers.submit(_update_index, self._index, tuple(self._log.segments))
+        self._start_sync()
+
+    async def close(self) -> None:
+        self._closed = True
+        for timer in (self._sync_timer, self._seal_timer):
+            if timer is not None:
+                timer.cancel()
+        for executor in (self._thread, self._readers):
+            await asyncio.to_thread(executor.shutdown)
+        self._log.close()
+        self._index.close()
+        for _, waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    async def list(self, caller: Caller, wanted: AuditFilter, before: int | None, limit: int) -> AuditPage:
+        """Return records that the caller may see: an administrator all, others those of their owner."""
+        if caller.scope != "admin":
+            if wanted.owner not in (None, caller.owner):
+                raise NotFound(f"owner {wanted.owner!r} not found")
+            wanted = AuditFilter(caller.owner, wanted.sandbox, wanted.actor, wanted.type, wanted.since)
+        segments = tuple(self._log.segments)
+
+        def read() -> AuditPage:
+            self._index.update(segments)
+            return self._index.page(wanted, before, limit, segments)
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, read)
+
+    async def verify(self) -> AuditReport:
+        """Seal the log and verify all of it."""
+        await self._seal_now()
+        files = [segment.path for segment in self._log.segments]
+        point = self._keys.checkpoint()
+        points = [point] if point is not None else []
+        end = self._log.position()
+
+        def work() -> AuditReport:
+            return verify(files, self._keys.trusted(), points, end=end)
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+
+    async def export(self) -> AsyncGenerator[bytes, None]:
+        """Yield all lines, up to a new seal."""
+        await self._seal_now()
+        end = self._log.position()
+        for segment in tuple(self._log.segments):
+            left = end.offset if segment.first == end.segment else segment.path.stat().st_size
+            with segment.path.open("rb") as file:
+                while left > 0 and (data := await asyncio.to_thread(file.read, min(left, PIECE))):
+                    left -= len(data)
+                    yield data
+
+    async def _seal_now(self) -> None:
+        self._log.seal()
+        await self.synced(self._log.seq)
+
+    def keys(self) -> AuditKeys:
+        point = self._keys.checkpoint_text()
+        return AuditKeys(keys=tuple(self._keys.list()), checkpoint=point)
+
+    async def rotate_key(self) -> AuditKeys:
+        """Sign with a new key from now on. The old public keys stay."""
+        self._log.rotate_key()
+        await self.synced(self._log.seq)
+        return self.keys()
+
+
+def _sync(descriptor: int) -> None:
+    try:
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _update_index(index: AuditIndex, segments: tuple[Any, ...]) -> None:
+    try:
+        index.update(segments)
+    except AuditUnavailable as error:
+        log.error("failed to index the audit log", extra={"error": error.message})
+    except Exception:
+        log.exception("failed to index the audit log")

@@ -1,0 +1,1 @@
+"""Images from registries: the HTTP client, manifests, blobs, and the pull that puts them together."""

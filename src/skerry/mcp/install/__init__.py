@@ -1,0 +1,1 @@
+"""Editing the settings files of MCP clients for `skerry mcp install`."""

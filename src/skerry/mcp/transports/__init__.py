@@ -1,0 +1,1 @@
+"""The two transports of the MCP server: stdio and HTTP."""

@@ -1,0 +1,1 @@
+"""The gateway in a sandbox's network namespace: routes, nftables rules, listening sockets."""

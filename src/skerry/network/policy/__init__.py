@@ -1,0 +1,1 @@
+"""Egress policy: rules, compiled policies, and policies suggested from recorded attempts. Pure."""

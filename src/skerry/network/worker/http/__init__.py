@@ -1,0 +1,1 @@
+"""HTTP of egress connections: request parsing, per-request decisions, forwarding, filters."""

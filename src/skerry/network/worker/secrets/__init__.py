@@ -1,0 +1,1 @@
+"""Secrets in egress traffic: injection into requests and masking in responses."""

@@ -1,0 +1,1 @@
+"""Hunks: differences between base and workspace, decisions about them, and the patch set of accepted ones."""

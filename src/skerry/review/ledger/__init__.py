@@ -1,0 +1,1 @@
+"""The ledger: a bare git repository with the history of one sandbox's workspace."""

@@ -1,0 +1,1 @@
+"""HTTP for the routes: ASGI endpoint, authentication, decoding, responses, WebSockets, OpenAPI."""

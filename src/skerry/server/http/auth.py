@@ -1,0 +1,110 @@
+"""Checks of a listener before any effect: the Host name, the origin of the calling web page, the token.
+
+A listener gets its transport at construction, not from the connection: the peer address of a TCP connection that was
+reset early cannot be read and would look like the unix socket's, whose user is admin.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from skerry.errors import PermissionDenied
+from skerry.server.http.call import Headers
+from skerry.server.http.responses import MisdirectedRequest, Unauthenticated
+from skerry.types import Caller, Scope
+
+if TYPE_CHECKING:
+    from skerry.engine.tokens import Tokens
+
+LOCAL = Caller(owner="local", scope="admin")
+RANKS: dict[Scope, int] = {"use": 0, "review": 1, "admin": 2}
+LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+_TERMINAL = re.compile(r"/v1/sandboxes/([^/]+)/processes/[^/]+/terminal")
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
+
+
+@dataclass(frozen=True)
+class Authenticator:
+    """The checks of one listener. `hosts` None: a unix socket, which accepts any Host, since no web page can reach
+    it."""
+
+    tokens: Tokens
+    hosts: frozenset[str] | None = None
+    origins: frozenset[str] = field(default_factory=frozenset)
+    domain: str | None = None  # names below it are allowed too
+
+    def check_source(self, headers: Headers, local_address: str | None) -> None:
+        """Check Host and Origin, on every route and before any effect."""
+        host = headers.get(b"host")
+        if self.hosts is not None and not self._is_allowed(host, local_address):
+            raise MisdirectedRequest(
+                f"the Host {(host or '')[:80]!r} is not allowed",
+                hint="add the name to server.allowed_hosts in the server's settings" if host else "send a Host header",
+            )
+        origin = headers.get(b"origin")
+        if origin is not None and origin not in self.origins:
+            raise PermissionDenied(
+                f"permission denied for the web origin {origin[:80]!r}",
+                hint="add your own origins to server.allowed_origins in the server's settings",
+            )
+        if origin is None and headers.get(b"sec-fetch-site") in ("cross-site", "same-site"):
+            raise PermissionDenied("permission denied for requests from another web site")
+
+    def authenticate(self, headers: Headers, path: str) -> Caller | None:
+        """Return the caller. A token counts on every transport; without a token only the unix socket has a caller. A
+        browser cannot set headers of a WebSocket except its protocols: they may have a token, or a ticket."""
+        given = headers.get(b"authorization")
+        if given is None:
+            return self._by_protocol(headers, path) or (LOCAL if self.hosts is None else None)
+        kind, _, secret = given.partition(" ")
+        caller = self.tokens.authenticate(secret.strip()) if kind.lower() == "bearer" else None
+        if caller is None:
+            raise Unauthenticated("unknown token", hint="create one with `skerry token create`")
+        return caller
+
+    def _by_protocol(self, headers: Headers, path: str) -> Caller | None:
+        for word in (headers.get(b"sec-websocket-protocol") or "").split(","):
+            kind, dot, secret = word.strip().removeprefix("skerry.").partition(".")
+            if not dot or kind not in ("token", "ticket"):
+                continue
+            terminal = _TERMINAL.fullmatch(path)
+            sandbox = terminal[1] if terminal is not None else ""  # elsewhere a ticket is used up without effect
+            caller = self.tokens.authenticate(secret) if kind == "token" else self.tokens.redeem(secret, sandbox)
+            if caller is None:
+                raise Unauthenticated(f"unknown {kind}", hint="a ticket is valid once, for a minute and one sandbox")
+            return caller
+        return None
+
+    def _is_allowed(self, host: str | None, local_address: str | None) -> bool:
+        match = _HOST.fullmatch(host or "")
+        if match is None or self.hosts is None:
+            return False
+        name = canonical_host(match[1] or match[2])
+        below = self.domain is not None and name.endswith(f".{self.domain}")
+        return name in self.hosts or ("*" in self.hosts and name == local_address) or below
+
+
+def allowed_hosts(listen_host: str, names: Iterable[str]) -> frozenset[str]:
+    """Return the Host names of a TCP listener. A wildcard address also allows the local address of a connection."""
+    listen_host = canonical_host(listen_host)
+    wildcard = listen_host in ("0.0.0.0", "::", "")  # noqa: S104 -- a comparison, not a bind
+    return LOOPBACK | {"*" if wildcard else listen_host} | {canonical_host(name) for name in names if name != "*"}
+
+
+def canonical_host(host: str) -> str:
+    try:
+        return str(ipaddress.ip_address(host.strip("[]")))
+    except ValueError:
+        return host.lower().removesuffix(".")
+
+
+def check_scope(caller: Caller, needed: Scope) -> None:
+    if RANKS[caller.scope] < RANKS[needed]:
+        raise PermissionDenied(
+            f"permission denied: the scope {needed!r} is required; this token has {caller.scope!r}",
+            hint=f"`skerry token create --scope {needed}`",
+        )

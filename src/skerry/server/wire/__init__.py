@@ -1,0 +1,1 @@
+"""Wire protocols of other products, served on the same engine. Off unless the setting `server.wire` names them."""

@@ -1,0 +1,273 @@
+"""The routes of the E2B protocols, and their way from a request to a handler."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Final
+
+from starlette.routing import Route as StarletteRoute
+from starlette.routing import Router
+from starlette.types import Receive, Scope, Send
+
+from skerry.errors import SkerryError
+from skerry.server.http.auth import Authenticator
+from skerry.server.http.call import Headers
+from skerry.server.http.endpoint import Endpoint, RequestContext, ResponseWriter
+from skerry.server.http.responses import BYTES, ClientDisconnected, NoSuchPath, internal_error
+from skerry.server.http.route import Handler, Route
+from skerry.server.routes.code import CODE_LIMIT
+from skerry.server.wire.e2b import errors
+from skerry.server.wire.e2b.access import (
+    CODE_PORT,
+    ENVD_PORT,
+    SandboxPort,
+    api_caller,
+    sandbox_caller,
+    signed,
+    target_of,
+    upload_caller,
+)
+from skerry.server.wire.e2b.builds import Builds
+from skerry.server.wire.e2b.errors import BadAccessToken, SandboxGone
+from skerry.server.wire.e2b.routes import code, files, sandboxes, templates
+from skerry.server.wire.e2b.routes.filesystem import FilesystemRoutes, Watchers
+from skerry.server.wire.e2b.routes.processes import ProcessRoutes
+from skerry.server.wire.e2b.routes.templates import TemplateRoutes, upload_use
+from skerry.server.wire.e2b.users import UserTable
+
+if TYPE_CHECKING:
+    from skerry.engine.engine import Engine
+    from skerry.server.control import Control
+    from skerry.types import Caller
+
+log = logging.getLogger("skerry.server")
+ONE: Final = "/sandboxes/{ref}"
+API_PATHS: Final = ("/sandboxes", "/v2", "/v3", "/snapshots", "/templates", "/volumes", "/teams", "/secrets")
+ENDS_EVERY_S: Final = 1.0
+BUILD_LIMIT: Final = 4 << 20
+_UPLOAD: Final = re.compile(r"/templates/([^/]+)/files/([^/]+)")
+CONNECT: Final = "application/connect"  # the body is read by the handler, in four encodings
+
+
+def api_routes(domain: str | None, builds: Builds) -> tuple[Route, ...]:
+    """The control plane. `/v2/…` has the same bodies with other defaults."""
+    made, forms = sandboxes.SandboxRoutes(domain), TemplateRoutes(builds)
+    template, build = "/templates/{template}", "/templates/{template}/builds/{build}"
+    wakes = (400, 401, 404, 409, 429)
+    return (
+        Route("POST", "/sandboxes", made.create, "use", "Create a sandbox", 201, wakes, effect="sandbox.create"),
+        Route("POST", "/v2/sandboxes", made.create, "use", "Create a sandbox", 201, wakes, effect="sandbox.create"),
+        Route("GET", "/sandboxes", sandboxes.list_running, "use", "List running sandboxes", effect=None),
+        Route("GET", "/v2/sandboxes", sandboxes.list_, "use", "List sandboxes in pages", effect=None),
+        Route("GET", ONE, made.get, "use", "Get a sandbox", errors=(404,), effect=None),
+        Route("DELETE", ONE, sandboxes.kill, "use", "Delete a sandbox", 204, wakes, effect="sandbox.delete"),
+        Route("POST", f"{ONE}/connect", made.connect, "use", "Resume or keep a sandbox", effect="sandbox.resume"),
+        Route("POST", f"/v2{ONE}/connect", made.connect, "use", "Resume or keep a sandbox", effect="sandbox.resume"),
+        Route("POST", f"{ONE}/resume", made.resume, "use", "Resume a paused sandbox", 201, effect="sandbox.resume"),
+        Route("POST", f"{ONE}/pause", sandboxes.pause, "use", "Pause a sandbox", 204, wakes, takes=BYTES,
+              effect="sandbox.pause"),
+        Route("POST", f"{ONE}/timeout", sandboxes.set_timeout, "use", "Set the end of a sandbox", 204, wakes,
+              effect="sandbox.update"),
+        Route("POST", f"{ONE}/refreshes", sandboxes.refresh, "use", "Move the end of a sandbox", 204, wakes,
+              effect="sandbox.update"),
+        Route("PUT", f"{ONE}/network", sandboxes.update_network, "use", "Replace the network policy", 204, wakes,
+              effect="network.set"),
+        Route("GET", f"{ONE}/metrics", sandboxes.metrics, "use", "Get the current resource usage", effect=None),
+        Route("GET", f"{ONE}/logs", sandboxes.logs, "use", "Get the logs of a sandbox", effect=None),
+        Route("GET", f"/v2{ONE}/logs", sandboxes.logs, "use", "Get the logs of a sandbox", effect=None),
+        Route("POST", f"{ONE}/snapshots", sandboxes.snapshot, "use", "Take a snapshot", 201, effect="snapshot.take"),
+        Route("POST", f"{ONE}/fork", made.fork, "use", "Fork a sandbox", 201, effect="sandbox.fork"),
+        Route("POST", "/v3/templates", forms.create, "use", "Prepare the build of a template", 202,
+              effect="image.build"),
+        Route("POST", "/v2/templates", forms.create, "use", "Prepare the build of a template", 202,
+              effect="image.build"),
+        Route("POST", f"/v2{build}", forms.start, "use", "Build a template", 202, limit=BUILD_LIMIT,
+              effect="image.build"),
+        Route("GET", f"{build}/status", forms.status, "use", "Get the state and the log of a build", effect=None),
+        Route("GET", f"{template}/files/{{hash}}", forms.files, "use", "Get the URL for files of a build", 201,
+              effect=None),
+        Route("PUT", f"{template}/files/{{hash}}", forms.upload, "use", "Upload files of a build", takes=BYTES,
+              effect="image.upload"),
+        Route("GET", "/templates", templates.list_, "use", "List templates", effect=None),
+        Route("GET", "/v2/templates", templates.list_, "use", "List templates", effect=None),
+        Route("GET", "/templates/aliases/{template}", templates.alias, "use", "Find a template", effect=None),
+        Route("GET", f"{template}/tags", templates.tags, "use", "List the tags of a template", effect=None),
+        Route("POST", "/templates/tags", templates.assign_tags, "use", "Tag a template", takes=BYTES,
+              effect="image.tag"),
+        Route("DELETE", "/templates/tags", templates.assign_tags, "use", "Remove tags of a template", takes=BYTES,
+              effect="image.tag"),
+        Route("DELETE", template, templates.delete, "use", "Delete a template or a snapshot", 204, wakes,
+              effect="snapshot.delete"),
+        Route("GET", "/snapshots", sandboxes.snapshots, "use", "List snapshots", effect=None),
+    )  # fmt: skip
+
+
+def envd_routes(users: UserTable, watchers: Watchers) -> tuple[Route, ...]:
+    """envd, on port 49983 of each sandbox."""
+    made, entries, content = ProcessRoutes(users), FilesystemRoutes(users, watchers), files.FileRoutes(users)
+
+    def rpc(service: str, method: str, handler: Handler, effect: str | None) -> Route:
+        summary = f"Call {service}.{method}"
+        return Route("POST", f"/{service}/{method}", handler, "use", summary, takes=CONNECT, effect=effect)
+
+    return (
+        rpc("process.Process", "Start", made.start, "process.run"),
+        rpc("process.Process", "Connect", made.attach, None),
+        rpc("process.Process", "List", made.list_, None),
+        rpc("process.Process", "Update", made.update, "process.resize"),
+        rpc("process.Process", "SendInput", made.send_input, "process.stdin"),
+        rpc("process.Process", "StreamInput", made.stream_input, "process.stdin"),
+        rpc("process.Process", "SendSignal", made.signal, "process.signal"),
+        rpc("process.Process", "CloseStdin", made.close_stdin, "process.stdin"),
+        rpc("filesystem.Filesystem", "Stat", entries.stat, None),
+        rpc("filesystem.Filesystem", "ListDir", entries.list_, None),
+        rpc("filesystem.Filesystem", "MakeDir", entries.make_dir, "file.mkdir"),
+        rpc("filesystem.Filesystem", "Move", entries.move, "file.move"),
+        rpc("filesystem.Filesystem", "Remove", entries.remove, "file.remove"),
+        rpc("filesystem.Filesystem", "WatchDir", entries.watch, None),
+        rpc("filesystem.Filesystem", "CreateWatcher", entries.create_watcher, None),
+        rpc("filesystem.Filesystem", "GetWatcherEvents", entries.watcher_events, None),
+        rpc("filesystem.Filesystem", "RemoveWatcher", entries.remove_watcher, None),
+        Route("GET", "/files", content.read, "use", "Download a file", gives=(BYTES,), effect=None),
+        Route("POST", "/files", content.write, "use", "Upload files", takes=BYTES, effect="file.write"),
+        Route("POST", "/files/compose", content.compose, "use", "Join files", effect="file.write"),
+        Route("GET", "/health", files.health, "use", "Check that a sandbox runs", 204, effect=None),
+        Route("GET", "/metrics", files.metrics, "use", "Get the current resource usage", effect=None),
+        Route("GET", "/envs", files.envs, "use", "Get the variables of a sandbox", effect=None),
+    )  # fmt: skip
+
+
+def code_routes(users: UserTable) -> tuple[Route, ...]:
+    """The code interpreter, on port 49999 of each sandbox."""
+    made, one = code.CodeRoutes(users), "/contexts/{context}"
+    return (
+        Route("GET", "/health", code.health, "use", "Check that the interpreter runs", effect=None),
+        Route("POST", "/execute", made.execute, "use", "Run code", limit=CODE_LIMIT, effect="code.run"),
+        Route("POST", "/contexts", made.create, "use", "Create a context", effect="context.create"),
+        Route("GET", "/contexts", made.list_, "use", "List contexts", effect=None),
+        Route("POST", f"{one}/restart", code.restart, "use", "Restart a context", 204, effect="context.restart"),
+        Route("DELETE", one, code.remove, "use", "Delete a context", 204, effect="context.delete"),
+    )
+
+
+class E2bWire:
+    """Answers requests in the protocols of E2B."""
+
+    def __init__(self, engine: Engine, control: Control, domain: str | None) -> None:
+        self._engine, self._domain = engine, domain
+        self._watchers = Watchers()
+        self._builds = Builds(engine)
+        users = UserTable()
+        self._api = _router(api_routes(domain, self._builds), engine, control)
+        self._ports = {
+            ENVD_PORT: _router(envd_routes(users, self._watchers), engine, control),
+            CODE_PORT: _router(code_routes(users), engine, control),
+        }
+
+    def claims(self, scope: Scope, headers: Headers) -> bool:
+        """Return whether a request is one of E2B's. None of its paths is a path of this server's own API, and requests
+        for a sandbox name it."""
+        return _is_api(scope["path"]) or self._target(scope, headers) is not None
+
+    def _target(self, scope: Scope, headers: Headers) -> SandboxPort | None:
+        if headers.get(b"x-api-key") is not None and _is_api(scope["path"]):
+            return None  # old SDKs send the headers of a sandbox with every request
+        return target_of(headers, scope["path"], scope["query_string"], self._domain)
+
+    async def answer(
+        self, authenticator: Authenticator, scope: Scope, receive: Receive, send: Send, context: RequestContext
+    ) -> None:
+        """Handle a request, and report errors in the form of its protocol."""
+        path: str = scope["path"]
+        form: errors.Form = "connect" if path.startswith(("/process.", "/filesystem.")) else "api"
+        sandbox: str | None = None
+        try:
+            target = self._target(scope, context.headers)
+            if target is not None:
+                form, sandbox = "envd" if form == "api" else form, target.sandbox
+            authenticator.check_source(context.headers, (scope["server"] or ("",))[0])
+            context.caller, router = self._admit(scope, context.headers, target)
+            context.log["owner"] = context.caller.owner
+            await router(scope, receive, send)
+        except SkerryError as error:
+            context.log["code"] = error.code
+            await _send_error(context.reply, error, form, sandbox)
+        except ClientDisconnected:
+            raise
+        except Exception:
+            log.exception("request failed with an unexpected error", extra={"request_id": context.reply.request_id})
+            await _send_error(context.reply, internal_error(context.reply.request_id), form, sandbox)
+
+    def _admit(self, scope: Scope, headers: Headers, target: SandboxPort | None) -> tuple[Caller, Router]:
+        """Return the caller, and the routes that it may call. The sandbox of its access token is the only one that
+        they see."""
+        if target is None:
+            scope["path_params"] = {}
+            match = _UPLOAD.fullmatch(scope["path"]) if scope["method"] == "PUT" else None
+            if match is not None:
+                use = upload_use(match[1], match[2])
+                return upload_caller(self._engine.tokens, use, scope["query_string"]), self._api
+            return api_caller(self._engine.tokens, headers), self._api
+        caller, sandbox = sandbox_caller(self._engine.tokens, headers, target), target.sandbox
+        if caller is None and scope["path"] == "/files" and target.port == ENVD_PORT:
+            caller, sandbox = signed(
+                self._engine.tokens, self._engine.registry, sandbox, scope["method"], scope["query_string"]
+            )
+        if caller is None or sandbox is None:
+            raise BadAccessToken("unauthorized access, please provide a valid access token")
+        try:
+            self._engine.registry.find(caller, sandbox)
+        except SkerryError as error:
+            raise SandboxGone("The sandbox was not found") from error
+        scope["path_params"] = {"ref": sandbox}
+        router = self._ports.get(target.port)
+        if router is None:
+            raise NoSuchPath(f"port {target.port} is not served here", hint=f"{ENVD_PORT} and {CODE_PORT} are")
+        return caller, router
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Pause sandboxes at their ends, while the server serves."""
+        self._builds.clear()
+        task = asyncio.create_task(self._watch_ends())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+            await self._watchers.aclose()
+            await self._builds.aclose()
+
+    async def _watch_ends(self) -> None:
+        while True:
+            await asyncio.sleep(ENDS_EVERY_S)
+            try:
+                await sandboxes.pause_at_ends(self._engine)
+            except Exception:
+                log.exception("failed to pause sandboxes at their ends")
+
+
+def _is_api(path: str) -> bool:
+    return any(path == prefix or path.startswith(f"{prefix}/") for prefix in API_PATHS)
+
+
+def _router(table: tuple[Route, ...], engine: Engine, control: Control) -> Router:
+    paths: dict[str, tuple[Route, ...]] = {}
+    for route in table:
+        paths[route.path] = (*paths.get(route.path, ()), route)
+    endpoints = [StarletteRoute(path, Endpoint(routes, engine, control)) for path, routes in paths.items()]
+    return Router(endpoints, redirect_slashes=False, default=_unknown)
+
+
+async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
+    raise NoSuchPath("path not found")
+
+
+async def _send_error(reply: ResponseWriter, error: SkerryError, form: errors.Form, sandbox: str | None) -> None:
+    if reply.status is None:
+        status, body, headers = errors.response(error, form, sandbox)
+        await reply.whole(status, body, headers)

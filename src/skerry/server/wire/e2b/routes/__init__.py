@@ -1,0 +1,1 @@
+"""Handlers of the E2B protocols: one module per noun of theirs."""

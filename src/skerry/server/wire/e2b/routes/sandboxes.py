@@ -1,0 +1,399 @@
+"""The control plane's sandboxes: created with an absolute end, listed, connected to, paused and killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from skerry.engine.engine import Engine
+from skerry.engine.sandboxes.sandbox import Sandbox
+from skerry.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded, SkerryError
+from skerry.server.http.call import Call, Empty
+from skerry.server.http.responses import StreamResponse
+from skerry.server.routes.sandboxes import key_of
+from skerry.server.wire.e2b.access import access_tokens
+from skerry.server.wire.e2b.builds import MARK, START_ID, resolve
+from skerry.server.wire.e2b.values import (
+    ENVD_VERSION,
+    LABEL,
+    ConnectRequest,
+    NetworkOptions,
+    NewFork,
+    NewSandbox,
+    NewSnapshot,
+    PauseRequest,
+    RefreshRequest,
+    SandboxMark,
+    json_response,
+    listed,
+    mark_of,
+    marked,
+    metadata_of,
+    moment,
+    state_of,
+)
+from skerry.types import (
+    Caller,
+    CreateRequest,
+    ForkRequest,
+    Lifecycle,
+    Network,
+    RunRequest,
+    SandboxInfo,
+    SnapshotInfo,
+    SnapshotRequest,
+    UpdateRequest,
+    Value,
+)
+
+MAX_PAGE: Final = 1000
+INTERPRETER: Final = "code-interpreter-v1"
+ALL_TRAFFIC: Final = ("0.0.0.0/0", "::/0")
+CPU_SAMPLE_S: Final = 0.1
+CLOCK_S: Final = 0.001  # times are shown in microseconds, rounded
+
+
+class SandboxPageQuery(Value, frozen=True, kw_only=True):
+    """`metadata`: a query string of pairs, all of which must match. `state`: running, paused."""
+
+    metadata: str | None = None
+    state: tuple[str, ...] = ()
+    limit: int = 100
+    next_token: str | None = msgspec.field(name="nextToken", default=None)
+    started_after: str | None = msgspec.field(name="startedAfter", default=None)
+    template: str | None = None
+    order: str = "desc"
+
+
+class SnapshotPageQuery(Value, frozen=True, kw_only=True):
+    sandbox: str | None = msgspec.field(name="sandboxID", default=None)
+    name: str | None = None
+    limit: int = 100
+    next_token: str | None = msgspec.field(name="nextToken", default=None)
+
+
+class RangeQuery(Value, frozen=True, kw_only=True):
+    """A period, and the form of logs. Only the current values are known."""
+
+    start: int | None = None
+    end: int | None = None
+    limit: int | None = None
+    cursor: int | None = None
+    direction: str | None = None
+    level: str | None = None
+    search: str | None = None
+
+
+class SandboxRoutes:
+    """Handlers of /sandboxes and /v2/sandboxes. `domain`: the parent of the host names of sandboxes."""
+
+    def __init__(self, domain: str | None) -> None:
+        self._domain = domain
+
+    def _shown(self, call: Call[Any, Any], info: SandboxInfo) -> dict[str, Any]:
+        access, traffic = access_tokens(call.engine.tokens, call.caller, info.id)
+        template = mark_of(info).template or info.image
+        return {
+            "templateID": template, "alias": template, "sandboxID": info.id, "clientID": "skerry",
+            "envdVersion": ENVD_VERSION, "envdAccessToken": access, "trafficAccessToken": traffic,
+            "domain": self._domain,
+        }  # fmt: skip
+
+    async def create(self, call: Call[Empty, NewSandbox]) -> StreamResponse:
+        image = await _image(call.engine, call.caller, call.body.template_id)
+        info = await call.engine.sandboxes.create(call.caller, create_request(call.body, image), key_of(call))
+        await _start_command(call.engine, call.caller, info)
+        call.log["sandbox"] = info.id
+        call.outcome |= {"id": info.id}
+        return json_response(self._shown(call, info), 201)
+
+    async def connect(self, call: Call[Empty, ConnectRequest]) -> StreamResponse:
+        """Resume a paused sandbox. The end of a running one is only moved to a later time."""
+        sandbox = call.engine.registry.find(call.caller, call.ref)
+        was_running, timeout = state_of(sandbox.record.info()) == "running", _timeout(call.body.timeout)
+        if not was_running:
+            await call.engine.sandboxes.resume(call.caller, call.ref)
+        info = await extend(call.engine, call.caller, sandbox, timeout, only_later=was_running)
+        return json_response(self._shown(call, info), 200 if was_running else 201)
+
+    async def resume(self, call: Call[Empty, ConnectRequest]) -> StreamResponse:
+        sandbox = call.engine.registry.find(call.caller, call.ref)
+        if state_of(sandbox.record.info()) == "running":
+            raise Conflict(f"Sandbox {sandbox.record.id} is already running")
+        await call.engine.sandboxes.resume(call.caller, call.ref)
+        info = await extend(call.engine, call.caller, sandbox, _timeout(call.body.timeout))
+        return json_response(self._shown(call, info), 201)
+
+    async def fork(self, call: Call[Empty, NewFork]) -> StreamResponse:
+        """Fork the files; processes are not copied."""
+        timeout = _timeout(call.body.timeout)
+        made = await call.engine.forks.fork(call.caller, call.ref, ForkRequest(n=call.body.count), key_of(call))
+        shown = []
+        for one in made:
+            info = await extend(call.engine, call.caller, call.engine.registry.find(call.caller, one.id), timeout)
+            shown.append({"sandbox": self._shown(call, info)})
+        return json_response(shown, 201)
+
+    async def get(self, call: Call[Empty, Empty]) -> StreamResponse:
+        info = call.engine.sandboxes.get(call.caller, call.ref)
+        mark, (access, _) = mark_of(info), access_tokens(call.engine.tokens, call.caller, info.id)
+        more = {
+            "envdAccessToken": access, "domain": self._domain, "allowInternetAccess": mark.internet,
+            "lifecycle": {
+                "autoResume": bool(info.lifecycle.auto_resume), "onTimeout": "pause" if mark.pause else "kill",
+            },
+            "network": _network_shown(info.network),
+        }  # fmt: skip
+        return json_response({**listed(info), **more})
+
+
+async def _image(engine: Engine, caller: Caller, template: str) -> str:
+    """Return the image of a template. The interpreter's template is the image `data`, or without it the base image,
+    unless there is one of that name."""
+    if template.partition(":")[0] != INTERPRETER:
+        return await resolve(engine, caller, template)
+    for better in (INTERPRETER, "data"):
+        with contextlib.suppress(NotFound):
+            return await resolve(engine, caller, better)
+    return "base"
+
+
+async def _start_command(engine: Engine, caller: Caller, info: SandboxInfo) -> None:
+    """Run the start command of a template. Its snapshot has no processes."""
+    spec = engine.registry.find(caller, info.id).record.spec
+    if MARK in spec.image and spec.cmd:
+        request = RunRequest(id=START_ID, cmd=[*spec.cmd], cwd=spec.cwd, user=spec.user)
+        with contextlib.suppress(Conflict):  # a repeated request with the same key
+            await engine.processes.spawn(caller, info.id, request)
+
+
+def create_request(body: NewSandbox, image: str) -> CreateRequest:
+    """Return Skerry's request. A sandbox never ends for being idle; its end is absolute."""
+    for name, value in (("iam", body.iam), ("volumeMounts", body.volume_mounts)):
+        if value:
+            raise InvalidRequest(f"{name}: not supported by this server")
+    if body.auto_resume.enabled and not body.auto_pause:
+        raise InvalidRequest("autoResume: only with autoPause")
+    if LABEL in (body.metadata or {}):
+        raise InvalidRequest(f"metadata: the key {LABEL} is reserved")
+    timeout = _timeout(body.timeout)
+    mark = SandboxMark(
+        template=body.template_id, timeout=timeout, pause=body.auto_pause, memory=body.auto_pause_memory,
+        end=time.time() + timeout if body.auto_pause else None, internet=body.allow_internet_access,
+    )  # fmt: skip
+    return CreateRequest(
+        image=image, env=dict(body.env_vars or {}),
+        labels=marked(body.metadata or {}, mark),
+        network=network_of(body.network, body.allow_internet_access),
+        lifecycle=Lifecycle(
+            idle_timeout="never", max_lifetime="never" if body.auto_pause else timeout,
+            auto_resume=body.auto_resume.enabled,
+        ),
+    )  # fmt: skip
+
+
+def _timeout(seconds: int) -> int:
+    if not 0 <= seconds <= 10 * 365 * 86400:
+        raise InvalidRequest(f"timeout: {seconds} is out of range")
+    return max(seconds, 1)
+
+
+def network_of(options: NetworkOptions, internet: bool) -> Network:
+    """Return the network policy. In E2B an allowed destination is reachable although a rule denies it. Here `deny`
+    wins, so only a denial of everything can be combined with exceptions."""
+    for name, value in (("egressProxy", options.egress_proxy), ("rules", options.rules)):
+        if value:
+            raise InvalidRequest(f"network.{name}: not supported by this server")
+    if options.allow_internet_access is not None:
+        internet = options.allow_internet_access
+    denied = tuple(rule for rule in options.deny_out if rule not in ALL_TRAFFIC)
+    if len(denied) < len(options.deny_out) or not internet:
+        return Network(allow=tuple(f"{rule}:*" for rule in options.allow_out if rule not in ALL_TRAFFIC))
+    return Network(allow=("*:*",), deny=tuple(f"{rule}:*" for rule in denied))
+
+
+def _network_shown(network: Network) -> dict[str, Any]:
+    closed = "*:*" not in network.allow
+    return {
+        "allowOut": [str(rule).removesuffix(":*") for rule in network.allow if rule != "*:*"],
+        "denyOut": [*([ALL_TRAFFIC[0]] if closed else []), *(str(rule).removesuffix(":*") for rule in network.deny)],
+    }  # fmt: skip
+
+
+async def extend(
+    engine: Engine, caller: Caller, sandbox: Sandbox, timeout: int, only_later: bool = False
+) -> SandboxInfo:
+    """Set the end of a sandbox to `timeout` seconds from now."""
+    info, now = sandbox.record.info(), time.time()
+    mark = mark_of(info)
+    end = mark.end if mark.pause else info.ends_at
+    if only_later and end is not None and end >= now + timeout:
+        return info
+    lifetime = now - (info.started_at or now) + timeout
+    mark = msgspec.structs.replace(mark, timeout=timeout, end=now + timeout if mark.pause else None)
+    lifecycle = Lifecycle(max_lifetime="never" if mark.pause else lifetime)
+    return await _update(engine, caller, info, mark, lifecycle)
+
+
+async def _update(
+    engine: Engine, caller: Caller, info: SandboxInfo, mark: SandboxMark, lifecycle: Lifecycle
+) -> SandboxInfo:
+    try:
+        return await engine.sandboxes.update(
+            caller, info.id, UpdateRequest(labels=marked(metadata_of(info), mark), lifecycle=lifecycle)
+        )
+    except QuotaExceeded as error:
+        raise InvalidRequest(f"timeout: {error.message}", hint=error.hint) from error
+
+
+async def set_timeout(call: Call[Empty, ConnectRequest]) -> None:
+    sandbox = call.engine.registry.find(call.caller, call.ref)
+    if state_of(sandbox.record.info()) != "running":
+        raise NotFound(f"Sandbox {sandbox.record.id} not found: it is not running")
+    await extend(call.engine, call.caller, sandbox, _timeout(call.body.timeout))
+
+
+async def refresh(call: Call[Empty, RefreshRequest]) -> None:
+    sandbox = call.engine.registry.find(call.caller, call.ref)
+    await extend(call.engine, call.caller, sandbox, _timeout(call.body.duration), only_later=True)
+
+
+async def pause(call: Call[Empty, Empty]) -> None:
+    """Pause a sandbox until a caller resumes it: it has no end meanwhile."""
+    body = msgspec.json.decode(await call.read(1 << 16), type=PauseRequest) if call.headers.has_body else PauseRequest()
+    sandbox = call.engine.registry.find(call.caller, call.ref)
+    if state_of(sandbox.record.info()) != "running":
+        raise Conflict(f"Sandbox {sandbox.record.id} is already paused")
+    await suspend(call.engine, call.caller, sandbox, body.memory)
+
+
+async def suspend(engine: Engine, caller: Caller, sandbox: Sandbox, memory: bool) -> None:
+    info = sandbox.record.info()
+    mark = msgspec.structs.replace(mark_of(info), end=0.0)
+    with contextlib.suppress(InvalidRequest):  # the operator's maximum lifetime goes on
+        await _update(engine, caller, info, mark, Lifecycle(max_lifetime="never"))
+    await (engine.sandboxes.pause if memory else engine.sandboxes.stop)(caller, info.id)
+
+
+async def kill(call: Call[Empty, Empty]) -> None:
+    await call.engine.sandboxes.delete(call.caller, call.ref)
+
+
+async def list_(call: Call[SandboxPageQuery, Empty]) -> StreamResponse:
+    """List sandboxes, newest first. Pages start after the sandbox that the token names."""
+    query = call.query
+    wanted = {unquote(key): unquote(value) for key, value in parse_qsl(query.metadata or "", keep_blank_values=True)}
+    after = _time(query.started_after)
+    states = {word for text in query.state for word in text.split(",")} or {"running", "paused"}
+    if not 1 <= query.limit <= MAX_PAGE:
+        raise InvalidRequest(f"limit: {query.limit} is out of range", hint=f"1 to {MAX_PAGE}")
+    found = [
+        info for info in call.engine.sandboxes.list(call.caller, wanted, None)
+        if state_of(info) in states
+        and query.template in (None, mark_of(info).template, info.image)
+        and (after is None or (info.started_at or info.created_at) >= after - CLOCK_S)
+    ]  # fmt: skip
+    if query.order != "asc":
+        found.reverse()
+    page, token = _page([(info.id, info) for info in found], query.next_token, query.limit)
+    return json_response([listed(info) for info in page], headers={"X-Next-Token": token} if token else {})
+
+
+def _time(text: str | None) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp() if text is not None else None
+    except ValueError as error:
+        raise InvalidRequest(f"startedAfter: {text!r:.60} is not a time") from error
+
+
+async def list_running(call: Call[SandboxPageQuery, Empty]) -> StreamResponse:
+    """GET /sandboxes: the first version has no pages."""
+    call.query = msgspec.structs.replace(call.query, state=("running",), limit=MAX_PAGE)
+    return await list_(call)
+
+
+def _page(found: list[tuple[str, Any]], after: str | None, limit: int) -> tuple[list[Any], str | None]:
+    names = [name for name, _ in found]
+    start = names.index(after) + 1 if after in names else 0
+    if after is not None and after not in names:
+        raise InvalidRequest("nextToken: unknown", hint="list from the start again")
+    page = found[start : start + limit]
+    return [value for _, value in page], page[-1][0] if start + limit < len(found) else None
+
+
+async def update_network(call: Call[Empty, NetworkOptions]) -> None:
+    await call.engine.network.set(call.caller, call.ref, network_of(call.body, True))
+
+
+async def metrics(call: Call[RangeQuery, Empty]) -> StreamResponse:
+    """Return one sample: the CPU of a short moment, and the current memory and disk."""
+    (before,) = await call.engine.sandboxes.stats(call.caller, (call.ref,))
+    await asyncio.sleep(CPU_SAMPLE_S)
+    (now,) = await call.engine.sandboxes.stats(call.caller, (call.ref,))
+    outside = (call.query.start or 0) > now.at + 1 or (call.query.end or now.at) < int(now.at) - 1
+    if now.state != "running" or outside:
+        return json_response([])
+    percent = 100 * (now.usage.cpu_s - before.usage.cpu_s) / max(now.at - before.at, 0.001)
+    limits, usage = now.limits, now.usage
+    return json_response([{
+        "timestamp": moment(now.at), "timestampUnix": int(now.at), "cpuCount": max(1, round(limits.cpus or 1)),
+        "cpuUsedPct": round(max(percent, 0.0), 2), "memUsed": usage.memory or 0, "memTotal": limits.memory_bytes,
+        "memCache": 0, "diskUsed": usage.disk or 0, "diskTotal": limits.disk_bytes,
+    }])  # fmt: skip
+
+
+async def logs(call: Call[RangeQuery, Empty]) -> StreamResponse:
+    """The output of commands is in the trace; envd's own log has no counterpart."""
+    call.engine.sandboxes.get(call.caller, call.ref)
+    return json_response({"logs": [], "logEntries": []})
+
+
+# -- snapshots --------------------------------------------------------------------------------------------------------
+
+
+def _snapshot(info: SnapshotInfo) -> dict[str, Any]:
+    return {"snapshotID": info.name or info.id, "names": [info.name] if info.name else []}
+
+
+async def snapshot(call: Call[Empty, NewSnapshot]) -> StreamResponse:
+    """Snapshot the files; a sandbox that starts from them has no processes."""
+    info = await call.engine.snapshots.take(call.caller, call.ref, SnapshotRequest(name=call.body.name))
+    return json_response(_snapshot(info), 201)
+
+
+async def snapshots(call: Call[SnapshotPageQuery, Empty]) -> StreamResponse:
+    query = call.query
+    found = [
+        info for info in reversed(await call.engine.snapshots.list(call.caller))
+        if MARK not in (info.name or "")
+        and query.sandbox in (None, info.sandbox) and query.name in (None, info.name)
+    ]  # fmt: skip
+    page, token = _page([(info.id, info) for info in found], query.next_token, query.limit)
+    return json_response([_snapshot(info) for info in page], headers={"X-Next-Token": token} if token else {})
+
+
+# -- ends -------------------------------------------------------------------------------------------------------------
+
+
+async def pause_at_ends(engine: Engine) -> None:
+    """Pause sandboxes at their end, if they are to be paused then. A sandbox that resumed by itself gets a new end."""
+    for sandbox in list(engine.registry):
+        info = sandbox.record.info()
+        mark = mark_of(info)
+        if not mark.pause or info.state != "running" or mark.end is None or mark.end > time.time():
+            continue
+        caller = Caller(owner=info.owner, scope="use")
+        with contextlib.suppress(SkerryError):
+            if mark.end:
+                await suspend(engine, caller, sandbox, mark.memory)
+            else:
+                await extend(engine, caller, sandbox, max(mark.timeout, DEFAULT_RESUME_S))
+
+
+DEFAULT_RESUME_S: Final = 300

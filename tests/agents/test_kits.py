@@ -1,0 +1,124 @@
+"""The reader of kits is strict, and the built-in kits pass it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skerry.client.agents.credentials import find_secrets
+from skerry.client.agents.descriptor import PROMPT
+from skerry.client.agents.kits import BUILT_IN, load_directory, load_kit
+from skerry.errors import InvalidRequest
+
+KIT = """\
+schemaVersion: "3"
+kind: workload
+args:
+  version: {default: "1.0", buildArg: VERSION}
+  mood: {default: calm, enum: [calm, wild], env: MOOD}
+build: |
+  FROM base
+  ENTRYPOINT ["echo"]
+capabilities:
+  - type: com.docker.sandbox/network-policy@1
+    config: {runtime: {allow: ["api.example.com:443"], deny: [telemetry.example.com]}}
+  - type: com.docker.sandbox/credential@1
+    config:
+      service: example
+      phase: runtime
+      apiKey: {name: EXAMPLE_KEY, inject: [{domain: api.example.com, header: x-key, format: "%s"}]}
+  - type: com.docker.sandbox/agent-sessions@1
+    config: {prompt: ["--say", "{{.Prompt}}", "${{ kit.args.mood }}"]}
+  - type: example.com/music@1
+    optional: true
+"""
+
+
+def write(directory: Path, text: str) -> str:
+    (directory / "talker.yaml").write_text(text)
+    return str(directory)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_built_in_kit_is_complete(name: str) -> None:
+    kit = load_kit(name)
+    assert kit.descriptor.display_name
+    assert kit.extension.package
+    assert kit.extension.sign_in
+    assert kit.skipped == ()
+    assert kit.resources.memory == "4g"
+    assert kit.credentials
+    assert "fix it" in " ".join(kit.headless("fix it", again=False))
+    assert PROMPT not in " ".join(kit.headless("fix it", again=True))
+    hosts = {rule.partition(":")[0] for rule in kit.network.runtime.allow}
+    assert not hosts & {rule.partition(":")[0] for rule in kit.network.runtime.deny}
+
+
+def test_kit_of_a_directory_is_read(tmp_path: Path) -> None:
+    kit = load_directory(write(tmp_path, KIT), {"mood": "wild"})
+    assert (kit.name, kit.image, kit.environment) == ("talker", "agent/talker@1.0", {"MOOD": "wild"})
+    assert kit.headless("-rf $(id) {{.SessionID}}", again=False) == ["--say", "-rf $(id) {{.SessionID}}", "wild"]
+    assert kit.skipped == ("example.com/music@1",)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("kind: workload", "kind: mixin", "mixin"),
+        ('schemaVersion: "3"', 'schemaVersion: "2"', "schemaVersion"),
+        ("kind: workload", "kind: workload\nkind: workload", "twice"),
+        ("kind: workload", "kind: workload\nmystery: 1", "mystery"),
+        ("deny: [", "denied: [", "denied"),
+        ("kind: workload", "displayName: &a x\nauthor: *a\nkind: workload", "alias"),
+        ("    optional: true\n", "", "required, and not supported"),
+        ("domain: api.example.com", "domain: evil.example.com", "not allowed"),
+        ("domain: api.example.com", "domain: 'http://x/'", "http://x/"),
+        ("{{.Prompt}}", "prompt", "Prompt"),
+        ("kit.args.mood", "kit.args.rage", "rage"),
+        ("kit.args.mood", "kit.secrets.key", "reference"),
+        ("build: |\n  FROM base\n  ENTRYPOINT [\"echo\"]", "dockerfile: ../../etc/passwd", "outside"),
+        ("enum: [calm, wild]", 'enum: ["[", "]"]', "not one of"),
+    ],
+)  # fmt: skip
+def test_wrong_kit_is_rejected(before: str, after: str, why: str, tmp_path: Path) -> None:
+    changed = KIT.replace(before, after, 1)
+    assert changed != KIT
+    with pytest.raises(InvalidRequest) as error:
+        load_directory(write(tmp_path, changed))
+    assert why in str(error.value)
+
+
+def test_kit_that_nests_without_end_is_rejected(tmp_path: Path) -> None:
+    for text in ("[" * 100_000, "a: " + "[" * 100_000 + "]" * 100_000, "x" * (300 << 10)):
+        with pytest.raises(InvalidRequest):
+            load_directory(write(tmp_path, text))
+
+
+def test_recipe_through_a_link_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "talker.dockerfile").symlink_to("/etc/passwd")
+    with pytest.raises(InvalidRequest):
+        load_directory(write(tmp_path, KIT.replace('build: |\n  FROM base\n  ENTRYPOINT ["echo"]\n', "")))
+
+
+def test_missing_key_is_named_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN", "GEMINI_API_KEY", "GOOGLE_API_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(InvalidRequest) as error:
+        find_secrets(load_kit("claude-code"))
+    assert "ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN is not set here" in error.value.message
+    assert "claude setup-token" in str(error.value.hint)
+    monkeypatch.setenv("GOOGLE_API_KEY", "another-name-of-it")
+    (secret,) = find_secrets(load_kit("gemini-cli"))
+    assert secret.read().value == "another-name-of-it"
+    assert (secret.name, secret.read().hosts) == ("GEMINI_API_KEY", ("generativelanguage.googleapis.com",))
+
+
+def test_kit_of_a_directory_gets_no_key_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kit could name any variable, and its own host for it."""
+    monkeypatch.setenv("EXAMPLE_KEY", "a-key-of-the-user")
+    kit = load_directory(write(tmp_path, KIT))
+    with pytest.raises(InvalidRequest) as error:
+        find_secrets(kit)
+    assert "--secret EXAMPLE_KEY=api.example.com" in str(error.value.hint)
+    assert find_secrets(kit, {"EXAMPLE_KEY"}) == ()

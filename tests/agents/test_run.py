@@ -1,0 +1,87 @@
+"""Coding agents in the tests' internet: the real programs, the real host names over TLS, and a scripted model."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.cli import skerry
+from support.server import Server
+from world import model_apis
+from world.world import World
+
+from skerry import Client, Sandbox
+
+pytestmark = pytest.mark.agents
+AGENTS = ("claude-code", "codex", "gemini-cli", "opencode")
+VARIABLES = {
+    "claude-code": {"ANTHROPIC_API_KEY": model_apis.KEY},
+    "codex": {"OPENAI_API_KEY": model_apis.KEY},
+    "gemini-cli": {"GEMINI_API_KEY": model_apis.KEY},
+    "opencode": {"ANTHROPIC_API_KEY": model_apis.KEY},
+}
+OPTIONS: dict[str, list[str]] = {"opencode": ["-m", "anthropic/claude-sonnet-4-5"]}
+
+
+def found_inside(sandbox: Sandbox, text: str) -> bool:
+    """Search the variables of all processes, and all files that an agent may have written."""
+    search = (
+        "{ cat /proc/[0-9]*/environ; find /root /home /workspace /tmp /run /etc -type f -exec cat {} +; } 2>/dev/null"
+    )
+    return sandbox.run(["bash", "-c", f"exec 3<&0; {search} | grep -q -a -F -f /dev/fd/3"], user="root", stdin=text).ok
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    top = tmp_path / "calc"
+    top.mkdir()
+    (top / "calc.py").write_text("def add(a, b):\n    return a - b\n")
+    (top / "test_calc.py").write_text(
+        "import unittest\n\nfrom calc import add\n\n\nclass AddTest(unittest.TestCase):\n"
+        "    def test_add(self):\n        self.assertEqual(add(2, 3), 5)\n"
+    )
+    for words in (
+        ["init", "-q"], ["config", "user.name", "Ada"], ["config", "user.email", "ada@example.com"], ["add", "."],
+        ["commit", "-qm", "first"],
+    ):  # fmt: skip
+        subprocess.run(["git", *words], cwd=top, check=True)
+    return top
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", AGENTS)
+def test_agent_edits_tests_and_is_reviewed_applied_and_undone(
+    name: str, agent_server: Server, world: World, repository: Path
+) -> None:
+    def call(*words: str) -> subprocess.CompletedProcess[bytes]:
+        return skerry(*words, server=agent_server.address, cwd=repository, **VARIABLES[name])
+
+    box = f"{name}-calc"
+    done = call("agent", name, "-p", model_apis.TASK, *OPTIONS.get(name, []))
+    assert done.returncode == 0, done.stderr
+    assert model_apis.DONE.encode() in done.stdout
+    assert b"calc.py" in done.stderr
+    assert b"was denied" not in done.stderr
+    assert (repository / "calc.py").read_text().endswith("a - b\n")
+
+    again = call("agent", name, "-p", model_apis.AGAIN, *OPTIONS.get(name, []))
+    assert again.returncode == 0, again.stderr
+    assert model_apis.REMEMBERED.encode() in again.stdout
+
+    with Client(agent_server.address) as client:
+        sandbox = Sandbox.get(box, server=client)
+        sandbox.files.write("/tmp/control", "the-control-value")
+        assert found_inside(sandbox, "the-control-value")
+        assert not found_inside(sandbox, model_apis.KEY)
+        assert sandbox.run(["git", "config", "user.name"]).stdout == "Ada\n"
+
+    assert call("diff", box, "--stat").stdout.count(b"|") == 1
+    assert call("accept", box, "calc.py").returncode == 0
+    applied = call("apply", box, "--check", "python3 -m unittest -q test_calc")
+    assert applied.returncode == 0, applied.stderr
+    assert (repository / "calc.py").read_text().endswith("a + b\n")
+    assert call("undo", box).returncode == 0
+    assert (repository / "calc.py").read_text().endswith("a - b\n")
+    assert call("rm", "--force", "--purge", box).returncode == 0
+    assert world.strays() == []

@@ -1,0 +1,168 @@
+"""Attacks on memory of the host's kernel that a memory cgroup does not cover: sockets, their queues, filters, tables.
+
+The memory of sockets is the kernel's own count (`ss --memory`), because the host's free memory says little about 20 MB.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+from attacks.test_limits import cgroup_file
+from support.attack import PLACE, carry_in
+from support.server import Server
+
+from skerry import Limits, Sandbox
+
+SCRIPT = "kernel_memory.py"
+MEMORY = 64 << 20
+BOUND = (16 << 20) + MEMORY // 10
+SOCKETS = [
+    *("netlink", "udp_errors", "udp6_errors", "udp_timestamps", "tcp_timestamps", "udp_data", "udp_corked"),
+    *("tcp_data", "tcp_orphans", "tcp_unaccepted", "option_buffers", "socket_filters"),
+]
+TABLES = {  # and the command that counts the entries
+    "ipv6_neighbours": "ip -6 neighbour show nud all | wc -l",
+    "tracked_connections": "cat /proc/sys/net/netfilter/nf_conntrack_count",
+    "tracked_lookups": "cat /proc/sys/net/netfilter/nf_conntrack_count",
+    "multicast_groups": "wc -l < /proc/net/igmp6",
+}
+MAX_ENTRIES = 10_000  # of about 300 bytes
+CHARGED = [
+    *("unix_stream", "unix_datagrams", "descriptors_in_flight", "pipes", "watched_events", "message_queues"),
+]
+LOCKS = ["file_locks", "locks_left_by_ended_processes", "open_file_locks"]
+
+
+@contextmanager
+def held(box: Sandbox, kind: str, measure: Callable[[], None] = lambda: None) -> Iterator[int]:
+    """While the sandbox holds all that it could get: the bytes, or 0 if it was killed for them. measure: called again
+    and again until then."""
+    printed: SimpleQueue[bytes] = SimpleQueue()
+    more = threading.Event()
+
+    def stdin() -> Iterator[bytes]:
+        more.wait(120)
+        yield b"\n"
+
+    def run() -> None:
+        argv = ["python3", f"{PLACE}/{SCRIPT}", kind]
+        box.run(argv, stdin=stdin(), timeout=90, on_output=lambda output: printed.put(output.data))
+        printed.put(b"0")
+
+    holder = threading.Thread(target=run)
+    holder.start()
+    try:
+        deadline = time.monotonic() + 120
+        while printed.empty() and time.monotonic() < deadline:
+            measure()
+            more.wait(0.02)
+        yield int(printed.get(timeout=1))
+    finally:
+        more.set()
+        holder.join(60)
+
+
+@pytest.fixture
+def cell(server: Server) -> Iterator[Sandbox]:
+    with Sandbox(server=server.address, limits=Limits(memory="64M", pids=256)) as box:
+        carry_in(box)
+        yield box
+
+
+def from_host(server: Server, box: Sandbox, *argv: str) -> str:
+    """The output of a program of the host in the sandbox's network."""
+    (found,) = server.sql("SELECT pid FROM sandboxes WHERE id = ?", box.id)[0]
+    entered = ["nsenter", f"--net=/proc/{found}/ns/net", *argv]
+    return subprocess.run(entered, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def socket_memory(server: Server, box: Sandbox) -> int:
+    """The queues and options of all its sockets but unix ones."""
+    text = from_host(server, box, "ss", "--no-header", "--all", "--numeric", "--memory", "-f", "inet")
+    text += from_host(server, box, "ss", "--no-header", "--all", "--numeric", "--memory", "-f", "inet6")
+    text += from_host(server, box, "ss", "--no-header", "--all", "--numeric", "--memory", "-f", "netlink")
+    found = re.findall(r"skmem:\(r(\d+),rb\d+,t(\d+),tb\d+,f\d+,w(\d+),o(\d+),bl(\d+)", text)
+    return sum(int(r) + max(int(t), int(w)) + int(o) + int(bl) for r, t, w, o, bl in found)
+
+
+def charged(server: Server, box: Sandbox) -> int:
+    """Memory of sockets that counts against the sandbox's limit: on v1 none, it has a separate limit."""
+    found = dict(line.split() for line in cgroup_file(server, box, "memory", "memory.stat").read_text().splitlines())
+    return int(found.get("sock", 0)) if (Path("/sys/fs/cgroup") / "cgroup.controllers").exists() else 0
+
+
+@pytest.mark.parametrize("kind", SOCKETS)
+def test_uncharged_memory_of_sockets_is_bounded(server: Server, cell: Sandbox, kind: str) -> None:
+    sizes = []
+
+    def measure() -> None:
+        sizes.append(socket_memory(server, cell) - charged(server, cell))
+
+    with held(cell, kind, measure):
+        measure()
+    assert max(sizes) <= BOUND
+
+
+@pytest.mark.parametrize("kind", LOCKS)
+def test_memory_of_file_locks_is_bounded(cell: Sandbox, kind: str) -> None:
+    with held(cell, kind) as size:
+        assert size <= BOUND
+        assert cell.run("true").exit_code == 0
+
+
+def test_released_file_locks_do_not_count(cell: Sandbox) -> None:
+    code = """
+import fcntl
+with open("/tmp/one", "w") as file:
+    for number in range(40_000):
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, number % 7)
+        fcntl.lockf(file, fcntl.LOCK_UN, 1, number % 7)
+"""
+    result = cell.run(["python3", "-c", code], timeout=120)
+    assert result.exit_code == 0, result.stderr
+
+
+def test_machine_code_of_seccomp_filters_is_bounded(server: Server) -> None:
+    """A larger sandbox: the filters themselves are charged, so a small one cannot have many."""
+    memory = 512 << 20
+    with Sandbox(server=server.address, limits=Limits(memory=memory, pids=512)) as box:
+        carry_in(box)
+        with held(box, "seccomp_filters") as size:
+            assert 0 < size <= (16 << 20) + memory // 10
+            assert box.run("true").exit_code == 0
+
+
+def test_filters_of_ended_processes_do_not_count(cell: Sandbox) -> None:
+    code = """
+import ctypes, os, struct
+libc = ctypes.CDLL(None)
+code = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000))
+program = ctypes.create_string_buffer(struct.pack("=HxxxxxxQ", 1, ctypes.addressof(code)))
+libc.prctl(38, 1, 0, 0, 0)
+for number in range(600):
+    if (child := os.fork()) == 0:
+        os._exit(libc.syscall(317 if os.uname().machine == "x86_64" else 277, 1, 0, program) != 0)
+    assert os.waitpid(child, 0)[1] == 0, number
+"""
+    assert cell.run(["python3", "-c", code]).exit_code == 0
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_tables_of_the_network_are_bounded(server: Server, cell: Sandbox, kind: str) -> None:
+    with held(cell, kind):
+        assert int(from_host(server, cell, "sh", "-c", TABLES[kind])) <= MAX_ENTRIES
+
+
+@pytest.mark.parametrize("kind", CHARGED)
+def test_other_kernel_memory_is_charged(cell: Sandbox, kind: str) -> None:
+    """The attack does not reach its goal, which is far above the limit."""
+    with held(cell, kind) as size:
+        assert size <= MEMORY

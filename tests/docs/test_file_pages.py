@@ -1,0 +1,15 @@
+"""Run the examples of the pages about files, snapshots and images, each page on a new server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+PAGES = ["docs/guides/files.md", "docs/guides/snapshots.md", "docs/guides/images.md"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", PAGES)
+def test_page_runs_as_printed(run_page: Callable[[str], None], page: str) -> None:
+    run_page(page)

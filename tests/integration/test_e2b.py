@@ -1,0 +1,556 @@
+"""E2B's protocols over plain HTTP; `make test-e2b` runs the published SDKs against them."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import io
+import json
+import struct
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from support.server import Server, wait_until
+
+from skerry.server.wire.e2b.access import MAX_SIGNERS
+from skerry.server.wire.e2b.messages import EnvelopeReader, Message, decode, encode, envelope
+
+STREAM = "application/connect+json"
+OPERATORS = '[server]\nwire = ["e2b"]\nwire_domain = "boxes.example"\n'
+
+
+class Account:
+    """A token, and requests with it."""
+
+    def __init__(self, server: Server, owner: str) -> None:
+        with server.http() as http:
+            made = http.post("/v1/tokens", json={"scope": "use", "owner": owner}).raise_for_status().json()
+        self.id, self.key, self.http = made["id"], made["secret"], server.http()
+
+    def api(self, method: str, path: str, **more: Any) -> httpx2.Response:
+        return self.http.request(method, path, headers={"X-API-Key": self.key}, **more)
+
+    def create(self, **more: Any) -> Box:
+        answer = self.api("POST", "/sandboxes", json={"templateID": "base", "timeout": 600, **more})
+        assert answer.status_code == 201, answer.text
+        return Box(self, answer.json())
+
+
+class Box:
+    """A sandbox, and requests for its ports."""
+
+    def __init__(self, account: Account, made: dict[str, Any]) -> None:
+        self.account, self.made = account, made
+        self.id, self.token = made["sandboxID"], made["envdAccessToken"]
+
+    def headers(self, port: int = 49983, **more: str) -> dict[str, str]:
+        return {"E2b-Sandbox-Id": self.id, "E2b-Sandbox-Port": str(port), "X-Access-Token": self.token, **more}
+
+    def call(self, method: str, message: Any, kind: str = "application/json", **more: str) -> httpx2.Response:
+        body = message if isinstance(message, bytes) else json.dumps(message).encode()
+        headers = self.headers(**{"Content-Type": kind, **more})
+        return self.account.http.post(f"/{method}", content=body, headers=headers)
+
+    def run(self, line: str, form: str = "json", **config: Any) -> list[Message]:
+        """Run a command and return the events of its stream."""
+        message = {"process": {"cmd": "/bin/bash", "args": ["-l", "-c", line], **config}, "stdin": False}
+        body = envelope(encode("StartRequest", message, form))
+        answer = self.call("process.Process/Start", body, f"application/connect+{form}")
+        assert answer.status_code == 200, answer.text
+        return events(answer.content, form)
+
+    def execute(self, code: str, **more: Any) -> list[dict[str, Any]]:
+        headers = {**self.headers(49999), "E2B-Traffic-Access-Token": self.made["trafficAccessToken"]}
+        del headers["X-Access-Token"]
+        answer = self.account.http.post("/execute", json={"code": code, **more}, headers=headers)
+        assert answer.status_code == 200, answer.text
+        return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def events(body: bytes, form: str = "json") -> list[Message]:
+    found = list(EnvelopeReader(1 << 24).feed(body))
+    assert found[-1][0] == 2, "the stream has no end"
+    ended = json.loads(found[-1][1])
+    return [*(decode("EventResponse", data, form)["event"] for _, data in found[:-1]), ended]
+
+
+def output(stream: list[Message], name: str = "stdout") -> bytes:
+    return b"".join(event["data"][name] for event in stream if name in event.get("data", {}))
+
+
+@pytest.fixture(scope="module")
+def account(server: Server) -> Iterator[Account]:
+    made = Account(server, "ann")
+    with made.http:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def box(account: Account) -> Iterator[Box]:
+    made = account.create(metadata={"team": "red"}, envVars={"COLOUR": "blue"})
+    yield made
+    assert account.api("DELETE", f"/sandboxes/{made.id}").status_code == 204
+
+
+def signed(box: Box, path: str, operation: str, expires: int | None = None) -> dict[str, str]:
+    words = [path, operation, "", box.token, *([str(expires)] if expires is not None else [])]
+    digest = base64.b64encode(hashlib.sha256(":".join(words).encode()).digest()).rstrip(b"=").decode()
+    more = {"signature_expiration": str(expires)} if expires is not None else {}
+    return {"path": path, "signature": f"v1_{digest}", **more}
+
+
+@pytest.mark.parametrize("form", ["json", "proto"])
+def test_command_streams_its_output_and_end(box: Box, form: str) -> None:
+    stream = box.run("echo $COLOUR $X; echo no >&2; pwd; id -un; exit 3", form, envs={"X": "1"})
+    assert stream[0]["start"]["pid"] > 0
+    assert (output(stream), output(stream, "stderr")) == (b"blue 1\n/home/user\nuser\n", b"no\n")
+    assert stream[-2]["end"] == {"exitCode": 3, "exited": True, "status": "exit status 3", "error": "exit status 3"}
+    assert stream[-1] == {}
+
+
+def test_killed_command_reports_its_signal(box: Box) -> None:
+    end = box.run("kill -9 $$")[-2]["end"]
+    assert (end["exitCode"], end["status"]) == (-1, "signal: killed")
+
+
+def test_command_past_its_deadline_is_ended(box: Box) -> None:
+    body = envelope(json.dumps({"process": {"cmd": "/bin/sleep", "args": ["600"]}}).encode())
+    answer = box.call("process.Process/Start", body, STREAM, **{"Connect-Timeout-Ms": "300"})
+    assert events(answer.content)[-1]["error"]["code"] == "deadline_exceeded"
+
+
+def test_command_outlives_the_stream_that_started_it(box: Box) -> None:
+    message = {"process": {"cmd": "/bin/cat"}, "tag": "kept", "stdin": True}
+    headers = box.headers(**{"Content-Type": STREAM})
+    with box.account.http.stream(
+        "POST", "/process.Process/Start", content=envelope(json.dumps(message).encode()), headers=headers
+    ) as answer:
+        first = next(iter(answer.iter_bytes()))
+    pid = json.loads(first[5 : 5 + struct.unpack(">I", first[1:5])[0]])["event"]["start"]["pid"]
+    listed = box.call("process.Process/List", {}).json()["processes"]
+    assert [one["config"]["cmd"] for one in listed if one["pid"] == pid] == ["/bin/cat"]
+    attached: list[bytes] = []
+    ready = threading.Event()
+
+    def attach() -> None:
+        body = envelope(json.dumps({"process": {"tag": "kept"}}).encode())
+        with box.account.http.stream("POST", "/process.Process/Connect", content=body, headers=headers) as stream:
+            for chunk in stream.iter_bytes():
+                attached.append(chunk)
+                ready.set()
+
+    thread = threading.Thread(target=attach)
+    thread.start()
+    try:
+        assert ready.wait(60)
+        text = base64.b64encode(b"typed\n").decode()
+        sent = box.call("process.Process/SendInput", {"process": {"pid": pid}, "input": {"stdin": text}})
+        assert sent.status_code == 200, sent.text
+    finally:
+        assert box.call("process.Process/CloseStdin", {"process": {"pid": pid}}).status_code == 200
+        thread.join(60)
+    assert output(events(b"".join(attached))) == b"typed\n"
+    assert box.call("process.Process/SendSignal", {"process": {"pid": pid}, "signal": 9}).status_code == 404
+
+
+def test_streamed_input_arrives_in_order(box: Box) -> None:
+    body = envelope(json.dumps({"process": {"cmd": "/usr/bin/tee", "args": ["in"]}, "tag": "tee"}).encode())
+    headers = box.headers(**{"Content-Type": STREAM})
+    with box.account.http.stream("POST", "/process.Process/Start", content=body, headers=headers) as answer:
+        next(iter(answer.iter_bytes()))
+        parts: list[Message] = [{"start": {"process": {"tag": "tee"}}}]
+        parts += [{"data": {"input": {"stdin": f"{number},".encode()}}} for number in range(200)]
+        stream = b"".join(envelope(encode("StreamInputRequest", part, "json")) for part in parts)
+        with_other = box.call("process.Process/StreamInput", stream, STREAM)
+        assert with_other.status_code == 200, with_other.text
+        assert box.call("process.Process/CloseStdin", {"process": {"tag": "tee"}}).status_code == 200
+    wanted = "".join(f"{number}," for number in range(200))
+    wait_until(lambda: box.account.http.get("/files?path=in", headers=box.headers()).text == wanted, "all the input")
+
+
+def test_files_are_written_read_and_described(box: Box) -> None:
+    http = box.account.http
+    upload = {"file": ("a/b.txt", b"one")}
+    written = http.post("/files", params={"path": "a/b.txt"}, files=upload, headers=box.headers())
+    assert written.json() == [{"path": "/home/user/a/b.txt", "name": "b.txt", "type": "file"}]
+    raw = box.headers(**{"Content-Type": "application/octet-stream"})
+    assert http.post("/files", params={"path": "/opt/x/y"}, content=b"two", headers=raw).status_code == 200
+    assert http.get("/files", params={"path": "~/a/b.txt"}, headers=box.headers()).content == b"one"
+    entry = box.call("filesystem.Filesystem/Stat", {"path": "/opt/x/y"}).json()["entry"]
+    assert (entry["owner"], entry["size"], entry["type"]) == ("user", "3", "FILE_TYPE_FILE")
+    assert box.run("stat -c %U /opt/x")[1]["data"]["stdout"] == b"user\n"
+    box.run("ln -s a/b.txt link; ln -s nowhere dangling")
+    listed = box.call(
+        "filesystem.Filesystem/ListDir", encode("ListDirRequest", {"path": "."}, "proto"), "application/proto"
+    )
+    found = {one["name"]: one for one in decode("ListDirResponse", listed.content, "proto")["entries"]}
+    assert (found["link"]["symlinkTarget"], found["link"]["isSymlink"]) == ("/home/user/a/b.txt", True)
+    assert "type" not in found["dangling"] or found["dangling"]["type"] == "FILE_TYPE_UNSPECIFIED"
+
+
+def test_watcher_reports_changes(box: Box) -> None:
+    box.call("filesystem.Filesystem/MakeDir", {"path": "watched"})
+    made = box.call("filesystem.Filesystem/CreateWatcher", {"path": "watched", "includeEntry": True}).json()
+    box.run("echo x > watched/new")
+    seen: list[dict[str, Any]] = []
+
+    def has_seen() -> bool:
+        seen.extend(box.call("filesystem.Filesystem/GetWatcherEvents", made).json().get("events", []))
+        return any(one["name"] == "new" and one.get("entry", {}).get("size") == "2" for one in seen)
+
+    wait_until(has_seen, "the event")
+    assert box.call("filesystem.Filesystem/RemoveWatcher", made).status_code == 200
+    assert box.call("filesystem.Filesystem/GetWatcherEvents", made).status_code == 404
+
+
+def test_signed_url_needs_no_other_credentials(box: Box) -> None:
+    http = box.account.http
+    http.post("/files", params={"path": "s"}, files={"file": ("s", b"signed")}, headers=box.headers())
+    assert http.get("/files", params=signed(box, "s", "read")).content == b"signed"
+    assert http.get("/files", params=signed(box, "s", "read", int(time.time()) + 600)).content == b"signed"
+    refused = {
+        "expired": signed(box, "s", "read", int(time.time()) - 5),
+        "of another operation": signed(box, "s", "write"),
+        "of another path": {**signed(box, "s", "read"), "path": "t"},
+        "of another time": {**signed(box, "s", "read", 2), "signature_expiration": "99999999999"},
+        "no signature": {"path": "s", "signature": ""},
+    }
+    for what, query in refused.items():
+        answer = http.get("/files", params=query)
+        assert (answer.status_code, answer.json()["code"]) == (401, 401), what
+
+
+def test_code_runs_in_contexts(box: Box) -> None:
+    lines = box.execute("  x = 6\n  print('out')\n  x * 7")
+    kinds = [line["type"] for line in lines if line["type"] != "keepalive"]
+    assert kinds == ["stdout", "result", "number_of_executions", "end_of_execution"]
+    assert next(line for line in lines if line["type"] == "result")["text"] == "42"
+    assert box.execute("import os; os.environ['ONCE']", env_vars={"ONCE": "it's"})[0]["text"] == "it's"
+    error = next(line for line in box.execute("os.environ['ONCE']") if line["type"] == "error")
+    assert error["name"] == "KeyError"
+    assert box.execute("const y: number = 2; y + 1", language="ts")[0]["text"] == "3"
+
+
+def test_requests_without_a_valid_token_are_denied(box: Box) -> None:
+    http, name = box.account.http, {"E2b-Sandbox-Id": box.id}
+    for headers in (name, {**name, "X-Access-Token": "x"}, {**name, "X-Access-Token": f"{box.id}.{box.account.id}.00"}):
+        answer = http.post("/process.Process/List", json={}, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+    traffic = {**name, "X-Access-Token": box.made["trafficAccessToken"]}
+    assert http.post("/process.Process/List", json={}, headers=traffic).status_code == 401
+    assert http.get("/sandboxes", headers={"X-API-Key": "e2b_0000"}).json()["code"] == 401
+    assert http.get("/sandboxes").status_code == 401
+
+
+def test_sandboxes_of_other_owners_do_not_exist(server: Server, box: Box) -> None:
+    other = Account(server, "bob")
+    with other.http:
+        for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/connect"), ("POST", "/timeout")):
+            answer = other.api(method, f"/sandboxes/{box.id}{path}", **({"json": {}} if method == "POST" else {}))
+            assert (answer.status_code, answer.json()["code"]) == (404, 404)
+        assert other.api("GET", "/v2/sandboxes").json() == []
+        token = f"{box.id}.{other.id}.{box.token.rpartition('.')[2]}"
+        forged = other.http.get("/health", headers={**box.headers(), "X-Access-Token": token})
+        assert forged.status_code == 401
+
+
+def test_access_token_ends_with_the_token_that_it_stands_for(server: Server) -> None:
+    account = Account(server, "eve")
+    with account.http:
+        box = account.create()
+        assert box.account.http.get("/health", headers=box.headers()).status_code == 204
+        with server.http() as http:
+            http.delete(f"/v1/tokens/{account.id}").raise_for_status()
+            assert box.account.http.get("/health", headers=box.headers()).status_code == 401
+            http.delete(f"/v1/sandboxes/{box.id}").raise_for_status()
+
+
+def test_sandbox_is_found_by_its_host_name(box: Box) -> None:
+    headers = {"Host": f"49983-{box.id}.boxes.example", "X-Access-Token": box.token}
+    assert box.account.http.get("/health", headers=headers).status_code == 204
+    assert box.account.http.get("/health", headers={**headers, "X-Access-Token": "x"}).status_code == 401
+
+
+def test_lists_filter_and_have_pages(account: Account, box: Box) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            made = account.create(metadata={"team": "blue"})
+            stack.callback(account.api, "DELETE", f"/sandboxes/{made.id}")
+        first = account.api("GET", "/v2/sandboxes", params={"metadata": "team=blue", "limit": 1})
+        second = account.api(
+            "GET", "/v2/sandboxes", params={"metadata": "team=blue", "nextToken": first.headers["X-Next-Token"]}
+        )
+        assert len({one["sandboxID"] for one in (*first.json(), *second.json())}) == 2
+        assert "X-Next-Token" not in second.headers
+    found = account.api("GET", "/v2/sandboxes", params={"metadata": "team=red", "state": "running"}).json()
+    assert [(one["sandboxID"], one["metadata"]) for one in found] == [(box.id, {"team": "red"})]
+    assert account.api("GET", "/v2/sandboxes", params={"nextToken": "zz"}).status_code == 400
+
+
+def test_paused_sandbox_keeps_its_processes_and_has_no_end(account: Account) -> None:
+    box = account.create()
+    box.execute("x = 1")
+    assert account.api("POST", f"/sandboxes/{box.id}/pause").status_code == 204
+    assert account.api("POST", f"/sandboxes/{box.id}/pause").status_code == 409
+    assert account.http.get("/health", headers=box.headers()).status_code == 502
+    stopped = box.call("process.Process/List", {})
+    assert (stopped.status_code, stopped.json()["code"]) == (502, 502)
+    assert account.api("POST", f"/sandboxes/{box.id}/connect", json={"timeout": 60}).status_code == 201
+    assert box.execute("x + 1")[0]["text"] == "2"
+    assert account.api("DELETE", f"/sandboxes/{box.id}").status_code == 204
+    assert account.http.get("/health", headers=box.headers()).status_code == 502
+
+
+def test_sandbox_is_paused_at_its_end_and_resumes_on_access(account: Account) -> None:
+    box = account.create(autoPause=True, autoResume={"enabled": True})
+
+    def state() -> str:
+        found: str = account.api("GET", f"/sandboxes/{box.id}").json()["state"]
+        return found
+
+    assert account.api("POST", f"/sandboxes/{box.id}/timeout", json={"timeout": 0}).status_code == 204
+    wait_until(lambda: state() == "paused", "the pause")
+    assert output(box.run("echo back")) == b"back\n"
+    assert state() == "running"
+    assert account.api("DELETE", f"/sandboxes/{box.id}").status_code == 204
+
+
+def test_sandbox_ends_at_its_timeout(account: Account) -> None:
+    box = account.create()
+    assert account.api("POST", f"/sandboxes/{box.id}/timeout", json={"timeout": 0}).status_code == 204
+    wait_until(lambda: account.api("GET", f"/sandboxes/{box.id}").status_code == 404, "the end")
+
+
+def test_snapshots_and_forks_have_the_files(account: Account, box: Box) -> None:
+    box.run("echo kept > /home/user/kept")
+    shot = account.api("POST", f"/sandboxes/{box.id}/snapshots", json={}).json()["snapshotID"]
+    copies = [account.create(templateID=shot)]
+    made = account.api("POST", f"/sandboxes/{box.id}/fork", json={"count": 1, "timeout": 300}).json()
+    copies.append(Box(account, made[0]["sandbox"]))
+    for copy in copies:
+        assert output(copy.run("cat kept")) == b"kept\n"
+        assert account.api("DELETE", f"/sandboxes/{copy.id}").status_code == 204
+    listed = account.api("GET", "/snapshots", params={"sandboxID": box.id}).json()
+    assert [one["snapshotID"] for one in listed] == [shot]
+    assert account.api("DELETE", f"/templates/{shot}").status_code == 204
+
+
+BAD = {
+    "unknown content type": ("process.Process/Start", b"{}", "application/x", 415, "unimplemented"),
+    "a unary type for a stream": ("process.Process/Start", b"{}", "application/json", 415, "unimplemented"),
+    "no message": ("process.Process/Start", b"", STREAM, 400, "invalid_argument"),
+    "a cut envelope": ("process.Process/Start", envelope(b"{}")[:4], STREAM, 400, "invalid_argument"),
+    "a huge envelope": ("process.Process/Start", b"\0\xff\xff\xff\xff", STREAM, 400,
+                        "invalid_argument"),
+    "unknown flags": ("process.Process/Start", envelope(b"{}", 64), STREAM, 400, "invalid_argument"),
+    "two messages": ("process.Process/Start", envelope(b"{}") * 2, STREAM, 400, "invalid_argument"),
+    "no command": ("process.Process/Start", envelope(b"{}"), STREAM, 400, "invalid_argument"),
+    "malformed protobuf": ("filesystem.Filesystem/Stat", b"\x0a\xff", "application/proto", 400, "invalid_argument"),
+    "an oversized message": ("filesystem.Filesystem/Stat", bytes(17 << 20), "application/json", 429,
+                             "resource_exhausted"),
+    "a missing path": ("filesystem.Filesystem/Stat", b'{"path":"/no"}', "application/json", 404, "not_found"),
+    "a file that is there": ("filesystem.Filesystem/MakeDir", b'{"path":"/etc"}', "application/json", 409,
+                             "already_exists"),
+    "a file as a directory": ("filesystem.Filesystem/ListDir", b'{"path":"/etc/passwd"}', "application/json", 400,
+                              "invalid_argument"),
+    "an unknown process": ("process.Process/SendInput", b'{"process":{"pid":999999}}', "application/json", 404,
+                           "not_found"),
+    "an unknown method": ("process.Process/Nope", b"{}", "application/json", 404, "not_found"),
+    "the home of another": ("filesystem.Filesystem/Stat", b'{"path":"~root/x"}', "application/json", 400,
+                            "invalid_argument"),
+    "a NUL byte": ("filesystem.Filesystem/Stat", b'{"path":"a\\u0000b"}', "application/json", 400, "invalid_argument"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_calls_get_errors_of_connect(box: Box, what: str) -> None:
+    method, body, kind, status, code = BAD[what]
+    answer = box.call(method, body, kind)
+    assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
+
+
+def test_bad_control_requests_get_errors_of_the_api(account: Account, box: Box) -> None:
+    bad = [
+        ("POST", "/sandboxes", {"templateID": "nope"}, 404), ("POST", "/sandboxes", {"timeout": -1}, 400),
+        ("POST", "/sandboxes", {"volumeMounts": [{"name": "v", "path": "/v"}]}, 400),
+        ("POST", "/sandboxes", {"timeout": "soon"}, 400),
+        ("POST", "/sandboxes", {"autoResume": {"enabled": True}}, 400),
+        ("POST", "/sandboxes", {"metadata": {"skerry.e2b": "{}"}}, 400),
+        ("POST", "/sandboxes", {"network": {"egressProxy": {"address": "x:1"}}}, 400),
+        ("POST", f"/sandboxes/{box.id}/resume", {}, 409), ("POST", "/sandboxes/sb-none/connect", {}, 404),
+        ("GET", "/v2/nothing", None, 404), ("GET", "/v2/sandboxes?limit=0", None, 400),
+    ]  # fmt: skip
+    for method, path, body, status in bad:
+        answer = account.api(method, path, **({"json": body} if body is not None else {}))
+        assert (answer.status_code, answer.json()["code"]) == (status, status), (path, body, answer.text)
+
+
+def test_unknown_user_is_unauthenticated(box: Box) -> None:
+    basic = base64.b64encode(b"nobody-here:").decode()
+    answer = box.call("filesystem.Filesystem/Stat", {"path": "/"}, Authorization=f"Basic {basic}")
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+    root = base64.b64encode(b"root:").decode()
+    entry = box.call("filesystem.Filesystem/Stat", {"path": "."}, Authorization=f"Basic {root}").json()["entry"]
+    assert entry["path"] == "/root"
+
+
+def test_malformed_uploads_are_refused(box: Box) -> None:
+    http, kind = box.account.http, {"Content-Type": "multipart/form-data; boundary=x"}
+    for body in (b"", b"--y\r\n", b'--x\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\ndata'):
+        answer = http.post("/files", content=body, headers=box.headers(**kind))
+        assert (answer.status_code, answer.json()["code"]) == (400, 400), body
+    twice = [("file", ("same", b"1")), ("file", ("same", b"2"))]
+    assert http.post("/files", files=twice, headers=box.headers()).status_code == 400
+    assert http.get("/files", params={"path": "/etc"}, headers=box.headers()).status_code == 400
+
+
+class Template:
+    """A template under construction."""
+
+    def __init__(self, account: Account, name: str) -> None:
+        self.account, self.name = account, name
+        made = account.api("POST", "/v3/templates", json={"name": name, "cpuCount": 1, "memoryMB": 512})
+        assert made.status_code == 202, made.text
+        self.build = f"/templates/{name}/builds/{made.json()['buildID']}"
+
+    def upload(self, name: str, files: dict[str, bytes]) -> str:
+        """Upload an archive; return the path and query of its URL."""
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+            for path, data in files.items():
+                info = tarfile.TarInfo(path)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+        there = self.account.api("GET", f"/templates/{self.name}/files/{name}")
+        assert (there.status_code, there.json()["present"]) == (201, False)
+        url: str = "/" + there.json()["url"].partition("//")[2].partition("/")[2]
+        assert self.account.http.put(url, content=packed.getvalue()).status_code == 200
+        return url
+
+    def start(self, steps: list[tuple[str, list[str], str | None]], **more: str) -> httpx2.Response:
+        shown = [{"type": kind, "args": args, "filesHash": name} for kind, args, name in steps]
+        return self.account.api("POST", f"/v2{self.build}", json={"fromTemplate": "base", "steps": shown, **more})
+
+    def end(self) -> dict[str, Any]:
+        state: dict[str, Any] = {}
+
+        def has_ended() -> bool:
+            state.update(self.account.api("GET", f"{self.build}/status").json())
+            return bool(state["status"] in ("ready", "error"))
+
+        wait_until(has_ended, "the build", 180)
+        return state
+
+
+def test_template_is_built_from_uploaded_files_and_steps(account: Account) -> None:
+    template = Template(account, "app")
+    url = template.upload("f00", {"src/a.txt": b"A", "src/.hidden": b"H"})
+    for other in (f"{url}x", url.replace("f00", "f01"), url.partition("?")[0]):
+        assert account.http.put(other, content=b"no").status_code in (400, 401), other
+    steps = [
+        ("ENV", ["COLOUR", "red"], None), ("WORKDIR", ["/app"], None), ("COPY", ["src", "in", "", ""], "f00"),
+        ("RUN", ["echo $COLOUR > made; id -un >> made; pwd >> made"], None),
+    ]  # fmt: skip
+    commands = {"startCmd": "echo started > /tmp/started; sleep 600", "readyCmd": "[ -e /tmp/started ]"}
+    assert template.start(steps, **commands).status_code == 202
+    assert template.start(steps).status_code == 409
+    state = template.end()
+    assert state["status"] == "ready", state
+    assert account.api("GET", "/templates/aliases/app").json() == {"templateID": "app", "public": False}
+    assert [one["templateID"] for one in account.api("GET", "/templates").json()] == ["app"]
+    box = account.create(templateID="app")
+    try:
+        assert output(box.run("cat /app/made /app/in/a.txt /app/in/.hidden")) == b"red\nuser\n/app\nAH"
+        wait_until(lambda: output(box.run("cat /tmp/started")) == b"started\n", "the start command")
+    finally:
+        assert account.api("DELETE", f"/sandboxes/{box.id}").status_code == 204
+    assert account.api("DELETE", "/templates/app").status_code == 204
+    assert account.api("GET", "/templates/aliases/app").status_code == 404
+
+
+def test_failed_step_of_a_build_is_named(account: Account) -> None:
+    failed = Template(account, "failed")
+    assert failed.start([("USER", ["user"], None), ("RUN", ["exit 7"], None)]).status_code == 202
+    escaping = Template(account, "escaping")
+    escaping.upload("f02", {"../../home/user/escaped": b"E"})
+    assert escaping.start([("COPY", ["*", "/app/", "", ""], "f02")]).status_code == 202
+    state = failed.end()
+    assert (state["status"], state["reason"]["step"]) == ("error", "2")
+    assert "exit status 7" in state["reason"]["message"]
+    state = escaping.end()
+    assert (state["status"], state["reason"]["step"]) == ("error", "1")
+    assert account.api("GET", "/templates/aliases/failed").status_code == 404
+
+
+def test_stream_goes_on_after_a_pause(account: Account) -> None:
+    box = account.create()
+    body = envelope(json.dumps({"process": {"cmd": "/bin/cat"}, "tag": "kept"}).encode())
+    headers = box.headers(**{"Content-Type": STREAM})
+    try:
+        with account.http.stream("POST", "/process.Process/Start", content=body, headers=headers) as answer:
+            pieces = answer.iter_bytes()
+            received = next(pieces)
+            assert account.api("POST", f"/sandboxes/{box.id}/pause").status_code == 204
+            assert account.api("POST", f"/v2/sandboxes/{box.id}/connect", json={}).status_code == 201
+            text = base64.b64encode(b"later").decode()
+            sent = box.call("process.Process/SendInput", {"process": {"tag": "kept"}, "input": {"stdin": text}})
+            assert sent.status_code == 200, sent.text
+            assert box.call("process.Process/CloseStdin", {"process": {"tag": "kept"}}).status_code == 200
+            received += b"".join(pieces)
+        assert output(events(received)) == b"later"
+    finally:
+        assert account.api("DELETE", f"/sandboxes/{box.id}").status_code == 204
+
+
+def test_half_open_stream_is_refused(box: Box) -> None:
+    """A client that announces more than it sends, and closes its side."""
+    body = envelope(json.dumps({"process": {"cmd": "/bin/true"}}).encode())
+    answer = box.call("process.Process/StreamInput", body, STREAM)
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_argument")
+    cut = envelope(encode("StreamInputRequest", {"start": {"process": {"pid": 1}}}, "json"))[:-3]
+    answer = box.call("process.Process/StreamInput", cut, STREAM)
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_argument")
+
+
+def test_metadata_of_an_upload_is_kept_with_the_file(box: Box) -> None:
+    http, headers = box.account.http, box.headers(**{"X-Metadata-Author": "ann", "X-Metadata-Empty": ""})
+    written = http.post("/files", params={"path": "noted"}, files={"file": ("noted", b"1")}, headers=headers)
+    assert written.json()[0]["metadata"] == {"author": "ann", "empty": ""}
+    moved = box.call("filesystem.Filesystem/Move", {"source": "noted", "destination": "noted-too"}).json()["entry"]
+    assert moved["metadata"] == {"author": "ann", "empty": ""}
+    set_ = "import os; os.setxattr('noted-too', 'user.e2b.by', b'hand'); os.setxattr('noted-too', 'user.x', b'')"
+    box.run(f'python3 -c "{set_}"')
+    listed = box.call("filesystem.Filesystem/ListDir", {"path": "."}).json()["entries"]
+    assert {one["name"]: one.get("metadata") for one in listed}["noted-too"] == {
+        "author": "ann",
+        "empty": "",
+        "by": "hand",
+    }
+    http.post("/files", params={"path": "noted-too"}, files={"file": ("x", b"2")}, headers=box.headers())
+    assert "metadata" not in box.call("filesystem.Filesystem/Stat", {"path": "noted-too"}).json()["entry"]
+    for name, value in (("X-Metadata-A", "x" * 5000), ("X-Metadata-" + "n" * 300, "x"), ("X-Metadata-B", b"\xe4")):
+        refused = http.post(
+            "/files", params={"path": "no"}, files={"file": ("no", b"")}, headers={**box.headers(), name: value}
+        )
+        assert (refused.status_code, refused.json()["code"]) == (400, 400), name
+
+
+def test_search_for_the_sandbox_of_a_signature_is_bounded(server: Server, box: Box) -> None:
+    """The server compares such a request with each token before it knows the caller. This test is the last one, because
+    it creates more tokens than the server compares."""
+    http, query = box.account.http, {**signed(box, "s", "read"), "signature": "v1_" + 43 * "A"}
+    assert "invalid signature" in http.get("/files", params=query).text
+    with server.http() as admin:
+        for _ in range(MAX_SIGNERS):
+            admin.post("/v1/tokens", json={"scope": "use", "owner": "ann"}).raise_for_status()
+    assert "too many tokens" in http.get("/files", params=query).text
+    named = {"E2b-Sandbox-Id": box.id}
+    assert "invalid signature" in http.get("/files", params=query, headers=named).text
+    box.run("touch s")
+    assert http.get("/files", params=signed(box, "s", "read"), headers=named).status_code == 200

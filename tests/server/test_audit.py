@@ -1,0 +1,180 @@
+"""The audit log over HTTP: who sees which records, parameters without secrets, and a full disk."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from support.listening_server import Listening
+
+SECRET = "hunter2-very-secret"
+
+
+def records(http: httpx2.Client, **query: str | int) -> list[dict[str, Any]]:
+    answer = http.get("/v1/audit", params=query)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["records"]
+    return found
+
+
+def test_token_creation_is_recorded_without_its_secret(listening: Listening) -> None:
+    with listening.unix() as http:
+        made = http.post("/v1/tokens", json={"scope": "use", "owner": "eve", "note": "of a test"}).json()
+        record = records(http, type="token.create", limit=1)[0]
+        lines = http.get("/v1/audit/export").text
+    assert record["actor"] == f"uid:{os.geteuid()}"
+    assert record["source"] == "mcp"  # this test runs in the server's process, like a tool of /mcp
+    assert record["params"] == {"scope": "use", "owner": "eve", "note": "of a test"}
+    assert record["result"]["status"] == 201
+    assert record["result"]["details"] == {"id": made["id"]}
+    assert made["secret"] not in lines
+
+
+def test_record_names_the_token_and_the_address(listening: Listening, token: str) -> None:
+    with listening.tcp(token) as http:
+        assert http.post("/v1/sandboxes", json={"image": "none"}).status_code == 404
+        record = records(http, type="sandbox.create", limit=1)[0]
+    assert record["owner"] == "ann"
+    assert record["actor"].startswith("tk-")
+    assert record["source"] == "127.0.0.1"
+    assert record["params"] == {"image": "none"}
+    assert record["result"] | {"at": 0} == {"at": 0, "status": 404, "code": "not_found", "details": {}}
+
+
+def test_secret_values_are_in_no_record(listening: Listening, token: str) -> None:
+    with listening.tcp(token) as http:
+        body = {
+            "env": {"PASSWORD": SECRET},
+            "secrets": [{"name": "KEY", "hosts": ["api.example.com"], "value": SECRET}],
+        }
+        http.post("/v1/sandboxes", json=body)
+        run = {"cmd": ["true"], "env": {"TOKEN": SECRET}, "stdin": SECRET}
+        http.post("/v1/sandboxes/none/processes?wait=true", json=run)
+        found = records(http, limit=2)
+    assert found[1]["params"] == {"env": ["PASSWORD"], "secrets": ["KEY"]}
+    assert found[0]["params"] == {"ref": "none", "wait": True, "cmd": ["true"], "env": ["TOKEN"]}
+    with listening.unix() as http:
+        assert SECRET not in http.get("/v1/audit/export").text
+
+
+def test_other_owners_records_are_not_found(listening: Listening, token: str) -> None:
+    with listening.unix() as http:
+        bob = http.post("/v1/tokens", json={"scope": "review", "owner": "bob"}).json()["secret"]
+        with listening.tcp(bob) as other:
+            other.post("/v1/sandboxes", json={"image": "of-bob"})
+            assert {record["owner"] for record in records(other, limit=1000)} == {"bob"}
+            assert other.get("/v1/audit", params={"owner": "ann"}).status_code == 404
+            for path in ("/v1/audit/export", "/v1/audit/verify", "/v1/audit/keys"):
+                assert other.get(path).status_code == 403
+            assert other.post("/v1/audit/keys").status_code == 403
+        with listening.tcp(token) as http_ann:
+            assert "of-bob" not in http_ann.get("/v1/audit", params={"limit": 1000}).text
+        assert {"ann", "bob"} <= {record["owner"] for record in records(http, limit=1000)}
+
+
+def test_reads_are_not_recorded(listening: Listening) -> None:
+    with listening.unix() as http:
+        before = records(http, limit=1)[0]["seq"]
+        for path in ("/v1/sandboxes", "/v1/tokens", "/v1/sandboxes/none", "/v1/audit", "/healthz"):
+            http.get(path)
+        assert records(http, limit=1)[0]["seq"] == before
+
+
+def test_log_verifies_and_a_rotated_key_continues_it(listening: Listening) -> None:
+    with listening.unix() as http:
+        report = http.get("/v1/audit/verify").json()
+        assert report["ok"], report
+        old = [key["id"] for key in http.get("/v1/audit/keys").json()["keys"] if key["current"]]
+        keys = http.post("/v1/audit/keys")
+        assert keys.status_code == 201
+        assert [key["id"] for key in keys.json()["keys"] if key["current"]] != old
+        report = http.get("/v1/audit/verify").json()
+        assert report["ok"], report
+        assert report["sealed"] == report["last"]
+
+
+def test_control_characters_and_long_values_are_bounded(listening: Listening, token: str) -> None:
+    forged = '"}\n{"seq":1,"prev":"","at":1,"type":"token.create"}\n\x1b[2J'
+    with listening.tcp(token) as http:
+        http.post("/v1/sandboxes/none/processes?wait=true", json={"cmd": ["sh", "-c", forged, "x" * 5000]})
+        record = records(http, limit=1)[0]
+        http.put("/v1/sandboxes/none/files", params={"path": b"/tmp/\xff\xfe"}, content=b"data")
+        assert records(http, limit=1)[0]["type"] == "file.write"
+    assert record["params"]["cmd"][:3] == ["sh", "-c", forged]
+    assert len(record["params"]["cmd"][3]) == 200
+    assert len(record["params"]["cmd_sha256"]) == 64
+    with listening.unix() as http:
+        lines = http.get("/v1/audit/export").text.splitlines()
+        assert all(json.loads(line)["seq"] == number for number, line in enumerate(lines, 1))
+        assert http.get("/v1/audit/verify").json()["ok"]
+
+
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=1001", "before=0", "since=nan", "type=%00", "sandbox=../x", "unknown=1", "since=-1"]
+)
+def test_invalid_queries_are_refused(listening: Listening, query: str) -> None:
+    with listening.unix() as http:
+        assert http.get(f"/v1/audit?{query}").status_code == 400
+
+
+def test_answer_waits_for_the_disk(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fails to sync: the caller gets an error instead of a success without a record on disk. Afterwards,
+    the log goes on and is whole."""
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with listening.unix() as http:
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "fdatasync", fail)
+            answer = http.post("/v1/tokens", json={"scope": "use", "owner": "eve"})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "audit_unavailable")
+            assert http.get("/v1/audit", params={"limit": 1}).status_code == 200
+        assert http.post("/v1/tokens", json={"scope": "use", "owner": "eve"}).status_code == 201
+        after, failed = records(http, type="token.create", limit=2)
+        assert (failed["result"]["status"], failed["result"]["code"]) == (503, "audit_unavailable")
+        assert after["result"]["status"] == 201
+        assert http.get("/v1/audit/verify").json()["ok"]
+
+
+def test_full_disk_fails_the_action_and_the_server_recovers(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(disk)], check=True)
+    try:
+        (disk / "state").mkdir()
+        server = Listening(disk / "state").start()
+        try:
+            with server.unix() as http:
+                assert http.post("/v1/tokens", json={"scope": "use"}).status_code == 201
+                subprocess.run(["dd", "if=/dev/zero", f"of={disk}/full", "bs=4k"], check=False, capture_output=True)
+                # The reserve holds the records of some more actions; then nothing is done any more.
+                codes = []
+                run = {"cmd": ["x" * 200] * 32}
+                for _ in range(1000):
+                    codes.append(http.post("/v1/sandboxes/none/processes?wait=true", json=run).status_code)
+                    if codes[-1] == 503:
+                        break
+                assert codes[-1] == 503
+                assert set(codes[:-1]) <= {404}
+                calls = len(server.engine.calls)
+                answer = http.post("/v1/sandboxes", json={"image": "none"})
+                assert answer.json()["error"]["code"] == "audit_unavailable"
+                assert "No space left" in answer.json()["error"]["message"]
+                assert len(server.engine.calls) == calls  # the handler was not called
+                assert http.get("/healthz").status_code == 200
+                (disk / "full").unlink()
+                assert http.post("/v1/tokens", json={"scope": "use"}).status_code == 201
+                report = http.get("/v1/audit/verify").json()
+                assert report["ok"], report
+        finally:
+            server.stop()
+            server.engine.database.close()
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

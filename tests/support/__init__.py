@@ -1,0 +1,1 @@
+"""Helpers and fixtures that several test files share."""
