@@ -139,7 +139,7 @@ END"""
 
 def test_resolver_and_proxy_variables_are_set_and_can_be_overridden(server: Server) -> None:
     with Sandbox(server=server.address, env={"HTTPS_PROXY": "http://mine.example:1", "http_proxy": None}) as sandbox:
-        assert sandbox.run("cat /etc/resolv.conf").stdout == "nameserver 198.18.0.1\noptions timeout:1 attempts:2\n"
+        assert sandbox.run("cat /etc/resolv.conf").stdout == "nameserver 198.18.0.1\noptions timeout:1 attempts:5\n"
         shown = sandbox.run("echo $https_proxy $HTTPS_PROXY ${http_proxy-unset} $NO_PROXY").stdout
         assert shown == "http://198.18.0.2:3128 http://mine.example:1 unset localhost,127.0.0.0/8,127.0.0.1,::1\n"
 

@@ -23,7 +23,9 @@ func writeResolvConf(server string) {
 	}
 	draft := resolvConf + ".skerry"
 	_ = os.Remove(draft)
-	text := "nameserver " + server + "\noptions timeout:1 attempts:2\n"
+	// Repeat soon, because a query that meets a restart of the server's network worker gets no answer, and repeat
+	// often enough to outlast that restart on a busy host. 5 is the resolver's maximum.
+	text := "nameserver " + server + "\noptions timeout:1 attempts:5\n"
 	f, err := os.OpenFile(draft, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, 0o644)
 	if err != nil {
 		return
