@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import http.server
 import os
 import re
+import ssl
 import stat
 import struct
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from world import certificates
 
-from skerry.errors import HostUnsupported
+from skerry.errors import HostUnsupported, SkerryError
 from skerry.images import RECIPES, build_image
 from skerry.images.base import build as base
-from skerry.images.base import finish, node
+from skerry.images.base import downloads, finish, node
 from skerry.images.base.downloads import Pinned
 from skerry.images.base.recipe import chain
 from skerry.storage import Image, ImageStore, LayerStore
@@ -183,6 +187,36 @@ def test_a_download_with_another_hash_is_not_used(tmp_path: Path) -> None:
     (yarn,) = (item for item in RECIPES["base"].npm if item.name == "yarn")
     assert Pinned(tmp_path, yarn).present() is None
     assert os.listdir(tmp_path) == []
+
+
+class NotFoundHandler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, *args: object) -> None:
+        return
+
+
+def test_npm_trusts_the_certificates_of_the_host_and_names_its_error(
+    built: tuple[Image, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates.make(tmp_path, ["localhost"], ["127.0.0.1"])
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), NotFoundHandler) as index:
+        index.socket = context.wrap_socket(index.socket, server_side=True)
+        threading.Thread(target=index.serve_forever, daemon=True).start()
+        monkeypatch.delenv("NODE_EXTRA_CA_CERTS", raising=False)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        monkeypatch.setenv("npm_config_registry", f"https://127.0.0.1:{index.server_port}/")
+        monkeypatch.setenv("npm_config_cache", str(tmp_path / "npm"))
+        (yarn,) = (item for item in RECIPES["base"].npm if item.name == "yarn")
+        npm = [str(built[1] / name) for name in ("usr/local/bin/node", downloads.NPM_CLI)]
+        try:
+            with pytest.raises(SkerryError, match="E404"):
+                list(Pinned(tmp_path / "cache", yarn).download(npm))
+        finally:
+            index.shutdown()
 
 
 class Cut(Exception):

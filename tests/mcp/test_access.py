@@ -26,7 +26,7 @@ TOOLS = {
     "write_file": {"path": "a", "content": "b"}, "replace_in_file": {"path": "a", "old": "b", "new": "c"},
     "patch_files": {"diff": "x"}, "list_files": {}, "search_files": {"pattern": "a"}, "glob_files": {"pattern": "*"},
     "get_file": {"path": "a"}, "remove_sandbox": {}, "fork_sandbox": {}, "snapshot_sandbox": {},
-    "rollback_sandbox": {"snapshot": "s"}, "review_diff": {}, "review_rejections": {}, "network_refused": {},
+    "rollback_sandbox": {"snapshot": "s"}, "review_diff": {}, "review_rejections": {}, "network_denied": {},
     "expose_port": {"port": 80}, "list_languages": {},
 }  # fmt: skip
 

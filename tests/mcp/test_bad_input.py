@@ -146,7 +146,7 @@ async def test_too_long_argument_is_an_invalid_request(talk: Talk, tool: str, ar
 async def test_hints_name_only_possible_actions(talk: Talk) -> None:
     ran = await talk.call("run", command="curl -s http://nowhere.example.com")
     assert [one["host"] for one in ran["denied"]] == ["nowhere.example.com"]
-    assert ran["hint"] == "network access was denied: network_refused shows how a person can allow it"
+    assert ran["hint"] == "network access was denied: network_denied shows how a person can allow it"
 
 
 async def test_too_large_answer_reports_that_the_call_succeeded(talk: Talk) -> None:

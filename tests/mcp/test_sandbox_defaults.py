@@ -29,7 +29,7 @@ async def test_options_and_project_apply_to_all_sandboxes(server: Server, tmp_pa
         ran = await talk.call("run", command="echo $FROM $ASKED; cat ~/prepared", sandbox=more["sandbox"])
         assert ran["stdout"] == "project too\nprepared\n"
         for sandbox in (None, more["sandbox"]):
-            told = await talk.call("network_refused", **({} if sandbox is None else {"sandbox": sandbox}))
+            told = await talk.call("network_denied", **({} if sandbox is None else {"sandbox": sandbox}))
             assert told["allowed"] == ["db.internal:5432"]
 
 

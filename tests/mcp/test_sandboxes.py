@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 READS = {
     "wait", "read_output", "list_processes", "read_file", "list_files", "search_files", "glob_files", "get_file",
-    "list_sandboxes", "review_diff", "review_rejections", "network_refused", "list_languages",
+    "list_sandboxes", "review_diff", "review_rejections", "network_denied", "list_languages",
 }  # fmt: skip
 DESTROYS = {
     "run", "spawn", "kill", "run_code", "write_file", "replace_in_file", "patch_files", "remove_sandbox",
@@ -159,12 +159,12 @@ async def test_denied_attempts_are_listed_with_the_allow_command(talk: Talk) -> 
     script = "import socket; socket.create_connection(('example.org', 443), 5)"
     ran = await talk.call("run", command=["python3", "-c", script])
     assert not ran["ok"]
-    told = await talk.call("network_refused")
+    told = await talk.call("network_denied")
     assert told["allowed"] == []
-    assert "example.org" in {one["host"] for one in told["refused"]}
+    assert "example.org" in {one["host"] for one in told["attempts"]}
     assert f"skerry network allow {ran['sandbox']} example.org" in told["how_to_ask"]
-    last = max(one["seq"] for one in told["refused"])
-    assert (await talk.call("network_refused", since=last))["refused"] == []
+    last = max(one["seq"] for one in told["attempts"])
+    assert (await talk.call("network_denied", since=last))["attempts"] == []
 
 
 async def test_expose_port_returns_a_link(talk: Talk) -> None:
@@ -178,7 +178,7 @@ async def test_expose_port_returns_a_link(talk: Talk) -> None:
 
 async def test_prompts_describe_the_work(talk: Talk) -> None:
     prompts = {one.name for one in (await talk.client.list_prompts()).prompts}
-    assert prompts == {"work_in_sandbox", "mend_rejections"}
+    assert prompts == {"work_in_sandbox", "fix_rejections"}
     given = await talk.client.get_prompt("work_in_sandbox", {"task": "Count the {braces}."})
     content = given.messages[0].content
     assert isinstance(content, TextContent)

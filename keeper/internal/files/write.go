@@ -83,8 +83,8 @@ func (w *writing) find(path string, parents bool) error {
 	return writable(fd, w.old)
 }
 
-// writable examines exactly the file of the fd: its name may mean another file at each look, and the new file gets this
-// one's owner.
+// writable checks the open file, not its name: the name can point to a different file at the next lookup, and the new
+// file gets this file's owner.
 func writable(fd int, st *syscall.Stat_t) error {
 	if err := syscall.Fstat(fd, st); err != nil {
 		return err

@@ -158,10 +158,10 @@ func (k *keeper) end(grace time.Duration, signals <-chan os.Signal) int {
 }
 
 // save records the processes for the next start of the sandbox, if the disk is fast enough.
-func (k *keeper) save(moment time.Duration) {
+func (k *keeper) save(settle time.Duration) {
 	saved := make(chan struct{})
 	go func() {
-		k.processes.Save(moment)
+		k.processes.Save(settle)
 		close(saved)
 	}()
 	select {

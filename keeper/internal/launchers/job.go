@@ -36,8 +36,8 @@ const killed = syscall.WaitStatus(syscall.SIGKILL)
 
 const killAgain = 50 * time.Millisecond
 
-// orphanWait bounds the wait for a command's own status after its launcher died with it.
-const orphanWait = 2 * time.Second
+// statusTimeout limits how long the keeper waits for a command's exit status after its launcher died.
+const statusTimeout = 2 * time.Second
 
 // Cgroup returns the ID of the group of the command and everything that it starts; 0: none.
 func (j *Job) Cgroup() uint64 {
@@ -155,8 +155,8 @@ func (j *Job) finish(e Exit) {
 	})
 }
 
-// orphaned is called when a launcher without a group died before its command, which is now the keeper's child and is
+// launcherLost is called when a launcher without a group died before its command, which is now the keeper's child and is
 // killed.
-func (j *Job) orphaned() {
-	time.AfterFunc(orphanWait, func() { j.finish(Exit{Status: killed}) })
+func (j *Job) launcherLost() {
+	time.AfterFunc(statusTimeout, func() { j.finish(Exit{Status: killed}) })
 }

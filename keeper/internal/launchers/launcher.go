@@ -69,7 +69,7 @@ func (l *Launcher) listen() {
 	case dismissed:
 	case !l.grouped: // however the launcher died, its tree dies too
 		for _, job := range jobs {
-			job.orphaned()
+			job.launcherLost()
 		}
 		l.pool.killStrays()
 	case pending > 0: // the group may have a command with an unknown pid

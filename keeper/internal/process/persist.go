@@ -201,11 +201,11 @@ func (t *Table) trim() {
 	}
 }
 
-// Save stores everything that is still in memory, before the sandbox stops. Commands that have just ended get a moment
-// to report their exit.
-func (t *Table) Save(moment time.Duration) {
+// Save stores everything that is still in memory, before the sandbox stops. Commands that have just ended get up to
+// settle to report their exit.
+func (t *Table) Save(settle time.Duration) {
 	over := make(chan struct{})
-	timer := time.AfterFunc(moment, func() { close(over) })
+	timer := time.AfterFunc(settle, func() { close(over) })
 	defer timer.Stop()
 	for last, running := t.Events.Now(); running > 0; last, running = t.Events.Now() {
 		if _, more := t.Events.After(last, over); !more {

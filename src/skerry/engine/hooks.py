@@ -51,8 +51,8 @@ class Hook(Protocol):
         return
 
     async def on_deleted(self, sandbox: Sandbox) -> None:
-        """The sandbox and its record are gone. Pooled sandboxes have no owner and no lock is held for them; the pool
-        also deletes them while the engine closes."""
+        """Called when the sandbox and its record are gone. Pooled sandboxes belong to `POOL_OWNER` and are deleted
+        without a lock; the pool also deletes them while the engine closes."""
         return
 
 

@@ -3,7 +3,7 @@
 keeper: PID 1 of a sandbox and the only agent inside. The host does not trust it: this package bounds and checks every
 byte, and `KeeperProtocolError` or `KeeperTimeout` fails that sandbox only. process: a command in a sandbox. The
 `ProcessStream` of a run yields output, then has an `ExitStatus`. A spawned process runs in the background; an
-`OutputStream` reads its journal from any byte, with an `JournalGap` where bytes were dropped. channel: fd 3 of a
+`OutputStream` reads its journal from any byte, with a `JournalGap` where bytes were dropped. channel: fd 3 of a
 program. An `Exchange` sends bytes to it and yields the program's output and messages until it ends. frame: the unit of
 a process's stream.
 """

@@ -36,7 +36,7 @@ class JournalRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputStream(ProcessConnection):
-    """`async for piece in stream`: ("stdout" or "stderr", bytes), or an `JournalGap` where bytes were dropped. `offset`
+    """`async for piece in stream`: ("stdout" or "stderr", bytes), or a `JournalGap` where bytes were dropped. `offset`
     is the position of the next byte.
 
     It ends with the process (`ended`; `exit` has the status), at the end of the present output, or at the limit

@@ -103,7 +103,7 @@ _ARCHITECTURES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 }
 
 # Listed so that the error is "not permitted"; other missing calls return "not implemented".
-_REFUSED: Final = _names("""
+_DENIED_CALLS: Final = _names("""
 acct add_key bpf chroot clock_adjtime clock_settime delete_module fanotify_init finit_module fsconfig fsmount fsopen
 fspick init_module io_uring_enter io_uring_register io_uring_setup ioperm iopl kcmp kexec_file_load kexec_load keyctl
 lookup_dcookie mount mount_setattr move_mount open_by_handle_at open_tree perf_event_open pidfd_getfd pivot_root
@@ -122,7 +122,7 @@ def profile(machine: str, *, linger: bool = True) -> dict[str, Any]:
         "architectures": [architecture],
         "syscalls": [
             _allow([*_ALLOWED, *extra]),
-            _refuse(_REFUSED, errno.EPERM),
+            _return_errno(_DENIED_CALLS, errno.EPERM),
             *_namespace_rules(),
             *_socket_rules(),
             *_ioctl_rules(),
@@ -141,10 +141,10 @@ def _namespace_rules() -> list[Rule]:
     # clone3's flags are in memory, which a filter cannot read: ENOSYS makes every C library use clone instead
     unshare = _CLONE_NAMESPACES | _CLONE_NEWTIME
     return [
-        _refuse(["clone3"], errno.ENOSYS),
+        _return_errno(["clone3"], errno.ENOSYS),
         _allow(["clone"], _masked(0, _CLONE_NAMESPACES, 0)),
         _allow(["unshare"], _masked(0, unshare, 0)),
-        *(_refuse(["unshare"], errno.EPERM, _masked(0, bit, bit)) for bit in _bits(unshare)),
+        *(_return_errno(["unshare"], errno.EPERM, _masked(0, bit, bit)) for bit in _bits(unshare)),
     ]
 
 
@@ -159,16 +159,16 @@ def _socket_rules() -> list[Rule]:
         *inet,
         _allow(["socket"], _equal(0, _AF_NETLINK), _equal(2, _NETLINK_ROUTE)),
         # libaudit and others continue without a family or protocol that the kernel lacks
-        _refuse(["socket"], errno.EPROTONOSUPPORT, _equal(0, _AF_NETLINK), _differs(2, _NETLINK_ROUTE)),
-        _refuse(["socket"], errno.EAFNOSUPPORT, {"index": 0, "value": _AF_NETLINK, "op": "SCMP_CMP_GT"}),
+        _return_errno(["socket"], errno.EPROTONOSUPPORT, _equal(0, _AF_NETLINK), _differs(2, _NETLINK_ROUTE)),
+        _return_errno(["socket"], errno.EAFNOSUPPORT, {"index": 0, "value": _AF_NETLINK, "op": "SCMP_CMP_GT"}),
         _allow(["socketpair"], _equal(0, _AF_UNIX)),
     ]
 
 
 def _ioctl_rules() -> list[Rule]:
-    """Allow all but TIOCSTI, and the commands of btrfs: on a volume, any user could make subvolumes, which have no
-    limit. Of their group only the copies of file ranges are allowed, which other file systems have too. A command with
-    TIOCSTI's group is another one if any of its other bits differs."""
+    """Deny TIOCSTI and the commands of btrfs, and allow every other command. On a volume, any user could create btrfs
+    subvolumes, and they have no limit; the commands that copy file ranges are allowed, which other file systems have
+    too. A command of TIOCSTI's group is allowed if any other bit differs from TIOCSTI."""
     type_, btrfs, terminal = 0xFF << 8, 0x94, _TIOCSTI >> 8
     others = [_masked(1, mask & 0xFF << 8, value) for mask, value in _shifted(_complement({btrfs, terminal}, free=8))]
     rest = _bits(_32_BITS & ~type_)
@@ -192,13 +192,15 @@ def _option_rules(*, linger: bool) -> list[Rule]:
         denied = options if linger or level != _SOL_SOCKET else {**options, _SO_LINGER: 0}
         at = _masked(1, _32_BITS, level)
         rules += [_allow(["setsockopt"], at, _masked(2, mask, value)) for mask, value in _complement(set(denied))]
-        rules += [_refuse(["setsockopt"], code, at, _masked(2, _32_BITS, option)) for option, code in denied.items()]
+        rules += [
+            _return_errno(["setsockopt"], code, at, _masked(2, _32_BITS, option)) for option, code in denied.items()
+        ]
     return rules
 
 
 def _complement(denied: set[int], prefix: int = 0, free: int = _OPTION_BITS) -> list[tuple[int, int]]:
-    """Return masks and values that match every number below 128 that is not denied, and no other. The kernel uses 32
-    bits of the argument: so does the comparison, and a number with more bits is not another one."""
+    """Return masks and values that match every number below 128 that is not denied, and no other. Only the
+    low 32 bits are compared, as the kernel does: higher bits do not make a different option."""
     if not any(number >> free == prefix for number in denied):
         return [(_32_BITS & ~((1 << free) - 1), prefix << free)]
     if free == 0:
@@ -215,8 +217,8 @@ def _rlimit_rules() -> list[Rule]:
     return [
         *(_allow(["setrlimit"], _masked(0, bit, value)) for bit, value in others),
         *(_allow(["prlimit64"], _masked(1, bit, value)) for bit, value in others),
-        _refuse(["setrlimit"], 0, _equal(0, _RLIMIT_CORE)),
-        _refuse(["prlimit64"], 0, _equal(1, _RLIMIT_CORE), _differs(2, 0)),
+        _return_errno(["setrlimit"], 0, _equal(0, _RLIMIT_CORE)),
+        _return_errno(["prlimit64"], 0, _equal(1, _RLIMIT_CORE), _differs(2, 0)),
         _allow(["prlimit64"], _equal(1, _RLIMIT_CORE), _equal(2, 0)),
     ]
 
@@ -229,7 +231,8 @@ def _allow(names: list[str], *args: Rule) -> Rule:
     return {"names": names, "action": "SCMP_ACT_ALLOW", **({"args": list(args)} if args else {})}
 
 
-def _refuse(names: list[str], number: int, *args: Rule) -> Rule:
+def _return_errno(names: list[str], number: int, *args: Rule) -> Rule:
+    """Return this errno instead of making the call; 0: report success and do nothing."""
     rule = {"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": number}
     return {**rule, **({"args": list(args)} if args else {})}
 

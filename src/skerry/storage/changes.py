@@ -55,22 +55,22 @@ class _TreeComparison:
         self._check = check
         self._open = 0
 
-    def within(self, place: _Place) -> Iterator[Found]:
+    def compare(self, place: _Place) -> Iterator[Found]:
         tree.check_depth(place.prefix, place.depth)
         self._check()
         for name in _candidates(place):
             path = place.prefix + name
             if is_skerry_path(path):
                 continue
-            old, new = _look(place.before, name), _look(place.after, name)
+            old, new = _stat_or_none(place.before, name), _stat_or_none(place.after, name)
             if old is not None and new is not None:
-                yield from self._both(place, name, old, new)
+                yield from self._compare_entry(place, name, old, new)
             elif new is not None:
-                yield from self._whole("added", place.after, name, place, new)
+                yield from self._list_tree("added", place.after, name, place, new)
             elif old is not None:
-                yield from self._whole("deleted", place.before, name, place, old)
+                yield from self._list_tree("deleted", place.before, name, place, old)
 
-    def _both(self, place: _Place, name: bytes, old: os.stat_result, new: os.stat_result) -> Iterator[Found]:
+    def _compare_entry(self, place: _Place, name: bytes, old: os.stat_result, new: os.stat_result) -> Iterator[Found]:
         path = place.prefix + name
         were, are = stat.S_ISDIR(old.st_mode), stat.S_ISDIR(new.st_mode)
         if stat.S_IFMT(old.st_mode) != stat.S_IFMT(new.st_mode):
@@ -84,13 +84,13 @@ class _TreeComparison:
             yield path, "modified", new
         if are:
             with ExitStack() as stack:
-                yield from self.within(self._enter(stack, place, name))
+                yield from self.compare(self._enter(stack, place, name))
 
     def _enter(self, stack: ExitStack, place: _Place, name: bytes) -> _Place:
         before, after = (self._opened(stack, fd, name) for fd in (place.before, place.after))
         layers: tuple[int, ...] | None = None
         if place.layers is not None:
-            there = [(fd, found) for fd in place.layers if (found := _look(fd, name)) is not None]
+            there = [(fd, found) for fd in place.layers if (found := _stat_or_none(fd, name)) is not None]
             if not any(_rearranges(fd, name, found) for fd, found in there):
                 layers = tuple(self._opened(stack, fd, name) for fd, _ in there)
         return _Place(before, after, place.prefix + name + b"/", place.depth + 1, layers)
@@ -107,7 +107,7 @@ class _TreeComparison:
         self._open -= 1
         os.close(fd)
 
-    def _whole(self, kind: Kind, parent: int, name: bytes, place: _Place, found: os.stat_result) -> Iterator[Found]:
+    def _list_tree(self, kind: Kind, parent: int, name: bytes, place: _Place, found: os.stat_result) -> Iterator[Found]:
         if _is_mount_point(parent, name, place.prefix + name):
             return
         yield place.prefix + name, kind, found
@@ -167,12 +167,12 @@ def changes(
 ) -> SnapshotDiff:
     """Compare one stack of layers (top first) with another.
 
-    `settled`: both come from one upper, the older one at that time: a file that was last written before it and looks
-    the same is not read. `check` is called now and then and may raise to stop.
+    `settled`: the time at which the older stack was taken from the same upper. A file with equal metadata that was last
+    changed before that time is not read. `check` is called now and then and may raise to stop.
     """
     shared = _shared(before, after)
     with ExitStack() as stack:
-        layers = _own(stack, (*before[: len(before) - shared], *after[: len(after) - shared]))
+        layers = _open_all(stack, (*before[: len(before) - shared], *after[: len(after) - shared]))
         if not layers:
             return SnapshotDiff(changes=())
         old, new = (stack.enter_context(merged(side)) for side in (before, after))
@@ -185,7 +185,7 @@ def _from_root(comparison: _TreeComparison, place: _Place) -> Iterator[Found]:
     old, new = os.fstat(place.before), os.fstat(place.after)
     if (old.st_mode, old.st_uid, old.st_gid) != (new.st_mode, new.st_uid, new.st_gid):
         yield b"", "modified", new
-    yield from comparison.within(place)
+    yield from comparison.compare(place)
 
 
 def _shared(before: Sequence[Path], after: Sequence[Path]) -> int:
@@ -198,7 +198,7 @@ def _shared(before: Sequence[Path], after: Sequence[Path]) -> int:
     return count
 
 
-def _own(stack: ExitStack, paths: Iterable[Path]) -> tuple[int, ...]:
+def _open_all(stack: ExitStack, paths: Iterable[Path]) -> tuple[int, ...]:
     fds = []
     for path in dict.fromkeys(paths):
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -236,7 +236,7 @@ def _is_mount_point(parent: int, name: bytes, path: bytes) -> bool:
         os.close(fd)
 
 
-def _look(parent: int, name: bytes) -> os.stat_result | None:
+def _stat_or_none(parent: int, name: bytes) -> os.stat_result | None:
     try:
         return os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:

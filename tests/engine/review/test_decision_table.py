@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from skerry.engine.database import Database
-from skerry.engine.review.tables import LANDED, LANDING, Apply, DecisionTable
+from skerry.engine.review.tables import Apply, ApplyState, DecisionTable
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ def test_put_replaces_decisions_by_path(database: Database) -> None:
 
 def test_put_sets_the_state_of_an_apply_in_the_same_transaction(database: Database) -> None:
     table = DecisionTable(database)
-    table.begin("sb-1", Apply("one", LANDING, b"body"))
-    table.put("sb-1", {b"a": b""}, ("one", LANDED))
-    assert table.apply("sb-1", "one") == Apply("one", LANDED, b"body")
+    table.begin("sb-1", Apply("one", ApplyState.APPLYING, b"body"))
+    table.put("sb-1", {b"a": b""}, ("one", ApplyState.APPLIED))
+    assert table.apply("sb-1", "one") == Apply("one", ApplyState.APPLIED, b"body")
 
 
 def test_cost_of_a_decision_does_not_grow_with_their_number(database: Database) -> None:

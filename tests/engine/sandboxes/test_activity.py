@@ -29,7 +29,7 @@ async def test_end_of_the_sandbox_is_not_an_exit_of_the_process() -> None:
     work = Activity()
     work.started("p-a")
     waiting = work.end_of("p-a")
-    work.over()
+    work.clear()
     assert waiting.cancelled()
     assert work.running == set()
 
@@ -53,9 +53,9 @@ async def test_oom_kill_is_certain_only_for_a_single_process() -> None:
 
 async def test_processes_found_at_startup_are_never_certainly_alone() -> None:
     work = Activity()
-    work.found(["p-a"])
+    work.set_running(["p-a"])
     assert work.end("p-a", lambda: 1) is None
-    work.found(["p-b"])
+    work.set_running(["p-b"])
     assert work.running == {"p-b"}
     assert work.end("p-b", lambda: 0) is False
 
@@ -74,7 +74,7 @@ async def test_idle_kernel_is_not_active_but_can_be_the_oom_victim() -> None:
     work.started("p-kernel")
     assert work.busy
     assert work.end("p-kernel", lambda: 0) is False
-    work.rest("p-kernel")
+    work.mark_resting("p-kernel")
     assert not work.busy
     work.begin("p-a", 0)
     assert work.end("p-a", lambda: 1) is None, "it may have been the kernel"
@@ -85,7 +85,7 @@ async def test_idle_kernel_is_not_active_but_can_be_the_oom_victim() -> None:
     work.begin("p-c", 2)
     assert work.end("p-c", lambda: 3, killed=True) is None, "two were at work"
     work.end("p-kernel", lambda: 3)
-    work.rest("p-kernel")
+    work.mark_resting("p-kernel")
     work.ended("p-kernel")
     work.begin("p-d", 3)
     assert work.end("p-d", lambda: 4) is True, "a kernel that has ended is nobody's excuse"
@@ -93,9 +93,9 @@ async def test_idle_kernel_is_not_active_but_can_be_the_oom_victim() -> None:
 
 async def test_kernels_found_at_startup_do_not_make_verdicts_uncertain() -> None:
     work = Activity()
-    work.found(["p-kernel"])
-    work.rest("p-kernel")
-    work.found(["p-kernel"])
+    work.set_running(["p-kernel"])
+    work.mark_resting("p-kernel")
+    work.set_running(["p-kernel"])
     assert not work.busy
     work.begin("p-a", 0)
     assert work.end("p-a", lambda: 1, killed=True) is True

@@ -19,7 +19,7 @@ from skerry.keeper import build_id
 ROOT = Path(__file__).parents[3]
 # The oldest keeper that this server must be able to use. If a change needs a newer one, raise PROTOCOL and
 # OLDEST_PROTOCOL in src/skerry/keeper/values.py and keeper/internal/build, and name the commit of that change here.
-OLDEST_KEEPER = "229703bfe71e8ac1f35e7a56328c2f1347de28dd"
+OLDEST_KEEPER = "ade6636b7619f7a32b0c303c9e6298e7cf2aa7f7"
 BUILD = """
 import sys
 from pathlib import Path

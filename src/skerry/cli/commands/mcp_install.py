@@ -96,7 +96,7 @@ def _check(options: tuple[str, ...]) -> None:
 
 def _write(change: ConfigChange, request: InstallRequest, yes: bool, *, gone: bool) -> None:
     where = escape(str(change.path))
-    if not change.any:
+    if not change.differs:
         output.info(f"{where} is up to date")
         return
     diff = change.diff()

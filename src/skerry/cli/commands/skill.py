@@ -84,7 +84,7 @@ def install(cli: CliContext, agent: str, scope: Literal["user", "project"], remo
             path.unlink()
             with contextlib.suppress(OSError):  # it has other files
                 path.parent.rmdir()
-    elif change.any:
+    elif change.differs:
         config_files.write(change, private=False)
         said = "installed" if before is None else "updated"
     if not cli.quiet:

@@ -116,14 +116,14 @@ class ContextStore(Hook):
                 continue
             self._contexts.setdefault(sandbox_id, {})[record.name] = ContextState(record)
             if record.process is not None and sandbox.record.state == "paused":
-                sandbox.activity.rest(record.process)
+                sandbox.activity.mark_resting(record.process)
 
     def on_running(self, sandbox: Sandbox) -> None:
         """The kernels of an adopted sandbox wait for their next runs."""
         for context in self.of(sandbox):
             process = context.record.process
             if process is not None and process in sandbox.activity.running and context.running is None:
-                sandbox.activity.rest(process)
+                sandbox.activity.mark_resting(process)
 
     async def on_deleted(self, sandbox: Sandbox) -> None:
         if self._contexts.pop(sandbox.record.id, None) is not None:

@@ -451,7 +451,7 @@ class Kernels:
         except BaseException:
             sandbox.activity.end(process, sandbox.count_oom_kills)
             if process in sandbox.activity.running:
-                sandbox.activity.rest(process)
+                sandbox.activity.mark_resting(process)
             if workspace is not None:
                 workspace.writers.never(f"{process}/{run}")
             raise
@@ -482,7 +482,7 @@ class Kernels:
             return
         context.adopted = end is None and process in sandbox.activity.running  # then it may not even be over
         if context.adopted or (end is not None and end.after == "kept" and not context.gone):
-            sandbox.activity.rest(process)
+            sandbox.activity.mark_resting(process)
         self._note(sandbox, context, run, end)
         context.used = time.monotonic()
         context.running = context.ending = context.run = None

@@ -163,7 +163,7 @@ class _KeeperListener:
         for process in found_out:
             self._ended(process, process.ended_at or time.time())
         self._already_reported = {process.id for process in found_out}
-        sandbox.activity.found(process.id for process in listed if process.state == "running")
+        sandbox.activity.set_running(process.id for process in listed if process.state == "running")
         await asyncio.sleep(LOOK_EVERY_S)
 
     def _publish(self, what: str, process: Process, at: float) -> None:

@@ -52,7 +52,7 @@ class StartupService(Hook):
         start again when it does."""
         lifecycle, keeper = sandbox.record.spec.lifecycle, sandbox.keeper
         for number in range(len(lifecycle.on_start or ())):
-            sandbox.activity.rest(f"{START_ID}{number}")
+            sandbox.activity.mark_resting(f"{START_ID}{number}")
         if sandbox.record.spec.starting is not None and keeper is not None:
             sandbox.begin_startup(self._tasks.spawn(self._run(sandbox, keeper)))
 
@@ -84,7 +84,7 @@ class StartupService(Hook):
         for number, command in enumerate(spec.lifecycle.on_start or ()):
             ids.append(f"{START_ID}{number}")
             await self._ensure(sandbox, keeper, ids[-1], RunRequest(cmd=command), since, keep=True)
-            sandbox.activity.rest(ids[-1])
+            sandbox.activity.mark_resting(ids[-1])
             fault_point("startup.command")
         ready = parse_ready(spec.lifecycle.ready)
         if isinstance(ready, ReadyCommand):

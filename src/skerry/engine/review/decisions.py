@@ -22,7 +22,7 @@ from skerry.engine.concurrency import stream_from_thread
 from skerry.engine.events import Events, PendingEvent
 from skerry.engine.faults import fault_point
 from skerry.engine.review import views
-from skerry.engine.review.tables import LANDED, LANDING, LEAVING, UNDONE, Apply, DecisionTable
+from skerry.engine.review.tables import Apply, ApplyState, DecisionTable
 from skerry.engine.review.threads import ReviewThreads
 from skerry.engine.review.views import REJECTIONS_TIMEOUT_S, rejections
 from skerry.engine.review.workspace import ReviewedWorkspace
@@ -125,7 +125,7 @@ class DecisionService:
     def _view(
         self, workspace: ReviewedWorkspace, current: ReviewState, selected: Selection, state: HunkState | None
     ) -> views.ReviewView:
-        applied = [decode_patch_set(one.body) for one in self._table.applies(workspace.sandbox_id, LANDED)]
+        applied = [decode_patch_set(one.body) for one in self._table.applies(workspace.sandbox_id, ApplyState.APPLIED)]
         return views.review(workspace, current, selected, state, applied)
 
     async def hunk(self, caller: Caller, ref: str, name: str) -> Hunk:
@@ -271,7 +271,7 @@ class DecisionService:
             patch_set = await self._threads.read(workspace, decode_patch_set, body)
             if request.hunks and set(request.hunks) != {hunk for file in patch_set.files for hunk in file.hunks}:
                 raise InvalidRequest("hunks: not those of that digest")
-            apply = Apply(request.id, LANDING, body)
+            apply = Apply(request.id, ApplyState.APPLYING, body)
             await self._threads.read(workspace, self._table.begin, workspace.sandbox_id, apply)
             fault_point("apply.record")
             if not request.elsewhere:
@@ -289,14 +289,14 @@ class DecisionService:
             apply = await self._threads.read(workspace, self._table.apply, workspace.sandbox_id, request.id)
             if apply is None:
                 raise NotFound("that apply is not known here", hint="report the apply first, then its undo")
-            if apply.state == UNDONE:
+            if apply.state == ApplyState.UNDONE:
                 return
-            leaving = Apply(apply.id, LEAVING, apply.body)
-            await self.put(workspace, {}, (apply.id, LEAVING))
+            undoing = Apply(apply.id, ApplyState.UNDOING, apply.body)
+            await self.put(workspace, {}, (apply.id, ApplyState.UNDOING))
             try:
-                await self._complete_apply(workspace, leaving)
+                await self._complete_apply(workspace, undoing)
             except SkerryError:
-                await self.put(workspace, {}, (apply.id, LANDED))
+                await self.put(workspace, {}, (apply.id, ApplyState.APPLIED))
                 raise
             patch_set = await self._threads.read(workspace, decode_patch_set, apply.body)
             await self._record_working_tree(workspace, patch_set, applied=False)
@@ -316,14 +316,14 @@ class DecisionService:
         same."""
         current = await self._read_state(workspace)
         patch_set = await self._threads.read(workspace, decode_patch_set, apply.body)
-        landing = apply.state == LANDING
-        said = CommitInfo(
-            kind="applied" if landing else "unapplied", at=time.time(), note=f"{apply.id} {patch_set.digest}"
+        applying = apply.state == ApplyState.APPLYING
+        info = CommitInfo(
+            kind="applied" if applying else "unapplied", at=time.time(), note=f"{apply.id} {patch_set.digest}"
         )
-        work = record_apply if landing else record_undo
-        _, decided = await self._threads.read(workspace, work, current, patch_set, said)
+        work = record_apply if applying else record_undo
+        _, decided = await self._threads.read(workspace, work, current, patch_set, info)
         fault_point("apply.base")
-        await self.put(workspace, decided, (apply.id, LANDED if landing else UNDONE))
+        await self.put(workspace, decided, (apply.id, ApplyState.APPLIED if applying else ApplyState.UNDONE))
         fault_point("apply.done")
 
     async def _publish_decision(
@@ -384,14 +384,16 @@ class DecisionService:
     async def _repair(self, workspace: ReviewedWorkspace) -> None:
         """Complete applies that a server which died had started."""
         sandbox_id = workspace.sandbox_id
-        for apply in await self._threads.read(workspace, self._table.applies, sandbox_id, LANDING, LEAVING):
+        for apply in await self._threads.read(
+            workspace, self._table.applies, sandbox_id, ApplyState.APPLYING, ApplyState.UNDOING
+        ):
             try:
                 await self._complete_apply(workspace, apply)
             except Conflict as error:
                 log.warning(
                     "failed to complete an undo", extra={"sandbox": workspace.sandbox_id, "error": error.message}
                 )
-                await self.put(workspace, {}, (apply.id, LANDED))
+                await self.put(workspace, {}, (apply.id, ApplyState.APPLIED))
         self._memo(workspace).whole = True
 
     async def _read_state(self, workspace: ReviewedWorkspace) -> ReviewState:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final
 
 import msgspec
@@ -74,7 +75,7 @@ class ReviewTable:
             putting(sandbox_id, state)(cursor)
 
     def copy(self, source: str, copies: Iterable[str]) -> None:
-        """A review with all that was decided about it."""
+        """Copy a review with its decisions and applies."""
         with self._database.transaction() as cursor:
             for sandbox_id in copies:
                 for table in _TABLES:
@@ -92,7 +93,7 @@ class ReviewTable:
 
 
 def putting(sandbox_id: str, state: ReviewRecord) -> Callable[[sqlite3.Cursor], None]:
-    """As part of another transaction."""
+    """Return a function that stores the record inside a caller's transaction."""
     body = msgspec.json.encode(state)
 
     def work(cursor: sqlite3.Cursor) -> None:
@@ -101,7 +102,16 @@ def putting(sandbox_id: str, state: ReviewRecord) -> Callable[[sqlite3.Cursor], 
     return work
 
 
-LANDED, UNDONE, OFFERED, LANDING, LEAVING = range(5)
+class ApplyState(IntEnum):
+    """The numbers are stored, in the column `undone`, whose name is historical."""
+
+    APPLIED = 0
+    UNDONE = 1
+    STORED = 2  # a patch set that is not applied yet
+    APPLYING = 3
+    UNDOING = 4
+
+
 MAX_PATCH_SETS: Final = 64
 _KEY: Final = 0
 
@@ -164,15 +174,15 @@ class DecisionTable:
         """Store a patch set, to recognize it when it was applied. The newest few are kept."""
         with self._lock, self._connection.transaction() as cursor:
             cursor.execute("DELETE FROM applies WHERE sandbox = ? AND id = ?", (sandbox_id, f"offer-{digest}"))
-            _insert(cursor, sandbox_id, Apply(f"offer-{digest}", OFFERED, body))
+            _insert(cursor, sandbox_id, Apply(f"offer-{digest}", ApplyState.STORED, body))
             cursor.execute(
                 "DELETE FROM applies WHERE sandbox = ? AND undone = ? AND seq NOT IN "
                 "(SELECT seq FROM applies WHERE sandbox = ? AND undone = ? ORDER BY seq DESC LIMIT ?)",
-                (sandbox_id, OFFERED, sandbox_id, OFFERED, MAX_PATCH_SETS),
+                (sandbox_id, ApplyState.STORED, sandbox_id, ApplyState.STORED, MAX_PATCH_SETS),
             )
 
     def stored_patch_set(self, sandbox_id: str, digest: str) -> bytes | None:
-        found = self._read(sandbox_id, "id = ? AND undone = ?", f"offer-{digest}", OFFERED)
+        found = self._read(sandbox_id, "id = ? AND undone = ?", f"offer-{digest}", ApplyState.STORED)
         return found[0].body if found else None
 
     def begin(self, sandbox_id: str, apply: Apply) -> None:

@@ -39,7 +39,7 @@ class Activity:
     def active(self) -> bool:
         return self._active_since is not None
 
-    def _clock(self) -> None:
+    def _update_active_time(self) -> None:
         """Start or stop counting the active time. Called after each change."""
         if self._kills_before or self.busy:
             if self._active_since is None:
@@ -55,17 +55,17 @@ class Activity:
 
     def started(self, process: str) -> None:
         self.running.add(process)
-        self._clock()
+        self._update_active_time()
 
     def ended(self, process: str) -> None:
         self.running.discard(process)
         self._resting.discard(process)
-        self._clock()
+        self._update_active_time()
         for future in self._waiting.pop(process, ()):
             if not future.done():
                 future.set_result(None)
 
-    def found(self, running: Iterable[str]) -> None:
+    def set_running(self, running: Iterable[str]) -> None:
         """Take the list of running processes of a server that has just started or that missed events. It is unknown
         which of them ran alone."""
         now = set(running)
@@ -75,9 +75,9 @@ class Activity:
         for process in now - self._kills_before.keys() - self._resting:
             self._kills_before[process] = 0
             self._ran_with_others.add(process)
-        self._clock()
+        self._update_active_time()
 
-    def over(self) -> None:
+    def clear(self) -> None:
         """Forget everything: the sandbox ended. Waiting callers are cancelled and see that the sandbox failed."""
         self.running.clear()
         self._resting.clear()
@@ -88,7 +88,7 @@ class Activity:
         self._kills_before.clear()
         self._ran_with_others.clear()
         self._ran_beside_idle_kernels.clear()
-        self._clock()
+        self._update_active_time()
 
     def end_of(self, process: str) -> asyncio.Future[None]:
         """Return a future that is done when the keeper reports the exit. Call this first, then check whether the
@@ -106,13 +106,13 @@ class Activity:
 
     # -- out-of-memory kills ------------------------------------------------------------------------------------------
 
-    def rest(self, process: str) -> None:
-        """A kernel that waits for its next run. One that a starting server finds was not at work for certain."""
+    def mark_resting(self, process: str) -> None:
+        """Mark a kernel as waiting for its next run."""
         self._resting.add(process)
         self._kills_before.pop(process, None)
         self._ran_with_others.discard(process)
         self._ran_beside_idle_kernels.discard(process)
-        self._clock()
+        self._update_active_time()
 
     def is_resting(self, process: str) -> bool:
         return process in self._resting
@@ -124,7 +124,7 @@ class Activity:
         elif self._resting:
             self._ran_beside_idle_kernels.add(process)
         self._kills_before[process] = kills
-        self._clock()
+        self._update_active_time()
 
     def end(self, process: str, count: Callable[[], int | None], killed: bool = False) -> bool | None:
         """Return whether the process was killed by the out-of-memory killer; None if that is uncertain. The first
@@ -138,7 +138,7 @@ class Activity:
         crowded |= process in self._ran_beside_idle_kernels and not killed
         self._ran_with_others.discard(process)
         self._ran_beside_idle_kernels.discard(process)
-        self._clock()
+        self._update_active_time()
         verdict: bool | None = None
         if kills is not None and before is not None:
             verdict = False if kills <= before else None if crowded else True

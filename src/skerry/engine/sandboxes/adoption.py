@@ -131,7 +131,7 @@ async def _adopt(transitions: Transitions, sandbox: Sandbox) -> str | None:
             sandbox.attempts.processes.note(process.cgroup, process.id, process.started_at)
         sandbox.activity.left_behind = any(process.children for process in processes)
         sandbox.account.credit_active((process.started_at, process.ended_at or time.time()) for process in processes)
-        sandbox.activity.found(process.id for process in processes if process.state == "running")
+        sandbox.activity.set_running(process.id for process in processes if process.state == "running")
         transitions.running(sandbox)
     except (SkerryError, TimeoutError, OSError) as error:
         log.warning("failed to adopt a sandbox", extra={"sandbox": record.id, "error": str(error)})

@@ -134,7 +134,7 @@ class Sandbox:
         if self.keeper is not None:
             await self.keeper.close()
             self.keeper = None
-        self.activity.over()
+        self.activity.clear()
 
     async def _stop_listening(self) -> None:
         """A keeper that has ended may have sent more events than were read yet."""

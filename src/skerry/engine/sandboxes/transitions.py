@@ -229,15 +229,15 @@ class Transitions:
         fault_point("stop.record")
 
     async def _clear(self, sandbox: Sandbox) -> None:
-        """End what is left of the sandbox's processes, and remove all but its files."""
+        """Kill the remaining processes and remove the container, the cgroup and the gateway. Keep the files."""
         await self.gateways.settle_traffic(sandbox)
         self.gateways.close_gateway(sandbox.record.id)
         last = await self.host.cleanup_runtime(sandbox.record).clear(sandbox.record.id)
         await self._hooks.on_cleared(sandbox, last)
 
     async def _sync(self, record: SandboxRecord) -> None:
-        """The files of a named sandbox that is reported as stopped survive a power cut, and all that it wrote to
-        volumes. A failing disk does not prevent the stop."""
+        """Sync the upper of a named sandbox, and every volume that it wrote to, so that they survive a power cut. A
+        failing disk does not prevent the stop."""
         written = [one.volume for one in record.spec.volumes if one.volume is not None and not one.read_only]
         for upper in [*[record.upper] * (record.name is not None), *dict.fromkeys(written)]:
             try:

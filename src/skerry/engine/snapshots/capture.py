@@ -100,7 +100,9 @@ def _standing_still(
     except BaseException as error:
         if token is not None:
             host.driver.discard(token)
-        if isinstance(error, SkerryError | OSError) and time.monotonic() - began >= max_s:
+        # The caller's timeout begins before this thread does, so it can end before `max_s` has passed here.
+        too_long = thawed.is_set() or time.monotonic() - began >= max_s
+        if isinstance(error, SkerryError | OSError) and too_long:
             raise _frozen_too_long(sandbox_id, max_s) from error
         raise
     return token, time.monotonic() - began

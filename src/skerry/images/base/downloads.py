@@ -20,7 +20,8 @@ from skerry.images.base.recipe import Download
 from skerry.storage import tree
 
 _DOWNLOADING = re.compile(r"Downloading .*\((\d+(?:\.\d+)?) ([kM])B\)")
-_NPM_CLI = "usr/local/lib/node_modules/npm/bin/npm-cli.js"
+_CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
+NPM_CLI = "usr/local/lib/node_modules/npm/bin/npm-cli.js"
 
 
 class Pinned:
@@ -46,7 +47,7 @@ class Pinned:
         """Download; yield (bytes so far, total bytes or 0 while unknown). `npm`: the command for npm's packages."""
         named = f"{self.item.name}@{self.item.version}"
         if "any" in self.item.sha:
-            argv = [*npm, "pack", "--silent", "--ignore-scripts", "--pack-destination", str(self.home), named]
+            argv = [*npm, "pack", "--loglevel=error", "--ignore-scripts", "--pack-destination", str(self.home), named]
             for _ in child.lines(argv, _environment(self.home), f"downloading {named}"):
                 yield tree.disk_use(self.home), 0
         else:
@@ -95,11 +96,13 @@ def npm_command(root: Path) -> list[str]:
     this user and of the environment."""
     if (found := shutil.which("npm")) is not None:
         return [found]
-    return [str(root / "usr/local/bin/node"), str(root / _NPM_CLI)]
+    return [str(root / "usr/local/bin/node"), str(root / NPM_CLI)]
 
 
 def _environment(scratch: Path) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    # Node trusts only the certificates that it was compiled with; the host may need another CA, such as one of a proxy.
+    environment.setdefault("NODE_EXTRA_CA_CERTS", os.environ.get("SSL_CERT_FILE", _CA_BUNDLE))
     return environment | {"TMPDIR": str(scratch), "LC_ALL": "C.UTF-8", "PATH": os.environ.get("PATH", PATH)}
 
 

@@ -56,7 +56,7 @@ class ConfigChange:
     after: str
 
     @property
-    def any(self) -> bool:
+    def differs(self) -> bool:
         return self.before != self.after
 
     def diff(self) -> str:

@@ -302,7 +302,7 @@ def _hint(result: Result, pictures: Pictures) -> str | None:
     if pictures.left_out:
         hints.append(f"{pictures.left_out} pictures were left out: save them to files and use get_file")
     if result.denied:
-        hints.append("network access was denied: network_refused shows how a person can allow it")
+        hints.append("network access was denied: network_denied shows how a person can allow it")
     return "; ".join(hints) or None
 
 

@@ -139,7 +139,7 @@ def _hint(result: Result, truncated: bool) -> str | None:
     if truncated:
         hints.append(f'output was left out: read_output(process="{result.id}") returns all of it in parts')
     if result.denied:
-        hints.append("network access was denied: network_refused shows how a person can allow it")
+        hints.append("network access was denied: network_denied shows how a person can allow it")
     return "; ".join(hints) or None
 
 

@@ -1,4 +1,4 @@
-"""network_refused, expose_port: denied connections, and previews."""
+"""network_denied, expose_port: denied connections, and previews."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class DeniedAttempt(BaseModel):
     seq: int = Field(description="Sequence number: pass the last one as `since` to get only newer attempts.")
 
 
-class NetworkRefused(BaseModel):
+class DeniedAttempts(BaseModel):
     sandbox: str
     allowed: list[str] = Field(description="Allow rules; empty: every connection is denied.")
-    denied: list[str] = Field(default=[], description="Deny rules, which win over allow rules.")
-    refused: list[DeniedAttempt] = Field(description="The newest 100 denied attempts, oldest first.")
+    deny_rules: list[str] = Field(default=[], description="Deny rules, which win over allow rules.")
+    attempts: list[DeniedAttempt] = Field(description="The newest 100 denied attempts, oldest first.")
     how_to_ask: str = Field(description="How a person can allow it.")
 
 
@@ -50,23 +50,23 @@ class Exposed(BaseModel):
     expires: float | None = Field(default=None, description="Expiry as a Unix time; missing: valid until revoked.")
 
 
-async def network_refused(
+async def network_denied(
     at: ToolCall,
     sandbox: SandboxRef = None,
     since: Annotated[int, Field(ge=0, description="Only attempts after this number.")] = 0,
-) -> NetworkRefused:
+) -> DeniedAttempts:
     """List denied network attempts of the sandbox, the network rules, and how to ask a person for more access.
     Use it when a download, install or request fails: most sandboxes have no network until a person allows each
     host."""
     place = await at.sandbox(sandbox)
     policy = (await place.network.show()).network
-    refused = [attempt async for attempt in place.network.log(since=since, denied=True, limit=MAX_ATTEMPTS)]
-    hosts = " ".join(list(dict.fromkeys(map(_rule, refused)))[-MAX_HOSTS:]) or "HOST"
-    return NetworkRefused(
+    attempts = [attempt async for attempt in place.network.log(since=since, denied=True, limit=MAX_ATTEMPTS)]
+    hosts = " ".join(list(dict.fromkeys(map(_rule, attempts)))[-MAX_HOSTS:]) or "HOST"
+    return DeniedAttempts(
         sandbox=place.id,
         allowed=[*policy.allow, *(f"preset {_name(preset)}" for preset in policy.presets)],
-        denied=list(policy.deny),
-        refused=denied_attempts(refused),
+        deny_rules=list(policy.deny),
+        attempts=denied_attempts(attempts),
         how_to_ask=f"{_ASK}`skerry network allow {place.id} {hosts}`",
     )
 
@@ -111,6 +111,6 @@ def _name(preset: object) -> str:
 
 
 TOOLS = (
-    reads(network_refused, "List denied network attempts"),
+    reads(network_denied, "List denied network attempts"),
     changes(expose_port, "Expose a port", again=True, outside=True),
 )

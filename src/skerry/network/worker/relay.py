@@ -95,14 +95,13 @@ class SpliceDirection:
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._ends: tuple[int, int] | None = None
         self._in_pipe = 0
-        self._reading = self._writing = False
+        self._reading = self._writing = self._ended = False
         self._timer: asyncio.TimerHandle | None = None
         # keep the descriptor numbers: a socket closed meanwhile must still be removed from the loop
         self._from, self._to = source.sock.fileno(), sink.sock.fileno()
 
     async def run(self) -> bool:
         """Return True if the source has ended, False if `left` ran out first."""
-        self._ended = False
         try:
             self._step()
             await self._done

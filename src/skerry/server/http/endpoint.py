@@ -280,7 +280,7 @@ def _failure(error: BaseException) -> tuple[int, str]:
 
 
 async def _make_durable(action: Action, answer: Any) -> None:
-    """Wait until the record is on disk. A response that is never sent must still be closed."""
+    """Wait until the record is on disk, if the action waits. A response that is never sent must still be closed."""
     try:
         await action.durable()
     except BaseException:

@@ -47,7 +47,8 @@ class Action:
         self._ended = False
 
     async def durable(self) -> None:
-        """Wait until the record is on disk. Raise AuditUnavailable if it cannot be written there."""
+        """Wait until the record is on disk, if actions of this kind wait (`INSIDE`, `audit.sync`). Nothing waits for
+        the record of the result. Raise AuditUnavailable if the record cannot be written there."""
         if self._waits:
             await self._audit.synced(self.seq)
 

@@ -57,24 +57,24 @@ def api_routes(domain: str | None, builds: Builds) -> tuple[Route, ...]:
     """The control plane. `/v2/…` has the same bodies with other defaults."""
     made, forms = sandboxes.SandboxRoutes(domain), TemplateRoutes(builds)
     template, build = "/templates/{template}", "/templates/{template}/builds/{build}"
-    wakes = (400, 401, 404, 409, 429)
+    statuses = (400, 401, 404, 409, 429)
     return (
-        Route("POST", "/sandboxes", made.create, "use", "Create a sandbox", 201, wakes, effect="sandbox.create"),
-        Route("POST", "/v2/sandboxes", made.create, "use", "Create a sandbox", 201, wakes, effect="sandbox.create"),
+        Route("POST", "/sandboxes", made.create, "use", "Create a sandbox", 201, statuses, effect="sandbox.create"),
+        Route("POST", "/v2/sandboxes", made.create, "use", "Create a sandbox", 201, statuses, effect="sandbox.create"),
         Route("GET", "/sandboxes", sandboxes.list_running, "use", "List running sandboxes", effect=None),
         Route("GET", "/v2/sandboxes", sandboxes.list_, "use", "List sandboxes in pages", effect=None),
         Route("GET", ONE, made.get, "use", "Get a sandbox", errors=(404,), effect=None),
-        Route("DELETE", ONE, sandboxes.kill, "use", "Delete a sandbox", 204, wakes, effect="sandbox.delete"),
+        Route("DELETE", ONE, sandboxes.kill, "use", "Delete a sandbox", 204, statuses, effect="sandbox.delete"),
         Route("POST", f"{ONE}/connect", made.connect, "use", "Resume or keep a sandbox", effect="sandbox.resume"),
         Route("POST", f"/v2{ONE}/connect", made.connect, "use", "Resume or keep a sandbox", effect="sandbox.resume"),
         Route("POST", f"{ONE}/resume", made.resume, "use", "Resume a paused sandbox", 201, effect="sandbox.resume"),
-        Route("POST", f"{ONE}/pause", sandboxes.pause, "use", "Pause a sandbox", 204, wakes, takes=BYTES,
+        Route("POST", f"{ONE}/pause", sandboxes.pause, "use", "Pause a sandbox", 204, statuses, takes=BYTES,
               effect="sandbox.pause"),
-        Route("POST", f"{ONE}/timeout", sandboxes.set_timeout, "use", "Set the end of a sandbox", 204, wakes,
+        Route("POST", f"{ONE}/timeout", sandboxes.set_timeout, "use", "Set the end of a sandbox", 204, statuses,
               effect="sandbox.update"),
-        Route("POST", f"{ONE}/refreshes", sandboxes.refresh, "use", "Move the end of a sandbox", 204, wakes,
+        Route("POST", f"{ONE}/refreshes", sandboxes.refresh, "use", "Move the end of a sandbox", 204, statuses,
               effect="sandbox.update"),
-        Route("PUT", f"{ONE}/network", sandboxes.update_network, "use", "Replace the network policy", 204, wakes,
+        Route("PUT", f"{ONE}/network", sandboxes.update_network, "use", "Replace the network policy", 204, statuses,
               effect="network.set"),
         Route("GET", f"{ONE}/metrics", sandboxes.metrics, "use", "Get the current resource usage", effect=None),
         Route("GET", f"{ONE}/logs", sandboxes.logs, "use", "Get the logs of a sandbox", effect=None),
@@ -100,7 +100,7 @@ def api_routes(domain: str | None, builds: Builds) -> tuple[Route, ...]:
               effect="image.tag"),
         Route("DELETE", "/templates/tags", templates.assign_tags, "use", "Remove tags of a template", takes=BYTES,
               effect="image.tag"),
-        Route("DELETE", template, templates.delete, "use", "Delete a template or a snapshot", 204, wakes,
+        Route("DELETE", template, templates.delete, "use", "Delete a template or a snapshot", 204, statuses,
               effect="snapshot.delete"),
         Route("GET", "/snapshots", sandboxes.snapshots, "use", "List snapshots", effect=None),
     )  # fmt: skip
