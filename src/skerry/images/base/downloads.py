@@ -49,7 +49,7 @@ class Pinned:
         if "any" in self.item.sha:
             argv = [*npm, "pack", "--loglevel=error", "--ignore-scripts", "--pack-destination", str(self.home), named]
             for _ in child.lines(argv, _environment(self.home), f"downloading {named}"):
-                yield tree.disk_use(self.home), 0
+                yield _size_of_files(self.home), 0
         else:
             request = ["--no-deps", f"{self.item.name}=={self.item.version}"]
             yield from download_wheels(self.home, request, f"downloading {named}")
