@@ -17,7 +17,7 @@ from skerry.server.control import Control
 from skerry.server.http import audit
 from skerry.server.http.endpoint import Endpoint
 from skerry.server.http.openapi import document, operation_id, shown_path
-from skerry.server.http.responses import STATUSES
+from skerry.server.http.responses import NDJSON, STATUSES
 
 
 def test_openapi_document_lists_exactly_the_table() -> None:
@@ -162,3 +162,20 @@ def test_document_has_the_error_form_of_mcp() -> None:
         }  # fmt: skip
         assert responses["401"]["content"]["application/json"]["schema"]["$ref"].endswith("/ErrorResponse")
     assert {"jsonrpc", "error"} <= set(described["components"]["schemas"]["McpErrorResponse"]["required"])
+
+
+def test_document_has_the_types_of_the_lines_of_a_stream() -> None:
+    """Output of processes and code is described with the frames; a review's tree has one form for git."""
+    described = document(ROUTES)["paths"]
+    without = {shown_path(route) for route in ROUTES if NDJSON in route.gives and not route.lines}
+    one = "/v1/sandboxes/{ref}"
+    assert without == {f"{one}/processes", f"{one}/processes/{{process}}/output", f"{one}/code", f"{one}/review/tree"}
+    content = described[f"{one}/trace"]["get"]["responses"]["200"]["content"][NDJSON]
+    names = [one["$ref"].rpartition("/")[2] for one in content["x-line"]["anyOf"]]
+    assert names == ["TraceStep", "TraceEnd"]
+
+
+def test_document_requires_every_field_of_an_answer_but_not_of_a_request() -> None:
+    schemas = document(ROUTES)["components"]["schemas"]
+    assert set(schemas["SandboxInfo"]["required"]) == set(schemas["SandboxInfo"]["properties"])
+    assert not schemas["ImageLine"].get("required")

@@ -45,7 +45,19 @@ from skerry.server.routes import (
 from skerry.server.routes.code import CODE_LIMIT
 from skerry.server.routes.files import REPLACE_LIMIT
 from skerry.server.routes.processes import RUN_LIMIT
-from skerry.types import ImageInfo, ProcessInfo
+from skerry.types import (
+    ApprovalRequest,
+    AuditRecord,
+    Event,
+    FileEvent,
+    ImageInfo,
+    ImageLine,
+    NetworkAttempt,
+    ProcessInfo,
+    ReviewEvent,
+    TraceEnd,
+    TraceStep,
+)
 
 if TYPE_CHECKING:
     from skerry.engine.engine import Engine
@@ -145,7 +157,7 @@ ROUTES: tuple[Route, ...] = (
     Route("PUT", f"{FILES}/tree", files.upload, "use", "Upload and unpack a tar archive", errors=WAKES, takes=TAR,
           effect="file.upload"),
     Route("GET", f"{FILES}/watch", files.watch, "use", "Stream the changes below a directory", errors=(*WAKES, 406),
-          gives=(NDJSON,), effect=None),
+          gives=(NDJSON,), lines=(FileEvent,), effect=None),
 
     Route("GET", NETWORK, network.show, "use", "Get the network policy and traffic counters", errors=(404,),
           effect=None),
@@ -154,7 +166,7 @@ ROUTES: tuple[Route, ...] = (
     Route("PATCH", NETWORK, network.change, "use", "Add rules and close connections that are no longer allowed",
           errors=(404, 413, 415, 503), limit=network.LIMIT, effect="network.change"),
     Route("GET", f"{NETWORK}/log", network.log, "use", "Get the log of network attempts; `follow` streams it",
-          errors=(404, 406), gives=(NDJSON,), effect=None),
+          errors=(404, 406), gives=(NDJSON,), lines=(NetworkAttempt,), effect=None),
     Route("GET", f"{NETWORK}/suggested-policy", network.suggested_policy, "use",
           "Get the smallest policy that allows the logged attempts", errors=(404,), effect=None),
     Route("GET", f"{NETWORK}/cassette", network.cassette, "use", "Describe the recorded exchanges, or download them",
@@ -163,6 +175,7 @@ ROUTES: tuple[Route, ...] = (
           errors=(404, 409, 429), takes=BYTES, effect="network.cassette"),
     Route("GET", f"{NETWORK}/approvals", network.approvals, "use",
           "Stream approval requests for destinations that no rule names", errors=(404, 406), gives=(NDJSON,),
+          lines=(ApprovalRequest,),
           effect=None),
     Route("POST", f"{NETWORK}/approvals/{{approval}}", network.answer_approval, "use", "Answer an approval request",
           204, (404, 413, 415), effect="network.approve"),
@@ -196,7 +209,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", f"{REVIEW}/history", review.history, "use", "Get the changes of each command", errors=(404, 409),
           effect=None),
     Route("GET", f"{REVIEW}/watch", review.watch, "use", "Stream changes and decisions", errors=(404, 406, 409),
-          gives=(NDJSON,), effect=None),
+          gives=(NDJSON,), lines=(ReviewEvent,), effect=None),
 
     Route("POST", "/v1/sandboxes", sandboxes.create, "use", "Create a sandbox", 201, (404, 409, 413, 415, 429, 501),
           limit=network.LIMIT, headers=("Idempotency-Key",), effect="sandbox.create"),
@@ -232,7 +245,7 @@ ROUTES: tuple[Route, ...] = (
 
     Route("GET", f"{ONE}/trace", trace.show, "use",
           "Get the trace of a sandbox, also of a deleted one by its ID; `follow` streams new lines", errors=(404, 406),
-          gives=(NDJSON,), effect=None),
+          gives=(NDJSON,), lines=(TraceStep, TraceEnd), effect=None),
     Route("GET", f"{ONE}/trace/blobs/{{sha256}}", trace.blob, "use", "Get a content of a trace by its hash",
           errors=(404, 406), gives=(BYTES,), effect=None),
     Route("GET", f"{ONE}/trace/export", trace.export, "use", "Export a trace with its contents as one archive",
@@ -277,24 +290,24 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/images", images.list_, "use", "List images", effect=None),
     Route("POST", "/v1/images", images.create, "admin",
           "Build an image and stream progress; with `snapshot`, create it from one (201)", errors=(404, 409, 413, 415),
-          gives=(NDJSON,), also={201: ImageInfo}, effect="image.build"),
+          gives=(NDJSON,), lines=(ImageLine,), also={201: ImageInfo}, effect="image.build"),
     Route("POST", "/v1/images/import", archives.import_image, "admin", "Import an image from an archive", 201,
           (409, 429), takes=TAR, effect="image.import"),
     Route("GET", "/v1/images/export", archives.export_image, "use", "Export an image as a tar archive",
           errors=(404, 406, 409, 429), gives=(TAR, FRAMES), effect=None),
     Route("POST", "/v1/images/pull", images.pull, "admin", "Pull an image from a registry and stream progress",
-          errors=(413, 415), gives=(NDJSON,), effect="image.pull"),
+          errors=(413, 415), gives=(NDJSON,), lines=(ImageLine,), effect="image.pull"),
     Route("POST", "/v1/images/prune", images.prune, "admin", "Remove unused image data", errors=(413, 415),
           effect="image.prune"),
     Route("POST", "/v1/images/verify", images.verify, "admin", "Verify every byte of image layers and stream progress",
-          errors=(413, 415), gives=(NDJSON,), effect=None),
+          errors=(413, 415), gives=(NDJSON,), lines=(ImageLine,), effect=None),
     Route("GET", "/v1/images/{name:path}", images.get, "use", "Get an image", errors=(404,), effect=None),
     Route("DELETE", "/v1/images/{name:path}", images.remove, "admin", "Delete an image", 204, (404, 409),
           effect="image.delete"),
 
     Route("POST", "/v1/languages/{language}/install", languages.install, "use",
           "Install the tools of a language into an image, unless it is there, and stream progress",
-          errors=(404, 409), gives=(NDJSON,), effect="language.install"),
+          errors=(404, 409), gives=(NDJSON,), lines=(ImageLine,), effect="language.install"),
     Route("GET", "/v1/languages", languages.list_, "use", "List languages, and the versions in each image",
           effect=None),
 
@@ -323,7 +336,7 @@ ROUTES: tuple[Route, ...] = (
           (404, 409, 413, 415, 429, 501), limit=network.LIMIT, headers=("Idempotency-Key",), effect="replay.create"),
 
     Route("GET", "/v1/events", events.list_, "use", "Get events; `follow` streams them", errors=(406,),
-          gives=(NDJSON,), effect=None),
+          gives=(NDJSON,), lines=(Event,), effect=None),
 
     Route("GET", "/v1/usage", usage.report, "use", "Get the resources that sandboxes have used, by group",
           errors=(404,), effect=None),
@@ -331,7 +344,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/audit", audit.list_, "use", "List records of the audit log, newest first", effect=None),
     Route("GET", "/v1/audit/verify", audit.verify, "admin", "Verify the audit log", errors=(503,), effect=None),
     Route("GET", "/v1/audit/export", audit.export, "admin", "Export the audit log up to a new seal",
-          errors=(406, 503), gives=(NDJSON,), effect=None),
+          errors=(406, 503), gives=(NDJSON,), lines=(AuditRecord,), effect=None),
     Route("GET", "/v1/audit/keys", audit.keys, "admin", "Get the audit log's public keys and newest checkpoint",
           effect=None),
     Route("POST", "/v1/audit/keys", audit.rotate, "admin", "Sign the audit log with a new key", 201, (503,),

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from skerry.errors import InvalidRequest
-from skerry.types.values import Answer, Value, parse_span
+from skerry.types.references import VerifyResult
+from skerry.types.values import Answer, ErrorBody, Value, parse_span
 
 Scope = Literal["use", "review", "admin"]
 
@@ -57,6 +58,15 @@ class Progress(Answer, frozen=True, kw_only=True):
     done: int = 0
     total: int = 0
     eta_s: float | None = None
+
+
+class ImageLine(Value, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """One line of an operation on images: exactly one field is set."""
+
+    progress: Progress | None = None
+    image: ImageInfo | None = None
+    verified: VerifyResult | None = None
+    error: ErrorBody | None = None
 
 
 class TokenInfo(Answer, frozen=True, kw_only=True):

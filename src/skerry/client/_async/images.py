@@ -14,13 +14,14 @@ from skerry.client.host.pack import with_readable_paths
 from skerry.client.transport import backend_async as backend
 from skerry.client.transport.requests import archives as archive_requests
 from skerry.client.transport.requests import sandboxes
-from skerry.client.transport.responses import BuildLine, decode, error_frame, to_error
+from skerry.client.transport.responses import decode, error_frame, to_error
 from skerry.codecs.frames import ERROR, EXIT, STDOUT, FrameDecoder
 from skerry.codecs.ndjson import LineDecoder
 from skerry.errors import SkerryError
 from skerry.types import (
     Credentials,
     ImageInfo,
+    ImageLine,
     ImageList,
     ImportedImage,
     ImportedSnapshot,
@@ -121,7 +122,7 @@ class AsyncImages:
 
     async def _watched(
         self, request: sandboxes.Request, title: str, show: Callable[[str], progress.ProgressView]
-    ) -> BuildLine:
+    ) -> ImageLine:
         """Return the last line of a long operation; show the others as progress."""
         lines = LineDecoder()
         with ExitStack() as stack:
@@ -129,7 +130,7 @@ class AsyncImages:
             async with self._client.stream(request) as chunks:
                 async for chunk in chunks:
                     for line in lines.feed(chunk):
-                        message = decode(line, BuildLine)
+                        message = decode(line, ImageLine)
                         if message.error is not None:
                             raise to_error(message.error)
                         if message.progress is None:
@@ -139,7 +140,7 @@ class AsyncImages:
         raise SkerryError(f"{title} ended without a result", hint="`skerry server logs`")
 
 
-def _image(message: BuildLine) -> ImageInfo:
+def _image(message: ImageLine) -> ImageInfo:
     if message.image is None:
         raise SkerryError("the server did not return the image")
     return message.image

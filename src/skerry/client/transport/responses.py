@@ -7,13 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from skerry.errors import SkerryError, error_for_code
-from skerry.types import (
-    ErrorBody,
-    ErrorResponse,
-    ImageInfo,
-    Progress,
-    VerifyResult,
-)
+from skerry.types import ErrorBody, ErrorResponse
 
 T = TypeVar("T")
 _BY_STATUS = {400: "invalid_request", 401: "permission_denied", 403: "permission_denied", 404: "not_found",
@@ -56,15 +50,6 @@ class ReviewLine(msgspec.Struct, frozen=True):
 
     type: str = ""
     tip: str = ""
-    error: ErrorBody | None = None
-
-
-class BuildLine(msgspec.Struct, frozen=True):
-    """One line of an operation on images: exactly one field is set."""
-
-    progress: Progress | None = None
-    image: ImageInfo | None = None
-    verified: VerifyResult | None = None
     error: ErrorBody | None = None
 
 

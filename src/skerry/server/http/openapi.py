@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from skerry.server.http.call import Empty
 from skerry.server.http.responses import EVENTS, JSON, NDJSON
 from skerry.server.http.route import Route
 from skerry.types import ErrorResponse
+from skerry.types.values import Answer
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _REF = "#/components/schemas/{name}"
@@ -71,11 +72,22 @@ def _noun(route: Route) -> str:
 
 
 def _schemas(routes: tuple[Route, ...]) -> tuple[dict[Any, Any], dict[str, Any]]:
-    wanted = (kind for route in routes for kind in (route.body, route.answer, route.error, *route.also.values()))
+    wanted = (
+        kind for route in routes for kind in (route.body, route.answer, route.error, *route.lines, *route.also.values())
+    )
     kinds = {kind for kind in wanted if kind not in (None, Empty)}
     ordered = [ErrorResponse, *sorted(kinds, key=str)]
     schemas, components = msgspec.json.schema_components(ordered, ref_template=_REF)
+    for answer in _subclasses(Answer):  # the server sends every field of these
+        if schema := components.get(answer.__name__):
+            schema["required"] = list(schema["properties"])
     return dict(zip(ordered, schemas, strict=True)), components
+
+
+def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
@@ -129,6 +141,9 @@ def _responses(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
         for media in (*route.gives, *((EVENTS,) if NDJSON in route.gives else ())):
             raw = {"type": "string"} if media != JSON or route.answer is None else schemas[route.answer]
             content[media] = {"schema": raw}
+    if route.lines:
+        lines = [schemas[kind] for kind in route.lines]
+        content[NDJSON]["x-line"] = lines[0] if len(lines) == 1 else {"anyOf": lines}
     success: dict[str, Any] = {"description": "Switched to a WebSocket." if route.is_websocket else "Success."}
     if content:
         success["content"] = content

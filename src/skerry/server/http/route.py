@@ -28,6 +28,7 @@ class Route:
     status: of a success; 101: the path is a WebSocket, and its handler returns an Upgrade.
     also: further statuses of a success with their types (None: no body; for 206, a part of the body); the handler
     returns a `StatusResponse`.
+    lines: the types of the lines of an NDJSON response.
     error: the form of the handler's own errors, if another protocol defines it.
     effect: the type of the audit record; None: the route changes nothing, and is not recorded. Every row has it.
     """
@@ -44,6 +45,7 @@ class Route:
     limit: int = JSON_LIMIT
     headers: tuple[str, ...] = ()
     also: Mapping[int, type | None] = field(default_factory=dict)
+    lines: tuple[type, ...] = ()
     error: type | None = None
     effect: str | None = field(kw_only=True)
 
