@@ -92,6 +92,8 @@ ROUTES: tuple[Route, ...] = (
           takes=BYTES, effect="process.stdin"),
     Route("POST", f"{PROCESS}/resize", processes.resize, "use", "Resize a process's terminal", 204,
           (*WAKES, 413, 415), effect="process.resize"),
+    Route("POST", f"{PROCESS}/tool-calls", processes.tool_calls, "use", "Report tool calls of a coding agent", 204,
+          (404, 409, 413, 415), effect="review.report"),
     Route("GET", f"{PROCESS}/terminal", terminals.attach, "use", "Attach to a process's terminal (WebSocket)", 101,
           (*WAKES, 426), effect="terminal.attach"),
     Route("POST", f"{ONE}/terminal-ticket", terminals.ticket, "use", "Get a ticket for one terminal, for a browser",

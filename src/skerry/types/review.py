@@ -28,6 +28,11 @@ MAX_IGNORE = 1 << 20  # characters of ignore lines and tracked paths: they are r
 MAX_IGNORE_LINES = 20_000
 MAX_SHOWN = 64 << 10  # bytes of a hunk that lists show
 
+MAX_TOOL_CALLS = 256  # of one report
+MAX_TOOL_NAME = 1000
+MAX_TOOL_PATHS = 64
+MAX_TOOL_PATH = 4096
+
 HunkState = Literal["open", "accepted", "rejected", "applied"]
 HunkKind = Literal["text", "added", "deleted", "renamed", "mode", "link", "binary", "large"]
 """`text`: lines of a file that exists before and after. All others concern a whole file: `added` and `deleted`
@@ -221,7 +226,8 @@ class LedgerEntry(Answer, frozen=True, kw_only=True):
     there are several. `runs`: the ID of the process, or of the run in a context. `also`: other commands that ran at the
     same time: their changes cannot be separated. `running`: the command had not ended. `signal`: the signal that ended
     it. `cpu_s`, `memory_peak`: its usage, if known. `hosts`: hosts that it contacted. `patch`: if requested,
-    bounded."""
+    bounded. `within`: for a tool call that an agent reported, the command of the agent; then `command` is the title of
+    the tool call, in the agent's words, and `exit_code` is 1 if it reported a failure."""
 
     commit: str
     at: float
@@ -244,6 +250,30 @@ class LedgerEntry(Answer, frozen=True, kw_only=True):
     left_out: int = 0
     patch: str | None = None
     truncated: bool = False
+    within: str | None = None
+
+
+class ReportedCall(Value, frozen=True, kw_only=True):
+    """A tool call that a coding agent reports. `id`: unique in its process. `name`: its title, like `Edit app.py`.
+    `paths`: the files that it names, absolute or relative to the workspace. `state`: `started`, `ended` or `failed`; a
+    call that is reported only at its end has started then."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=128)]
+    name: Annotated[str, Meta(max_length=MAX_TOOL_NAME)] = ""
+    paths: Annotated[tuple[str, ...], Meta(max_length=MAX_TOOL_PATHS)] = ()
+    state: Literal["started", "ended", "failed"] = "started"
+
+    def __post_init__(self) -> None:
+        check_text("id, name and paths", self.id, self.name, *self.paths)
+        if any(len(path) > MAX_TOOL_PATH for path in self.paths):
+            raise InvalidRequest(f"paths: one is longer than {MAX_TOOL_PATH:,} characters")
+
+
+class ReportedCalls(Value, frozen=True, kw_only=True):
+    """POST …/processes/{process}/tool-calls: tool calls of a running command, in their order. Changes of files while a
+    tool call runs are attributed to it."""
+
+    calls: Annotated[tuple[ReportedCall, ...], Meta(max_length=MAX_TOOL_CALLS)]
 
 
 class CommandTotals(Answer, frozen=True, kw_only=True):

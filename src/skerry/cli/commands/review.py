@@ -255,6 +255,8 @@ def origin_rows(origin: HunkOrigin, layout: Layout) -> Iterator[Row]:
     for entry in origin.entries:
         yield ()
         yield (styled("made by  ", "dim"), *labels.command_row(entry, cols - 9))
+        if entry.within is not None:
+            yield from fold((styled(f"reported by  {labels.command_line(entry.within)}", "dim"),), cols)
         moment = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(entry.at))
         processes = " ".join(map(escape_name, entry.processes))
         yield (styled(f"{moment}  {entry.commit[:12]}  {processes}".rstrip(), "dim"),)

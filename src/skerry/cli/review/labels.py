@@ -62,13 +62,19 @@ def counts(added: int | None, removed: int | None) -> list[Span]:
     return [styled(f"+{added or 0}", "good"), styled(" "), styled(f"−{removed or 0}", "bad")]
 
 
+def command_line(command: str) -> str:
+    """Return a command on one line."""
+    lines = command[:MAX_COMMAND].split("\n")
+    more = f" …{len(lines) - 1} more lines" if len(lines) > 1 else ""
+    return f"$ {escape_name(lines[0])}{more}"
+
+
 def command_of(entry: LedgerEntry) -> str:
     """Return the command of an entry on one line, or its kind."""
     if entry.kind != "command":
         return _KINDS.get(entry.kind, entry.kind)
-    lines = entry.command[:MAX_COMMAND].split("\n")
-    more = f" …{len(lines) - 1} more lines" if len(lines) > 1 else ""
-    return f"$ {escape_name(lines[0])}{more}"
+    line = command_line(entry.command)
+    return line if entry.within is None else f"tool call: {line[2:]}"
 
 
 def ending_of(entry: LedgerEntry) -> list[str]:
@@ -78,6 +84,8 @@ def ending_of(entry: LedgerEntry) -> list[str]:
     found = ["still running"] if entry.running else []
     if not entry.running and entry.signal is not None:
         found.append(f"signal {escape_name(entry.signal)}")
+    elif entry.within is not None and has_failed(entry):
+        found.append("failed")
     elif not entry.running and entry.exit_code is not None:
         found.append(f"exit {entry.exit_code}")
     if entry.duration_s is not None:

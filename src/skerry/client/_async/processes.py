@@ -6,7 +6,7 @@ import builtins
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, AnyStr, Literal
 
 from skerry.client.create_options import seconds
@@ -30,7 +30,16 @@ from skerry.client.transport.responses import GapFrame, PauseFrame, StartedFrame
 from skerry.client.transport.terminal_messages import REPLAY
 from skerry.codecs.frames import ERROR, EXIT, MISSING, OUTPUT, PAUSE, STARTED, STDOUT, FrameDecoder
 from skerry.errors import Conflict, NotFound, SandboxUnavailable, ServerUnreachable, SkerryError
-from skerry.types import ProcessInfo, ProcessList, ProcessStatus, Result, RunRequest, RunResult
+from skerry.types import (
+    MAX_TOOL_CALLS,
+    ProcessInfo,
+    ProcessList,
+    ProcessStatus,
+    ReportedCall,
+    Result,
+    RunRequest,
+    RunResult,
+)
 
 if TYPE_CHECKING:
     from skerry.client._async.sandbox import AsyncSandbox
@@ -60,6 +69,13 @@ class AsyncProcesses:
         """Send a signal to a process. KILL ends its whole tree, also processes that left its session."""
         sandbox = self._sandbox
         await sandbox.client.request(sandboxes.signal(sandbox.id, process, name))
+
+    async def report_tool_calls(self, process: str, calls: Sequence[ReportedCall]) -> None:
+        """Report tool calls of a coding agent that runs as this process. The review attributes changes of files to the
+        tool call that was running, in the agent's words."""
+        sandbox = self._sandbox
+        for at in range(0, len(calls), MAX_TOOL_CALLS):
+            await sandbox.client.request(sandboxes.tool_calls(sandbox.id, process, calls[at : at + MAX_TOOL_CALLS]))
 
     async def remove(self, process: str) -> None:
         """Remove an ended process and its output."""

@@ -24,7 +24,8 @@ MAX_SEPARATE = 50  # steps of one command of which the files are counted exactly
 
 
 class CommandRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="command"):
-    """A command that has ended. `steps`: commits made while it ran."""
+    """A command or an agent's tool call that has ended. `steps`: commits made while it ran. `within`, `paths`: as in
+    Writer."""
 
     id: str
     process: str
@@ -36,16 +37,19 @@ class CommandRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     cpu_s: float | None = None
     memory_peak: int | None = None
     steps: int = 0
+    within: str | None = None
+    paths: tuple[str, ...] = ()
 
     @property
     def failed(self) -> bool:
-        return self.exit_code not in (0, None) or self.signal is not None
+        """Return whether a command failed. The agent deals with its own tool calls."""
+        return self.within is None and (self.exit_code not in (0, None) or self.signal is not None)
 
     def outcome(self, entry: LedgerEntry) -> LedgerEntry:
         """Return the entry with the outcome of the command."""
         return replace(
             entry, command=self.command, running=False, exit_code=self.exit_code, signal=self.signal,
-            duration_s=self.duration_s, cpu_s=self.cpu_s, memory_peak=self.memory_peak,
+            duration_s=self.duration_s, cpu_s=self.cpu_s, memory_peak=self.memory_peak, within=self.within,
         )  # fmt: skip
 
     def entry(self) -> LedgerEntry:
@@ -68,7 +72,7 @@ def ended(writer: Writer, at: float) -> CommandRecord:
     return CommandRecord(
         id=writer.id, process=writer.process, command=writer.command or "", at=writer.ended_at or at,
         exit_code=writer.exit_code, signal=writer.signal, duration_s=writer.duration_s, cpu_s=writer.cpu_s,
-        memory_peak=writer.memory_peak, steps=writer.steps,
+        memory_peak=writer.memory_peak, steps=writer.steps, within=writer.within, paths=writer.paths,
     )  # fmt: skip
 
 
@@ -118,7 +122,7 @@ class CommandLog:
 
 def add_up(totals: CommandTotals, records: Iterable[CommandRecord], sign: int = 1) -> CommandTotals:
     """Return the totals with these records added, or subtracted (`sign` -1)."""
-    known = list(records)
+    known = [one for one in records if one.within is None]
     peaks = [peak for peak in (totals.memory_peak, *(one.memory_peak for one in known)) if peak is not None]
     return CommandTotals(
         commands=totals.commands + sign * len(known), failed=totals.failed + sign * sum(one.failed for one in known),
@@ -172,6 +176,13 @@ def _joined(
     if key in records:
         return records[key].outcome(entry)
     return replace(entry, command=running[key]) if key in running else entry
+
+
+def only_named(entry: LedgerEntry, path: str, paths: Mapping[str, tuple[str, ...]]) -> LedgerEntry:
+    """Return the entry of the tool calls that named the path, if some of its runs did. `paths`: those of tool calls.
+    Tool calls may overlap, and a report may arrive after the change."""
+    named = tuple(run for run in entry.runs if path in paths.get(run, ()))
+    return replace(entry, runs=named) if named else entry
 
 
 def _step(entry: LedgerEntry) -> LedgerStep:

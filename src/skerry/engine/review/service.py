@@ -46,7 +46,7 @@ from skerry.errors import Conflict, NotFound, QuotaExceeded, SandboxUnavailable,
 from skerry.keeper import HostResourceError, Keeper
 from skerry.review.ledger.git import git_missing
 from skerry.review.ledger.ledger import Ledger
-from skerry.types import BeginReview, Caller, DiffStat, History, Review, ReviewEvent, parse_size
+from skerry.types import BeginReview, Caller, DiffStat, History, ReportedCall, Review, ReviewEvent, parse_size
 
 log = logging.getLogger("skerry.engine")
 QUIET_MS = 200
@@ -361,6 +361,14 @@ class ReviewService(Hook):
                     await sandbox.thawed.wait()
                     await self._tasks.shield(self._collect(sandbox.workspace, sandbox.keeper))
 
+    async def report(self, caller: Caller, ref: str, process: str, calls: Sequence[ReportedCall]) -> None:
+        """Note tool calls of an agent. Changes up to the end of a call are collected before the next report counts. The
+        start of one collects nothing: its first changes may be there already."""
+        workspace = self.get(caller, ref)
+        if workspace.report(process, calls):
+            workspace.needs_full_scan = True
+            await self.settle(workspace)
+
     @contextlib.asynccontextmanager
     async def writing(self, sandbox: Sandbox) -> AsyncIterator[None]:
         """A call of the files API."""
@@ -404,7 +412,7 @@ class ReviewService(Hook):
         if made is not None:
             await self._publish_change(workspace, made)
         for command in collected.ended:
-            if made is None or command.id != made.alone:
+            if command.within is None and (made is None or command.id != made.alone):
                 workspace.publish(
                     ReviewEvent(type="command", sandbox=workspace.sandbox_id, tip="", entry=views.command(command))
                 )

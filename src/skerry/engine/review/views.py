@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from skerry.engine.review.commands import MAX_SEPARATE, CommandRecord, by_command
+from skerry.engine.review.commands import MAX_SEPARATE, CommandRecord, by_command, only_named
 from skerry.engine.review.tables import LargeFile
 from skerry.engine.review.workspace import ReviewedWorkspace
 from skerry.errors import NotFound
@@ -176,6 +176,7 @@ def joined(
     """Return one entry for each command of these commits, with its outcome."""
     unfinished = workspace.writers.unfinished
     found = by_command(commits, records, unfinished, partial(_count_files, workspace.ledger))
+    found = [replace(entry, within=entry.within or workspace.writers.within(entry.runs)) for entry in found]
     alive = workspace.sandbox.record.state in ("running", "paused")
     return found if alive else [replace(entry, running=False) for entry in found]
 
@@ -189,7 +190,7 @@ def _without_changes(
 ) -> list[LedgerEntry]:
     """Return entries for commands that ended after that time without changes."""
     changed = {run for entry in entries for run in entry.runs}
-    return [one.entry() for one in records.values() if one.at > after and one.id not in changed]
+    return [one.entry() for one in records.values() if one.at > after and one.id not in changed and one.within is None]
 
 
 def command(record: CommandRecord) -> LedgerEntry:
@@ -423,14 +424,18 @@ def origin(
     for changed in changed_files(current, filtered):
         for unit in changed.hunks:
             if unit.id == name:
-                entries = joined(workspace, origins(current.ledger, changed, unit), workspace.commands.read()[0])
+                records, path = workspace.commands.read()[0], os.fsdecode(changed.delta.path)
+                paths = {one.id: one.paths for one in records.values()} | workspace.writers.paths
+                commits = [only_named(one, path, paths) for one in origins(current.ledger, changed, unit)]
+                entries = joined(workspace, commits, records)
                 return HunkRenderer(changed).hunk(unit), entries
     return None
 
 
 def named(entries: Sequence[LedgerEntry]) -> list[str]:
-    """The newest commands, newest last."""
-    processes = dict.fromkeys(process for entry in reversed(entries) for process in reversed(entry.processes))
+    """The newest commands, newest last, without agents of tool calls: their output is about more than this."""
+    commands = [entry for entry in entries if entry.within is None]
+    processes = dict.fromkeys(process for entry in reversed(commands) for process in reversed(entry.processes))
     return list(processes)[:MAX_NAMED][::-1]
 
 

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import math
 import os
+import posixpath
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,13 +20,14 @@ from skerry.engine.review.subscribers import ReviewSubscriber
 from skerry.engine.review.tables import ReviewRecord, ReviewTable
 from skerry.engine.review.writers import Writer, Writers, shown
 from skerry.engine.sandboxes.sandbox import Sandbox
-from skerry.errors import Conflict, SkerryError
+from skerry.errors import Conflict, NotFound, SkerryError
 from skerry.keeper import Keeper, Process
 from skerry.review.ledger.ledger import Ledger
-from skerry.types import ReviewEvent
+from skerry.types import ReportedCall, ReviewEvent
 
 log = logging.getLogger("skerry.engine")
 MANIFEST = "manifest"
+MAX_RUNNING_CALLS = 256  # tool calls of one process
 
 
 class Collector(Protocol):
@@ -140,6 +142,32 @@ class ReviewedWorkspace:
     def turned(self, name: str, exit_code: int | None, duration_s: float) -> None:
         self.writers.turned(name, exit_code, duration_s)
         self._collector.command_ended(self)
+
+    def report(self, process: str, calls: Iterable[ReportedCall]) -> bool:
+        """Note tool calls that an agent reports. Return True if one of them ended."""
+        agent = self.writers.get(process)
+        if agent is None or agent.command is None or agent.ended:
+            raise NotFound(f"process {process} is not running, or not recorded by the review")
+        ended = False
+        for call in calls:
+            name = f"{process}/{call.id}"
+            if (known := self.writers.get(name)) is None and len(self.writers.tool_calls(process)) < MAX_RUNNING_CALLS:
+                paths = tuple(filter(None, (self._relative(path) for path in call.paths)))
+                self.writers.begin(
+                    Writer(
+                        name, shown(call.name) or "(a tool call)", self.sandbox.attempts.heard, kernel=process,
+                        within=agent.command, paths=paths,
+                    )
+                )  # fmt: skip
+            if call.state != "started" and (known is None or not known.ended):
+                self.writers.turned(name, 1 if call.state == "failed" else None, None)
+                ended = True
+        return ended
+
+    def _relative(self, path: str) -> str | None:
+        """Return a path of the workspace relative to it; None for others. No file is looked at."""
+        whole = posixpath.normpath(posixpath.join(self.path, path))
+        return whole[len(self.path) + 1 :] if whole.startswith(f"{self.path}/") else None
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[None]:

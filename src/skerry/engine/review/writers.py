@@ -20,7 +20,8 @@ MAX_KNOWN = 10_000
 @dataclass(frozen=True)
 class Writer:
     """`command` None: a call of the files API. `heard`: the number of network attempts before it started. `started`:
-    the keeper knows it. `kernel`: the process that runs it, if that outlives it. `steps`: commits made while it ran."""
+    the keeper knows it. `kernel`: the process that runs it, if that outlives it. `steps`: commits made while it ran.
+    `within`: the command of an agent that reported this as its tool call; `paths`: the files that the call named."""
 
     id: str
     command: str | None = None
@@ -35,6 +36,8 @@ class Writer:
     cpu_s: float | None = None
     memory_peak: int | None = None
     steps: int = 0
+    within: str | None = None
+    paths: tuple[str, ...] = ()
 
     @property
     def process(self) -> str:
@@ -56,13 +59,15 @@ class Collection:
 
     @property
     def commands(self) -> tuple[Writer, ...]:
-        return tuple(writer for writer in self.writers if writer.command is not None)
+        """Return the commands, without an agent's while its tool calls are known."""
+        agents = {writer.process for writer in self.writers if writer.within is not None}
+        return tuple(writer for writer in self.writers if writer.command is not None and writer.id not in agents)
 
     @property
     def kind(self) -> Literal["api", "command", "background"]:
         """Return the kind of entry. Changes during a call of the files API are attributed to it: calls are short, while
         a command may run for hours."""
-        if len(self.writers) > len(self.commands):
+        if any(writer.command is None for writer in self.writers):
             return "api"
         return "command" if self.writers else "background"
 
@@ -100,10 +105,31 @@ class Writers:
         if writer is None or writer.ended:
             return False
         self._known[name] = writer.after(process) if process is not None else replace(writer, ended=True)
+        for one in self.tool_calls(name):
+            self._known[one.id] = replace(one, ended=True)
         return True
 
-    def turned(self, name: str, exit_code: int | None, duration_s: float) -> None:
-        """End the writer of a kernel's run."""
+    def tool_calls(self, process: str) -> list[Writer]:
+        """Return the tool calls of a process that have not ended."""
+        return [
+            one for one in self._known.values() if one.within is not None and one.kernel == process and not one.ended
+        ]
+
+    def get(self, name: str) -> Writer | None:
+        return self._known.get(name)
+
+    def within(self, names: Iterable[str]) -> str | None:
+        """Return the command of the agent that reported the first of these, if it is a tool call."""
+        known = (self._known.get(name) for name in names)
+        return next((one.within for one in known if one is not None), None)
+
+    @property
+    def paths(self) -> dict[str, tuple[str, ...]]:
+        """Return the files that the known tool calls named."""
+        return {one.id: one.paths for one in list(self._known.values()) if one.paths}
+
+    def turned(self, name: str, exit_code: int | None, duration_s: float | None) -> None:
+        """End the writer of a kernel's run, or of a tool call."""
         if (writer := self._known.get(name)) is not None:
             self._known[name] = replace(writer, ended=True, exit_code=exit_code, duration_s=duration_s)
 

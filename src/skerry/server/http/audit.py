@@ -40,7 +40,7 @@ rows runtime scope session signal snapshot split steps sudo target timeout tip t
 wall wanted cassette clock read_only_root image_digest keep size volumes auto_remove
 default_session on_start ready ready_timeout ttl
 """
-_NAMES_ONLY: Final = "edit env labels peers presets secrets"
+_NAMES_ONLY: Final = "calls edit env labels peers presets secrets"
 _HIDDEN: Final = """
 copied_at credentials git_email git_name haves ignore key known new new_base64 old old_base64 origin replay seen
 since stdin stdin_base64 stdin_stream tracked wants

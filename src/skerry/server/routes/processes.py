@@ -13,7 +13,7 @@ from skerry.keeper import JournalGap
 from skerry.server.http.call import Call, Empty
 from skerry.server.http.frames import FrameEncoder, JsonLineEncoder
 from skerry.server.http.responses import FRAMES, JSON, NDJSON, LastPiece, StatusResponse, StreamResponse, error_body
-from skerry.types import OutputPage, ProcessInfo, ProcessList, Pty, RunRequest, RunResult, Value
+from skerry.types import OutputPage, ProcessInfo, ProcessList, Pty, ReportedCalls, RunRequest, RunResult, Value
 
 if TYPE_CHECKING:
     from skerry.engine.processes.output import OutputReader
@@ -212,3 +212,7 @@ async def _output_stream(reading: OutputReader, form: FrameEncoder | JsonLineEnc
         yield LastPiece(form.exit(result) if result is not None else form.pause(reading.offset, reading.more))
     except SkerryError as error:
         yield LastPiece(form.error(error_body(error)))
+
+
+async def tool_calls(call: Call[Empty, ReportedCalls]) -> None:
+    await call.engine.reviews.report(call.caller, call.ref, call.parameters["process"], call.body.calls)

@@ -21,6 +21,8 @@ from skerry.types import (
     Pty,
     PullRequest,
     RenameRequest,
+    ReportedCall,
+    ReportedCalls,
     RunRequest,
     SessionRequest,
     UpdateRequest,
@@ -169,6 +171,10 @@ def remove_process(ref: str, process: str) -> Request:
 
 def signal(ref: str, process: str, name: str) -> Request:
     return json_request("POST", process_path(ref, process, "signal"), {"signal": name.upper().removeprefix("SIG")})
+
+
+def tool_calls(ref: str, process: str, calls: Sequence[ReportedCall]) -> Request:
+    return json_request("POST", process_path(ref, process, "tool-calls"), ReportedCalls(calls=tuple(calls)))
 
 
 def stdin(ref: str, process: str, content: Body, *, close: bool) -> Request:
