@@ -114,12 +114,8 @@ def test_report_is_bounded_and_names_no_file_outside(agent: Agent) -> None:
     agent.edit("echo 1 > passwd")
     agent.report(call("Edit", "ended"))
     assert agent.origin("passwd").command == "Edit"
-    long = ReportedCall(id="x" * 200), ReportedCall(id="a", name="n" * 2000), ReportedCall(id="a", paths=("p",) * 100)
-    for bad in long:
-        ReportedCall(id="x" * 200),
-        ReportedCall(id="a", name="n" * 2000),
-        ReportedCall(id="a", paths=("p",) * 100),
-    ):
+    name, paths = "n" * 2000, ("p",) * 100
+    for bad in (ReportedCall(id="x" * 200), ReportedCall(id="a", name=name), ReportedCall(id="a", paths=paths)):
         with pytest.raises(InvalidRequest):
             agent.report(bad)
     with pytest.raises(NotFound):
