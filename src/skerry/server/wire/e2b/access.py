@@ -10,11 +10,12 @@ import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
 from skerry.engine.tokens import Tokens
 from skerry.errors import InvalidRequest
 from skerry.server.http.call import Headers
+from skerry.server.http.decode import MAX_PARAMETERS
 from skerry.server.http.responses import Unauthenticated
 from skerry.server.wire.e2b.errors import BadAccessToken
 from skerry.types import NAME, Caller
@@ -40,19 +41,28 @@ class SandboxPort:
 
 def target_of(headers: Headers, path: str, query: bytes, domain: str | None) -> SandboxPort | None:
     """Return the port of a sandbox that a request is for; None: the control plane."""
+    named = _named_by_host(headers, domain)
     if (sandbox := headers.get(b"e2b-sandbox-id")) is not None:
         port = headers.get(b"e2b-sandbox-port") or str(ENVD_PORT)
         if not NAME.fullmatch(sandbox) or not re.fullmatch(r"[0-9]{1,5}", port):
             raise InvalidRequest("E2b-Sandbox-Id, E2b-Sandbox-Port: not a sandbox and a port")
+        if named is not None and named.sandbox != sandbox:  # a proxy in front may trust the host name
+            raise InvalidRequest("E2b-Sandbox-Id and the host name are of different sandboxes")
         return SandboxPort(sandbox, int(port))
-    host = (headers.get(b"host") or "").lower().partition(":")[0]
-    if domain is not None and (match := _HOST.fullmatch(host)) is not None and match[3] == domain:
-        return SandboxPort(match[2], int(match[1]))
+    if named is not None:
+        return named
     if (token := headers.get(b"x-access-token")) is not None and NAME.fullmatch(token.partition(".")[0]):
         return SandboxPort(token.partition(".")[0], ENVD_PORT)  # old SDKs leave the headers out after `connect`
     if path == "/files" and b"signature=" in query:
         return SandboxPort(None, ENVD_PORT)
     return None
+
+
+def _named_by_host(headers: Headers, domain: str | None) -> SandboxPort | None:
+    """Return the target of a host name `PORT-SANDBOX.DOMAIN`."""
+    host = (headers.get(b"host") or "").lower().partition(":")[0]
+    match = _HOST.fullmatch(host) if domain is not None else None
+    return SandboxPort(match[2], int(match[1])) if match is not None and match[3] == domain else None
 
 
 def api_caller(tokens: Tokens, headers: Headers) -> Caller:
@@ -72,8 +82,8 @@ def api_caller(tokens: Tokens, headers: Headers) -> Caller:
 
 def upload_caller(tokens: Tokens, use: str, query: bytes) -> Caller:
     """Return the caller of a URL that an archive is sent to. Its token is valid for this URL only."""
-    values = parse_qs(query.decode("ascii", "replace"))
-    caller = tokens.redeem_derived(values.get("token", [""])[-1], use)
+    values = _values(query)
+    caller = tokens.redeem_derived(values.get("token", ""), use)
     if caller is None:
         raise BadAccessToken("invalid token of an upload")
     return caller
@@ -107,7 +117,7 @@ def signed(
 ) -> tuple[Caller, str]:
     """Return the caller and the sandbox of a signed file URL. The signature names neither, so it is compared with that
     of every token that sees the sandbox, or any sandbox."""
-    values = {name: given[-1] for name, given in parse_qs(query.decode("ascii", "replace")).items()}
+    values = _values(query)
     signature, expires = values.get("signature", ""), values.get("signature_expiration")
     if expires is not None and not re.fullmatch(r"[0-9]{1,12}", expires):
         raise BadAccessToken("invalid signature expiration")
@@ -125,6 +135,19 @@ def signed(
                 raise BadAccessToken("signature is already expired")
             return caller, one.record.id
     raise BadAccessToken("invalid signature")
+
+
+def _values(query: bytes) -> dict[str, str]:
+    """Return the parameters of a URL. The handler decodes the same bytes, so a parameter may occur once only, and
+    bytes that are not UTF-8 stay the same."""
+    try:
+        pairs = parse_qsl(query.decode("ascii"), errors="surrogateescape", max_num_fields=MAX_PARAMETERS)
+    except ValueError as error:
+        raise BadAccessToken("the query string cannot be read") from error
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        raise BadAccessToken("a parameter of the URL is given twice")
+    return values
 
 
 def _signature(words: list[str]) -> bytes:

@@ -13,7 +13,7 @@ from starlette.routing import Route as StarletteRoute
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
-from skerry.errors import SkerryError
+from skerry.errors import InvalidRequest, SkerryError
 from skerry.server.http.auth import Authenticator
 from skerry.server.http.call import Headers
 from skerry.server.http.endpoint import Endpoint, RequestContext, ResponseWriter
@@ -171,7 +171,10 @@ class E2bWire:
     def claims(self, scope: Scope, headers: Headers) -> bool:
         """Return whether a request is one of E2B's. None of its paths is a path of this server's own API, and requests
         for a sandbox name it."""
-        return _is_api(scope["path"]) or self._target(scope, headers) is not None
+        try:
+            return _is_api(scope["path"]) or self._target(scope, headers) is not None
+        except InvalidRequest:
+            return True  # `answer` reports it
 
     def _target(self, scope: Scope, headers: Headers) -> SandboxPort | None:
         if headers.get(b"x-api-key") is not None and _is_api(scope["path"]):

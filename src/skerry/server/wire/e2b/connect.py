@@ -9,8 +9,9 @@ import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Final
 
+from skerry.codecs.json_bounds import JsonCounter
 from skerry.errors import InvalidRequest, SandboxUnavailable, SkerryError
-from skerry.server.http.call import Call
+from skerry.server.http.call import MAX_VALUES, Call
 from skerry.server.http.responses import BodyTooLarge, LastPiece, StreamResponse, WrongMediaType
 from skerry.server.wire.e2b.errors import RpcError, connect_body
 from skerry.server.wire.e2b.messages import COMPRESSED, END, EnvelopeReader, Message, decode, encode, envelope
@@ -51,7 +52,17 @@ async def unary(call: Call[Any, Any], kind: str) -> Message:
         body += chunk
         if len(body) > MAX_MESSAGE:
             raise BodyTooLarge(f"the message is larger than {MAX_MESSAGE >> 20} MiB")
-    return decode(kind, _plain(bytes(body), encoding), form)
+    return _decoded(kind, _plain(bytes(body), encoding), form)
+
+
+def _decoded(kind: str, data: bytes, form: str) -> Message:
+    """Decode a message. Count the values of JSON first: a message of 16 MiB can hold millions of empty objects."""
+    if form == "json":
+        counter = JsonCounter()
+        counter.feed(data)
+        if counter.values > MAX_VALUES:
+            raise BodyTooLarge(f"the message has more than {MAX_VALUES:,} values")
+    return decode(kind, data, form)
 
 
 def answer(call: Call[Any, Any], kind: str, value: Message) -> StreamResponse:
@@ -84,7 +95,7 @@ async def messages(call: Call[Any, Any], kind: str) -> AsyncGenerator[Message, N
                 raise InvalidRequest(f"an envelope has unknown flags: {flags}")
             if flags & END:
                 return
-            yield decode(kind, _plain(data, encoding if flags & COMPRESSED else "identity"), form)
+            yield _decoded(kind, _plain(data, encoding if flags & COMPRESSED else "identity"), form)
     if not reader.is_complete:
         raise InvalidRequest("the stream ends inside a message")
 
@@ -141,13 +152,19 @@ def _plain(data: bytes, encoding: str) -> bytes:
         return data
     if encoding != "gzip":
         raise RpcError("unimplemented", f"unknown compression {encoding[:40]!r}: supported are gzip, identity")
-    return b"".join(_inflated(zlib.decompressobj(31), data, MAX_MESSAGE))
+    unpack = zlib.decompressobj(31)
+    plain = b"".join(_inflated(unpack, data, MAX_MESSAGE))
+    if not unpack.eof:
+        raise InvalidRequest("the compressed message is cut off")
+    return plain
 
 
 async def gunzip(chunks: AsyncIterator[bytes], limit: int | None = None) -> AsyncIterator[bytes]:
     """Decompress a body as it arrives."""
     unpack = zlib.decompressobj(31)
     async for chunk in chunks:
+        if chunk and unpack.eof:
+            raise InvalidRequest("the compressed body goes on after its end")
         for piece in _inflated(unpack, chunk, limit):
             yield piece
     if not unpack.eof:
@@ -165,6 +182,8 @@ def _inflated(unpack: Any, data: bytes, limit: int | None) -> Iterator[bytes]:
                 raise BodyTooLarge(f"the decompressed message is larger than {limit >> 20} MiB")
             if piece:
                 yield piece
+            if unpack.unused_data:  # zlib would keep all of it in memory
+                raise InvalidRequest("the compressed body goes on after its end")
             data = unpack.unconsumed_tail
             if not data and len(piece) < PIECE:
                 return

@@ -6,10 +6,10 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from skerry.server.http.responses import JSON, LastPiece, StreamResponse
 from skerry.types import SandboxInfo
@@ -17,6 +17,8 @@ from skerry.types import SandboxInfo
 ENVD_VERSION: Final = "0.6.4"
 LABEL: Final = "skerry.e2b"  # the state of a sandbox in the words of E2B; other labels are its metadata
 DEFAULT_TIMEOUT_S: Final = 300
+MAX_TIMEOUT_S: Final = 10 * 365 * 86400
+LAST_MOMENT: Final = 253402300799.0  # of the year 9999
 
 
 class AutoResume(Struct, frozen=True, kw_only=True):
@@ -81,17 +83,17 @@ class SandboxMark(Struct, frozen=True, kw_only=True, omit_defaults=True):
     paused. `timeout`: the last one that was requested."""
 
     template: str = ""
-    timeout: int = DEFAULT_TIMEOUT_S
+    timeout: Annotated[int, Meta(ge=0, le=MAX_TIMEOUT_S)] = DEFAULT_TIMEOUT_S
     pause: bool = False
     memory: bool = True
-    end: float | None = None
+    end: Annotated[float, Meta(ge=0, le=LAST_MOMENT)] | None = None
     internet: bool = True
 
 
 def mark_of(info: SandboxInfo) -> SandboxMark:
     try:
         return msgspec.json.decode(info.labels.get(LABEL, "{}"), type=SandboxMark)
-    except (msgspec.MsgspecError, UnicodeError):  # labels are the user's
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):  # labels are the user's
         return SandboxMark()
 
 
@@ -104,7 +106,7 @@ def metadata_of(info: SandboxInfo) -> dict[str, str]:
 
 
 def moment(seconds: float) -> str:
-    return datetime.fromtimestamp(min(seconds, 253402300799.0), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime.fromtimestamp(min(seconds, LAST_MOMENT), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def state_of(info: SandboxInfo) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from datetime import datetime
 from typing import Any, Final
@@ -15,6 +16,7 @@ from skerry.engine.engine import Engine
 from skerry.engine.sandboxes.sandbox import Sandbox
 from skerry.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded, SkerryError
 from skerry.server.http.call import Call, Empty
+from skerry.server.http.decode import decode_json
 from skerry.server.http.responses import StreamResponse
 from skerry.server.routes.sandboxes import key_of
 from skerry.server.wire.e2b.access import access_tokens
@@ -22,6 +24,7 @@ from skerry.server.wire.e2b.builds import MARK, START_ID, resolve
 from skerry.server.wire.e2b.values import (
     ENVD_VERSION,
     LABEL,
+    MAX_TIMEOUT_S,
     ConnectRequest,
     NetworkOptions,
     NewFork,
@@ -52,6 +55,7 @@ from skerry.types import (
     Value,
 )
 
+log = logging.getLogger("skerry.server")
 MAX_PAGE: Final = 1000
 INTERPRETER: Final = "code-interpreter-v1"
 ALL_TRAFFIC: Final = ("0.0.0.0/0", "::/0")
@@ -199,7 +203,7 @@ def create_request(body: NewSandbox, image: str) -> CreateRequest:
 
 
 def _timeout(seconds: int) -> int:
-    if not 0 <= seconds <= 10 * 365 * 86400:
+    if not 0 <= seconds <= MAX_TIMEOUT_S:
         raise InvalidRequest(f"timeout: {seconds} is out of range")
     return max(seconds, 1)
 
@@ -266,7 +270,7 @@ async def refresh(call: Call[Empty, RefreshRequest]) -> None:
 
 async def pause(call: Call[Empty, Empty]) -> None:
     """Pause a sandbox until a caller resumes it: it has no end meanwhile."""
-    body = msgspec.json.decode(await call.read(1 << 16), type=PauseRequest) if call.headers.has_body else PauseRequest()
+    body = decode_json(await call.read(1 << 16), PauseRequest) if call.headers.has_body else PauseRequest()
     sandbox = call.engine.registry.find(call.caller, call.ref)
     if state_of(sandbox.record.info()) != "running":
         raise Conflict(f"Sandbox {sandbox.record.id} is already paused")
@@ -382,18 +386,28 @@ async def snapshots(call: Call[SnapshotPageQuery, Empty]) -> StreamResponse:
 
 
 async def pause_at_ends(engine: Engine) -> None:
-    """Pause sandboxes at their end, if they are to be paused then. A sandbox that resumed by itself gets a new end."""
+    """Pause sandboxes at their end, if they are to be paused then. A failure of one sandbox must not keep those of
+    other owners running."""
     for sandbox in list(engine.registry):
-        info = sandbox.record.info()
-        mark = mark_of(info)
-        if not mark.pause or info.state != "running" or mark.end is None or mark.end > time.time():
+        try:
+            await _pause_at_end(engine, sandbox)
+        except SkerryError:
             continue
-        caller = Caller(owner=info.owner, scope="use")
-        with contextlib.suppress(SkerryError):
-            if mark.end:
-                await suspend(engine, caller, sandbox, mark.memory)
-            else:
-                await extend(engine, caller, sandbox, max(mark.timeout, DEFAULT_RESUME_S))
+        except Exception:
+            log.exception("failed to pause a sandbox at its end", extra={"sandbox": sandbox.record.id})
+
+
+async def _pause_at_end(engine: Engine, sandbox: Sandbox) -> None:
+    """Pause a sandbox at its end. A sandbox that resumed by itself gets a new end."""
+    info = sandbox.record.info()
+    mark = mark_of(info)
+    if not mark.pause or info.state != "running" or mark.end is None or mark.end > time.time():
+        return
+    caller = Caller(owner=info.owner, scope="use")
+    if mark.end:
+        await suspend(engine, caller, sandbox, mark.memory)
+    else:
+        await extend(engine, caller, sandbox, max(mark.timeout, DEFAULT_RESUME_S))
 
 
 DEFAULT_RESUME_S: Final = 300
