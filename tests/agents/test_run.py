@@ -12,16 +12,18 @@ from world import model_apis
 from world.world import World
 
 from skerry import Client, Sandbox
+from skerry.client.agents.kits import BUILT_IN
 
 pytestmark = pytest.mark.agents
-AGENTS = ("claude-code", "codex", "gemini-cli", "opencode")
+ANTHROPIC = {"ANTHROPIC_API_KEY": model_apis.KEY}
+OPENAI = {"OPENAI_API_KEY": model_apis.KEY}
 VARIABLES = {
-    "claude-code": {"ANTHROPIC_API_KEY": model_apis.KEY},
-    "codex": {"OPENAI_API_KEY": model_apis.KEY},
-    "gemini-cli": {"GEMINI_API_KEY": model_apis.KEY},
-    "opencode": {"ANTHROPIC_API_KEY": model_apis.KEY},
-}
+    "claude-code": ANTHROPIC, "codex": OPENAI, "gemini-cli": {"GEMINI_API_KEY": model_apis.KEY}, "opencode": ANTHROPIC,
+    "aider": ANTHROPIC, "qwen-code": OPENAI, "pi": ANTHROPIC, "mini-swe-agent": ANTHROPIC, "copilot": ANTHROPIC,
+    "cline": ANTHROPIC,
+}  # fmt: skip
 OPTIONS: dict[str, list[str]] = {"opencode": ["-m", "anthropic/claude-sonnet-4-5"]}
+FORGETFUL = ("mini-swe-agent", "cline")  # without a terminal, they cannot continue a conversation
 
 
 def found_inside(sandbox: Sandbox, text: str) -> bool:
@@ -50,7 +52,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_agent_edits_tests_and_is_reviewed_applied_and_undone(
     name: str, agent_server: Server, world: World, repository: Path
 ) -> None:
@@ -67,7 +69,7 @@ def test_agent_edits_tests_and_is_reviewed_applied_and_undone(
 
     again = call("agent", name, "-p", model_apis.AGAIN, *OPTIONS.get(name, []))
     assert again.returncode == 0, again.stderr
-    assert model_apis.REMEMBERED.encode() in again.stdout
+    assert (model_apis.FORGOT if name in FORGETFUL else model_apis.REMEMBERED).encode() in again.stdout
 
     with Client(agent_server.address) as client:
         sandbox = Sandbox.get(box, server=client)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +18,11 @@ HOSTS = ("api.anthropic.com", "api.openai.com", "generativelanguage.googleapis.c
 KEY = "sk-world-real-key-0123456789abcdef"
 TASK = "Fix the function add, so that the test passes."
 AGAIN = "Say again."  # a prompt that continues the conversation
-EDIT = "sed -i 's/a - b/a + b/' calc.py"
+EDIT = "perl -pi -e 's/a - b/a + b/' calc.py"  # some agents check the files of other editors
 COMMANDS = (EDIT, "python3 -m unittest -q test_calc")
 DONE = "The world's model fixed add."
 REMEMBERED = "The world's model remembers the task."
+FORGOT = "The world's model forgot the task."
 SHELL = re.compile(
     r"bash|shell|exec_command|execute_command|run_commands?|run_shell_command|terminal|local_shell", re.I
 )
@@ -34,7 +36,7 @@ calc.py
 >>>>>>> REPLACE
 ```
 """
-SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"  # ends a task of mini-swe-agent
+SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"  # ends a task of mini-swe-agent; the rest is its answer
 SCRIPTED = "functions.exec"  # codex: a tool that runs JavaScript, with the others as functions
 SCRIPT = "text(await tools.exec_command({cmd: %s}))"
 Json = dict[str, Any]
@@ -59,15 +61,20 @@ def authorized(headers: Mapping[str, str]) -> bool:
 def turn(tools: Mapping[str, Json], done: int, prompts: list[str], system: str = "") -> Turn:
     """Return the answer after `done` commands of the last prompt. `tools`: name to JSON schema."""
     id_ = f"{len(prompts)}_{done}"
-    if prompts and AGAIN in prompts[-1]:
+    submits = SUBMIT.split()[1] in system + "".join(prompts)
+    if prompts and AGAIN in prompts[-1] and not submits:
         remembers = any(TASK in one for one in prompts[:-1])
-        return Turn(id_, REMEMBERED if remembers else "The world's model forgot the task.")
+        return Turn(id_, REMEMBERED if remembers else FORGOT)
     name = next((one for one in tools if SHELL.fullmatch(one)), None) or next(filter(SHELL.search, tools), None)
     if SCRIPTED in tools:
         name = SCRIPTED
     if name is None:  # aider edits with blocks of text; other requests without tools are for titles
         return Turn(id_, f"{BLOCK}\n{DONE}" if "SEARCH" in system else DONE)
-    commands = (*COMMANDS, SUBMIT) if SUBMIT.split()[1] in system + "".join(prompts) else COMMANDS
+    commands: tuple[str, ...] = COMMANDS
+    if submits:
+        known = any(TASK in one for one in prompts)
+        submit = f"{SUBMIT}; echo {shlex.quote(DONE if known else FORGOT)}"
+        commands = (*COMMANDS, submit) if known else (submit,)
     if done >= len(commands):
         return Turn(id_, DONE)
     if name == SCRIPTED:
@@ -80,6 +87,7 @@ def _arguments(schema: Json, command: str) -> Json:
     found: Json = {}
     properties = schema.get("properties", {})
     for name, one in properties.items():
+        one = next((each for each in one.get("anyOf", ()) if each.get("type") != "null"), one)
         kind = one.get("type")
         kind = str(
             next((k for k in kind if k != "null"), "string") if isinstance(kind, list) else kind or "string"

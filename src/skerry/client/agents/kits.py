@@ -35,7 +35,9 @@ from skerry.errors import InvalidRequest, NotFound
 from skerry.types import WORKSPACE, check_env, check_path
 from skerry.types.hosts import BadHost, parse_authority
 
-BUILT_IN: Final = ("claude-code", "codex", "gemini-cli", "opencode")
+BUILT_IN: Final = (
+    "claude-code", "codex", "gemini-cli", "opencode", "aider", "qwen-code", "pi", "mini-swe-agent", "copilot", "cline",
+)  # fmt: skip
 VERSION: Final = "version"  # the argument that names the version of the agent
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 _DOCKER: Final = "com.docker.sandbox/"
