@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from support.server import Server, wait_until
+from support.server import Server, wait_until, with_enough_time
 
 from skerry import CodeResult, Limits, Sandbox
 from skerry.errors import InvalidRequest, NotFound
@@ -206,7 +206,8 @@ def test_context_belongs_to_its_sandbox_only(server: Server, sandbox: Sandbox) -
 
 def test_endless_output_ends_with_the_timeout_and_keeps_the_state(sandbox: Sandbox) -> None:
     context = sandbox.code.context("python")
-    result = context.run("x = 1\nwhile True: print('y' * 1000)", timeout=0.5)
+    code = "x = 1\nwhile True: print('y' * 1000)"
+    result = with_enough_time(lambda timeout: context.run(code, timeout=timeout), lambda result: result.truncated)
     assert (result.timed_out, result.truncated) == (True, True)
     if result.after == "kept":
         assert context.run("x", timeout=30).text == "1"

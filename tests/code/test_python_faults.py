@@ -150,7 +150,7 @@ def test_the_end_of_the_process_is_seen(fresh: Running) -> None:
 def test_the_kernel_ends_with_its_channel(fresh: Running) -> None:
     fresh.run("import atexit; atexit.register(print, 'bye')")
     fresh.channel.close()
-    assert fresh.process.wait(5) == 0
+    assert fresh.process.wait(30) == 0
     assert fresh.process.stdout is not None
     assert os.read(fresh.process.stdout.fileno(), 99) == b"bye\n"
 

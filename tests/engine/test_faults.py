@@ -49,7 +49,7 @@ class Armed:
         with self.server.http() as http, pytest.raises(httpx2.TransportError):
             work(http)
         assert self.server.process is not None
-        assert self.server.process.wait(10) == -9
+        assert self.server.process.wait(60) == -9
         self._fault.unlink()
 
 
@@ -143,7 +143,7 @@ def test_idempotency_key_gives_the_same_id_across_a_crash(server: Server) -> Non
     with server.http() as http, pytest.raises(httpx2.TransportError):
         http.post("/v1/sandboxes", json={"labels": {"a": "1"}}, headers={"Idempotency-Key": "across"})
     assert server.process is not None
-    server.process.wait(10)
+    server.process.wait(60)
     ((promised,),) = server.sql("SELECT sandbox FROM creates WHERE key = 'across'")
     server.start()
     with server.http() as http:

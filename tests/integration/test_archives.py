@@ -275,4 +275,4 @@ def test_server_killed_at_any_step_of_an_import_leaves_it_complete_or_absent(own
                         headers=headers,
                     )  # fmt: skip
                 assert own_server.process is not None
-                assert own_server.process.wait(10) == -9
+                assert own_server.process.wait(60) == -9

@@ -264,7 +264,7 @@ def test_concurrent_deletes_stops_and_snapshots_succeed(client: Client, server: 
 
 
 def _ended(act: Callable[[], object], gate: threading.Barrier) -> object:
-    gate.wait(10)
+    gate.wait(30)
     try:
         return act()
     except Exception as error:

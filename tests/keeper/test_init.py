@@ -131,7 +131,7 @@ async def test_keeper_runs_only_as_pid_1() -> None:
 
 async def test_dead_keeper_is_silent(room: Room) -> None:
     room.unshare.kill()
-    room.unshare.wait(10)
+    room.unshare.wait(30)
     with pytest.raises((KeeperTimeout, KeeperProtocolError)):
         await room.keeper.hello()
 

@@ -117,7 +117,7 @@ async def test_a_signal_reaches_the_whole_process_group_without_launcher(room: R
 async def test_timeout_kills_only_the_tree_of_a_command_without_launcher(room: Room) -> None:
     mark, other = (str(secrets.randbelow(10**9)) for _ in range(2))
     kept = await room.keeper.start(spec(STRAYS.format(m=other)))
-    stream = await room.keeper.start(spec(STRAYS.format(m=mark), timeout_s=3.0))
+    stream = await room.keeper.start(spec(STRAYS.format(m=mark), timeout_s=5.0))
     await eventually(lambda: len(pids_with(f"1000.{mark}")) >= 5 and len(pids_with(f"1000.{other}")) >= 5)
     async with crowd(room) as others:
         await left(room, f"1000.{mark}")
@@ -265,7 +265,7 @@ async def test_sudo_works_in_a_command_without_launcher(ann: Room) -> None:
 
 async def test_timeout_kills_sudo_processes_of_a_command_without_launcher(ann: Room) -> None:
     mark = f"1000.{secrets.randbelow(10**9)}"
-    command = spec(f"read x; sudo setsid -f sleep {mark}; sudo sleep {mark}", stdin="pipe", timeout_s=3.0)
+    command = spec(f"read x; sudo setsid -f sleep {mark}; sudo sleep {mark}", stdin="pipe", timeout_s=5.0)
     stream = await ann.keeper.start(command)
     async with crowd(ann):
         await left(ann, mark)

@@ -140,7 +140,7 @@ STRAYS = "(setsid sleep 1000.{m} &) ; setsid -f sleep 1000.{m} ; nohup sleep 100
 
 async def test_timeout_kills_the_children_of_a_command(either: Room) -> None:
     mark = str(secrets.randbelow(10**9))
-    stream = await either.keeper.start(spec(STRAYS.format(m=mark), timeout_s=1.0))
+    stream = await either.keeper.start(spec(STRAYS.format(m=mark), timeout_s=2.0))
     await eventually(lambda: len(pids_with(f"1000.{mark}")) >= 5)
     assert [frame async for frame in stream] == []
     assert (stream.exit.timed_out, stream.exit.signal, stream.exit.left) == (True, "KILL", ())

@@ -97,7 +97,7 @@ async def test_timeout_kills_root_processes(tmp_path: Path, group: bool) -> None
     mark = f"1000.{secrets.randbelow(10**9)}"
     async with Room(tmp_path, group=group) as room:
         await add_users(room)
-        stream = await room.keeper.start(spec(f"sudo setsid -f sleep {mark}; sudo sleep {mark}", timeout_s=1.0))
+        stream = await room.keeper.start(spec(f"sudo setsid -f sleep {mark}; sudo sleep {mark}", timeout_s=2.0))
         await eventually(lambda: len(pids_with(f"sleep\0{mark}")) >= 2)
         assert [frame async for frame in stream] == []
         assert stream.exit.timed_out

@@ -140,7 +140,7 @@ def test_java_trusts_a_leaf_by_the_truststore_alone(tmp_path: Path) -> None:
             timeout=60,
             check=False,
         )
-        answering.join(10)
+        answering.join(30)
     assert asked.stdout == "200 trusted\n", asked.stderr
 
 

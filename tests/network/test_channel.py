@@ -48,7 +48,7 @@ async def test_messages_arrive_in_order_with_their_descriptors(pair: Pair) -> No
     server.send(OpenGateway(sandbox="sb-a", rules=Rules(allow=("x.example",))), fds)
     server.send(ListenPreviews(domains=("localhost",)), fds[:1])
     server.send(Sync(number=2))
-    got = [await asyncio.wait_for(worker.receive(), 5) for _ in range(4)]
+    got = [await asyncio.wait_for(worker.receive(), 30) for _ in range(4)]
     assert [type(message).__name__ for message, _ in got] == ["Sync", "OpenGateway", "ListenPreviews", "Sync"]
     assert [len(fds) for _, fds in got] == [0, 4, 1, 0]
     taken = [fd for _, some in got for fd in some]
@@ -67,7 +67,7 @@ async def test_unread_messages_wait_with_copies_of_their_descriptors(pair: Pair)
         os.close(fd)
     assert server.unsent
     for number in range(20):
-        message, got = await asyncio.wait_for(worker.receive(), 5)
+        message, got = await asyncio.wait_for(worker.receive(), 30)
         assert (message.sandbox, len(got), len(message.rules.allow)) == (f"sb-{number}", 4, 50_000)
         for fd in got:
             os.close(fd)
@@ -110,9 +110,9 @@ async def test_any_protocol_violation_ends_the_channel(data: bytes) -> None:
     server = WorkerChannel[Any](ours, FromWorker, 64 << 10)
     theirs.sendall(data + frame(b'{"type":"Ready"}'))
     with pytest.raises(ChannelError):
-        await asyncio.wait_for(server.receive(), 5)
+        await asyncio.wait_for(server.receive(), 30)
     with pytest.raises(ChannelError):  # and stays ended
-        await asyncio.wait_for(server.receive(), 5)
+        await asyncio.wait_for(server.receive(), 30)
     with pytest.raises(ChannelError):
         server.send(CloseGateway(sandbox="sb-a"))
     server.close()
@@ -127,7 +127,7 @@ async def test_unexpected_descriptors_end_the_channel_and_are_closed() -> None:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0] * count))]
         theirs.sendmsg([frame(b'{"type":"Sync","number":1}', fds=min(count, 255))], rights)
         with pytest.raises(ChannelError):
-            await asyncio.wait_for(worker.receive(), 5)
+            await asyncio.wait_for(worker.receive(), 30)
         worker.close()
         theirs.close()
     assert left_over(before) == 0
@@ -146,7 +146,7 @@ async def test_orderly_end_differs_from_a_truncation() -> None:
         if expected is EOFError:
             assert (await server.receive())[0] == Ready()
         with pytest.raises(expected):
-            await asyncio.wait_for(server.receive(), 5)
+            await asyncio.wait_for(server.receive(), 30)
         server.close()
 
 
@@ -156,4 +156,4 @@ async def test_close_wakes_a_waiting_receiver(pair: Pair) -> None:
     await asyncio.sleep(0)
     server.close()
     with pytest.raises(ChannelError):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 30)

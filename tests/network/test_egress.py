@@ -221,7 +221,7 @@ def test_rule_added_during_an_approval_decides(harness: EgressHarness) -> None:
         harness.server.hosts["far.example"] = ["127.0.0.1"]
         harness.open(f"127.0.0.1:{port}", on_unknown="ask")
         with harness.connect("far.example", port) as sock:
-            assert asked.wait(10)
+            assert asked.wait(30)
             harness.change(f"127.0.0.1:{port}", f"far.example:{port}", on_unknown="ask")
             answered.set()
             sock.sendall(b"\x01")

@@ -84,6 +84,16 @@ async def serve(gateway: Gateway, count: int) -> list[tuple[str, int]]:
     return seen
 
 
+async def query(gateway: Gateway, namespace: NetworkNamespace, code: str, address: str = "198.18.0.1") -> str:
+    """Answer the datagram that a program sends to port 53; return what the program printed."""
+    loop = asyncio.get_running_loop()
+    printed = loop.run_in_executor(None, namespace.python, code, address, "53")
+    data, sender = await asyncio.wait_for(loop.sock_recvfrom(gateway.udp, 100), 30)
+    assert data == b"question"
+    await loop.sock_sendto(gateway.udp, b"answer", sender)
+    return str(await printed)
+
+
 @pytest.mark.parametrize(
     "target",
     [
@@ -111,12 +121,7 @@ async def test_loopback_stays_the_sandboxs_own(gateway: Gateway, namespace: Netw
 async def test_dns_query_reaches_the_gateway_and_its_answer_returns(
     gateway: Gateway, namespace: NetworkNamespace, address: str
 ) -> None:
-    loop = asyncio.get_running_loop()
-    asked = loop.run_in_executor(None, namespace.python, SEND, address, "53")
-    data, sender = await asyncio.wait_for(loop.sock_recvfrom(gateway.udp, 100), 10)
-    assert data == b"question"
-    await loop.sock_sendto(gateway.udp, b"answer", sender)
-    assert await asked == "answer"
+    assert await query(gateway, namespace, SEND, address) == "answer"
 
 
 @pytest.mark.parametrize(("address", "port"), [("192.0.2.1", 443), ("198.18.0.1", 54), ("::1", 53)])
@@ -161,6 +166,18 @@ async def test_a_restarted_server_takes_a_fresh_port_and_a_squatter_on_the_old_o
         assert await asyncio.to_thread(namespace.python, CONNECT, "2001:db8::7", "80") == "the door"
         assert await served == [("203.0.113.1", 80), ("2001:db8::7", 80)]
         second.close()
+
+
+async def test_source_port_that_an_earlier_gateway_answered_works_with_the_next_one(
+    namespaces: Namespaces, namespace: NetworkNamespace
+) -> None:
+    """The connection table remembers for seconds where a redirected query went. A resolver gives up at once if the next
+    query from its port goes to a port that is closed now."""
+    code = SEND.replace("one.settimeout(5)", "one.settimeout(5); one.bind(('198.18.0.3', 40000))")
+    for _ in range(3):
+        made = await gateways.open_gateway(namespaces, namespace.pidfd)
+        assert await query(made, namespace, code) == "answer"
+        made.close()
 
 
 async def test_programs_inside_cannot_bind_the_gateways_port(gateway: Gateway, namespace: NetworkNamespace) -> None:

@@ -526,7 +526,7 @@ def test_new_rules_stop_the_request_that_is_under_way(harness: EgressHarness) ->
 
     def drip(request: bytes, sock: socket.socket) -> None:
         sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\nx")
-        stuck.wait(10)
+        stuck.wait(30)
 
     with far(harness, Far(drip), "far.example:80/a"):
         address = harness.server.hosts["far.example"][0]

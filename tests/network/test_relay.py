@@ -109,7 +109,7 @@ def test_a_reset_on_one_side_is_a_reset_on_the_other(harness: EgressHarness) -> 
         with harness.connect("far.example", other) as sock:
             assert sock.recv(1) == b"x"
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        assert gone.wait(10)
+        assert gone.wait(30)
     harness.wait_idle()
 
 
@@ -163,7 +163,7 @@ async def test_a_counted_piece_ends_with_its_last_byte(rounds: int) -> None:
     meter.allowance = lambda want: min(want, 10)  # type: ignore[method-assign]
     try:
         near.sendall(b"0123456789" * rounds)
-        ended = await asyncio.wait_for(SpliceDirection(*wires, pipes, meter, passed.append, left=10 * rounds).run(), 5)
+        ended = await asyncio.wait_for(SpliceDirection(*wires, pipes, meter, passed.append, left=10 * rounds).run(), 30)
         assert (ended, sum(passed), far.recv(1000)) == (False, 10 * rounds, b"0123456789" * rounds)
     finally:
         pipes.close()
@@ -203,7 +203,7 @@ def test_stalled_connections_slow_no_other(harness: EgressHarness) -> None:
             got = b""
             while len(got) < len(data):
                 got += sock.recv(1 << 20)
-            sending.join(10)
+            sending.join(30)
             assert got == data
         for sock in stalled:
             sock.close()

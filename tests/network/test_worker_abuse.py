@@ -73,7 +73,7 @@ def slow_names(harness: EgressHarness) -> Iterator[tuple[threading.Event, thread
 
     def look_up(name: Name) -> list[Address]:
         asked.set()
-        assert go.wait(10)
+        assert go.wait(30)
         return harness.server.look_up(name)
 
     harness.resolver.close()
@@ -92,7 +92,7 @@ def test_a_tunnel_that_is_refused_while_it_is_made_is_not_opened(harness: Egress
         harness.open(f"far.example:{port}@127.0.0.1")
         with harness.connect(PROXY_IP, PROXY_PORT) as sock:
             sock.sendall(f"CONNECT far.example:{port} HTTP/1.1\r\nHost: far.example:{port}\r\n\r\n".encode())
-            assert asked.wait(10)
+            assert asked.wait(30)
             harness.change(f"far.example:{port}@127.0.0.1", deny=("far.example",))
             go.set()
             with contextlib.suppress(ConnectionResetError):
@@ -118,7 +118,7 @@ def test_an_address_that_is_denied_while_it_is_dialled_is_not_used(
         harness.open(f"far.example:{port}@127.0.0.1")
         with harness.connect("far.example", port) as sock:
             sock.sendall(data)
-            assert dialled.wait(10)
+            assert dialled.wait(30)
             harness.change(f"far.example:{port}@127.0.0.1", deny=("127.0.0.0/8",))
             go.set()
             assert is_reset(sock)
@@ -189,7 +189,7 @@ def test_a_request_goes_by_the_secrets_of_the_moment_it_leaves(harness: EgressHa
         )
         with harness.connect("far.example", 80) as sock:
             sock.sendall(GET.replace(b"Connection: close", b"X: skerry-secret-TOKEN-abc"))
-            assert asked.wait(10)
+            assert asked.wait(30)
             harness.interceptor = TlsInterceptor(Rules(secrets=(secret,)))
             harness.change(f"far.example@{address}", secrets=(secret,))
             go.set()

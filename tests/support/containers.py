@@ -80,7 +80,7 @@ async def started_container(runtime: OciRuntime, config: ContainerConfig) -> Asy
         await runtime.clear(config.id)
 
 
-async def eventually(condition: Callable[[], bool] | Callable[[], Awaitable[bool]], limit_s: float = 10.0) -> None:
+async def eventually(condition: Callable[[], bool] | Callable[[], Awaitable[bool]], limit_s: float = 30.0) -> None:
     """Bounded: fails when the time is over."""
     end = asyncio.get_running_loop().time() + limit_s
     while True:

@@ -114,7 +114,7 @@ class Running:
                             selector.modify(self.channel, selectors.EVENT_READ)
                     elif events & selectors.EVENT_READ and not self._read_channel(ran):
                         self._read_pipes(ran)
-                        raise KernelDied(self.process.wait(5), ran)
+                        raise KernelDied(self.process.wait(30), ran)
                 if interrupt_at is not None and interrupt_at in ran.stdout and time.monotonic() > again:
                     self.interrupt()
                     again = time.monotonic() + 3
@@ -166,7 +166,7 @@ class Running:
             self.process.wait(0.5)
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(5)
+        self.process.wait(30)
         for pipe in (self.process.stdout, self.process.stderr):
             assert pipe
             pipe.close()

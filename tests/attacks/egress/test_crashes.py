@@ -59,7 +59,7 @@ def refused(world: World, sandbox: Sandbox) -> None:
 
 def test_worker_is_unprivileged(own: Sandbox, own_world_server: Server) -> None:
     worker = worker_of(own_world_server)
-    wait_until(lambda: status_of(worker)["NoNewPrivs"].strip() == "1", "the worker to have begun", 10)
+    wait_until(lambda: status_of(worker)["NoNewPrivs"].strip() == "1", "the worker to have begun")
     status = status_of(worker)
     assert {int(uid) for uid in status["Uid"].split()} & {0} == set()
     assert {int(gid) for gid in status["Gid"].split()} & {0} == set()
@@ -78,8 +78,8 @@ def test_killed_worker_means_no_network_until_it_is_replaced(
     assert first is not None
     os.kill(first, signal.SIGKILL)
     assert not slow.wait(timeout=20).ok, "its connection is gone, and it is told"
-    wait_until(lambda: worker_of(own_world_server) not in (None, first), "another worker", 5)
-    wait_until(lambda: works(world, own), "the network to be back", 5)
+    wait_until(lambda: worker_of(own_world_server) not in (None, first), "another worker")
+    wait_until(lambda: works(world, own), "the network to be back")
     refused(world, own)
     with own_world_server.http() as http:
         assert http.get("/healthz").status_code == 200
@@ -88,13 +88,13 @@ def test_killed_worker_means_no_network_until_it_is_replaced(
 def test_port_cannot_be_taken_while_the_worker_is_down(world: World, own: Sandbox, own_world_server: Server) -> None:
     port = door_port(world, own)
     squatter = own.spawn(["python3", "-c", SQUATTER, str(port)], user="root")
-    squatter.wait_for_output("ready", timeout=10)
+    squatter.wait_for_output("ready", timeout=60)
     for _ in range(3):
         pid = worker_of(own_world_server)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda gone=pid: worker_of(own_world_server) not in (None, gone), "another worker", 10)
-    wait_until(lambda: works(world, own), "the network to be back", 5)
+        wait_until(lambda gone=pid: worker_of(own_world_server) not in (None, gone), "another worker")
+    wait_until(lambda: works(world, own), "the network to be back")
     assert b"squatting" not in squatter.output().data
     squatter.kill()
 
@@ -103,12 +103,12 @@ def test_port_squatter_gains_nothing_from_a_server_crash(world: World, own: Sand
     """While no server holds the port the inside can take it; the next server takes a fresh one and turns the rule."""
     port = door_port(world, own)
     squatter = own.spawn(["python3", "-c", SQUATTER, str(port)], user="root")
-    squatter.wait_for_output("ready", timeout=10)
+    squatter.wait_for_output("ready", timeout=60)
     worker = worker_of(own_world_server)
     own_world_server.end(signal.SIGKILL)
-    wait_until(lambda: not Path(f"/proc/{worker}").exists(), "the worker to die with its server", 10)
+    wait_until(lambda: not Path(f"/proc/{worker}").exists(), "the worker to die with its server")
     own_world_server.start()
-    wait_until(lambda: works(world, own), "the network to be back", 5)
+    wait_until(lambda: works(world, own), "the network to be back")
     assert b"squatting" in squatter.output().data, "the control: it could be taken meanwhile"
     refused(world, own)
     squatter.kill()

@@ -275,7 +275,7 @@ def test_kill_at_a_step_of_record_writing_loses_nothing(own_server: Server, poin
     with own_server.http() as http:
         wait_until(lambda: not answers_patch(http, made.live), "the server to be killed")
     assert own_server.process is not None
-    assert own_server.process.wait(10) == -9
+    assert own_server.process.wait(60) == -9
     remove(own_server.state_dir / "state.db")
     own_server.start()
     check(own_server, made)

@@ -120,7 +120,7 @@ def test_server_killed_at_any_step_of_a_pause_or_a_resume_loses_nothing(inn: Ser
             with pytest.raises(httpx2.TransportError):
                 http.post(f"/v1/sandboxes/sleeper/{'resume' if verb == 'start' else verb}")
         assert inn.process is not None
-        assert inn.process.wait(10) == -9
+        assert inn.process.wait(60) == -9
         before = point
     inn.start()
     with inn.http() as http:
@@ -148,7 +148,7 @@ def test_sandbox_recorded_as_paused_is_frozen_after_a_restart(inn: Server, point
     with pytest.raises(ServerUnreachable):
         sandbox.pause()
     assert inn.process is not None
-    assert inn.process.wait(10) == -9
+    assert inn.process.wait(60) == -9
     inn.start()
     assert sandbox.info().state == "paused"
     assert is_frozen(inn, sandbox.id)

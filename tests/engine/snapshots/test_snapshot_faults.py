@@ -122,7 +122,7 @@ def test_operation_killed_at_any_step_is_complete_or_absent(server: Server) -> N
         with server.http() as http, pytest.raises(httpx2.TransportError):
             act.drive(http).raise_for_status()
         assert server.process is not None
-        assert server.process.wait(10) == -9, point
+        assert server.process.wait(60) == -9, point
         server.start(SKERRY_FAULT=after)
         with server.http() as http:
             act.check(http)

@@ -102,6 +102,7 @@ def build_gateway(namespaces: SocketFactory, pidfd: int) -> Gateway:
         tcp, udp = (stack.enter_context(one) for one in _bound_pair(namespaces, pidfd, family))
         port: int = tcp.getsockname()[1]
         netlink.set_up_redirect(netfilter, port)
+        netlink.forget_connections(netfilter)
         namespaces.set_sysctls(pidfd, _TRACKING_SYSCTLS)
         for one in (diag, udp, tcp):
             one.setblocking(False)

@@ -6,6 +6,7 @@ than the acknowledgement of a request is an error.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -32,7 +33,8 @@ _IFF_UP: Final = 1
 _LO: Final = 1  # the index in every namespace
 
 _NFNL_BATCH_BEGIN, _NFNL_BATCH_END = 16, 17
-_NFTABLES: Final = 10
+_CTNETLINK, _NFTABLES = 1, 10
+_CT_DELETE: Final = 2
 _NEWTABLE, _DELTABLE, _NEWCHAIN, _NEWRULE = 0, 2, 3, 6
 _NESTED: Final = 0x8000
 _NFPROTO_IPV4, _NFPROTO_IPV6 = 2, 10
@@ -113,6 +115,15 @@ def set_up_redirect(netfilter: socket.socket, port: int) -> None:
         messages.append(_message(_NFTABLES << 8 | kind, _REQUEST | _ACK | flags, number, body))
     messages.append(_message(_NFNL_BATCH_END, _REQUEST, len(requests) + 1, batch))
     _exchange(netfilter, messages, len(requests))
+
+
+def forget_connections(netfilter: socket.socket) -> None:
+    """Empty the connection table, after the rules of an earlier server were replaced. An entry redirects later packets
+    with the same addresses and ports to the earlier port: a query from a port that was used seconds ago would be
+    refused, and a resolver does not repeat it then. A kernel without this interface keeps the entries for 10 s."""
+    body = struct.pack("=BBH", socket.AF_UNSPEC, 0, 0)
+    with contextlib.suppress(NetlinkError):
+        _exchange(netfilter, [_message(_CTNETLINK << 8 | _CT_DELETE, _REQUEST | _ACK, 1, body)])
 
 
 # -- nftables expressions ---------------------------------------------------------------------------------------------
