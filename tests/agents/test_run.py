@@ -73,6 +73,10 @@ def test_agent_edits_tests_and_is_reviewed_applied_and_undone(
 
     with Client(agent_server.address) as client:
         sandbox = Sandbox.get(box, server=client)
+        (hunk,) = sandbox.review.changes("calc.py").hunks
+        (origin,) = sandbox.review.origin(hunk).entries
+        assert origin.within is not None
+        assert model_apis.EDIT in origin.command
         sandbox.files.write("/tmp/control", "the-control-value")
         assert found_inside(sandbox, "the-control-value")
         assert not found_inside(sandbox, model_apis.KEY)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -12,14 +12,19 @@ from skerry.cli.commands.agent_sandbox import AgentRequest, mark_used, open_sand
 from skerry.cli.commands.review import stat_rows_of
 from skerry.cli.context import CliContext
 from skerry.cli.signals import ForwardedInterrupts
+from skerry.client.agents.events import AgentEvent, EventReader
 from skerry.client.agents.kits import Kit
-from skerry.errors import SkerryError
-from skerry.types import NetworkAttempt, Result
+from skerry.codecs.text import escape
+from skerry.errors import NotFound, SkerryError
+from skerry.types import NetworkAttempt, ReportedCall, Result
 
 if TYPE_CHECKING:
     from skerry.client._sync.client import Client
+    from skerry.client._sync.processes import Run
     from skerry.client._sync.sandbox import Sandbox
     from skerry.client.results.command import Output
+
+MAX_TITLE = 100  # characters of a tool call's title in the progress
 
 
 def show_changes(cli: CliContext, sandbox: Sandbox) -> bool:
@@ -43,17 +48,69 @@ def run_headless(
 ) -> int:
     """Run one prompt; stream the output; return the agent's exit code."""
     sandbox, image, again = open_sandbox(cli, client, request)
-    argv = [*image.argv, *request.kit.headless(prompt, again=again and not fresh), *words]
+    events = request.kit.extension.events
+    if events is not None and any(word.partition("=")[0] in events.arguments for word in words):
+        events = None  # the user chose another form of the output
+    argv = [*image.argv, *request.kit.headless(prompt, again=again and not fresh, events=events is not None), *words]
+    shown = AgentOutput(cli, sandbox, EventReader(events.dialect) if events is not None else None)
     with ForwardedInterrupts() as interrupts:
-        result = sandbox.run(argv, timeout=None, on_output=_pass_on, on_start=interrupts.started)
+        result = sandbox.run(
+            argv, timeout=None, on_output=shown.pass_on, on_start=lambda run: shown.started(run, interrupts)
+        )
+    shown.end()
     mark_used(sandbox)
     _report_denied(cli, request.kit, sandbox, result)
     show_changes(cli, sandbox)
     return output.result_exit_code(result)
 
 
-def _pass_on(piece: Output) -> None:
-    output.write(piece.stream, piece.data)
+class AgentOutput:
+    """Passes an agent's output on. Of events, the text is printed, and the tool calls are reported to the review."""
+
+    def __init__(self, cli: CliContext, sandbox: Sandbox, reader: EventReader | None) -> None:
+        self._cli, self._sandbox, self._reader = cli, sandbox, reader
+        self._process: str | None = None
+        self._last = b"\n"
+
+    def started(self, run: Run, interrupts: ForwardedInterrupts) -> None:
+        self._process = run.id
+        interrupts.started(run)
+
+    def pass_on(self, piece: Output) -> None:
+        if self._reader is None or piece.stream != "stdout":
+            output.write(piece.stream, piece.data)
+        else:
+            self._handle(self._reader.feed(piece.data))
+
+    def end(self) -> None:
+        if self._reader is not None:
+            self._handle(self._reader.end())
+            if self._last != b"\n":
+                output.write("stdout", b"\n")
+
+    def _handle(self, events: Iterable[AgentEvent]) -> None:
+        calls = []
+        for event in events:
+            if event.text:
+                data = event.text.encode()
+                output.write("stdout", data)
+                self._last = data[-1:]
+            if event.error:
+                output.info(f"the agent reported an error: {escape(event.error)}")
+            if event.call is not None:
+                calls.append(event.call)
+                if event.call.name and not self._cli.quiet:
+                    output.info(f"  {escape(event.call.name[:MAX_TITLE])}")
+        if calls and self._process is not None:
+            self._report(self._process, calls)
+
+    def _report(self, process: str, calls: list[ReportedCall]) -> None:
+        try:
+            self._sandbox.processes.report_tool_calls(process, calls)
+        except NotFound:  # it has ended, or the sandbox has no review
+            self._process = None
+        except SkerryError:  # the output matters more
+            return
 
 
 def _report_denied(cli: CliContext, kit: Kit, sandbox: Sandbox, result: Result) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
+from skerry.client.agents.events import DIALECTS
 from skerry.errors import InvalidRequest
 
 MAX_SIZE: Final = 256 << 10
@@ -266,13 +267,26 @@ class KitVolume(_Strict, frozen=True, kw_only=True):
     size: str = ""
 
 
+class KitEvents(_Strict, frozen=True, kw_only=True):
+    """The events that the agent prints for programs, with these arguments before its prompt. Their tool calls become
+    the origins of changes. `dialect`: the agent whose form they have."""
+
+    dialect: str
+    arguments: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.dialect not in DIALECTS:
+            raise ValueError(f"dialect: not one of {', '.join(DIALECTS)}")
+
+
 class KitExtension(_Strict, frozen=True, kw_only=True):
     """skerry/agent@1, for what the specification has no word. `package`: the agent's package, as npm:NAME or pip:NAME;
     its newest version is the version of an update. `needs_credential`: one of the optional credentials must be there.
     `sign_in`: how to get one. `variables`: for a service, further names of its variable on this machine.
     `continue_prompt`: words for a further prompt of the last conversation. `user_config`: files and directories of the
     user's home that `--with-config` copies. `quiet`: hosts that the agent tries and does not need: a denied attempt is
-    logged, and gives no hint. `exclude`: the agent's own files in the workspace, which the review leaves out."""
+    logged, and gives no hint. `events`: how the agent reports its tool calls.
+    `exclude`: the agent's own files in the workspace, which the review leaves out."""
 
     package: str = ""
     needs_credential: bool = False
@@ -281,6 +295,7 @@ class KitExtension(_Strict, frozen=True, kw_only=True):
     continue_prompt: tuple[str, ...] = ()
     user_config: tuple[str, ...] = ()
     quiet: tuple[str, ...] = ()
+    events: KitEvents | None = None
     exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

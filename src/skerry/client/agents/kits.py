@@ -101,12 +101,16 @@ class Kit:
         declared = ((getattr(one, kind), self.args[name]) for name, one in self.descriptor.args.items())
         return {variable: value for variable, value in declared if variable is not None}
 
-    def headless(self, prompt: str, *, again: bool) -> list[str]:
-        """Return the words that follow the image's command for one prompt. `again`: continue the last conversation."""
+    def headless(self, prompt: str, *, again: bool, events: bool = False) -> list[str]:
+        """Return the words that follow the image's command for one prompt. `again`: continue the last conversation.
+        `events`: print events for programs, if the kit knows how."""
         words = self.extension.continue_prompt if again else ()
         words = words or self.sessions.prompt
         if not words:
             raise InvalidRequest(f"{self.name} cannot run a prompt without a terminal")
+        if events and self.extension.events is not None:
+            place = words.index("--") if "--" in words else 0
+            words = (*words[:place], *self.extension.events.arguments, *words[place:])
         return substitute(words, PROMPT, prompt)
 
     def in_terminal(self, *, again: bool) -> list[str]:
