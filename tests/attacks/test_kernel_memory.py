@@ -19,7 +19,7 @@ from attacks.test_limits import cgroup_file
 from support.attack import PLACE, carry_in
 from support.server import Server
 
-from skerry import Limits, Sandbox
+from skerry import Limits, Options, Sandbox
 
 SCRIPT = "kernel_memory.py"
 MEMORY = 64 << 20
@@ -111,6 +111,22 @@ def test_uncharged_memory_of_sockets_is_bounded(server: Server, cell: Sandbox, k
     assert max(sizes) <= BOUND
 
 
+def test_uncharged_memory_of_all_kinds_together_is_bounded(server: Server) -> None:
+    memory, sizes = 256 << 20, [0]
+    with Sandbox(server=server.address, limits=Limits(cpus=2, memory=memory, pids=512)) as box:
+        carry_in(box)
+
+        def measure() -> None:
+            sizes.append(socket_memory(server, box) - charged(server, box))
+
+        with held(box, "together", measure) as others:
+            measure()
+            assert others > 0
+            assert max(sizes) > 0
+            assert max(sizes) + others <= (16 << 20) + memory // 10
+            assert box.run("true").exit_code == 0
+
+
 @pytest.mark.parametrize("kind", LOCKS)
 def test_memory_of_file_locks_is_bounded(cell: Sandbox, kind: str) -> None:
     with held(cell, kind) as size:
@@ -130,29 +146,76 @@ with open("/tmp/one", "w") as file:
     assert result.exit_code == 0, result.stderr
 
 
-def test_machine_code_of_seccomp_filters_is_bounded(server: Server) -> None:
-    """A larger sandbox: the filters themselves are charged, so a small one cannot have many."""
-    memory = 512 << 20
-    with Sandbox(server=server.address, limits=Limits(memory=memory, pids=512)) as box:
+def test_machine_code_of_seccomp_filters_has_an_absolute_bound(server: Server) -> None:
+    """A large sandbox takes no more of `net.core.bpf_jit_limit` than any other, and others start meanwhile."""
+    with Sandbox(server=server.address, limits=Limits(memory="4G", pids=512)) as box:
         carry_in(box)
         with held(box, "seccomp_filters") as size:
-            assert 0 < size <= (16 << 20) + memory // 10
+            assert 0 < size <= 4 << 20
             assert box.run("true").exit_code == 0
+            with Sandbox(server=server.address, limits=Limits(memory="64M"), options=Options(use_pool=False)) as other:
+                assert other.run(["python3", "-c", INSTALL + "assert install() == 0"]).exit_code == 0
 
 
-def test_filters_of_ended_processes_do_not_count(cell: Sandbox) -> None:
-    code = """
-import ctypes, os, struct
+INSTALL = """
+import ctypes, os, struct, threading
 libc = ctypes.CDLL(None)
 code = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000))
 program = ctypes.create_string_buffer(struct.pack("=HxxxxxxQ", 1, ctypes.addressof(code)))
 libc.prctl(38, 1, 0, 0, 0)
-for number in range(600):
+def install():
+    return libc.syscall(317 if os.uname().machine == "x86_64" else 277, 1, 0, program)
+"""
+
+
+def test_threads_share_the_filters_of_their_process(cell: Sandbox) -> None:
+    code = """
+assert install() == 0
+more = threading.Event()
+for _ in range(80):
+    threading.Thread(target=more.wait, daemon=True).start()
+for number in range(70):
     if (child := os.fork()) == 0:
-        os._exit(libc.syscall(317 if os.uname().machine == "x86_64" else 277, 1, 0, program) != 0)
+        os._exit(install() != 0)
     assert os.waitpid(child, 0)[1] == 0, number
 """
-    assert cell.run(["python3", "-c", code]).exit_code == 0
+    result = cell.run(["python3", "-c", INSTALL + code])
+    assert result.exit_code == 0, result.stderr
+
+
+def test_forked_processes_count_for_the_bound_of_filters(cell: Sandbox) -> None:
+    """Also if the process that installed the filters has ended."""
+    code = """
+near, far = os.pipe()
+total = 0
+for _ in range(20):
+    ready, done = os.pipe()
+    if (first := os.fork()) == 0:
+        for _ in range(5):
+            if install() == 0:
+                os.write(done, b".")
+        if os.fork() == 0:
+            os.close(done); os.close(far)
+            os.read(near, 1)
+        os._exit(0)
+    os.close(done)
+    assert os.waitpid(first, 0)[1] == 0
+    while data := os.read(ready, 4096):
+        total += len(data)
+assert 0 < total <= 64, total
+"""
+    result = cell.run(["python3", "-c", INSTALL + code])
+    assert result.exit_code == 0, result.stderr
+
+
+def test_filters_of_ended_processes_do_not_count(cell: Sandbox) -> None:
+    code = """
+for number in range(200):
+    if (child := os.fork()) == 0:
+        os._exit(install() != 0)
+    assert os.waitpid(child, 0)[1] == 0, number
+"""
+    assert cell.run(["python3", "-c", INSTALL + code]).exit_code == 0
 
 
 @pytest.mark.parametrize("kind", TABLES)

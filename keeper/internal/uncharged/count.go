@@ -7,46 +7,26 @@ import (
 	"strconv"
 )
 
-// The largest amount of memory that a socket of each kind takes without being charged: 272 KB for netlink (the default
-// buffer and one reply), 68 KB for a datagram, 5 KB for a TCP socket when the limit of the cgroup is reached, and 129
-// connections of about 10 KB for a listening socket. A lock takes 192 bytes.
+// The largest amount of memory that one of each kind takes without being charged: 272 KB for netlink (the default buffer
+// and one reply), 68 KB for a datagram, 5 KB for a TCP socket when the limit of the cgroup is reached (and two of them for
+// one call, since a program can connect to itself), and 129 connections of about 10 KB for a listening socket. A lock
+// takes 192 bytes, and the machine code of the longest seccomp filter less than 64 KB.
 const (
-	maxNetlink     = 16
-	minDatagrams   = 32
-	minListeners   = 16
-	minStreams     = 1024
-	perDatagram    = 68 << 10 * 40 // one for each: 2.5 % of the memory limit
-	perListener    = 1300 << 10 * 20
-	perStream      = 10 << 10 * 40 // two sockets, since a program can connect to itself
-	minLocks       = 16 << 10
-	perLock        = 192 * 40
-	defaultMemory  = 64 << 20
+	netlinkCost  = 272 << 10
+	datagramCost = 68 << 10
+	streamCost   = 10 << 10
+	listenerCost = 1300 << 10
+	lockCost     = 192
+	filterCost   = 64 << 10
+
+	maxNetlink = 16
+	maxFilters = 64 // of any sandbox: their machine code counts towards one limit of the host
+	maxInt     = 1 << 30
+
 	protocolsFile  = "/proc/net/protocols"
 	statisticsFile = "/proc/net/sockstat"
 	locksFile      = "/proc/locks"
 )
-
-func maxDatagrams() int { return minDatagrams + memory()/perDatagram }
-
-func maxStreams() int { return minStreams + memory()/perStream }
-
-func maxLocks() int { return minLocks + memory()/perLock }
-
-func maxListeners() int { return minListeners + memory()/perListener }
-
-// memory returns the memory limit of the sandbox.
-func memory() int {
-	for _, path := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue
-		}
-		if n, err := strconv.Atoi(string(bytes.TrimSpace(text))); err == nil {
-			return n
-		}
-	}
-	return defaultMemory
-}
 
 // netlinks returns the number of netlink sockets in the sandbox.
 func netlinks() int { return protocols()["NETLINK"] }
@@ -72,8 +52,6 @@ func internetSockets() int {
 	}
 	return maxInt
 }
-
-const maxInt = 1 << 30
 
 // protocols returns the number of sockets of each protocol.
 func protocols() map[string]int {

@@ -23,24 +23,3 @@ func TestListeningSocketsAreCountedUpToTheFirstOther(t *testing.T) {
 		}
 	}
 }
-
-func TestQuotaCountsAgainWhenItsBoundIsReached(t *testing.T) {
-	open, counts := 0, 0
-	q := quota{each: 1, limit: func() int { return 10 }, count: func() int { counts++; return open }}
-	for range 10 {
-		if !q.take() {
-			t.Fatal("refused below the limit")
-		}
-		open++
-	}
-	if counts != 1 {
-		t.Errorf("counted %d times", counts)
-	}
-	if q.take() {
-		t.Error("approved above the limit")
-	}
-	open = 3
-	if !q.take() {
-		t.Error("refused although sockets were closed")
-	}
-}

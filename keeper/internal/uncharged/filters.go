@@ -7,58 +7,63 @@ import (
 	"strconv"
 )
 
-// The machine code of the longest seccomp filter takes less than 64 KB.
-const (
-	minFilters = 128
-	perFilter  = 64 << 10 * 40 // one for each: 2.5 % of the memory limit
-)
-
 var errNoFilters = errors.New("the kernel does not tell the number of a process's seccomp filters")
 
-func maxFilters() int { return minFilters + memory()/perFilter }
-
-// filterQuota is an upper bound of the filters in the sandbox: a filter that several threads inherited counts for each.
-type filterQuota struct {
-	bound, most int
-	inherited   int         // by every command
-	approved    map[int]int // filters of a thread, once its last approved call is done
+// filterCount is an upper bound of the filters that programs inside have installed.
+type filterCount struct {
+	inherited int         // by every command
+	approved  map[int]int // filters of a thread, once its last approved call is done
+	installed map[int]int // approved calls of each process, since it was first seen
 }
 
-// take counts only when the bound is reached, because a count reads a file for each thread.
-func (q *filterQuota) take(thread int) bool {
-	own, err := filtersOf("/proc/" + strconv.Itoa(thread) + "/status")
+// expect notes that a call is about to be approved; it returns false if the caller was killed.
+func (c *filterCount) expect(thread int) bool {
+	status, err := statusOf("/proc/" + strconv.Itoa(thread) + "/status")
 	if err != nil {
-		return false // the caller was killed
+		return false
 	}
-	if q.bound >= q.most {
-		q.most = maxFilters()
-		if q.bound = q.count(); q.bound >= q.most {
-			return false
-		}
-	}
-	q.bound++
-	q.approved[thread] = own + 1
+	c.approved[thread] = status.filters + 1
+	c.installed[status.process]++
 	return true
 }
 
-// count returns the sum over all threads. An approved call may not have been executed yet.
-func (q *filterQuota) count() int {
-	total, alive := 0, make(map[int]int, len(q.approved))
+// count returns the sum over all processes.
+func (c *filterCount) count() int {
+	total, threads, processes := 0, make(map[int]int, len(c.approved)), make(map[int]int, len(c.installed))
 	for _, process := range numbers("/proc") {
-		tasks := "/proc/" + strconv.Itoa(process) + "/task"
-		for _, thread := range numbers(tasks) {
-			found, err := filtersOf(tasks + "/" + strconv.Itoa(thread) + "/status")
-			if err == errNoFilters {
-				return maxInt
-			}
-			if expected, ok := q.approved[thread]; ok && err == nil {
-				found, alive[thread] = max(found, expected), expected
-			}
-			total += max(0, found-q.inherited)
+		found, ok := c.countProcess(process, threads)
+		if !ok {
+			return maxInt
 		}
+		if installed, known := c.installed[process]; known {
+			processes[process] = installed
+		}
+		total += found
 	}
-	q.approved = alive
+	c.approved, c.installed = threads, processes
 	return total
+}
+
+// countProcess returns the smaller of two bounds, because threads share filters: the sum over all threads, and the filters
+// that every thread has (which include all that the process inherited) with those that its threads installed. An approved
+// call may not have been executed yet.
+func (c *filterCount) countProcess(process int, threads map[int]int) (int, bool) {
+	tasks := "/proc/" + strconv.Itoa(process) + "/task"
+	sum, least := 0, maxInt
+	for _, thread := range numbers(tasks) {
+		status, err := statusOf(tasks + "/" + strconv.Itoa(thread) + "/status")
+		if err == errNoFilters {
+			return 0, false
+		}
+		if err == nil {
+			least = min(least, max(0, status.filters-c.inherited))
+		}
+		if expected, ok := c.approved[thread]; ok && err == nil {
+			status.filters, threads[thread] = max(status.filters, expected), expected
+		}
+		sum += max(0, status.filters-c.inherited)
+	}
+	return min(sum, least+c.installed[process]), true
 }
 
 // numbers returns the entries of a directory that are numbers.
@@ -78,13 +83,24 @@ func numbers(directory string) []int {
 	return found
 }
 
-// filtersOf reads the number of filters from the status of a thread.
-func filtersOf(path string) (int, error) {
+// status is what the kernel tells of a thread.
+type status struct{ process, filters int }
+
+func statusOf(path string) (status, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return 0, err
+		return status{}, err
 	}
-	_, rest, found := bytes.Cut(text, []byte("\nSeccomp_filters:"))
+	process, err := field(text, "\nTgid:")
+	if err != nil {
+		return status{}, err
+	}
+	filters, err := field(text, "\nSeccomp_filters:")
+	return status{process, filters}, err
+}
+
+func field(text []byte, name string) (int, error) {
+	_, rest, found := bytes.Cut(text, []byte(name))
 	if !found {
 		return 0, errNoFilters
 	}

@@ -1,7 +1,7 @@
 // Package uncharged limits what pins kernel memory which no memory cgroup counts: netlink sockets, in whose queue replies
 // wait; UDP sockets, in which a datagram that is to be continued waits; TCP sockets, each of which may always keep some
-// data; listening ones, whose connections are charged only when they are accepted; record locks of files; and seccomp filters, whose machine code also counts
-// towards one limit of the host.
+// data; listening ones, whose connections are charged only when they are accepted; record locks of files; and seccomp
+// filters, whose machine code also counts towards one limit of the host. All of these share one budget.
 //
 // Every command inherits a seccomp filter that stops the calls which make these, and the keeper answers. The filter is on
 // one thread of the keeper, from which it forks: its other threads are not stopped. The limits hold for the whole sandbox,
@@ -11,16 +11,11 @@ package uncharged
 import (
 	"runtime"
 	"syscall"
-	"time"
 
 	"skerry/keeper/internal/linux"
 )
 
 const (
-	// A call approved longer ago is in the kernel's counters
-	recentTime = 50 * time.Millisecond
-	retryTime  = time.Millisecond
-
 	sockTypeMask         = 0xf
 	prSetSeccomp         = 22
 	seccompModeFilter    = 2
@@ -31,19 +26,10 @@ const (
 
 // Guard answers the calls that the filter stops. One goroutine uses it.
 type Guard struct {
-	listener                             int
-	datagrams, streams, listeners, locks quota
-	filters                              filterQuota
-}
-
-// quota is an upper bound of a number of sockets or locks: the last count plus what the calls approved since may add.
-type quota struct {
-	bound  int
-	most   int
-	each   int         // the most that one call adds
-	recent []time.Time // approved calls that a count may miss
-	count  func() int
-	limit  func() int
+	listener                                                int
+	budget                                                  budget
+	netlinks, datagrams, streams, listeners, locks, filters kind
+	filterCount                                             filterCount
 }
 
 // New puts the filter on the calling thread, which must be locked, and answers on another.
@@ -52,18 +38,25 @@ func New() (*Guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	inherited, err := filtersOf("/proc/thread-self/status")
+	own, err := statusOf("/proc/thread-self/status")
 	if err != nil {
 		return nil, err
 	}
-	return &Guard{
-		listener:  fd,
-		filters:   filterQuota{inherited: inherited, approved: map[int]int{}},
-		datagrams: quota{each: 1, count: datagrams, limit: maxDatagrams},
-		streams:   quota{each: 1, count: internetSockets, limit: maxStreams},
-		listeners: quota{each: 1, count: listeners, limit: maxListeners},
-		locks:     quota{each: 2, count: locks, limit: maxLocks}, // 2: the middle of a locked range is unlocked
-	}, nil
+	g := &Guard{
+		listener:    fd,
+		filterCount: filterCount{inherited: own.filters, approved: map[int]int{}, installed: map[int]int{}},
+		netlinks:    kind{cost: netlinkCost, each: 1, most: maxNetlink, count: netlinks},
+		datagrams:   kind{cost: datagramCost, each: 1, count: datagrams},
+		streams:     kind{cost: streamCost, each: 1, count: internetSockets},
+		listeners:   kind{cost: listenerCost, each: 1, count: listeners},
+		locks:       kind{cost: lockCost, each: 2, count: locks}, // 2: the middle of a locked range is unlocked
+	}
+	g.filters = kind{cost: filterCost, each: 1, most: maxFilters, count: g.filterCount.count}
+	g.budget = budget{
+		kinds: []*kind{&g.netlinks, &g.datagrams, &g.streams, &g.listeners, &g.locks, &g.filters},
+		size:  budgetSize,
+	}
+	return g, nil
 }
 
 // Serve answers until the end of the sandbox.
@@ -84,17 +77,17 @@ func (g *Guard) Serve() {
 func (g *Guard) answer(n *linux.Notification) {
 	switch {
 	case n.Call == syscall.SYS_LISTEN:
-		g.approve(n, g.listeners.take(), syscall.ENOBUFS)
+		g.approve(n, g.budget.take(&g.listeners), syscall.ENOBUFS)
 	case n.Call == linux.SysSeccomp || n.Call == syscall.SYS_PRCTL:
-		g.approve(n, g.filters.take(int(n.Thread)), syscall.ENOMEM)
+		g.approve(n, g.budget.take(&g.filters) && g.filterCount.expect(int(n.Thread)), syscall.ENOMEM)
 	case n.Call == syscall.SYS_FCNTL:
-		g.approve(n, g.locks.take(), syscall.ENOLCK)
+		g.approve(n, g.budget.take(&g.locks), syscall.ENOLCK)
 	case n.Args[0] == syscall.AF_NETLINK:
 		g.openNetlink(n)
 	case n.Args[1]&sockTypeMask == syscall.SOCK_STREAM:
-		g.approve(n, g.streams.take(), syscall.ENOBUFS)
+		g.approve(n, g.budget.take(&g.streams), syscall.ENOBUFS)
 	default:
-		g.approve(n, g.datagrams.take(), syscall.ENOBUFS)
+		g.approve(n, g.budget.take(&g.datagrams), syscall.ENOBUFS)
 	}
 }
 
@@ -107,29 +100,9 @@ func (g *Guard) approve(n *linux.Notification, allowed bool, refusal syscall.Err
 	}
 }
 
-// take counts only when the bound is reached, because a count takes about 0.1 ms.
-func (q *quota) take() bool {
-	for q.bound >= q.most {
-		q.most = q.limit()
-		counted := q.count()
-		for len(q.recent) > 0 && time.Since(q.recent[0]) > recentTime {
-			q.recent = q.recent[1:]
-		}
-		if counted >= q.most {
-			return false
-		}
-		if q.bound = counted + q.each*len(q.recent); q.bound >= q.most {
-			time.Sleep(retryTime) // until recently approved calls are in the count
-		}
-	}
-	q.bound += q.each
-	q.recent = append(q.recent, time.Now())
-	return true
-}
-
 // openNetlink opens the socket for the caller, so that the count is exact.
 func (g *Guard) openNetlink(n *linux.Notification) {
-	if netlinks() >= maxNetlink {
+	if !g.budget.take(&g.netlinks) {
 		linux.RefuseNotification(g.listener, n, syscall.ENOBUFS)
 		return
 	}

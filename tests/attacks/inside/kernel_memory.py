@@ -354,13 +354,36 @@ def open_file_locks() -> Iterator[int]:
             yield 192
 
 
+TOGETHER = ("file_locks", "seccomp_filters", "netlink", "udp_corked", "tcp_unaccepted", "tcp_data", "udp_timestamps")
+
+
+def together() -> Iterator[int]:
+    """All at once, each in a process. The memory of sockets is not in the sum: the host measures it."""
+    reports = {}
+    for kind in TOGETHER:
+        near, far = os.pipe()
+        if os.fork() == 0:
+            os.write(far, str(attack(kind)).encode())
+            sys.stdin.read()
+            os._exit(0)
+        os.close(far)
+        reports[kind] = near
+    for kind, near in reports.items():
+        size = int(os.read(near, 32) or b"0")
+        yield size if kind in ("file_locks", "seccomp_filters") else 0
+
+
+def attack(kind: str) -> int:
+    total = 0
+    with contextlib.suppress(OSError):
+        for size in globals()[kind]():
+            if (total := total + size) > GOAL:
+                break
+    return total
+
+
 if __name__ == "__main__":
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    total = 0
-    with contextlib.suppress(OSError):
-        for size in globals()[sys.argv[1]]():
-            if (total := total + size) > GOAL:
-                break
-    print(total, flush=True)  # noqa: T201
+    print(attack(sys.argv[1]), flush=True)  # noqa: T201
     sys.stdin.read()

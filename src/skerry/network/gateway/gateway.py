@@ -25,12 +25,12 @@ BACKLOG: Final = 512
 _PORT_RANGES: Final = ((32, 61000), (64, 1024))  # attempts, and the lowest port
 _MAX_PORT: Final = 65535
 # Bounds of the memory that the kernel takes for the sandbox's network and charges to no memory cgroup
-_SYSCTLS: Final = {
+SYSCTLS: Final = {
     "core/tstamp_allow_data": "0",  # else a program can fill error queues with timestamps of its packets
     "core/optmem_max": "20480",  # options of a socket
     "core/somaxconn": "128",  # connections that wait to be accepted, which are charged only then
     "ipv4/tcp_rmem": "4096 16384 4194304",  # the data of each of those; it grows as soon as a program reads
-    "ipv4/tcp_max_tw_buckets": "8192",
+    "ipv4/tcp_max_tw_buckets": "4096",
     "ipv4/ipfrag_low_thresh": "196608",  # datagrams that miss a part
     "ipv4/ipfrag_high_thresh": "262144",
     "ipv6/ip6frag_low_thresh": "196608",
@@ -95,7 +95,7 @@ def build_gateway(namespaces: SocketFactory, pidfd: int) -> Gateway:
     raw = socket.SOCK_RAW
     kinds = [(socket.AF_NETLINK, raw, kind) for kind in (netlink.ROUTE, netlink.NETFILTER, netlink.SOCK_DIAG)]
     family = _family()
-    namespaces.set_sysctls(pidfd, _SYSCTLS)
+    namespaces.set_sysctls(pidfd, SYSCTLS)
     with contextlib.ExitStack() as stack:
         route, netfilter, diag = (stack.enter_context(one) for one in namespaces.sockets(pidfd, kinds))
         netlink.set_up_routes(route, ipv6=family == socket.AF_INET6)
