@@ -24,7 +24,13 @@ from skerry import (
     validate_session_id,
     validate_timeout,
 )
-from skerry.client.results.execute import MAX_CONTENT_BYTES, MAX_OUTPUT_CHARS, session_name, shortened
+from skerry.client.results.execute import (
+    MAX_CONTENT_BYTES,
+    MAX_OUTPUT_CHARS,
+    message_without_remedy,
+    session_name,
+    shortened,
+)
 from skerry.codecs.frames import MEDIA_TYPE, STDERR, STDOUT, encode
 from skerry.errors import (
     CommandFailed,
@@ -35,7 +41,7 @@ from skerry.errors import (
     SandboxUnavailable,
     ServerUnreachable,
 )
-from skerry.types import check_name
+from skerry.types import Progress, check_name
 
 MADE = {"name": "a", "path": "/workspace/a", "type": "file", "size": 2, "mode": 420, "uid": 0, "gid": 0, "mtime": 1.0,
         "media_type": "text/csv"}  # fmt: skip
@@ -43,7 +49,7 @@ MADE = {"name": "a", "path": "/workspace/a", "type": "file", "size": 2, "mode": 
 ATTEMPT = {"id": "n-1", "at": 1.0, "kind": "connection", "host": "a.test", "decision": "denied", "why": "no rule"}
 
 
-def serving(wire: bytes = BEGIN + end(), **sandbox: Any) -> Callable[[Asked], Said]:
+def serving(wire: bytes = BEGIN + end(), max_timeout: float | None = None, **sandbox: Any) -> Callable[[Asked], Said]:
     one = {**SANDBOX, "limits": {"memory": "512M", "cpus": 0.5}, **sandbox}
 
     def answer(asked: Asked) -> Said:
@@ -52,7 +58,8 @@ def serving(wire: bytes = BEGIN + end(), **sandbox: Any) -> Callable[[Asked], Sa
         if asked.path.endswith("/code"):
             return Said(200, wire, MEDIA_TYPE)
         if asked.path.endswith("/languages"):
-            return said({"languages": [{"name": "python", "aliases": ["py"], "versions": {"3.12": "python:3.12"}}]})
+            python = {"name": "python", "aliases": ["py"], "versions": {"3.12": "python:3.12"}}
+            return said({"languages": [python], "max_timeout": max_timeout})
         if asked.path.endswith("/files"):
             return Said(200, b"ab", "application/octet-stream") if asked.method == "GET" else said(MADE)
         if asked.method == "GET" and asked.path.endswith("/fresh"):
@@ -95,15 +102,21 @@ def test_success_has_measured_usage_and_actual_limits(tmp_path: Path) -> None:
         ({"exit_code": 1, "error": {"name": "E", "message": "no", "line": 7}}, "error", "E: no (line 7)"),
         ({"exit_code": 3}, "error", "it ended with exit code 3"),
         ({"exit_code": None, "signal": "SEGV"}, "error", "it was killed by SIGSEGV"),
-        ({"exit_code": None, "signal": "KILL", "oom_killed": True}, "error", "it ran out of memory"),
-        ({"exit_code": None, "timed_out": True, "duration_s": 30.2}, "timeout", "it timed out after 30 s"),
-        ({"exit_code": None, "timed_out": True, "duration_s": 5.04}, "timeout", "it timed out after 5 s"),
+        ({"exit_code": None, "signal": "KILL", "oom_killed": True}, "error",
+         "it ran out of memory; use less memory, or limits=Limits(memory=…) above 512 MiB"),
+        ({"exit_code": 137, "oom_killed": True}, "error",
+         "it ran out of memory; use less memory, or limits=Limits(memory=…) above 512 MiB"),
+        ({"exit_code": 2, "hint": "use more"}, "error", "it ended with exit code 2; use more"),
+        ({"exit_code": None, "timed_out": True, "duration_s": 30.2}, "timeout",
+         "it timed out after 30 s; use a larger timeout=, at most the operator's max.timeout"),
+        ({"exit_code": None, "timed_out": True, "duration_s": 5.04}, "timeout",
+         "it timed out after 5 s; use a larger timeout=, at most the operator's max.timeout"),
     ],
-)
+)  # fmt: skip
 def test_result_has_a_status_and_a_message(tmp_path: Path, how: dict[str, Any], status: str, message: str) -> None:
     result = told(tmp_path, BEGIN + end(**how))
     assert (result.status, result.error_message) == (status, message)
-    assert result.exit_code == (-1 if how["exit_code"] is None else how["exit_code"])
+    assert result.exit_code == (-1 if how["exit_code"] is None or how.get("oom_killed") else how["exit_code"])
 
 
 def test_stderr_has_the_traceback_of_a_kernel_once(tmp_path: Path) -> None:
@@ -139,7 +152,10 @@ def test_code_that_did_not_run_is_a_setup_error_with_the_reason(tmp_path: Path, 
 
     with lying(tmp_path, answer) as server:
         result = execute_code("python", "x", server=server.address)
-    assert (result.status, result.error_message, result.notice, result.exit_code) == ("setup_error", "why", "how", -1)
+    assert (result.status, result.error_message, result.notice, result.exit_code) == (
+        "setup_error", "why; how", "how", -1,
+    )  # fmt: skip
+    assert message_without_remedy(result) == "why"
     assert result.limits_applied.memory_limit_mb == 512
     assert server.asked[-1].method == "DELETE", "nothing is left behind"
 
@@ -206,7 +222,16 @@ def test_unknown_language_or_version_is_a_setup_error_with_the_known_ones(tmp_pa
         {"code": 7}, {"code": " \n"}, {"timeout": 0}, {"timeout": 0.5}, {"timeout": "1"}, {"timeout": math.inf},
         {"session_id": "No!"}, {"session_id": "x" * 65}, {"session_id": ""}, {"files": {"a": 7}}, {"files": 7},
         {"stdin": 7}, {"max_output_chars": 0}, {"max_output_chars": MAX_OUTPUT_CHARS + 1}, {"language": ""},
-        {"language": None},
+        {"language": None}, {"code": "\ud800"}, {"code": "a\0"}, {"language": "\ud800"}, {"language": ["python"]},
+        {"timeout": math.nan}, {"timeout": 1e9}, {"timeout": 10**400}, {"timeout": True}, {"stdin": "\ud800"},
+        {"session_id": 7}, {"session_id": "\ud800"}, {"session_id": "a", "name": "b"}, {"name": "b"},
+        {"files": {7: "a"}}, {"files": {"a": "\ud800"}}, {"files": {"\ud800": "a"}}, {"files": {"": "a"}},
+        {"files": {"a": Path("\0")}}, {"files": {"a": None}}, {"files": None}, {"max_output_chars": "7"},
+        {"unknown": 7}, {"": 7}, {"env": 7}, {"env": None}, {"env": {"A": 7}}, {"env": {7: "A"}}, {"env": {"=": "A"}},
+        {"env": {"A": "\ud800"}}, {"labels": None}, {"labels": {"a": None}}, {"labels": {"a": 7}}, {"labels": ["a"]},
+        {"volumes": 7}, {"volumes": None}, {"volumes": {"/a": 7}}, {"volumes": {7: "a"}}, {"volumes": {"/a": "\ud800"}},
+        {"limits": 7}, {"limits": {"cpus": 1}}, {"lifecycle": 7}, {"lifecycle": None}, {"options": {}}, {"budget": 7},
+        {"network": "open"}, {"image": 7}, {"image": None}, {"repo": 7}, {"repo": b"a"}, {"on_unknown": 7},
     ],
 )  # fmt: skip
 def test_invalid_arguments_are_setup_errors_before_anything_is_created(tmp_path: Path, given: dict[str, Any]) -> None:
@@ -217,7 +242,76 @@ def test_invalid_arguments_are_setup_errors_before_anything_is_created(tmp_path:
             execute_code(**arguments, check=True)
     assert (result.status, result.exit_code) == ("setup_error", -1)
     assert result.error_message
+    assert json.loads(json.dumps(result))["error_message"] == result.error_message
     assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"server": 7}, "server: a int is not an address"),
+        ({"server": "ftp://a"}, "is not an address"),
+        ({"secrets": 7}, "secrets: a int is not a list"),
+        ({"secrets": [7]}, "secrets: a int is not a Secret"),
+        ({"image": "\ud800"}, "not valid Unicode"),
+        ({"repo": "/nowhere/\udcff"}, "/nowhere/"),
+        ({"files": {"a": (piece for piece in [7])}}, "a piece is a int"),
+        ({"files": {"a": (1 / 0 for _ in range(1))}}, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_arguments_that_fail_later_are_setup_errors(tmp_path: Path, given: dict[str, Any], message: str) -> None:
+    with lying(tmp_path, serving()) as server:
+        result = execute_code(**{"language": "python", "code": "x", "server": server.address, **given})
+    assert (result.status, result.exit_code) == ("setup_error", -1)
+    assert message in (result.error_message or "")
+    assert json.dumps(result)
+    created = [asked.path for asked in server.asked if asked.method == "POST"]
+    assert not created or server.asked[-1].method == "DELETE", "nothing is left behind"
+
+
+def test_failing_callback_of_the_caller_is_a_status(tmp_path: Path) -> None:
+    def answer(asked: Asked) -> Said:
+        if asked.path.endswith("/languages"):
+            return said({"languages": [{"name": "go", "image": "base-go"}]})
+        if asked.path.endswith("/toolchain") or "languages/go" in asked.path:
+            step = {"stage": "apt", "message": "gcc", "done": 1, "total": 2}
+            return Said(200, json.dumps({"progress": step}).encode() + b"\n", "application/x-ndjson")
+        return refused(404, "not_found")
+
+    steps: list[Progress] = []
+    with lying(tmp_path, answer) as server:
+        broken = execute_code("go", "x", server=server.address, on_progress=steps.append)
+        assert (broken.status, [step.stage for step in steps]) == ("setup_error", ["apt"])
+        assert "without a result" in (broken.error_message or "")
+        failed = execute_code("go", "x", server=server.address, on_progress=lambda step: 1 / 0)  # type: ignore[arg-type,return-value]
+    assert (failed.status, failed.error_message) == ("setup_error", "ZeroDivisionError: division by zero")
+
+
+def test_result_has_file_names_that_are_not_text(tmp_path: Path) -> None:
+    odd = {**MADE, "name": "\ufffd", "path": "/workspace/\ufffd", "raw_path": "L3dvcmtzcGFjZS//"}
+    result = told(tmp_path, BEGIN + end(files=[odd]))
+    assert (result.status, result.files[0].path) == ("success", "/workspace/\udcff")
+    shown = json.loads(json.dumps(result))["files"][0]
+    assert (shown["path"], shown["name"], shown["raw_path"]) == ("/workspace/\ufffd", "\ufffd", "L3dvcmtzcGFjZS//")
+
+
+@pytest.mark.parametrize(("timeout", "limit"), [(None, 10), (30, 10), (10, 10), (7, 7)])
+def test_operators_maximum_lowers_the_default_timeout(tmp_path: Path, timeout: float | None, limit: float) -> None:
+    with lying(tmp_path, serving(max_timeout=10)) as server:
+        result = execute_code("python", "x", timeout=timeout, server=server.address)
+    assert (result.status, result.limits_applied.time_limit_seconds) == ("success", limit)
+    run = next(json.loads(asked.body) for asked in server.asked if asked.path.endswith("/code"))
+    assert run["timeout"] == limit
+
+
+def test_timeout_above_the_operators_maximum_is_a_setup_error_that_names_it(tmp_path: Path) -> None:
+    with lying(tmp_path, serving(max_timeout=10)) as server:
+        result = execute_code("python", "x", timeout=11, image="mine", server=server.address)
+    assert (result.status, result.exit_code) == ("setup_error", -1)
+    assert result.error_message == (
+        "timeout: 11 s is more than this server's maximum of 10 s (max.timeout); use a timeout of at most 10"
+    )
+    assert [asked.path for asked in server.asked] == ["/v1/languages"], "nothing was created"
 
 
 def test_no_timeout_is_the_default_timeout(tmp_path: Path) -> None:
@@ -247,6 +341,10 @@ def test_file_is_run_in_the_language_of_its_suffix(tmp_path: Path) -> None:
             assert result.status == "setup_error"
             assert said in (result.error_message or "")
     assert execute_file(None).status == "setup_error"  # type: ignore[arg-type]
+    for odd in ("\0.py", "/nowhere/\udcff.py", b"/nowhere/\xff.py"):
+        result = execute_file(odd)  # type: ignore[arg-type]
+        assert result.status == "setup_error", odd
+        assert json.dumps(result)
 
 
 def test_languages_are_listed_and_validated(tmp_path: Path) -> None:
@@ -256,4 +354,7 @@ def test_languages_are_listed_and_validated(tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest):
             validate_language("cobol", server.address)
     assert (validate_timeout(None), validate_timeout(7)) == (30, 7)
+    for timeout in (0, 10**9, math.nan, "7"):
+        with pytest.raises(InvalidRequest, match="timeout"):
+            validate_timeout(timeout)  # type: ignore[arg-type]
     assert validate_session_id("Ab_1-") == "Ab_1-"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import threading
@@ -11,7 +12,7 @@ import pytest
 from support.cli import SKERRY, environment
 from support.server import Server, wait_until, with_enough_time
 
-from skerry import AsyncSandbox, Context, Limits, Sandbox, async_execute_code, execute_code
+from skerry import AsyncSandbox, Client, Context, Limits, Sandbox, async_execute_code, execute_code, execute_with_limits
 from skerry.errors import CommandFailed, Conflict, InvalidRequest, NotFound
 
 HEADROOM = "1G"
@@ -283,3 +284,45 @@ def test_execute_code_session_keeps_state_and_files(server: Server) -> None:
 def test_execute_code_without_a_session_leaves_nothing(server: Server) -> None:
     execute_code("python", "1", labels={"test": "gone"}, server=server.address)
     wait_until(lambda: not Sandbox.list(labels={"test": "gone"}, server=server.address), "it to be gone")
+
+
+def test_execute_with_limits_applies_them_also_to_the_child_of_a_shell(server: Server) -> None:
+    code = "python3 -c \"block = bytearray(400 << 20); block[::4096] = b'x' * (len(block) // 4096)\""
+    result = execute_with_limits("bash", code, Limits(memory="128M", cpus=0.5), server=server.address)
+    assert (result.status, result.exit_code) == ("error", -1), "bash itself ends with 137"
+    assert result.error_message == ("it ran out of memory; use less memory, or limits=Limits(memory=…) above 128 MiB")
+    assert (result.limits_applied.memory_limit_mb, result.limits_applied.cpu_limit_cores) == (128, 0.5)
+
+
+def test_execute_code_lists_denied_hosts_and_the_remedy(server: Server) -> None:
+    code = "import urllib.request\nurllib.request.urlopen('http://denied.test/')"
+    result = execute_code("python", code, server=server.address)
+    assert (result.status, result.exit_code) == ("error", 1)
+    assert {attempt.host for attempt in result.denied} == {"denied.test"}
+    assert "; refused: denied.test" in (result.error_message or "")
+    assert "network=Network(allow=" in (result.error_message or "")
+    assert [attempt["host"] for attempt in result["denied"]] == [attempt.host for attempt in result.denied]
+
+
+def test_execute_code_has_the_traceback_and_the_line_of_javascript(server: Server) -> None:
+    code = "function broken() {\n  throw new TypeError('no')\n}\nbroken()"
+    result = execute_code("javascript", code, server=server.address)
+    assert (result.status, result.exit_code, result.error_message) == ("error", 1, "TypeError: no (line 2)")
+    assert "TypeError: no" in result.stderr
+    assert "at broken" in result.stderr
+
+
+def test_execute_code_runs_the_version_that_base_has(server: Server) -> None:
+    with Client(server.address) as client:
+        python = next(language for language in client.languages() if language.name == "python")
+    version = next(version for version, image in python.versions.items() if image == "base")
+    result = execute_code(f"python@{version}", "import sys; sys.version", server=server.address)
+    assert (result.status, result.error_message) == ("success", None)
+    assert (result.text or "").startswith(f"'{version}.")
+
+
+def test_execute_code_returns_created_files_with_odd_names(server: Server) -> None:
+    result = execute_code("python", r"open(b'\xff.txt', 'w').write('x')", server=server.address)
+    assert result.status == "success", result.error_message
+    assert [(file.path, file.content) for file in result.files] == [("/workspace/\udcff.txt", b"x")]
+    assert [file["path"] for file in json.loads(json.dumps(result))["files"]] == ["/workspace/\ufffd.txt"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from support.server import Server
 
-from skerry import Sandbox, execute_code, supported_languages
-from skerry.errors import PermissionDenied
+from skerry import Limits, Sandbox, execute_code, execute_with_limits, supported_languages
+from skerry.errors import PermissionDenied, QuotaExceeded
 
 OPERATORS = """
 [max]
 timeout = "1s"
+memory = "4G"
 
 [languages]
 allow = ["py", "bash", "awk"]
@@ -33,6 +34,24 @@ def test_maximum_timeout_ends_commands_and_code_with_higher_timeouts_and_without
     assert sandbox.session("kept").run("sleep 600", timeout=None).timed_out
     assert sandbox.run("sleep 600", timeout=0.1).timed_out
     assert sandbox.run("true", timeout=None).ok
+
+
+def test_execute_code_names_the_maximum_of_a_higher_timeout(server: Server) -> None:
+    refused = execute_code("python", "1", timeout=600, server=server.address)
+    assert (refused.status, refused.exit_code) == ("setup_error", -1)
+    assert "maximum of 1 s (max.timeout)" in (refused.error_message or "")
+    late = execute_code("python", "while True: pass", server=server.address)
+    assert (late.status, late.limits_applied.time_limit_seconds) == ("timeout", 1)
+    assert (late.error_message or "").startswith("it timed out after 1 s; use a larger timeout=")
+
+
+def test_execute_code_names_the_quota_of_a_larger_sandbox(server: Server) -> None:
+    limits = Limits(memory="64G")
+    refused = execute_with_limits("python", "1", limits, server=server.address)
+    assert (refused.status, refused.exit_code) == ("setup_error", -1)
+    assert "max.memory" in (refused.error_message or "")
+    with pytest.raises(QuotaExceeded, match=r"max\.memory"):
+        execute_with_limits("python", "1", limits, check=True, server=server.address)
 
 
 def test_only_allowed_languages_are_listed_and_run(server: Server, sandbox: Sandbox) -> None:

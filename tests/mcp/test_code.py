@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import base64
+import json
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from mcp.types import ImageContent
-from support.mcp_clients import Talk
+from support.lying_server import Asked, Said, lying, refused, said
+from support.mcp_clients import MODES, Talk, on_stdio
+
+if TYPE_CHECKING:
+    from support.server import Server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -113,3 +121,33 @@ async def test_execute_code_session_is_kept_by_name(talk: Talk) -> None:
     again = await talk.call("execute_code", language="python", code="x", session_id=name, timeout=5)
     assert again["text"] == "5"
     await talk.call("remove_sandbox", sandbox=name)
+
+
+async def test_execute_code_reports_the_installation_of_a_language(tmp_path: Path) -> None:
+    reported = threading.Event()
+    step = {"stage": "packages", "message": "golang", "done": 1, "total": 2}
+    lost = {"code": "registry_error", "message": "no mirror", "hint": None, "details": {}}
+
+    def finish() -> bytes:
+        assert reported.wait(60)
+        return json.dumps({"error": lost}).encode() + b"\n"
+
+    def answer(asked: Asked) -> Said:
+        if asked.path == "/v1/languages":
+            return said({"languages": [{"name": "go", "image": "base-go"}]})
+        if asked.path == "/v1/languages/go/install":
+            return Said(200, json.dumps({"progress": step}).encode() + b"\n", "application/x-ndjson", later=finish)
+        return refused(404, "not_found")
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        if message == "installing: packages 50 % golang":
+            reported.set()
+
+    with lying(tmp_path, answer) as scripted:
+        async with on_stdio(cast("Server", scripted), MODES[0]) as talk:
+            arguments = {"language": "go", "code": "package main"}
+            result = await talk.raw("execute_code", arguments, progress_callback=hear)
+    assert isinstance(result.structured_content, dict)
+    assert (result.structured_content["status"], result.structured_content["error_message"]) == (
+        "setup_error", "no mirror",
+    )  # fmt: skip

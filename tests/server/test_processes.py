@@ -79,6 +79,35 @@ def test_run_streams_server_sent_events(http: httpx2.Client, sandbox_path: str) 
     assert plain.headers["content-type"].startswith(NDJSON)
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "key"),
+    [
+        ("POST", "{sandbox}/code", {"code": "print(6 * 7)"}, "exit"),
+        ("GET", "{sandbox}/processes/{process}/output?follow=true", None, "exit"),
+        ("GET", "{sandbox}/trace", None, "kind"),
+        ("GET", "/v1/events?since=0", None, "type"),
+        ("GET", "/v1/events?follow=true", None, "type"),
+        ("GET", "{sandbox}/files/watch?path=/workspace", None, "type"),
+        ("GET", "/v1/audit/export", None, "prev"),
+    ],
+)
+def test_lines_of_each_kind_of_stream_are_also_server_sent_events(
+    http: httpx2.Client, sandbox_path: str, method: str, path: str, body: Any, key: str
+) -> None:
+    process = run(http, sandbox_path, "echo out").json()["id"]
+    url = path.format(sandbox=sandbox_path, process=process)
+    found, endless = [], "follow=true" in url or "watch" in url
+    with http.stream(method, url, json=body, headers={"Accept": "text/event-stream"}) as answer:
+        assert answer.status_code == 200, answer.read()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        for line in filter(None, answer.iter_lines()):
+            assert line.startswith("data: ")
+            found.append(json.loads(line.removeprefix("data: ")))
+            if endless and key in found[-1]:
+                break
+    assert any(key in one for one in found), found
+
+
 def test_run_streams_ndjson(http: httpx2.Client, sandbox_path: str) -> None:
     cmd = "echo one; until test -e /tmp/go; do sleep 0.02; done; echo zwei ü"
     body = {"cmd": cmd}

@@ -34,12 +34,14 @@ class Asked:
 
 @dataclass(frozen=True)
 class Said:
-    """An answer; `whole=False` closes the connection before it is complete, `status=0` without any."""
+    """An answer; `whole=False` closes the connection before it is complete, `status=0` without any. `later` returns
+    more of the body, after the first part was sent."""
 
     status: int = 200
     body: bytes = b""
     kind: str = "application/json"
     whole: bool = True
+    later: Callable[[], bytes] | None = None
 
 
 def said(value: Any, status: int = 200) -> Said:
@@ -93,11 +95,16 @@ def lying(directory: Path, answer: Callable[[Asked], Said]) -> Iterator[Lying]:
                 return
             self.send_response(it.status)
             self.send_header("content-type", it.kind)
-            if it.status != 204:
+            if it.later is not None:
+                self.send_header("connection", "close")
+            elif it.status != 204:
                 self.send_header("content-length", str(len(it.body) + (0 if it.whole else 10)))
             self.end_headers()
             self.wfile.write(it.body)
-            self.close_connection = not it.whole
+            if it.later is not None:
+                self.wfile.flush()
+                self.wfile.write(it.later())
+            self.close_connection = not it.whole or it.later is not None
 
         do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any  # noqa: N815
 

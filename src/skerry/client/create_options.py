@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypedDict, TypeVar
 
 from msgspec import structs
 
-from skerry.client.repository.source import AnyRepo
+from skerry.client.repository.source import AnyRepo, repo_of
 from skerry.errors import InvalidRequest
 from skerry.types import Budget, CreateRequest, Lifecycle, Limits, Network, Options, Pty, RunRequest
 
@@ -80,11 +80,42 @@ def create_request(
     """Return the request, with its values checked before anything is sent."""
     check_network(network)
     check_budget(budget)
+    _check_kind("limits", limits, Limits, 'Limits(memory="512M")')
+    _check_kind("lifecycle", lifecycle, Lifecycle, 'Lifecycle(idle_timeout="30m")')
+    _check_kind("options", options, Options, "Options(sudo=False)")
+    if not isinstance(volumes, Mapping) or not all(isinstance(path, str) for path in volumes):
+        raise InvalidRequest("volumes: not a mapping of paths to volumes", hint='like volumes={"/data": "data"}')
     return CreateRequest(
-        image=image_name(image), name=name, env=texts(env, "env"), labels=texts(labels, "labels"), limits=limits,
+        image=image_name(image), name=name, env=texts(env, "env"), labels=_labels(labels), limits=limits,
         network=None if network is DEFAULT_NETWORK else network, lifecycle=lifecycle, options=options,
         budget=budget, volumes={path: volume_name(volume) for path, volume in volumes.items()},
     )  # fmt: skip
+
+
+def check_creation(options: CreateOptions) -> None:
+    """Reject unknown arguments of `Sandbox(...)` and invalid values, before anything is created."""
+    if unknown := sorted(map(str, options.keys() - CreateOptions.__optional_keys__)):
+        known = ", ".join(sorted(CreateOptions.__optional_keys__))
+        raise InvalidRequest(f"unknown argument {unknown[0][:80]!r}", hint=f"the arguments for a new sandbox: {known}")
+    repo_of(options.get("repo"))
+    _check_decider(options.get("on_unknown"))
+    create_request(
+        options.get("image", "base"), None, options.get("env", {}), options.get("labels", {}),
+        options.get("limits", Limits()), options.get("network", DEFAULT_NETWORK),
+        options.get("lifecycle", Lifecycle()), options.get("options", Options()), options.get("budget"),
+        options.get("volumes", {}),
+    )  # fmt: skip
+
+
+def _check_decider(on_unknown: object) -> None:
+    if on_unknown is not None and not callable(on_unknown):
+        raise InvalidRequest("on_unknown: not a function", hint="it receives an approval request and decides")
+
+
+def _check_kind(name: str, value: object, kind: type, like: str) -> None:
+    """Reject a number or a dict with a clear error."""
+    if not isinstance(value, kind):
+        raise InvalidRequest(f"{name}: a {type(value).__name__} is not {kind.__name__}", hint=f"like {name}={like}")
 
 
 def image_name(image: object) -> str:
@@ -143,10 +174,20 @@ def with_approvals(network: Network) -> Network:
 
 def texts(given: Mapping[str, V], what: str) -> dict[str, V]:
     """Return a mapping of strings; reject other values with a clear error."""
+    if not isinstance(given, Mapping):
+        raise InvalidRequest(
+            f"{what}: a {type(given).__name__} is not a mapping", hint=f'like {what}={{"NAME": "value"}}'
+        )
     for key, value in given.items():
         if not isinstance(key, str) or not (value is None or isinstance(value, str)):
             raise InvalidRequest(f"{what}: {key!r}: {value!r} is not a string", hint="put it in quotes, or use str()")
     return dict(given)
+
+
+def _labels(labels: Mapping[str, str]) -> dict[str, str]:
+    if any(value is None for value in texts(labels, "labels").values()):
+        raise InvalidRequest("labels: None cannot be a value", hint="leave the label out")
+    return dict(labels)
 
 
 def check_command(cmd: Command) -> str | list[str]:

@@ -23,7 +23,7 @@ from skerry.client.results.command import Output
 from skerry.codecs.text import escape
 from skerry.errors import Conflict, NotFound, SkerryError
 from skerry.mcp.text import one_line
-from skerry.types import SandboxInfo
+from skerry.types import Progress, SandboxInfo
 
 log = logging.getLogger("skerry.mcp")
 T = TypeVar("T")
@@ -78,6 +78,11 @@ class ProgressReporter:
 
     def output(self, piece: Output) -> None:
         self._tail = (self._tail + piece.data)[-_TAIL:]
+
+    def installing(self, step: Progress) -> None:
+        """Report a step of an installation; a new line replaces the last."""
+        percent = f" {step.done * 100 // step.total} %" if step.total else ""
+        self._tail = f"installing: {step.stage}{percent} {step.message}".encode("utf-8", "replace")[:_TAIL]
 
     async def end(self) -> None:
         self._timer.cancel()

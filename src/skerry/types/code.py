@@ -197,7 +197,10 @@ class LanguageInfo(Answer, frozen=True, kw_only=True):
 
 
 class LanguageList(Answer, frozen=True, kw_only=True):
+    """`max_timeout`: the operator's maximum run time in seconds; None: unlimited."""
+
     languages: list[LanguageInfo]
+    max_timeout: float | None = None
 
 
 class ContextRequest(Value, frozen=True, kw_only=True):

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, Unpack
 
+from msgspec import structs
+
 from skerry.client._async.client import AsyncClient
 from skerry.client._async.code import AsyncReadableFile
 from skerry.client._async.run_once import (
@@ -17,8 +19,9 @@ from skerry.client._async.run_once import (
     upload_files,
 )
 from skerry.client._async.sandbox import AsyncSandbox
-from skerry.client.create_options import CreateOptions
-from skerry.client.host.content import check_contents
+from skerry.client.create_options import CreateOptions, check_creation
+from skerry.client.host.archive_files import Watcher
+from skerry.client.host.content import check_files
 from skerry.client.results.code import check_code, fields_of, hint_without_context
 from skerry.client.results.execute import (
     DEFAULT_OUTPUT_CHARS,
@@ -34,10 +37,11 @@ from skerry.client.results.execute import (
     limits_of,
     session_name,
     setup_error_result,
+    timeout_in_force,
 )
-from skerry.client.transport.requests.code import Input, code_request
+from skerry.client.transport.requests.code import Input, code_request, languages
 from skerry.errors import FileError, InvalidRequest, SkerryError
-from skerry.types import MAX_CODE, Limits, OutputFile, find_language, language_of_file
+from skerry.types import MAX_CODE, LanguageList, Limits, OutputFile, find_language, language_of_file
 
 
 async def execute_code(
@@ -50,6 +54,7 @@ async def execute_code(
     *,
     check: bool = False,
     max_output_chars: int = DEFAULT_OUTPUT_CHARS,
+    on_progress: Watcher | None = None,
     **creation: Unpack[CreateOptions],
 ) -> ExecuteResult:
     """Run code and return `status stdout stderr exit_code execution_time error_message resource_usage limits_applied
@@ -58,19 +63,22 @@ async def execute_code(
     CommandFailed, or the error of the set-up, such as QuotaExceeded.
 
     `language` may name a version (`python@3.12`), which selects the image unless `image` is given. The tools of a
-    language that `base` lacks are installed once, into an image, with progress on stderr. `timeout`: at least
-    1 second; None is the default of 30. `session_id` names a sandbox that is kept, and created if missing, in which the
-    language's memory and the files last; without it everything is deleted afterwards. `files` maps paths inside,
-    relative to /workspace, to contents, or to a `Path` of this host. `max_output_chars` applies to stdout and to
-    stderr. The arguments of `Sandbox(...)` apply to a new sandbox.
+    language that `base` lacks are installed once, into an image, with progress on stderr, or with calls of
+    `on_progress`. `timeout`: from 1 second to the server's `max.timeout`; None is the default of 30, or that maximum.
+    `session_id` names a sandbox that is kept, and created if missing, in which the language's memory and the files
+    last; without it everything is deleted afterwards. `files` maps paths inside, relative to /workspace, to contents,
+    or to a `Path` of this host. `max_output_chars` applies to stdout and to stderr. The arguments of `Sandbox(...)`
+    apply to a new sandbox.
     """
-    execution = _Execution(language, code, stdin, timeout, session_id, files, max_output_chars, creation)
+    execution = _Execution(
+        language, code, stdin, timeout, session_id, files, max_output_chars, creation, on_progress
+    )  # fmt: skip
     try:
         return await execution.run(check)
-    except SkerryError as error:
+    except Exception as error:  # also those of the caller's own objects, such as a generator in `files`
         if check:
             raise
-        return setup_error_result(error, execution.limits)
+        return setup_error_result(error, execution.limits, started=execution.started)
 
 
 async def execute_file(
@@ -80,7 +88,7 @@ async def execute_file(
     language, the suffix of the file's name selects it."""
     try:
         code = _read_code(path)
-        language = language_of_file(os.fspath(path)) if language is None else language
+        language = language_of_file(os.fsdecode(path)) if language is None else language
     except SkerryError as error:
         if check:
             raise
@@ -110,23 +118,24 @@ class _Execution:
 
     def __init__(
         self, language: str, code: str, stdin: Input | None, timeout: float | None, session_id: str | None,
-        files: Mapping[str, Content], max_output_chars: int, creation: CreateOptions,
+        files: Mapping[str, Content], max_output_chars: int, creation: CreateOptions, on_progress: Watcher | None,
     ) -> None:  # fmt: skip
         self.language, self.code, self.stdin, self.timeout = language, code, stdin, timeout
         self.session_id, self.files, self.creation = session_id, files, creation
-        self.max_output_chars = max_output_chars
+        self.max_output_chars, self.on_progress = max_output_chars, on_progress
         self.limits = LimitsApplied()
+        self.started = False
 
     async def run(self, check: bool) -> ExecuteResult:
         self._check()  # before a sandbox is created
         async with opened_client(self.creation.get("server")) as client:
             self.creation["server"] = client
-            session = None if self.session_id is None else session_name(self.session_id)
-            await choose_image(client, self.language, self.creation, session)
+            await self._prepare(client)
             async with await self._sandbox() as sandbox:
                 self.limits = limits_of(sandbox.cached_info, self.limits)
                 brought = await upload_files(sandbox.files, self.files)
                 limit = self.limits.time_limit_seconds
+                self.started = True
                 result = await sandbox.code.run(self.code, self.language, stdin=self.stdin, timeout=limit)
                 notice = hint_without_context(result) if self.session_id is None else result.hint
                 if check:
@@ -142,13 +151,22 @@ class _Execution:
         code_request(self.code, self.language, self.stdin, limit)
         if not self.code.strip():
             raise InvalidRequest("the code is empty", hint="give a program")
-        if not isinstance(self.files, Mapping):
-            raise InvalidRequest("files: not a mapping of paths to contents", hint='files={"data.csv": "1,2"}')
+        if self.creation.get("limits", self) is None:
+            del self.creation["limits"]  # the default
         if self.session_id is None:
             check_temporary(self.files, self.creation)
         else:
             session_name(self.session_id)
-            check_contents(self.files.values())
+            check_files(self.files)
+        check_creation(self.creation)
+
+    async def _prepare(self, client: AsyncClient) -> None:
+        """Apply the server's maximum and select the image."""
+        rules = await client.request_json(languages(None), LanguageList)
+        limit = timeout_in_force(check_timeout(self.timeout), rules.max_timeout)
+        self.limits = structs.replace(self.limits, time_limit_seconds=limit)
+        session = None if self.session_id is None else session_name(self.session_id)
+        await choose_image(client, self.language, self.creation, session, rules.languages, self.on_progress)
 
     async def _sandbox(self) -> AsyncSandbox:
         if self.session_id is not None:
@@ -162,8 +180,9 @@ def _read_code(path: str | os.PathLike[str]) -> str:
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_CODE + 1)
-    except OSError as error:
-        raise InvalidRequest(f"{os.fspath(path)}: {error.strerror or error}", hint="give the path of a file") from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InvalidRequest(f"{os.fspath(path)}: {why}", hint="give the path of a file") from error
     if len(data) > MAX_CODE:
         raise InvalidRequest(f"{os.fspath(path)}: more than {MAX_CODE >> 20} MiB", hint="code is text")
     try:

@@ -82,11 +82,13 @@ class Images:
         request = sandboxes.build_image(name, rebuild)
         return _image(self._watched(request, f"building image {name}", progress.show_progress))
 
-    def install(self, language: str) -> ImageInfo:
+    def install(self, language: str, *, on_progress: Watcher | None = None) -> ImageInfo:
         """Build the image that has the tools of a language, with progress on stderr, unless it is there: `go`, `rust`,
-        `java`, `ruby`, `php`, `r`. `run_code` and `execute_code` do this by themselves."""
+        `java`, `ruby`, `php`, `r`. `run_code` and `execute_code` do this by themselves. `on_progress` is called for
+        each step instead."""
         request = sandboxes.install_language(language)
-        return _image(self._watched(request, f"installing {language}", progress.show_progress))
+        show = progress.show_progress if on_progress is None else lambda _: progress.ProgressCalls(on_progress)
+        return _image(self._watched(request, f"installing {language}", show))
 
     def pull(
         self,

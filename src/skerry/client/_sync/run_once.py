@@ -19,8 +19,9 @@ from skerry.client._sync.files import Files
 from skerry.client._sync.processes import Run
 from skerry.client._sync.sandbox import Sandbox
 from skerry.client.create_options import Command, CreateOptions, run_request
+from skerry.client.host.archive_files import Watcher
 from skerry.client.host.cassette_file import check_cassette, save_cassette
-from skerry.client.host.content import check_contents, open_host_file
+from skerry.client.host.content import check_files, open_host_file
 from skerry.client.host.output_dir import (
     MAX_DEPTH,
     MAX_FILES,
@@ -37,7 +38,7 @@ from skerry.client.results.command import Output, check_result, with_files
 from skerry.client.transport import backend_sync as backend
 from skerry.client.transport.requests.code import Input, code_request
 from skerry.errors import FileError, FileNotFound, InvalidRequest, NotFound, SandboxUnavailable
-from skerry.types import FileInfo, Result, find_language, image_of, parse_size
+from skerry.types import FileInfo, LanguageInfo, Result, find_language, image_of, parse_size
 
 WORKSPACE = "/workspace"
 Content = backend.AnySource | os.PathLike[str]
@@ -119,7 +120,7 @@ def run_sandbox(
 
 def check_temporary(files: Mapping[str, Content], creation: CreateOptions, max_size: str | int | None = None) -> None:
     """Check the arguments of a sandbox that is deleted afterwards."""
-    check_contents(files.values())
+    check_files(files)
     if max_size is not None:
         parse_size(max_size, "max_size")
     if "name" in creation:
@@ -315,13 +316,20 @@ def save_outputs(
         tell(f"the code made more files than the {len(result.files)} that were copied back")
 
 
-def choose_image(client: Client, language: str, creation: CreateOptions, session: str | None = None) -> None:
+def choose_image(
+    client: Client,
+    language: str,
+    creation: CreateOptions,
+    session: str | None = None,
+    known: Sequence[LanguageInfo] | None = None,
+    on_progress: Watcher | None = None,
+) -> None:
     """Select the image with the requested version, or with the tools of the language, from the server's table, unless
     one is named. Missing tools are installed once, into an image; not for a `session` that exists already."""
     if "image" in creation:
         return
     try:
-        found, version = find_language(client.languages(), language)
+        found, version = find_language(client.languages() if known is None else known, language)
     except InvalidRequest:
         if "@" in language:
             raise
@@ -330,7 +338,7 @@ def choose_image(client: Client, language: str, creation: CreateOptions, session
         creation["image"] = image_of(found, version)
     elif found.image is not None:
         if not found.installed and not (session is not None and _exists(client, session)):
-            client.images.install(found.name)
+            client.images.install(found.name, on_progress=on_progress)
         creation["image"] = found.image
 
 

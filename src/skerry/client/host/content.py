@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, BinaryIO, cast
 
 from skerry.errors import InvalidRequest
+from skerry.types import check_path
 
 Source = str | bytes | bytearray | memoryview | IO[bytes] | IO[str] | Iterable[bytes] | Iterable[str]
 PIECE = 256 << 10
@@ -88,7 +89,11 @@ def cut(offset: int, length: int | None) -> Callable[[bytes], bytes]:
 
 def check_source(source: object) -> None:
     """Reject an unsupported content before anything is sent."""
-    if whole(source) is None and not any(hasattr(source, name) for name in ("read", "__iter__", "__aiter__")):
+    try:
+        known = whole(source)
+    except UnicodeEncodeError:
+        raise InvalidRequest("content: not valid Unicode", hint="pass it as bytes") from None
+    if known is None and not any(hasattr(source, name) for name in ("read", "__iter__", "__aiter__")):
         raise InvalidRequest(
             f"content: a {type(source).__name__} cannot be sent",
             hint="pass str, bytes, a file object or an iterable of bytes",
@@ -106,6 +111,17 @@ def open_host_file(path: str | os.PathLike[str]) -> tuple[BinaryIO, int]:
         os.close(descriptor)
         raise InvalidRequest(f"files: {os.fspath(path)!r} is not a regular file")
     return os.fdopen(descriptor, "rb"), stat.S_IMODE(mode) & 0o777
+
+
+def check_files(files: Mapping[str, object]) -> None:
+    """Check the paths and the contents of files for a new sandbox."""
+    if not isinstance(files, Mapping):
+        raise InvalidRequest("files: not a mapping of paths to contents", hint='files={"data.csv": "1,2"}')
+    for place in files:
+        if not isinstance(place, str):
+            raise InvalidRequest(f"files: {place!r} is not a path inside", hint='files={"data.csv": "1,2"}')
+        check_path("files", place)
+    check_contents(files.values())
 
 
 def check_contents(contents: Iterable[object]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TextIO
 
@@ -41,6 +42,24 @@ def show_stages(title: str, stream: TextIO | None = None) -> ProgressView:
     """Show an operation with parallel stages."""
     stream = stream or _silent or sys.stderr
     return ProgressBars(title, stream) if stream.isatty() else ProgressLines(title, stream)
+
+
+class ProgressCalls:
+    """Calls a function of the caller for each step."""
+
+    def __init__(self, notify: Callable[[Progress], None]) -> None:
+        self._notify = notify
+
+    def __enter__(self) -> ProgressCalls:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def update(self, progress: Progress) -> None:
+        self._notify(progress)
 
 
 class ProgressLines:

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
+from msgspec import structs
 
 from skerry.client.create_options import seconds
 from skerry.client.results.code import CodeResultBase, CodeValue
@@ -34,6 +35,7 @@ _MARK = "\n[skerry: output omitted]\n"
 
 DEFAULT_TIMEOUT = 30.0
 MIN_TIMEOUT = 1.0
+MAX_TIMEOUT = 1e8
 NO_EXIT_CODE = -1  # a timeout, an OOM kill, another signal, or code that did not run
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DERIVED = re.compile(r"session-[0-9a-f]{32}")
@@ -83,9 +85,10 @@ class ExecuteResult(dict[str, Any]):
     """The result as attributes, and as a dictionary of plain values that `json.dumps` accepts.
 
     `status`: `success`; `timeout`; `error`: the code failed, see `error_message`; `setup_error`: nothing ran, see
-    `error_message`. `exit_code` is -1 after a timeout, after a signal, and if nothing ran. `text`: the last
-    expression's value, `results`: all values. `denied`: network attempts that were denied. `truncated`: stdout or
-    stderr were longer. `notice`: other information, such as a restarted session."""
+    `error_message`, which ends with the remedy if one is known. `exit_code` is -1 after a timeout, an out-of-memory
+    kill or another signal, and if nothing ran. `text`: the last expression's value, `results`: all values. `denied`:
+    network attempts that were denied. `truncated`: stdout or stderr were longer. `notice`: the remedy alone, and other
+    information, such as a restarted session."""
 
     __slots__ = ("_fields",)
     Usage: ClassVar[type[ResourceUsage]] = ResourceUsage
@@ -109,7 +112,8 @@ class ExecuteResult(dict[str, Any]):
 
     def __init__(self, **fields: Any) -> None:
         self._fields = _Fields(**fields)
-        super().__init__(msgspec.json.decode(msgspec.json.encode(self._fields)))
+        plain = structs.replace(self._fields, files=tuple(map(_with_text_names, self._fields.files)))
+        super().__init__(msgspec.json.decode(msgspec.json.encode(plain)))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # also while it is unpickled
@@ -120,12 +124,37 @@ class ExecuteResult(dict[str, Any]):
         return repr(self._fields).replace("_Fields", "ExecuteResult", 1)
 
 
+def _with_text_names(file: OutputFile) -> OutputFile:
+    """Return the file with names that JSON can carry; `raw_path` has the bytes of others."""
+    target = None if file.target is None else _json_text(file.target)
+    return structs.replace(file, path=_json_text(file.path), name=_json_text(file.name), target=target)
+
+
+def _json_text(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def check_timeout(timeout: float | None) -> float:
     """Return the time limit; None is the default."""
     limit = seconds(DEFAULT_TIMEOUT if timeout is None else timeout)
-    if limit is None or limit < MIN_TIMEOUT:
-        raise InvalidRequest(f"timeout: {timeout!r} is out of range", hint="at least 1 second")
+    if limit is None or not MIN_TIMEOUT <= limit <= MAX_TIMEOUT:
+        raise InvalidRequest(
+            f"timeout: {repr(timeout)[:80]} is out of range", hint=f"from 1 to {MAX_TIMEOUT:,.0f} seconds"
+        )
     return limit
+
+
+def timeout_in_force(timeout: float, most: float | None) -> float:
+    """Return the time limit on a server with that maximum. The maximum lowers the default; a higher timeout is
+    rejected."""
+    if most is None or timeout <= most:
+        return timeout
+    if timeout == DEFAULT_TIMEOUT:
+        return most
+    raise InvalidRequest(
+        f"timeout: {timeout:g} s is more than this server's maximum of {most:g} s (max.timeout)",
+        hint=f"use a timeout of at most {most:g}",
+    )
 
 
 def validate_session_id(session_id: str) -> str:
@@ -155,11 +184,10 @@ def check_chars(most: int) -> None:
 def limits_of(info: SandboxInfo, limits: LimitsApplied) -> LimitsApplied:
     """Return the sandbox's actual limits together with those of the call."""
     memory = info.limits.memory
-    return LimitsApplied(
-        time_limit_seconds=limits.time_limit_seconds,
+    return structs.replace(
+        limits,
         memory_limit_mb=None if memory is None else parse_size(memory) / (1 << 20),
         cpu_limit_cores=info.limits.cpus,
-        max_output_chars=limits.max_output_chars,
     )
 
 
@@ -183,9 +211,9 @@ def execute_result(
         status="success" if result.ok else "timeout" if result.timed_out else "error",
         stdout=shortened(result.stdout, most),
         stderr=shortened(stderr, most),
-        exit_code=NO_EXIT_CODE if result.timed_out or result.exit_code is None else result.exit_code,
+        exit_code=_exit_code(result),
         execution_time=result.duration_s,
-        error_message=None if result.ok else _how(result, limits),
+        error_message=None if result.ok else _with_remedy(_how(result, limits), _remedy(result, limits, hint)),
         resource_usage=_usage(result.usage, result.duration_s),
         limits_applied=limits,
         files=files,
@@ -197,10 +225,44 @@ def execute_result(
     )
 
 
-def setup_error_result(error: SkerryError, limits: LimitsApplied) -> ExecuteResult:
-    """Return the result of code that was not run, or whose sandbox failed."""
-    status = "error" if isinstance(error, SandboxUnavailable) else "setup_error"
-    return ExecuteResult(status=status, error_message=error.message, limits_applied=limits, notice=error.hint)
+def setup_error_result(error: Exception, limits: LimitsApplied, *, started: bool = False) -> ExecuteResult:
+    """Return the result of code that was not run, or whose sandbox failed. Errors that are not of Skerry come from
+    objects of the caller, such as a generator in `files`; `started`: the code may have run."""
+    if not isinstance(error, SkerryError):
+        error = SkerryError(f"{type(error).__name__}: {error}")
+        failed = started
+    else:
+        failed = isinstance(error, SandboxUnavailable)
+    message = _with_remedy(error.message, error.hint).encode("utf-8", "replace").decode()
+    status = "error" if failed else "setup_error"
+    return ExecuteResult(status=status, error_message=message, limits_applied=limits, notice=error.hint)
+
+
+def message_without_remedy(result: ExecuteResult) -> str | None:
+    """Return the error message without the remedy that `notice` has too."""
+    if result.error_message is None or not result.notice:
+        return result.error_message
+    return result.error_message.removesuffix(f"; {result.notice}")
+
+
+def _with_remedy(message: str, remedy: str | None) -> str:
+    return message if not remedy or remedy in message else f"{message}; {remedy}"
+
+
+def _exit_code(result: CodeResultBase) -> int:
+    """Return an integer in all cases. A shell reports the out-of-memory kill of its command as its own exit code."""
+    killed = result.timed_out or (result.oom_killed and not result.ok)
+    return NO_EXIT_CODE if killed or result.exit_code is None else result.exit_code
+
+
+def _remedy(result: CodeResultBase, limits: LimitsApplied, hint: str | None) -> str | None:
+    """Return the next step in the words of `execute_code`."""
+    if result.timed_out:
+        return "use a larger timeout=, at most the operator's max.timeout"
+    if result.oom_killed:
+        above = "" if limits.memory_limit_mb is None else f" above {limits.memory_limit_mb:g} MiB"
+        return f"use less memory, or limits=Limits(memory=…){above}"
+    return hint or (result.hint if result.denied else None)
 
 
 def _usage(usage: Usage, duration_s: float) -> ResourceUsage:

@@ -37,6 +37,8 @@ class Address:
 
 def parse_address(text: str, token: str | None = None) -> Address:
     """Parse `unix:///path`, `http://host:port` or `https://host:port`."""
+    if not isinstance(text, str):
+        raise InvalidRequest(f"server: a {type(text).__name__} is not an address", hint=_HINT)
     try:
         parts = urlsplit(text)
         port = parts.port

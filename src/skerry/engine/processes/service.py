@@ -49,7 +49,7 @@ class ProcessService:
         tasks: Tasks,
     ) -> None:
         longest = settings["max.timeout"]
-        self._max_timeout = None if longest is None else parse_span(longest, "max.timeout")
+        self.max_timeout = None if longest is None else parse_span(longest, "max.timeout")
         self._registry, self._lifecycle, self._hooks, self._tasks = registry, lifecycle, hooks, tasks
         self._traces = traces
         self._starts = FairTurns(MAX_STARTS, MAX_STARTS_PER_OWNER)
@@ -129,9 +129,9 @@ class ProcessService:
     def limit_timeout(self, timeout: float | None) -> float | None:
         """Return the timeout of a command: at most the operator's maximum. Higher ones are lowered and not refused,
         because the defaults of clients must work everywhere."""
-        if self._max_timeout is None:
+        if self.max_timeout is None:
             return timeout
-        return self._max_timeout if timeout is None else min(timeout, self._max_timeout)
+        return self.max_timeout if timeout is None else min(timeout, self.max_timeout)
 
     @contextlib.contextmanager
     def _recorded(self, sandbox: Sandbox, kind: str, process: str, request: RunRequest | None) -> Iterator[Step | None]:

@@ -14,6 +14,7 @@ from skerry.client.results.execute import (
     ExecuteResult,
     LimitsApplied,
     check_timeout,
+    message_without_remedy,
     session_name,
     setup_error_result,
 )
@@ -91,7 +92,9 @@ async def execute_code(
     """Run a program once in a new sandbox and return all results in one answer. Unlike run_code, it keeps nothing
     between calls unless session_id names a sandbox to keep."""
     sandbox_defaults: dict[str, Any] = {
-        name: value for name, value in (await at.caller.sandbox_defaults()).items() if name != "repo"
+        name: value
+        for name, value in (await at.caller.sandbox_defaults()).items()
+        if name != "repo" and (name, value) != ("image", "base")  # the language may need another image
     }
     try:
         name = None if session_id is None else session_name(session_id)
@@ -100,10 +103,10 @@ async def execute_code(
     except InvalidRequest as error:
         result = setup_error_result(error, LimitsApplied(max_output_chars=max_output_chars))
     else:
-        async with at.caller.session(name, at.access), at.progress(timeout):
+        async with at.caller.session(name, at.access), at.progress(timeout) as progress:
             result = await execute(
-                language, code, stdin, timeout, session_id, files or {},
-                max_output_chars=max_output_chars, **sandbox_defaults | {"server": at.caller.client},
+                language, code, stdin, timeout, session_id, files or {}, max_output_chars=max_output_chars,
+                on_progress=progress.installing, **sandbox_defaults | {"server": at.caller.client},
             )  # fmt: skip
     pictures = Pictures()
     return render(_executed(result, pictures, max_output_chars), *pictures.blocks)
@@ -111,16 +114,18 @@ async def execute_code(
 
 def _executed(result: ExecuteResult, pictures: Pictures, most: int) -> ExecuteOutcome:
     usage, limits = result.resource_usage, result.limits_applied
+    notice = hint_for_model(result.notice)
+    message = message_without_remedy(result) if result.notice and notice is None else result.error_message
     return ExecuteOutcome(
         status=result.status, stdout=escape(result.stdout), stderr=escape(result.stderr), exit_code=result.exit_code,
         execution_time=result.execution_time,
-        error_message=result.error_message and shorten(result.error_message, most)[0],
+        error_message=message and shorten(message, most)[0],
         resource_usage=ExecuteUsage(**{name: getattr(usage, name) for name in usage.__struct_fields__}),
         limits_applied=ExecuteLimits(**{name: getattr(limits, name) for name in limits.__struct_fields__}),
         files=created_files(result.files), text=None if result.text is None else shorten(result.text, most)[0],
         results=shown_values(result.results, pictures, most), denied=denied_attempts(result.denied),
         truncated=result.truncated,
-        notice=(notice := hint_for_model(result.notice)) and shorten(notice, most)[0],
+        notice=notice and shorten(notice, most)[0],
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from skerry.types import LanguageList
 
 
 async def list_(call: Call[Empty, Empty]) -> LanguageList:
-    return LanguageList(languages=call.engine.languages.listed())
+    return LanguageList(languages=call.engine.languages.listed(), max_timeout=call.engine.processes.max_timeout)
 
 
 async def install(call: Call[Empty, Empty]) -> StreamResponse:
@@ -18,4 +18,5 @@ async def install(call: Call[Empty, Empty]) -> StreamResponse:
 
 
 async def there(call: Call[Empty, Empty]) -> LanguageList:
-    return LanguageList(languages=await call.engine.languages.there(call.caller, call.ref))
+    found = await call.engine.languages.there(call.caller, call.ref)
+    return LanguageList(languages=found, max_timeout=call.engine.processes.max_timeout)

@@ -81,7 +81,11 @@ def as_upgrade(request: Request, headers: Mapping[str, str]) -> Request:
 
 
 def json_request(method: str, path: str, value: Any) -> Request:
-    return Request(method, path, content=_encode(value), content_type=JSON)
+    try:
+        content = _encode(value)
+    except UnicodeEncodeError:
+        raise InvalidRequest("an argument is not valid Unicode", hint="it contains half of a surrogate pair") from None
+    return Request(method, path, content=content, content_type=JSON)
 
 
 def parameters(**values: str | bool | None) -> tuple[tuple[str, str], ...]:
