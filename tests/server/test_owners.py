@@ -27,6 +27,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("GET", "/v1/sandboxes/{ref}/files"): {"params": {"path": "/etc/hostname"}},
     ("PUT", "/v1/sandboxes/{ref}/files"): {"params": {"path": "/workspace/stolen"}, "content": b"x"},
     ("DELETE", "/v1/sandboxes/{ref}/files"): {"params": {"path": "/workspace", "recursive": "true"}},
+    ("POST", "/v1/sandboxes/{ref}/processes/{process}/tool-calls"): {"json": {"calls": []}},
     ("GET", "/v1/sandboxes/{ref}/files/stat"): {"params": {"path": "/workspace"}},
     ("GET", "/v1/sandboxes/{ref}/files/list"): {"params": {"path": "/workspace"}},
     ("GET", "/v1/sandboxes/{ref}/files/glob"): {"params": {"pattern": "*"}},

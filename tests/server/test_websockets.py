@@ -229,7 +229,9 @@ def test_data_sent_before_the_close_is_received(listening: Listening, process: s
         words = b"last words %d" % number
         with RawViewer(listening, process) as viewer:
             viewer.send(frame(words) + frame((1000).to_bytes(2, "big"), Opcode.CLOSE))
-        wait_until(lambda words=words: words in terminals.typed, "them to be heard")  # type: ignore[misc]
+            # The socket stays open meanwhile: a write of the server to a closed one would fail and end the connection
+            # before the server has read it.
+            wait_until(lambda words=words: words in terminals.typed, "them to be heard")  # type: ignore[misc]
 
 
 @pytest.mark.usefixtures("impatient")
