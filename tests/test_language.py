@@ -25,6 +25,8 @@ from pathlib import Path
 
 import pytest
 
+from skerry import errors
+
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "skerry"
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
@@ -62,8 +64,9 @@ class Line:
 
 
 KEYWORDS = {"help", "short_help", "epilog", "hint", "summary", "description"}
-MESSAGES = {"debug", "info", "warning", "error", "exception", "critical", "say", "confirm"}  # of these objects:
-SPEAKERS = re.compile(r"\b_?(log|logger|output|talk)$")
+MESSAGES = {"debug", "info", "warning", "error", "exception", "critical", "say", "confirm", "echo"}  # of these objects:
+SPEAKERS = re.compile(r"\b_?(log|logger|output|talk|click)$")
+ERRORS = frozenset(name for name in dir(errors) if isinstance(getattr(errors, name), type))
 TABLES = {"Route", "Setting"}  # a string of several words among the arguments is a summary or a help text
 
 
@@ -81,12 +84,15 @@ def python_lines(path: Path) -> Iterator[Line]:
                 strings.append(first.value)
         elif isinstance(node, ast.Call):
             strings += [keyword.value for keyword in node.keywords if keyword.arg in KEYWORDS]
-            if isinstance(node.func, ast.Name) and node.func.id in TABLES:
+            if isinstance(node.func, ast.Name) and node.func.id in ERRORS:
+                strings += node.args[:1]  # also of an error that is returned or kept, not raised
+            elif isinstance(node.func, ast.Name) and node.func.id in TABLES:
                 strings += [a for a in node.args if isinstance(a, ast.Constant) and str(a.value).count(" ") > 1]
             elif isinstance(node.func, ast.Attribute) and node.func.attr in MESSAGES:
                 strings += node.args[:1] if SPEAKERS.search(ast.unparse(node.func.value)) else []
         elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-            strings += node.exc.args[:1]
+            known = isinstance(node.exc.func, ast.Name) and node.exc.func.id in ERRORS
+            strings += [] if known else node.exc.args[:1]
         for string in strings:
             for number, part in literals(string):
                 for offset, line in enumerate(part.split("\n")):

@@ -76,8 +76,14 @@ LAYERS = {  # {}: the noun, or its singular
     "routes": ["src/skerry/server/routes/{}.py"],
     "sdk": ["src/skerry/client/_async/{}.py", "src/skerry/client/_async/{}/__init__.py"],
     "cli": ["src/skerry/cli/commands/{}.py", "src/skerry/cli/options/{}.py"],
+    "mcp": ["src/skerry/mcp/tools/{}.py"],
     "tests": ["tests/engine/{}", "tests/{}", "tests/*/test_{}.py"],
     "docs": ["docs/guides/{}.md", "docs/concepts/{}.md"],
+}
+NO_LAYER = {  # operators and people manage these: a model's tools use what the sandbox was created with
+    ("images", "mcp"),
+    ("volumes", "mcp"),
+    ("snapshots", "mcp"),  # snapshot, fork and rollback are verbs of a sandbox there: mcp/tools/sandboxes.py
 }
 
 # -- the parsed tree --------------------------------------------------------------------------------------------------
@@ -625,9 +631,7 @@ def test_metric_is_within_its_limit(name: str) -> None:
 
 
 def test_noun_exists_in_every_layer() -> None:
-    missing = missing_layers()
-    unexpected = sorted(missing)
-    assert unexpected == [], f"missing; expected one of {LAYERS}"
+    assert missing_layers() == NO_LAYER, f"expected one of {LAYERS}, or an entry in NO_LAYER with its reason"
 
 
 def test_documented_source_file_exists() -> None:
@@ -671,7 +675,7 @@ def main(only: str = "") -> None:
     print(f"modules above {LONG} lines: {long_modules()}")
     for name in METRICS:
         print(report(name, only))
-    print(f"missing (noun, layer): {sorted(missing_layers())}")
+    print(f"missing (noun, layer): {sorted(missing_layers() - NO_LAYER)}")
 
 
 if __name__ == "__main__":
