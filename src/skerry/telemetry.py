@@ -91,7 +91,7 @@ def _tracer() -> Tracer | None:
 
 
 class ClientSpan:
-    """The span of a request of the SDK. `headers` tell the server its context."""
+    """The span of a request of the SDK. `headers` carry its context to the server."""
 
     def __init__(self, span: Span) -> None:
         from opentelemetry import trace

@@ -78,7 +78,7 @@ def court(
 
 
 T = TypeVar("T")
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 
 
 def at_once(work: Callable[[str], T], items: list[str], meanwhile: Callable[[], object]) -> dict[str, T]:
@@ -88,7 +88,7 @@ def at_once(work: Callable[[str], T], items: list[str], meanwhile: Callable[[], 
     threads = [Thread(target=lambda item=item: done.update({item: work(item)}), daemon=True) for item in items]
     for thread in threads:
         thread.start()
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + TIMEOUT_S
     while any(thread.is_alive() for thread in threads) and time.monotonic() < end:
         meanwhile()
         threads[-1].join(0.05)

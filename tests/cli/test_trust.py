@@ -20,7 +20,7 @@ WIDE = '[network]\nallow = ["evil.test"]\n[limits]\nmemory = "64G"\n'
 
 @dataclass
 class User:
-    """A user with a project, a server that answers every request, and a state directory of its own."""
+    """A user with a project, a server that answers every request, and a separate state directory."""
 
     project: Path
     state: Path

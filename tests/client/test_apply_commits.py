@@ -9,13 +9,13 @@ import pytest
 from support.patch_sets import Link, Program, apply, git, in_memory, lay, put, recover, repository, tree_of, undo
 
 from skerry.client.apply.journal import ApplyRecord
-from skerry.client.apply.session import Target
+from skerry.client.apply.session import ApplyTarget
 from skerry.errors import Conflict, InvalidRequest
 from skerry.types.review import LedgerEntry
 
 LINES = b"".join(b"line %d\n" % number for number in range(1, 21))
 NEW = LINES.replace(b"line 3\n", b"three\n")
-COMMIT, BRANCH = Target(commit=True, name="fix-login"), Target(branch="review/fix-login")
+COMMIT, BRANCH = ApplyTarget(commit=True, name="fix-login"), ApplyTarget(branch="review/fix-login")
 
 
 @pytest.fixture
@@ -131,14 +131,14 @@ def test_branch_touches_no_working_tree_and_later_applies_extend_it(root: Path) 
 @pytest.mark.parametrize("name", ["-x", "a..b", "a b", "", "x.lock", "@{-1}", "a\nb", "refs/../x"])
 def test_invalid_branch_name_is_rejected(name: str, root: Path) -> None:
     with pytest.raises(InvalidRequest, match="is not a valid branch name"):
-        apply(root, {"f": LINES}, {"f": NEW}, target=Target(branch=name))
+        apply(root, {"f": LINES}, {"f": NEW}, target=ApplyTarget(branch=name))
 
 
 def test_checked_out_branch_is_rejected(tmp_path: Path, root: Path) -> None:
     git(root, "worktree", "add", "-q", "-b", "elsewhere", str(tmp_path / "second"))
     for name in ("main", "elsewhere"):
         with pytest.raises(Conflict, match="is checked out"):
-            apply(root, {"f": LINES}, {"f": NEW}, target=Target(branch=name))
+            apply(root, {"f": LINES}, {"f": NEW}, target=ApplyTarget(branch=name))
 
 
 def test_repository_hooks_do_not_run(root: Path) -> None:

@@ -32,7 +32,7 @@ from support.patch_sets import (
 )
 
 from skerry.client.apply.journal import Journal
-from skerry.client.apply.session import Target
+from skerry.client.apply.session import ApplyTarget
 from skerry.client.apply.target_dir import find_target
 from skerry.errors import Conflict
 
@@ -148,7 +148,7 @@ def test_killed_apply_with_a_commit_is_atomic(tmp_path: Path) -> None:
     model = repository(tmp_path / "model", base)
 
     def work(root: Path) -> Callable[[Callable[[str], None]], object]:
-        return lambda step: apply(root, base, new, step=step, target=Target(commit=True))
+        return lambda step: apply(root, base, new, step=step, target=ApplyTarget(commit=True))
 
     shutil.copytree(model, tmp_path / "count", symlinks=True)
     steps = steps_of(work(tmp_path / "count"))

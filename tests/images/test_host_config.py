@@ -20,7 +20,7 @@ from skerry.errors import HostUnsupported, PermissionDenied, RegistryError
 from skerry.images.archive.unpack import UnpackLimits
 from skerry.images.registry import host_config
 from skerry.images.registry.blobs import Blobs
-from skerry.images.registry.host_config import Endpoint, endpoints
+from skerry.images.registry.host_config import RegistryEndpoint, endpoints
 from skerry.images.registry.pull import Pull
 from skerry.storage import Image, ImageStore, LayerStore
 from skerry.types import Credentials, Progress, PullRequest, parse_reference
@@ -46,13 +46,13 @@ def pull(root: Path, reference: str, **rest: object) -> tuple[Image, list[str]]:
     images = ImageStore(root / "images", LayerStore(root / "layers"))
     request = PullRequest(reference=reference, **rest)  # type: ignore[arg-type]
     work = Pull(
-        images, Blobs(root / "cache/blobs"), request, tell=progress.append, pinned=lambda _: None,
+        images, Blobs(root / "cache/blobs"), request, report=progress.append, pinned=lambda _: None,
         passed=lambda _: None, stall_s=20.0, limits=UnpackLimits(min_free=0),
     )  # fmt: skip
     return work.run(), [one.message for one in progress]
 
 
-def places(etc: Path, reference: str) -> list[Endpoint]:
+def places(etc: Path, reference: str) -> list[RegistryEndpoint]:
     return endpoints(parse_reference(reference), etc)
 
 
@@ -75,15 +75,15 @@ def test_longest_prefix_counts_and_is_replaced_by_the_location(etc: Path) -> Non
         [[registry.mirror]]
         location = "near.test/internal"
         """)  # fmt: skip
-    assert places(etc, "quay.io/other/app") == [Endpoint("mirror.test:5000", "quay/other/app")]
+    assert places(etc, "quay.io/other/app") == [RegistryEndpoint("mirror.test:5000", "quay/other/app")]
     assert places(etc, "quay.io/team/app") == [
-        Endpoint("near.test", "team/app", mirror=True),
-        Endpoint("far.test", "app", insecure=True, mirror=True),
-        Endpoint("quay.io", "team/app", insecure=True),
+        RegistryEndpoint("near.test", "team/app", mirror=True),
+        RegistryEndpoint("far.test", "app", insecure=True, mirror=True),
+        RegistryEndpoint("quay.io", "team/app", insecure=True),
     ]
-    assert places(etc, "quay.io/teams/app") == [Endpoint("mirror.test:5000", "quay/teams/app")]
-    assert places(etc, "a.internal.test/app")[0] == Endpoint("near.test", "internal/app", mirror=True)
-    assert places(etc, "python") == [Endpoint("docker.io", "library/python")]
+    assert places(etc, "quay.io/teams/app") == [RegistryEndpoint("mirror.test:5000", "quay/teams/app")]
+    assert places(etc, "a.internal.test/app")[0] == RegistryEndpoint("near.test", "internal/app", mirror=True)
+    assert places(etc, "python") == [RegistryEndpoint("docker.io", "library/python")]
 
 
 def test_mirrors_for_digests_or_tags_only(etc: Path) -> None:
@@ -106,7 +106,7 @@ def test_later_file_replaces_a_table_and_an_invalid_file_is_an_error(etc: Path) 
     with pytest.raises(PermissionDenied, match="blocked"):
         places(etc, "quay.io/app")
     configure(etc, '[[registry]]\nlocation = "quay.io"\n', "registries.conf.d/50-open.conf")
-    assert places(etc, "quay.io/app") == [Endpoint("quay.io", "app")]
+    assert places(etc, "quay.io/app") == [RegistryEndpoint("quay.io", "app")]
     for text in ("[[registry", "[[registry]]\nlocation = 1\n", '[[registry]]\nprefix="quay.io"\nlocation = "a b"\n'):
         configure(etc, text, "registries.conf.d/60-bad.conf")
         with pytest.raises(HostUnsupported):

@@ -64,7 +64,7 @@ class PullHarness:
     def work(self, reference: str, *, stall_s: float = 5.0, **rest: object) -> Pull:
         return Pull(
             self.images, self.blobs, PullRequest(reference=reference, **rest),  # type: ignore[arg-type]
-            tell=self.progress.append, pinned=self.pinned.append, passed=self.steps.append, stall_s=stall_s,
+            report=self.progress.append, pinned=self.pinned.append, passed=self.steps.append, stall_s=stall_s,
             limits=UnpackLimits(min_free=0),
         )  # fmt: skip
 

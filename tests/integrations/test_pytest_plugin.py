@@ -1,4 +1,4 @@
-"""The pytest plugin, in a pytest run of its own: the fixture, its marker, and its cost in runs that do not use it."""
+"""The pytest plugin, in a separate pytest run: the fixture, its marker, and its cost in runs that do not use it."""
 
 from __future__ import annotations
 

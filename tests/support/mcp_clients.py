@@ -24,7 +24,7 @@ from support.server import Server
 
 T = TypeVar("T")
 MODES = ("2026-07-28", "legacy")
-PATIENCE = 60.0
+TIMEOUT_S = 60.0
 
 
 @dataclass
@@ -82,7 +82,7 @@ async def on_stdio(
     """`skerry mcp` as a client starts it."""
     words = ["--server", server.address, "mcp", *options]
     transport = stdio_client(StdioServerParameters(command=skerry(), args=words, cwd=cwd), errlog=errors)
-    async with Client(transport, mode=mode, read_timeout_seconds=PATIENCE) as client:
+    async with Client(transport, mode=mode, read_timeout_seconds=TIMEOUT_S) as client:
         yield Talk(client, server, partial(on_stdio, server, mode, *options))
 
 
@@ -99,9 +99,9 @@ async def on_http(server: Server, mode: str, token: str | None = None, *, query:
     transport = httpx2.AsyncHTTPTransport(uds=server.address.removeprefix("unix://"))
     token = token or new_token(server)
     headers = {"Authorization": f"Bearer {token}"}
-    async with httpx2.AsyncClient(transport=transport, headers=headers, timeout=PATIENCE) as http:
+    async with httpx2.AsyncClient(transport=transport, headers=headers, timeout=TIMEOUT_S) as http:
         there = streamable_http_client(f"http://localhost/mcp{query}", http_client=http)
-        async with Client(there, mode=mode, read_timeout_seconds=PATIENCE) as client:
+        async with Client(there, mode=mode, read_timeout_seconds=TIMEOUT_S) as client:
             yield Talk(client, server, partial(on_http, server, mode, token), token)
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from skerry.client.apply.commit_files import Step, no_step
 from skerry.client.apply.content import oid_of
 from skerry.client.apply.journal import ApplyRecord
-from skerry.client.apply.session import WORKING_TREE, ApplySession, Target
+from skerry.client.apply.session import WORKING_TREE, ApplySession, ApplyTarget
 from skerry.client.apply.target_dir import TargetDir, find_target
 from skerry.client.apply.targets import check_patch_set, planned_edits
 from skerry.types.review import LedgerEntry, PatchSet, PatchSetFile
@@ -83,7 +83,7 @@ def place_of(root: Path) -> TargetDir:
 
 
 def apply(
-    root: Path, base: Files, new: Files, *, renames: Mapping[str, str] = {}, target: Target = WORKING_TREE,
+    root: Path, base: Files, new: Files, *, renames: Mapping[str, str] = {}, target: ApplyTarget = WORKING_TREE,
     step: Step = no_step, entries: tuple[LedgerEntry, ...] = (), exchange: bool = True,
 ) -> ApplyRecord:  # fmt: skip
     accepted, known = accept(base, new, renames, entries), blobs(base, new)

@@ -15,20 +15,20 @@ class BuildStage:
     rate."""
 
     def __init__(
-        self, tell: Callable[[Progress], None], name: str, message: str, total: int = 0, start: int = 0
+        self, publish: Callable[[Progress], None], name: str, message: str, total: int = 0, start: int = 0
     ) -> None:
-        self._tell = tell
+        self._publish = publish
         self._name, self._message = name, message
         self.total = total
         self._first = self._done = start
         self._began = time.monotonic()
-        self._told = 0.0
+        self._reported_at = 0.0
         self._report()
 
     def at(self, done: int, message: str | None = None) -> None:
         self._done = max(self._done, done)
         self._message = message or self._message
-        if time.monotonic() - self._told >= _INTERVAL:
+        if time.monotonic() - self._reported_at >= _INTERVAL:
             self._report()
 
     def add(self, amount: int) -> None:
@@ -41,8 +41,8 @@ class BuildStage:
         self._report()
 
     def _report(self) -> None:
-        self._told = time.monotonic()
-        self._tell(
+        self._reported_at = time.monotonic()
+        self._publish(
             Progress(stage=self._name, message=self._message, done=self._done, total=self.total, eta_s=self._left())
         )
 

@@ -48,7 +48,7 @@ async def test_changed_setting_does_not_reuse_the_old_port(tmp_path: Path) -> No
 
 
 async def test_taken_port_is_replaced_and_the_next_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preview_listener, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(preview_listener, "_BIND_TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         wanted = taken.getsockname()[1]
         listener = await opened(settings(tmp_path, listen=f"127.0.0.1:{wanted}"))

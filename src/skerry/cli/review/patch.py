@@ -72,12 +72,12 @@ def hunk_parts(hunk: Hunk) -> list[PatchHunk]:
     `@@` line."""
     parts = [PatchHunk(hunk.old_start, hunk.old_lines, hunk.new_start, hunk.new_lines, hunk.heading)]
     data = hunk.raw if hunk.raw is not None else hunk.text.encode("utf-8", "surrogatepass")
-    body = _Body(parts[0])
+    body = _HunkBody(parts[0])
     lines = data.split(b"\n")
     for line in lines[:-1] if lines and not lines[-1] else lines:
         if not body.take(line) and (match := _HEAD.match(line)):
             parts.append(_part(match))
-            body = _Body(parts[-1])
+            body = _HunkBody(parts[-1])
     return [part for part in parts if part.lines]
 
 
@@ -92,7 +92,7 @@ def changed_lines(hunk: Hunk) -> list[tuple[str, str]]:
     return [(line.kind, line.text) for line in lines if line.kind in ("added", "removed")]
 
 
-class _Body:
+class _HunkBody:
     """Collects the lines of one hunk until both sides are complete."""
 
     def __init__(self, part: PatchHunk) -> None:
@@ -131,7 +131,7 @@ class _PatchReader:
     def __init__(self, most: int | None) -> None:
         self._max_bytes = most
         self._file: FilePatch | None = None
-        self._body: _Body | None = None
+        self._body: _HunkBody | None = None
         self._kept = 0
 
     def read(self, lines: Iterable[bytes]) -> Iterator[FilePatch]:
@@ -165,7 +165,7 @@ class _PatchReader:
         match = _HEAD.match(line)
         if match:
             piece.parts.append(_part(match))
-            self._body = _Body(piece.parts[-1])
+            self._body = _HunkBody(piece.parts[-1])
         elif line.startswith((b"Binary files ", b"GIT binary patch")):
             piece.binary = True
         elif line.startswith((b"+++ ", b"--- ")):

@@ -16,8 +16,7 @@ from skerry.client.repository.host_files import commits_behind, edited, maybe_ed
 from skerry.client.repository.ignore_rules import MAX_RULE_BYTES, MAX_RULE_FILES, is_text, merged, rules_of
 from skerry.client.repository.locate import RepositoryPlace, find_repository
 from skerry.client.repository.origin import origin_of
-from skerry.client.repository.pull_body import PullBody, pull_conflict
-from skerry.client.repository.pull_plan import MAX_MERGED, PullPlan, PullPlanner, Versions
+from skerry.client.repository.pull_plan import MAX_MERGED, PullBody, PullPlan, PullPlanner, Versions, pull_conflict
 from skerry.client.repository.source import ImportResult, Repo
 from skerry.client.transport import backend_async as backend
 from skerry.client.transport.requests import files as file_requests

@@ -100,18 +100,18 @@ class Saving:
 
 @asynccontextmanager
 async def run_sandbox(
-    files: Mapping[str, Content], saving: Saving, setup: Sequence[str], tell: OnWarning, creation: CreateOptions
+    files: Mapping[str, Content], saving: Saving, setup: Sequence[str], on_warning: OnWarning, creation: CreateOptions
 ) -> AsyncIterator[AsyncSandbox]:
     """Yield a temporary sandbox; after the block, save its new and changed files and delete it."""
     check_temporary(files, creation, saving.max_size)
     landing = OutputDir(saving.out, overwrite=saving.overwrite) if saving.out is not None else None
     try:
-        async with temporary_sandbox(files, setup, tell, creation, saving.cassette) as (sandbox, _):
+        async with temporary_sandbox(files, setup, on_warning, creation, saving.cassette) as (sandbox, _):
             before = await _list_workspace(sandbox.files, lambda _: None) if landing is not None else {}
             yield sandbox
             if landing is not None:
                 limit = output_limit(sandbox, saving.max_size)
-                saving.saved += await _download_changed(sandbox.files, before, landing, limit, tell)
+                saving.saved += await _download_changed(sandbox.files, before, landing, limit, on_warning)
     finally:
         if landing is not None:
             landing.close()
@@ -132,7 +132,7 @@ def check_temporary(files: Mapping[str, Content], creation: CreateOptions, max_s
 async def temporary_sandbox(
     files: Mapping[str, Content],
     setup: Sequence[str],
-    tell: Callable[[str], None],
+    on_warning: Callable[[str], None],
     creation: CreateOptions,
     cassette: str | os.PathLike[str] | None = None,
 ) -> AsyncIterator[tuple[AsyncSandbox, UploadedFiles]]:
@@ -149,7 +149,7 @@ async def temporary_sandbox(
         if cassette is not None and recorded is None:
             save_cassette(cassette, await sandbox.network.cassette())
         if sandbox.cached_info.network.on_unknown == "learn":
-            tell(describe_learned(await sandbox.network.suggest()))
+            on_warning(describe_learned(await sandbox.network.suggest()))
 
 
 async def upload_files(files: AsyncFiles, wanted: Mapping[str, Content]) -> UploadedFiles:
@@ -165,7 +165,7 @@ async def upload_files(files: AsyncFiles, wanted: Mapping[str, Content]) -> Uplo
     return frozenset(map(file_mark, brought))
 
 
-async def _list_workspace(files: AsyncFiles, tell: Callable[[str], None]) -> dict[str, FileInfo]:
+async def _list_workspace(files: AsyncFiles, on_warning: Callable[[str], None]) -> dict[str, FileInfo]:
     """Return everything below /workspace by relative path. Links are not followed; counts and depth are bounded."""
     found: dict[str, FileInfo] = {}
     pending = [""]
@@ -183,7 +183,7 @@ async def _list_workspace(files: AsyncFiles, tell: Callable[[str], None]) -> dic
                 if len(found) >= MAX_FILES:
                     raise FileRejected(f"more than {MAX_FILES} files")
             except FileRejected as refused:
-                tell(f"{relative!r} was not copied back: {refused}")
+                on_warning(f"{relative!r} was not copied back: {refused}")
                 if len(found) >= MAX_FILES:
                     return found
                 continue
@@ -194,9 +194,9 @@ async def _list_workspace(files: AsyncFiles, tell: Callable[[str], None]) -> dic
 
 
 async def _download_changed(
-    files: AsyncFiles, before: dict[str, FileInfo], landing: OutputDir, limit: TransferLimit, tell: OnWarning
+    files: AsyncFiles, before: dict[str, FileInfo], landing: OutputDir, limit: TransferLimit, on_warning: OnWarning
 ) -> tuple[FileInfo, ...]:
-    after = await _list_workspace(files, tell)
+    after = await _list_workspace(files, on_warning)
     landed = []
     for relative in changed(before, after):
         try:
@@ -204,12 +204,12 @@ async def _download_changed(
                 async for piece in files.stream(f"{WORKSPACE}/{relative}", user="root"):
                     file.write(piece)
         except (FileRejected, FileError) as why:
-            tell(f"{relative!r} was not copied back: {why}")
+            on_warning(f"{relative!r} was not copied back: {why}")
         else:
             landed.append(after[relative])
     for relative, info in after.items():
         if info.type not in ("file", "directory") and relative not in before:
-            tell(f"{relative!r} was not copied back: it is a {info.type}")
+            on_warning(f"{relative!r} was not copied back: it is a {info.type}")
     return tuple(landed)
 
 
@@ -290,7 +290,7 @@ def output_limit(sandbox: AsyncSandbox, max_size: str | int | None) -> TransferL
 
 
 async def save_outputs(
-    result: AsyncCodeResult, landing: OutputDir, limit: TransferLimit, cwd: str, tell: OnWarning, saved: OnWarning
+    result: AsyncCodeResult, landing: OutputDir, limit: TransferLimit, cwd: str, on_warning: OnWarning, saved: OnWarning
 ) -> None:
     """Copy the files and pictures of the code to this host. Names from inside are hostile."""
     for file in result.files:
@@ -300,7 +300,7 @@ async def save_outputs(
                 async for piece in file.stream():
                     target.write(piece)
         except (FileRejected, FileError) as why:
-            tell(f"{place!r} was not copied back: {why}")
+            on_warning(f"{place!r} was not copied back: {why}")
         else:
             saved(place)
     for place, picture in pictures(result):
@@ -308,11 +308,11 @@ async def save_outputs(
             with landing.file(place, limit) as target:
                 target.write(picture)
         except FileRejected as why:
-            tell(f"{place!r} was not saved: {why}")
+            on_warning(f"{place!r} was not saved: {why}")
         else:
             saved(place)
     if result.files_cut:
-        tell(f"the code made more files than the {len(result.files)} that were copied back")
+        on_warning(f"the code made more files than the {len(result.files)} that were copied back")
 
 
 async def choose_image(

@@ -277,7 +277,7 @@ class AsyncSandbox:
 
     @classmethod
     async def list_deleted(cls, *, server: str | AsyncClient | None = None) -> builtins.list[DeletedSandbox]:
-        """Return your deleted sandboxes whose review is kept, the last deleted first."""
+        """Return your deleted sandboxes with a kept review, the last deleted first."""
         client = server if isinstance(server, AsyncClient) else AsyncClient(server)
         try:
             return (await client.request_json(review.deleted(), DeletedSandboxList)).sandboxes

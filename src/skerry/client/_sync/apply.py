@@ -18,7 +18,7 @@ from skerry.client.apply.content import Contents, oid_of
 from skerry.client.apply.journal import ApplyRecord
 from skerry.client.apply.patch import patch
 from skerry.client.apply.plan import ApplyPlan
-from skerry.client.apply.session import ApplySession, Target, apply_result, dry_run_result
+from skerry.client.apply.session import ApplySession, ApplyTarget, apply_result, dry_run_result
 from skerry.client.apply.target_dir import find_target
 from skerry.client.apply.targets import check_patch_set as check_accepted
 from skerry.client.apply.targets import large_sides, path_of, planned_edits, pointer, sizes_of
@@ -82,7 +82,7 @@ class Applier:
             raise InvalidRequest("commit and branch cannot be combined")
         if dry_run and check is not None:
             raise InvalidRequest("dry_run cannot be combined with check", hint="omit check=")
-        target = Target(commit=commit, branch=branch, name=self._sandbox.name)
+        target = ApplyTarget(commit=commit, branch=branch, name=self._sandbox.name)
         named = Named(workspace_paths(paths), tuple(exclude))
         decided = self._accept_open(named) if all and not dry_run else DecisionResult()
         accepted = self._accepted(named, with_open=all and dry_run)
@@ -168,7 +168,7 @@ class Applier:
         self,
         session: ApplySession,
         accepted: PatchSet,
-        target: Target,
+        target: ApplyTarget,
         check: Command | None,
         dry_run: bool,
         on_output: backend.Callback[Output] | None,
@@ -185,7 +185,7 @@ class Applier:
         record = self._report(session, record)
         return replace(apply_result(record), checked=checked, notes=tuple(session.notes))
 
-    def _plan(self, session: ApplySession, accepted: PatchSet, target: Target) -> ApplyPlan:
+    def _plan(self, session: ApplySession, accepted: PatchSet, target: ApplyTarget) -> ApplyPlan:
         large, hashes = self._fetch_large(session.contents, accepted)
         needed = backend.in_thread_shielded(session.survey, planned_edits(accepted, large, hashes), target)
         sizes = sizes_of(accepted)

@@ -278,7 +278,7 @@ class Sandbox:
 
     @classmethod
     def list_deleted(cls, *, server: str | Client | None = None) -> builtins.list[DeletedSandbox]:
-        """Return your deleted sandboxes whose review is kept, the last deleted first."""
+        """Return your deleted sandboxes with a kept review, the last deleted first."""
         client = server if isinstance(server, Client) else Client(server)
         try:
             return (client.request_json(review.deleted(), DeletedSandboxList)).sandboxes

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """A value whose unknown fields are errors."""
+    """A value that rejects unknown fields."""
 
 
 class KitArgument(_Strict, frozen=True, kw_only=True):

@@ -33,7 +33,7 @@ class AgentEvent:
 
 
 def tool_call(id_: object, name: object = "", arguments: object = None, *, state: str = "started") -> ReportedCall:
-    """Return a tool call, cut to the bounds of a report. Its title is the name with the most telling argument."""
+    """Return a tool call, cut to the bounds of a report. Its title is the name with the most informative argument."""
     given = arguments if isinstance(arguments, dict) else {}
     subject = next((value for key in _SUBJECTS if isinstance(value := given.get(key), str) and value), "")
     title = " ".join(part for part in (_plain(name), " ".join(_plain(subject).split())) if part)

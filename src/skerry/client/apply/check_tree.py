@@ -23,7 +23,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def files_to_check(review: Review, accepted: PatchSet) -> CheckFiles:
-    """Return the side for each path whose content in the fork differs; None: the path must not exist."""
+    """Return the side for each path with different content in the fork; None: the path must not exist."""
     if review.truncated:
         raise Conflict("too many changes to check", hint="reject some of them, or apply without a check")
     now: dict[bytes, Side | None] = {}

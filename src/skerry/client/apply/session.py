@@ -23,7 +23,7 @@ from skerry.types.values import encode_path
 
 
 @dataclass(frozen=True)
-class Target:
+class ApplyTarget:
     """The destination besides, or instead of, the working tree."""
 
     commit: bool = False
@@ -35,7 +35,7 @@ class Target:
         return self.commit or self.branch is not None
 
 
-WORKING_TREE: Final = Target()
+WORKING_TREE: Final = ApplyTarget()
 
 
 @dataclass
@@ -50,7 +50,7 @@ class ApplySession:
         self.journal = Journal(self.place.journal)
         self.tree = Tree(self.place.root)
         self.waited = False  # another apply held the lock and may have changed the tree
-        self.reverted: set[str | None] = set()  # IDs and names of sandboxes whose interrupted apply was reverted
+        self.reverted: set[str | None] = set()  # IDs and names of sandboxes with a reverted, interrupted apply
         self._planner: Planner | None = None
         self._wishes: Sequence[PlannedEdit] = ()
 
@@ -83,7 +83,7 @@ class ApplySession:
     def _commit_step(self) -> CommitStep | None:
         return Repository(self.place, self.contents).commit_step() if self.place.git is not None else None
 
-    def survey(self, edits: Sequence[PlannedEdit], target: Target = WORKING_TREE) -> set[str]:
+    def survey(self, edits: Sequence[PlannedEdit], target: ApplyTarget = WORKING_TREE) -> set[str]:
         """Return the objects that the plan needs."""
         self._wishes = edits
         self._planner = Planner(self.tree, edits, self.place.protected)
@@ -91,7 +91,7 @@ class ApplySession:
             return self._planner.survey()
         return {side.oid for edit in edits for side in (edit.base, edit.new) if side is not None and not side.sha256}
 
-    def plan(self, target: Target = WORKING_TREE, what: str = "apply") -> ApplyPlan:
+    def plan(self, target: ApplyTarget = WORKING_TREE, what: str = "apply") -> ApplyPlan:
         """Return the plan. Raise Conflict if a path cannot be changed."""
         if target.branch is not None:
             found = ((edit.path, why_impossible(edit, self.place.protected)) for edit in self._wishes)
@@ -106,7 +106,7 @@ class ApplySession:
         plan.check(what)
         return plan
 
-    def perform(self, plan: ApplyPlan, accepted: PatchSet, target: Target = WORKING_TREE) -> ApplyRecord:
+    def perform(self, plan: ApplyPlan, accepted: PatchSet, target: ApplyTarget = WORKING_TREE) -> ApplyRecord:
         record = ApplyRecord(
             id=self.id, sandbox=accepted.sandbox, name=target.name, root=str(self.place.root),
             at=self.journal.next_time(),

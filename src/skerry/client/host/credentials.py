@@ -31,7 +31,7 @@ class _Login(msgspec.Struct, frozen=True):
     password: str = ""
 
 
-class _File(msgspec.Struct, frozen=True):
+class _LoginFile(msgspec.Struct, frozen=True):
     auths: dict[str, _Login] = {}
     helpers: dict[str, str] = msgspec.field(default_factory=dict, name="credHelpers")
     store: str = msgspec.field(default="", name="credsStore")
@@ -62,19 +62,19 @@ def _files(env: Mapping[str, str]) -> Iterator[Path]:
     yield Path(env.get("DOCKER_CONFIG") or home / ".docker", "config.json")
 
 
-def _read(path: Path) -> _File | None:
+def _read(path: Path) -> _LoginFile | None:
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES)
     except OSError:
         return None
     try:
-        return msgspec.json.decode(data, type=_File)
+        return msgspec.json.decode(data, type=_LoginFile)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise SkerryError(f"{path} cannot be read: {error}", hint="log in again, or set REGISTRY_AUTH_FILE") from None
 
 
-def _from_file(file: _File, reference: Reference) -> Credentials | None:
+def _from_file(file: _LoginFile, reference: Reference) -> Credentials | None:
     keys = list(_keys(reference))
     for key in keys:
         if (helper := file.helpers.get(key)) is not None and (reply := _ask(helper, key)) is not None:

@@ -34,7 +34,7 @@ class Exclusion(Protocol):
 
 
 @dataclass
-class _Level:
+class _OpenDirectory:
     """A directory on the path from the root to the current one. `below`: its directories that are still to be
     entered."""
 
@@ -50,7 +50,7 @@ class Walk:
     def __init__(self, archiver: Visitor, exclude: Exclusion) -> None:
         self._things = archiver
         self._exclude = exclude
-        self._levels: list[_Level] = []
+        self._levels: list[_OpenDirectory] = []
 
     def below(self, root: int) -> Iterator[bytes]:
         levels = self._levels
@@ -66,7 +66,7 @@ class Walk:
                 if level.descriptor >= 0:
                     os.close(level.descriptor)
 
-    def _descend(self, level: _Level, name: str) -> Iterator[bytes]:
+    def _descend(self, level: _OpenDirectory, name: str) -> Iterator[bytes]:
         path = f"{level.path}/{name}" if level.path else name
         if level.descriptor < 0:
             self._things.skip(path, "the directory above it was moved meanwhile")
@@ -82,7 +82,7 @@ class Walk:
     def _enter(self, descriptor: int, path: str) -> Iterator[bytes]:
         """Visit the files of a directory; its subdirectories are kept for later."""
         found = os.fstat(descriptor)
-        level = _Level(path, descriptor, (found.st_dev, found.st_ino))
+        level = _OpenDirectory(path, descriptor, (found.st_dev, found.st_ino))
         self._levels.append(level)
         if len(self._levels) > _OPEN_LEVELS:
             self._let_go(self._levels[-1 - _OPEN_LEVELS])
@@ -94,7 +94,7 @@ class Walk:
             self._things.skip(path or ".", error)
         level.below.sort(reverse=True)
 
-    def _one(self, level: _Level, entry: os.DirEntry[str]) -> Iterator[bytes]:
+    def _one(self, level: _OpenDirectory, entry: os.DirEntry[str]) -> Iterator[bytes]:
         path = f"{level.path}/{entry.name}" if level.path else entry.name
         is_directory = entry.is_dir(follow_symlinks=False)
         if self._exclude.texts and self._exclude.excludes(path, is_directory):
@@ -110,7 +110,7 @@ class Walk:
         else:
             self._things.skip(path, SPECIAL)
 
-    def _let_go(self, level: _Level) -> None:
+    def _let_go(self, level: _OpenDirectory) -> None:
         if level.descriptor >= 0:
             os.close(level.descriptor)
             level.descriptor = -1

@@ -342,17 +342,17 @@ class ContextService:
     async def _sweep(self, sandbox: Sandbox) -> None:
         """Kill kernels without a context: the callers of their runs left with the earlier server. Interrupt kernels of
         contexts: a run without a caller may still be under way."""
-        seats, keeper = self._store.of(sandbox), sandbox.keeper
+        contexts, keeper = self._store.of(sandbox), sandbox.keeper
         if keeper is None:
             return
         try:
             listed = await keeper.processes()
-            mine = self._store.started | {context.record.process for context in seats}
+            mine = self._store.started | {context.record.process for context in contexts}
             for process in listed:
                 if process.channel and process.state == "running" and process.id not in mine:
                     await keeper.signal(process.id, "KILL")
             for context in [
-                context for context in seats if context.adopted and context.record.process and not context.busy
+                context for context in contexts if context.adopted and context.record.process and not context.busy
             ]:
                 async with context.turn:
                     if context.adopted and self._is_there(sandbox, context):

@@ -394,7 +394,7 @@ class Kernels:
     async def _run_in_existing(
         self, job: CodeJob, context: ContextState, run: str, said: bytes
     ) -> tuple[KernelRun | None, str | None]:
-        """Run in the existing kernel; or return why there is none."""
+        """Run in the existing kernel; or return the reason that it is gone."""
         process, keeper = context.record.process, job.keeper
         if process is None:
             return None, context.record.lost

@@ -50,11 +50,11 @@ class ArchiveExport:
 
     moved: TransferResult
 
-    def __init__(self, packing: PackProcess, slots: OwnerQuota, stack: ExitStack, patience_s: float) -> None:
+    def __init__(self, packing: PackProcess, slots: OwnerQuota, stack: ExitStack, stall_timeout_s: float) -> None:
         self._packing = packing
         self._slots = slots
         self._stack = stack
-        self._stall_timeout_s = patience_s
+        self._stall_timeout_s = stall_timeout_s
         self._closing: asyncio.Task[None] | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -339,11 +339,11 @@ def disconnected() -> SkerryError:
     return SkerryError("the sender of the archive disconnected")
 
 
-async def _with_timeout(chunks: AsyncIterator[bytes], patience_s: float) -> AsyncIterator[bytes]:
+async def _with_timeout(chunks: AsyncIterator[bytes], stall_timeout_s: float) -> AsyncIterator[bytes]:
     """Yield chunks. A sender that stops sending without closing the connection loses its slot."""
     while True:
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(stall_timeout_s):
                 chunk = await anext(chunks)
         except StopAsyncIteration:
             return

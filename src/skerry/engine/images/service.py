@@ -333,7 +333,7 @@ class ImageService:
 
             self._pins.append(pins)
             return Pull(
-                self._store, self._blobs, request, tell=job.report, pinned=pins.add, passed=faults.fault_point,
+                self._store, self._blobs, request, report=job.report, pinned=pins.add, passed=faults.fault_point,
                 stall_s=self._stall_s, limits=UnpackLimits(min_free=self._min_free),
             )  # fmt: skip
 
@@ -369,9 +369,9 @@ class _OwnBuild:
     """The build of one of Skerry's own images as a job."""
 
     def __init__(
-        self, name: str, store: ImageStore, cache: Path, tell: Callable[[Progress], None], rebuild: bool
+        self, name: str, store: ImageStore, cache: Path, report: Callable[[Progress], None], rebuild: bool
     ) -> None:
-        self._name, self._store, self._cache, self._tell, self._rebuild = name, store, cache, tell, rebuild
+        self._name, self._store, self._cache, self._report, self._rebuild = name, store, cache, report, rebuild
         self._why: SkerryError | None = None
 
     def run(self) -> ImageInfo:
@@ -384,4 +384,4 @@ class _OwnBuild:
     def _progress(self, event: Progress) -> None:
         if self._why is not None:
             raise self._why
-        self._tell(event)
+        self._report(event)

@@ -107,17 +107,17 @@ class PortDialer(WorkerHandler):
 
     async def _answer(self, dial: DialRequest, sandbox: Sandbox | None) -> None:
         """`sandbox` None: the worker may not have that connection."""
-        tell = self._gateways.send
+        send = self._gateways.send
         try:
             if sandbox is None:
                 raise SandboxUnavailable("preview or peer not found")
             with await self.port(sandbox, dial.port) as connected:
-                tell(DialResult(number=dial.number), (connected.fileno(),))
+                send(DialResult(number=dial.number), (connected.fileno(),))
         except ConnectionRefusedError:
-            tell(DialResult(number=dial.number, error=CONNECTION_REFUSED))
+            send(DialResult(number=dial.number, error=CONNECTION_REFUSED))
         except (SkerryError, OSError) as error:
             reason = error.message if isinstance(error, SkerryError) else error.strerror
-            tell(DialResult(number=dial.number, error=reason or "it could not be reached"))
+            send(DialResult(number=dial.number, error=reason or "it could not be reached"))
 
 
 def _close(work: asyncio.Future[socket.socket]) -> None:

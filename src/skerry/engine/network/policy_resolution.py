@@ -35,7 +35,7 @@ def resolve_new(asked: Network | None, settings: Settings, peer: Peer) -> Networ
 
 
 def resolve(network: Network, settings: Settings, peer: Peer) -> Network:
-    """Return the policy as it is stored. `peer` returns the id of a sandbox of the same owner, or raises."""
+    """Return the stored form of the policy. `peer` returns the id of a sandbox of the same owner, or raises."""
     check_rules(network)
     guest_files.check(network)
     check_maxima(network, settings)

@@ -19,7 +19,7 @@ from skerry.network.listen import bind_tcp, parse_listen
 log = logging.getLogger("skerry.engine")
 TRIES = 100
 _NOWHERE = "none"
-_PATIENCE_S = 3.0  # a server that was killed leaves its worker behind for a moment, with the port
+_BIND_TIMEOUT_S = 3.0  # a server that was killed leaves its worker behind for a moment, with the port
 _DOMAIN = re.compile(r"(?=.{1,190}$)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
 _URL = re.compile(r"(https?)://\*\.([A-Za-z0-9.-]+)(:[0-9]{1,5})?/?")
 
@@ -96,7 +96,7 @@ class PreviewListener:
         self.socket = self._holder = None
 
     async def _take_again(self, host: str, port: int) -> None:
-        for _ in range(round(_PATIENCE_S / 0.05)):
+        for _ in range(round(_BIND_TIMEOUT_S / 0.05)):
             if self._take(host, port):
                 return
             await asyncio.sleep(0.05)

@@ -70,7 +70,7 @@ class SecretStore:
                 self._write(sandbox_id, msgspec.structs.replace(kept, authority=None))
 
     def forms(self, sandbox_id: str) -> tuple[SecretForm, ...] | None:
-        """Return the secrets without their values; None if there is no file."""
+        """Return the secrets without their values; None if the file is missing."""
         kept = self._read(sandbox_id)
         return None if kept is None else tuple(value.form for value in kept.secrets)
 

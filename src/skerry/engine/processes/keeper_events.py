@@ -82,7 +82,7 @@ def _runs(sandbox: Sandbox, keeper: Keeper) -> bool:
 def _protocol_error(error: SkerryError) -> SandboxUnavailable:
     if isinstance(error, SandboxUnavailable):
         return error
-    return KeeperProtocolError(f"the keeper does not tell what happens: {error.message}")
+    return KeeperProtocolError(f"the keeper reports no events: {error.message}")
 
 
 class _KeeperListener:

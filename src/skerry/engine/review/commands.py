@@ -142,7 +142,7 @@ def by_command(
     count_files: Callable[[Sequence[str]], int],
 ) -> list[LedgerEntry]:
     """Join the commits of each command to one entry with its outcome, at the place of its last commit. A commit of
-    several commands belongs to the one that was started last; its `also` names the others. `running`: the commands
+    several commands belongs to the command that was started last; its `also` names the others. `running`: the commands
     that have not ended. `count_files`: counts the files of several commits."""
     groups: dict[str, list[LedgerEntry]] = {}
     for number, entry in enumerate(entries):

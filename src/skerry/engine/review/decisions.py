@@ -73,7 +73,7 @@ class _Memo:
     paths: dict[str, bytes] = field(default_factory=dict)
     whole: bool = False
     inside: bytes | None = None
-    telling: asyncio.Lock = field(default_factory=asyncio.Lock)
+    rejections_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Workspaces(Protocol):
@@ -346,7 +346,7 @@ class DecisionService:
         if sandbox.record.state != "running" or sandbox.keeper is None or not workspace.has_ledger:
             return
         try:
-            async with asyncio.timeout(REJECTIONS_TIMEOUT_S), memo.telling:
+            async with asyncio.timeout(REJECTIONS_TIMEOUT_S), memo.rejections_lock:
                 current, _ = await self._current_state(workspace)
                 content = await self._threads.read(workspace, rejections, current)
                 if content == (memo.inside if keeper is None else None) or not (current.decided or memo.inside):

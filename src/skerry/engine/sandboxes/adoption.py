@@ -29,7 +29,7 @@ from skerry.types import Caller
 
 log = logging.getLogger("skerry.engine")
 HELLO_TIMEOUT_S = 5.0
-PATIENCE_S = 60.0  # for the keeper of a sandbox that is alive
+KEEPER_TIMEOUT_S = 60.0  # for the keeper of a sandbox that is alive
 RETRY_S = 0.5
 MAX_PARALLEL = 16
 
@@ -145,7 +145,7 @@ async def _adopt(transitions: Transitions, sandbox: Sandbox) -> str | None:
 async def _greet(runtime: Runtime, record: SandboxRecord, keeper: Keeper) -> list[Process]:
     """Return the keeper's processes. On a host with much to do, for example a thousand adoptions, a keeper may answer
     late, or the server may lack a descriptor for a moment: that is no reason to end a living sandbox."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + KEEPER_TIMEOUT_S
     while True:
         try:
             async with asyncio.timeout(HELLO_TIMEOUT_S):
@@ -165,7 +165,7 @@ async def _configure_again(transitions: Transitions, sandbox: Sandbox, keeper: K
     forms = transitions.host.secrets.forms(record.id)
     if forms is not None and forms != record.spec.secrets:
         sandbox.record = record = transitions.table.update(record, spec=replace(record.spec, secrets=forms))
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(KEEPER_TIMEOUT_S):
         await transitions.configure(keeper, record, record.ends_at)
         if record.spec.secrets or record.spec.network.presets:
             await guest_files.write(

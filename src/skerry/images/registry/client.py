@@ -26,7 +26,7 @@ import msgspec
 from skerry._version import __version__
 from skerry.codecs import h11_headers
 from skerry.errors import NotFound, PermissionDenied, RegistryError, SkerryError
-from skerry.images.registry.host_config import Endpoint, trust
+from skerry.images.registry.host_config import RegistryEndpoint, trust
 from skerry.images.registry.manifests import INDEXES, MANIFESTS, lied
 from skerry.types import Credentials, Reference
 from skerry.types.references import HUB, is_loopback
@@ -50,12 +50,12 @@ class Registry:
         reference: Reference,
         credentials: Credentials | None = None,
         *,
-        endpoint: Endpoint | None = None,
+        endpoint: RegistryEndpoint | None = None,
         insecure: bool = False,
         stall_s: float = 30.0,
         pause: Callable[[float], None] = lambda _: None,
     ) -> None:
-        endpoint = endpoint or Endpoint(reference.registry, reference.repository)
+        endpoint = endpoint or RegistryEndpoint(reference.registry, reference.repository)
         # `insecure` and the login are the caller's for that registry; a mirror has the operator's settings.
         own = endpoint.host == reference.registry
         insecure = endpoint.insecure or (insecure and own)

@@ -47,7 +47,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class RegistryEndpoint:
     """A place to pull from. `insecure`: without TLS, or with any certificate. `mirror`: another one follows."""
 
     host: str
@@ -56,12 +56,12 @@ class Endpoint:
     mirror: bool = False
 
 
-def endpoints(reference: Reference, etc: Path | None = None) -> list[Endpoint]:
+def endpoints(reference: Reference, etc: Path | None = None) -> list[RegistryEndpoint]:
     """Return the places that have an image, in the order to try them: the mirrors, then the registry itself."""
     name = f"{reference.registry}/{reference.repository}"
     found = _best_match(name, _read(etc or ETC))
     if found is None:
-        return [Endpoint(reference.registry, reference.repository)]
+        return [RegistryEndpoint(reference.registry, reference.repository)]
     if found.blocked:
         raise PermissionDenied(
             f"{reference.registry} is blocked on the server's machine for {reference.repository}",
@@ -134,8 +134,8 @@ def _serves(mirror: _Mirror, table: _Registry, reference: Reference) -> bool:
     return wanted == "all" or (wanted == "digest-only") == (reference.digest is not None)
 
 
-def _endpoint(place: str, insecure: bool, mirror: bool = False) -> Endpoint:
+def _endpoint(place: str, insecure: bool, mirror: bool = False) -> RegistryEndpoint:
     host, _, repository = place.partition("/")
     if not _HOST.fullmatch(host) or not repository:
         raise HostUnsupported(f"registries.conf has an invalid location: {place[:200]!r}")
-    return Endpoint(host, repository, insecure, mirror)
+    return RegistryEndpoint(host, repository, insecure, mirror)

@@ -54,7 +54,7 @@ class _Stopped(SkerryError):
 class Pull:
     """One pull, in the thread that calls `run` and a few more.
 
-    `tell` receives progress. `pinned` receives every layer that will be used: until the end of the pull, none of them
+    `report` receives progress. `pinned` receives every layer that will be used: until the end of the pull, none of them
     may be collected. `passed` receives the name of each step.
     """
 
@@ -64,14 +64,14 @@ class Pull:
         blobs: Blobs,
         request: PullRequest,
         *,
-        tell: Callable[[Progress], None],
+        report: Callable[[Progress], None],
         pinned: Callable[[str], None],
         passed: Callable[[str], None],
         stall_s: float,
         limits: UnpackLimits,
     ) -> None:
         self._images, self._layers, self._blobs, self._request = images, images.layers, blobs, request
-        self._tell, self._pinned, self._passed, self._bounds = tell, pinned, passed, limits
+        self._report, self._pinned, self._passed, self._bounds = report, pinned, passed, limits
         self._platform = parse_platform(request.platform)
         self._reference = parse_reference(request.reference)
         self._name = request.name or request.reference.removeprefix("docker://")
@@ -263,7 +263,7 @@ class Pull:
 
     def _told(self, progress: Progress) -> None:
         self._check()
-        self._tell(progress)
+        self._report(progress)
 
     def _checked(self, stage: BuildStage, message: str) -> Callable[[int], None]:
         def came(done: int) -> None:

@@ -61,7 +61,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
         return self.edited is not None or self.state == "accepted"
 
 
-class Segment(NamedTuple):
+class HunkSegment(NamedTuple):
     """An atom or a part of one, with the index of its decision."""
 
     start: int
@@ -83,14 +83,14 @@ def first(new: Sequence[bytes]) -> bytes:
     return hashlib.sha256(new[0]).digest()[:8] if new else b""
 
 
-def mark(segment: Segment, base: Sequence[bytes], tip: Sequence[bytes], turn: int = 0) -> Mark:
+def mark(segment: HunkSegment, base: Sequence[bytes], tip: Sequence[bytes], turn: int = 0) -> Mark:
     old, new = base[segment.start : segment.end], tip[segment.new_start : segment.new_end]
     return Mark(segment.start, len(old), len(new), first(new), digest(old, new), turn)
 
 
 def carry_over(
     decisions: Sequence[Decision], base: Sequence[bytes], tip: Sequence[bytes], atoms: Sequence[Atom]
-) -> list[Segment]:
+) -> list[HunkSegment]:
     """Return all atoms, in order, divided where a decision covers only a part. An accepted hunk counts as a whole or
     not at all, and the segments of an edit must have nothing new between them."""
     void: set[int] = set()
@@ -106,12 +106,12 @@ def carry_over(
 
 def _assign(
     decisions: Sequence[Decision], void: set[int], base: Sequence[bytes], tip: Sequence[bytes], atoms: Sequence[Atom]
-) -> list[Segment]:
+) -> list[HunkSegment]:
     marks = sorted(
         ((one, n) for n, decision in enumerate(decisions) if n not in void for one in decision.marks),
         key=lambda pair: (pair[0].start, pair[0].end, pair[0].turn),
     )
-    segments: list[Segment] = []
+    segments: list[HunkSegment] = []
     upto = 0
     for atom in atoms:
         while upto < len(marks) and marks[upto][0].start < atom.start:
@@ -120,16 +120,16 @@ def _assign(
         while upto < len(marks) and marks[upto][0].start <= atom.end:
             inside.append(marks[upto])
             upto += 1
-        segments += _divided(atom, inside, base, tip) if inside else [Segment(*atom)]
+        segments += _divided(atom, inside, base, tip) if inside else [HunkSegment(*atom)]
     return segments
 
 
 def _divided(
     atom: Atom, marks: Sequence[tuple[Mark, int]], base: Sequence[bytes], tip: Sequence[bytes]
-) -> list[Segment]:
+) -> list[HunkSegment]:
     at, new_at = atom.start, atom.new_start
     search = _Search(atom, tip)
-    parts: list[Segment] = []
+    parts: list[HunkSegment] = []
     found: list[Mark] = []
     for one, number in marks:
         if one.start < at or one.end > atom.end:
@@ -138,13 +138,13 @@ def _divided(
         if place is None:
             continue
         if one.start > at or place > new_at:
-            parts.append(Segment(at, one.start, new_at, place))
+            parts.append(HunkSegment(at, one.start, new_at, place))
         at, new_at = one.end, place + one.new
-        parts.append(Segment(one.start, at, place, new_at, number))
+        parts.append(HunkSegment(one.start, at, place, new_at, number))
         found.append(one)
     if at < atom.end or new_at < atom.new_end:
-        parts.append(Segment(at, atom.end, new_at, atom.new_end))
-    return [Segment(*atom)] if len(found) == 1 and _replaced(atom, found[0]) else parts
+        parts.append(HunkSegment(at, atom.end, new_at, atom.new_end))
+    return [HunkSegment(*atom)] if len(found) == 1 and _replaced(atom, found[0]) else parts
 
 
 def _replaced(atom: Atom, only: Mark) -> bool:
@@ -188,7 +188,7 @@ class _Search:
         yield from (place for place in known[begin : begin + MAX_CANDIDATES] if place <= last)
 
 
-def _broken(segments: Sequence[Segment], decisions: Sequence[Decision]) -> Iterator[int]:
+def _broken(segments: Sequence[HunkSegment], decisions: Sequence[Decision]) -> Iterator[int]:
     """Yield accepted decisions that lost a part, and edits with something new between two segments."""
     ones = {n for n, decision in enumerate(decisions) if decision.is_atomic and decision.marks}
     if not ones:

@@ -13,7 +13,7 @@ import msgspec
 
 from skerry.review.hunks import risk
 from skerry.review.hunks.atoms import Atom, check_atoms, split_lines
-from skerry.review.hunks.decisions import Decision, Mark, Segment, carry_over, mark
+from skerry.review.hunks.decisions import Decision, HunkSegment, Mark, carry_over, mark
 from skerry.review.ledger.diff import Delta
 from skerry.types import HunkKind, HunkState
 
@@ -46,7 +46,7 @@ class FileHunk(msgspec.Struct, frozen=True, gc=False):
     id: str
     kind: HunkKind
     risk: tuple[str, ...]
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[HunkSegment, ...] = ()
     whole: bytes | None = None
     decision: Decision | None = None
 
@@ -104,15 +104,15 @@ class ReviewedFile:
         self.segments = carry_over(self.decisions, self.base, self.tip, self.atoms) if self.is_text else []
         self.hunks = tuple(map(self._decided_whole, self._wholes)) if self.decisions else tuple(self._wholes)
         if self.is_text:
-            self._marks: dict[Segment, Mark] = {}
+            self._marks: dict[HunkSegment, Mark] = {}
             self._turns = {segment: number for number, segment in enumerate(self.segments)}
             self._equal: Counter[bytes] = Counter()
             self.hunks += tuple(map(self._text_hunk, self._groups()))
 
     # -- hunks ---------------------------------------------------------------------------------------------------------
 
-    def _groups(self) -> list[list[Segment]]:
-        groups: list[list[Segment]] = []
+    def _groups(self) -> list[list[HunkSegment]]:
+        groups: list[list[HunkSegment]] = []
         for segment in self.segments:
             if groups and self._belongs(groups[-1][-1], segment):
                 groups[-1].append(segment)
@@ -120,14 +120,14 @@ class ReviewedFile:
                 groups.append([segment])
         return groups
 
-    def _belongs(self, before: Segment, segment: Segment) -> bool:
+    def _belongs(self, before: HunkSegment, segment: HunkSegment) -> bool:
         if before.decision != segment.decision:
             return False
         if segment.decision is not None and self.decisions[segment.decision].edited is not None:
             return True
         return segment.start - before.end <= MAX_JOIN_DISTANCE
 
-    def _text_hunk(self, segments: Sequence[Segment]) -> FileHunk:
+    def _text_hunk(self, segments: Sequence[HunkSegment]) -> FileHunk:
         number = segments[0].decision
         content = b"".join(b"%d %s" % (segment.start, self.mark(segment).digest) for segment in segments)
         self._equal[content] += 1  # the same lines may be added twice at one place
@@ -152,7 +152,7 @@ class ReviewedFile:
         hashed.update(content)
         return f"h-{hashed.hexdigest()}"
 
-    def mark(self, segment: Segment) -> Mark:
+    def mark(self, segment: HunkSegment) -> Mark:
         if segment not in self._marks:
             self._marks[segment] = mark(segment, self.base, self.tip)
         return self._marks[segment]
@@ -226,7 +226,7 @@ class ReviewedFile:
                 (kept if awake else asleep).append(msgspec.structs.replace(decision, marks=tuple(marks)))
         return [*asleep[-MAX_DORMANT:], *kept]
 
-    def _atoms_of(self, segments: set[Segment]) -> Iterator[tuple[int, int]]:
+    def _atoms_of(self, segments: set[HunkSegment]) -> Iterator[tuple[int, int]]:
         number = 0
         for segment in self.segments:
             while self.atoms[number].new_end < segment.new_end or self.atoms[number].end < segment.end:
@@ -234,8 +234,8 @@ class ReviewedFile:
             if segment in segments:
                 yield self.atoms[number].start, self.atoms[number].end
 
-    def kept_mark(self, segment: Segment) -> Mark:
-        """Return the mark as it is stored."""
+    def kept_mark(self, segment: HunkSegment) -> Mark:
+        """Return the stored mark."""
         return msgspec.structs.replace(
             self.mark(segment), turn=self._turns[segment], part=segment[:4] not in self._whole_atoms
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from skerry.review.hunks.atoms import Atom
-from skerry.review.hunks.decisions import Segment
+from skerry.review.hunks.decisions import HunkSegment
 from skerry.review.hunks.hunks import FileHunk, ReviewedFile
 from skerry.types import MAX_HUNKS, MAX_SHOWN, Hunk, HunkState
 from skerry.types.values import encode_path
@@ -29,7 +29,7 @@ class HunkRenderer:
         self._changed = changed
         self.room = room
         self._heading_upto, self._heading = 0, b""
-        self._free: dict[Segment, tuple[int, int]] = {}
+        self._free: dict[HunkSegment, tuple[int, int]] = {}
         if not changed.segments:
             return
         spans = [(segment.start, segment.end) for segment in changed.segments]
@@ -72,7 +72,7 @@ class HunkRenderer:
         if hunk.kind == "renamed":
             return (0, 0, 0, 0), _chunks(changed)
         if hunk.kind in ("added", "deleted", "link"):
-            everything = Segment(0, len(changed.base), 0, len(changed.tip))
+            everything = HunkSegment(0, len(changed.base), 0, len(changed.tip))
             return _numbers(everything, everything, 0, 0), _patch(changed, (everything,), 0, 0)
         return (0, 0, 0, 0), iter(())
 
@@ -115,14 +115,14 @@ class HunkList:
         return tuple(found)
 
 
-def _numbers(first: Segment, last: Segment, before: int, after: int) -> tuple[int, int, int, int]:
+def _numbers(first: HunkSegment, last: HunkSegment, before: int, after: int) -> tuple[int, int, int, int]:
     """Return line numbers as in a patch: one-based; a side without lines names the line before."""
     old, new = first.start - before, first.new_start - before
     old_lines, new_lines = last.end + after - old, last.new_end + after - new
     return old + (old_lines > 0), old_lines, new + (new_lines > 0), new_lines
 
 
-def _patch(changed: ReviewedFile, segments: Sequence[Segment], before: int, after: int) -> Iterator[bytes]:
+def _patch(changed: ReviewedFile, segments: Sequence[HunkSegment], before: int, after: int) -> Iterator[bytes]:
     base, tip = changed.base, changed.tip
     last = segments[-1]
     yield from _marked(b" ", base[segments[0].start - before : segments[0].start])
@@ -146,7 +146,7 @@ def _chunks(changed: ReviewedFile) -> Iterator[bytes]:
         else:
             groups.append([atom])
     for group in groups:
-        segments = [Segment(*atom) for atom in group]
+        segments = [HunkSegment(*atom) for atom in group]
         before, after = min(CONTEXT, segments[0].start), min(CONTEXT, len(changed.base) - segments[-1].end)
         yield b"@@ -%d,%d +%d,%d @@\n" % _numbers(segments[0], segments[-1], before, after)
         yield from _patch(changed, segments, before, after)

@@ -111,7 +111,7 @@ class KeyStore:
         ]
 
     def checkpoint(self) -> Checkpoint | None:
-        """Return the newest checkpoint; None if there is none, or it is not readable."""
+        """Return the newest checkpoint; None if it is missing or not readable."""
         with contextlib.suppress(ValueError):
             return msgspec.json.decode(self.checkpoint_text() or "", type=Checkpoint)
         return None
