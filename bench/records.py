@@ -18,8 +18,9 @@ from skerry import Sandbox
 from skerry.config import load
 from skerry.engine.records.audit.index import AuditFilter, AuditIndex
 from skerry.engine.records.audit.keys import KeyStore
-from skerry.engine.records.audit.segments import AuditLog, verify
+from skerry.engine.records.audit.segments import AuditLog
 from skerry.engine.records.audit.service import AuditService
+from skerry.engine.records.audit.verification import verify
 from skerry.engine.records.trace.recorder import Step, plain
 from skerry.engine.records.trace.store import TraceBounds, TraceStore, TraceThreads
 from skerry.types import RunRequest, RunResult, TraceStep, Usage

@@ -21,6 +21,8 @@ from packaging.utils import canonicalize_name
 from support.server import Server
 
 from skerry import extras
+from skerry.engine.records.audit.keys import KeyStore
+from skerry.engine.records.audit.segments import AuditLog
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src" / "skerry"
@@ -114,7 +116,7 @@ def test_every_declared_dependency_is_imported() -> None:
     assert set(requirements("base", "server", "mcp", "otel")) - used - INDIRECT - {"idna"} == set()
 
 
-@pytest.mark.parametrize("extra", ["server", "mcp", "otel"])
+@pytest.mark.parametrize("extra", ["server", "mcp", "otel", "audit"])
 def test_modules_of_an_extra_are_those_it_declares(extra: extras.Extra) -> None:
     declared = set(requirements(extra))
     assert {min(packages_of(module) & declared, default=module) for module in extras.MODULES[extra]} == declared
@@ -266,6 +268,32 @@ def test_client_loads_without_names_of_linux(client_only: Path) -> None:
     """
     done = in_client(client_only, "python", "-c", code)
     assert (done.stdout, done.stderr) == ("loaded\n", "")
+
+
+def test_audit_log_is_verified_with_the_extra_audit_alone(client_only: Path, tmp_path: Path) -> None:
+    """On another machine, with an export and the public key. Without the extra, the error has the pip line."""
+    (tmp_path / "state").mkdir()
+    keys = KeyStore(tmp_path / "keys", tmp_path / "state")
+    log = AuditLog(tmp_path / "state" / "audit", keys, keep_s=None)
+    log.append(type="token.create", owner="ann", actor="tk-a")
+    log.close()
+    (public,) = (tmp_path / "keys" / "keys").iterdir()
+    command = ("skerry", "audit", "verify", str(log.segments[0].path), "--key", str(public))
+    plain = in_client(client_only, *command)
+    assert (plain.returncode, plain.stdout, "Traceback" in plain.stderr) == (125, "", False)
+    assert "hint: pip install 'skerry[audit]'" in plain.stderr
+    site = tmp_path / "site"
+    site.mkdir()
+    for found in closure(requirements("audit")).values():
+        for top in {Path(file.parts[0]) for file in found.files or [] if ".." not in file.parts}:
+            (site / top).symlink_to(Path(str(found.locate_file(top))).resolve())
+    done = in_client(client_only, *command, PYTHONPATH=str(site))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("ok: ")
+    edited = tmp_path / "edited.jsonl"
+    edited.write_bytes(log.segments[0].path.read_bytes().replace(b"ann", b"eve"))
+    done = in_client(client_only, "skerry", "audit", "verify", str(edited), *command[4:], PYTHONPATH=str(site))
+    assert (done.returncode, "was edited" in done.stdout) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ import pytest
 from skerry.engine.records.audit.chain import Checkpoint, Line, Verifier, decode, digest, encode
 from skerry.engine.records.audit.index import AuditFilter, AuditIndex
 from skerry.engine.records.audit.keys import KeyStore
-from skerry.engine.records.audit.segments import AuditLog, list_segments, read_lines, verify
+from skerry.engine.records.audit.segments import AuditLog
 from skerry.engine.records.audit.service import AuditService
+from skerry.engine.records.audit.verification import list_segments, read_lines, verify
 from skerry.errors import AuditUnavailable, HostUnsupported
 from skerry.types import AuditReport, Caller
 

@@ -13,6 +13,7 @@ import msgspec
 from skerry.cli import output
 from skerry.cli.context import CliContext, SandboxName, json_lines_option, json_option, pass_cli
 from skerry.errors import InvalidRequest
+from skerry.extras import require
 from skerry.types import AuditRecord, AuditReport, parse_span
 
 DEFAULT_LIMIT = 1000
@@ -103,11 +104,11 @@ def verify(cli: CliContext, file: Path | None, keys: tuple[Path, ...], checkpoin
 
 
 def _verify_file(cli: CliContext, file: Path, keys: tuple[Path, ...], checkpoints: Path | None) -> AuditReport:
-    """Verify on this machine; the code of the server is loaded for it. Without `keys`, ask the server for them."""
+    """Verify on this machine; a part of the server's code is loaded for it. Without `keys`, ask the server for them."""
+    require("audit")
     from skerry.engine.records.audit.chain import Checkpoint
-    from skerry.engine.records.audit.keys import read_keys
-    from skerry.engine.records.audit.segments import list_segments
-    from skerry.engine.records.audit.segments import verify as verify_lines
+    from skerry.engine.records.audit.verification import list_segments, read_keys
+    from skerry.engine.records.audit.verification import verify as verify_lines
 
     if not keys and file.is_dir():  # of a stopped server: a request for the keys would start it
         raise InvalidRequest(

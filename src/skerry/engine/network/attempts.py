@@ -41,6 +41,7 @@ PAGE: Final = 256
 _ID: Final = re.compile(r"[0-9A-Za-z-]{1,40}")
 _TEXTS: Final = {"host": 300, "why": 1000, "address": 64, "method": 32, "path": 2048, "rule": 2300, "hint": 1000}
 _MAX_COUNT: Final = 1 << 53
+MAX_SUBJECTS: Final = 256  # of one sandbox
 
 
 class WorkerProtocolError(ValueError):
@@ -105,6 +106,7 @@ class AttemptStats:
     denied: deque[tuple[NetworkAttempt, int | None]] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
     unreached: deque[tuple[NetworkAttempt, int | None]] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
     recorded: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)  # in the audit log, by attempt
+    subjects: set[str] = field(default_factory=set)
     heard: int = 0  # number of messages, to see whether there were any
     sent: int = 0  # bytes since the sandbox was created
     received: int = 0
@@ -120,6 +122,19 @@ class AttemptStats:
     def _of(self, tries: deque[tuple[NetworkAttempt, int | None]], process: str) -> tuple[NetworkAttempt, ...]:
         mine = (replace(one, process=process) for one, cgroup in tries if self.is_of(one, cgroup, process))
         return tuple({one.id: one for one in mine}.values())
+
+    def subjects_of(self, attempt: NetworkAttempt) -> list[str]:
+        """Return the subjects of an allowed attempt whose audit records have a rate limit of their own: the used
+        secrets, or the rule. No program can hide them behind a flood of others. A host is none: a program invents any
+        number of names."""
+        if attempt.decision != "allowed":
+            return []
+        found = [f"secret {name}" for name in attempt.secrets]
+        if not found and attempt.rule:
+            found = [f"rule {attempt.rule[:200]}"]
+        known = self.subjects
+        known.update(name for name in found if len(known) < MAX_SUBJECTS)  # a worker that lies invents names, too
+        return [name for name in found if name in known]
 
     def is_of(self, attempt: NetworkAttempt, cgroup: int | None, process: str) -> bool:
         return cgroup is not None and self.processes.find(cgroup, attempt.at) == process
@@ -194,7 +209,8 @@ class AttemptLog:
         }  # fmt: skip
         given = {name: value for name, value in params.items() if value is not None}
         decision = f"network.{attempt.decision}"
-        self._audit.event(decision, owner=owner, sandbox=sandbox_id, params=given)
+        subjects = tries.subjects_of(attempt)
+        self._audit.event(decision, owner=owner, sandbox=sandbox_id, params=given, subjects=subjects)
         target = f"{attempt.method or attempt.kind} {attempt.host}" + (f":{attempt.port}" if attempt.port else "")
         if self._events is not None:
             self._events.count(PendingEvent(decision, owner, sandbox_id, None, attempt.at, target))

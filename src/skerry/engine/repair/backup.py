@@ -29,8 +29,8 @@ import msgspec
 from skerry._version import __version__
 from skerry.config import Settings
 from skerry.engine.database import SCHEMA_VERSION, newer_schema
-from skerry.engine.records.audit.keys import key_directory, public_keys, read_keys, write_file
-from skerry.engine.records.audit.segments import list_segments
+from skerry.engine.records.audit.keys import key_directory, public_keys, write_file
+from skerry.engine.records.audit.verification import list_segments, read_keys
 from skerry.engine.repair.rebuild import swap_database
 from skerry.engine.repair.record_files import all_keys, encode_record
 from skerry.engine.state_dir import StateDir

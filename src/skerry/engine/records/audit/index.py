@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from skerry.engine.records.audit.chain import RESULT, SEAL, Line, decode
-from skerry.engine.records.audit.segments import Place, Segment
+from skerry.engine.records.audit.verification import Place, Segment
 from skerry.errors import AuditUnavailable
 from skerry.types import AuditPage, AuditRecord, AuditResult
 

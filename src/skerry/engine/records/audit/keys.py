@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -27,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from skerry.config import Settings, instance_of
 from skerry.engine.records.audit.chain import Checkpoint, key_id
+from skerry.engine.records.audit.verification import read_keys
 from skerry.errors import HostUnsupported
 from skerry.storage import tree
 from skerry.types import AuditKey
@@ -124,18 +124,6 @@ class KeyStore:
     def put_checkpoint(self, point: Checkpoint) -> None:
         """Replace the checkpoint. Not synced: it only has to survive a removal by others, and seals are in the log."""
         write_file(self._directory / "checkpoint", msgspec.json.encode(point) + b"\n", 0o600, sync=False)
-
-
-def read_keys(texts: Iterable[bytes]) -> dict[str, bytes]:
-    """Return public keys by ID from texts with one key in base64 per line. Raise ValueError for anything else."""
-    keys = {}
-    for text in texts:
-        for line in text.split():
-            public = base64.b64decode(line, validate=True)
-            if len(public) != 32:
-                raise ValueError("not an Ed25519 public key in base64")
-            keys[key_id(public)] = public
-    return keys
 
 
 def write_file(path: Path, content: bytes, mode: int, *, sync: bool = True) -> None:

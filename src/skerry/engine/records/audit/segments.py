@@ -15,8 +15,7 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,18 +29,17 @@ from skerry.engine.records.audit.chain import (
     TRIM,
     Checkpoint,
     Line,
-    Verifier,
     decode,
     digest,
     encode,
 )
 from skerry.engine.records.audit.chain import sign as sign_seal
 from skerry.engine.records.audit.keys import KeyStore
+from skerry.engine.records.audit.verification import Place, Segment, list_segments
 from skerry.engine.webhooks.queue import WebhookQueue
 from skerry.errors import AuditUnavailable
 from skerry.storage import tree
 from skerry.storage.kernel import fallocate
-from skerry.types import AuditReport
 
 log = logging.getLogger("skerry.engine")
 SEGMENT_SIZE: Final = 16 << 20
@@ -49,24 +47,6 @@ SEGMENT_AGE_S: Final = 86_400.0
 RESERVE: Final = 1 << 20  # bytes that are allocated ahead
 MIN_RESERVE: Final = 128 << 10  # always left for the results of actions that have begun
 FREEING_RESERVE: Final = 512 << 10  # left on a full disk for actions that free space
-_READ: Final = 1 << 20
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A file of lines. `first`: the number of its first line; `at`: the time of that line."""
-
-    first: int
-    path: Path
-    at: float
-
-
-@dataclass(frozen=True)
-class Place:
-    """The location of a line: the first number of its segment, and the offset in that file."""
-
-    segment: int
-    offset: int
 
 
 class AuditLog:
@@ -336,43 +316,6 @@ class AuditLog:
         finally:
             os.close(self._fd)
             self._fd = -1
-
-
-def list_segments(directory: Path) -> list[Segment]:
-    """Return the segments in a directory, oldest first."""
-    found = []
-    for path in sorted(directory.glob("[0-9]*.jsonl")):
-        with path.open("rb") as file:
-            data = file.readline(64 << 10)
-        at = 0.0
-        with contextlib.suppress(ValueError):
-            at = decode(data.rstrip(b"\n")).at
-        found.append(Segment(int(path.stem), path, at))
-    return found
-
-
-def read_lines(path: Path, end: int | None = None) -> Iterator[bytes]:
-    """Yield the complete lines of a file before `end` without their newlines."""
-    with path.open("rb", buffering=_READ) as file:
-        position = 0
-        for data in file:
-            position += len(data)
-            if end is not None and position > end:
-                return
-            if data.endswith(b"\n"):
-                yield data[:-1]
-
-
-def verify(
-    files: list[Path], keys: dict[str, bytes], checkpoints: list[Checkpoint], *, end: Place | None = None
-) -> AuditReport:
-    """Verify the lines of files, in order: the segments of a log up to `end`, or one export. The last must be a
-    seal."""
-    verifier = Verifier(dict(keys), checkpoints)
-    for path in files:
-        last = end is not None and path.stem == f"{end.segment:016d}"
-        verifier.feed(read_lines(path, end.offset if last and end is not None else None), path.name)
-    return verifier.finish(complete=True)
 
 
 def _log_id(lines: list[bytes]) -> str | None:

@@ -11,14 +11,16 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Literal
 
 from skerry.engine.records.audit.chain import RESULT
+from skerry.engine.records.audit.event_limits import BucketKey, EventLimiter
 from skerry.engine.records.audit.index import AuditFilter, AuditIndex
 from skerry.engine.records.audit.keys import KeyStore
-from skerry.engine.records.audit.segments import AuditLog, verify
+from skerry.engine.records.audit.segments import AuditLog
+from skerry.engine.records.audit.verification import verify
 from skerry.errors import AuditUnavailable, NotFound
 from skerry.types import AuditKeys, AuditPage, AuditReport, Caller
 
@@ -28,9 +30,7 @@ SEAL_DELAY_S: Final = 60.0
 MAX_UNSEALED: Final = 1000
 MAX_RECORD: Final = 32 << 10
 FREEING: Final = {"sandbox.delete", "snapshot.delete", "image.delete", "image.prune", "file.remove", "pool.drain"}
-EVENTS_PER_S: Final = 10.0  # of one kind and sandbox, in the long run: programs inside cannot fill the disk
-MAX_EVENTS: Final = 200  # at once
-MAX_BUCKETS: Final = 10_000
+OMITTED_DELAY_S: Final = 10.0  # the longest time until the number of omitted events is recorded
 PIECE: Final = 256 << 10
 # Effects inside of a sandbox: they end with the host, and thousands of them happen in a second.
 INSIDE: Final = frozenset(("process", "file", "code", "session", "context", "terminal", "port"))
@@ -74,7 +74,8 @@ class AuditService:
         self._seal_timer: asyncio.TimerHandle | None = None
         self._syncing = False
         self._closed = False
-        self._buckets: dict[str, tuple[float, float, int]] = {}
+        self._limiter = EventLimiter()
+        self._omitted_timer: asyncio.TimerHandle | None = None
 
     # -- recording ----------------------------------------------------------------------------------------------------
 
@@ -87,38 +88,48 @@ class AuditService:
         seq = self.append(type=name, owner=owner, actor=actor, source=source, sandbox=sandbox, params=params or None)
         return Action(self, seq, self._sync == "all" or name.partition(".")[0] not in INSIDE)
 
-    def event(self, name: str, *, owner: str, sandbox: str, params: dict[str, Any]) -> None:
-        """Record an event inside of a sandbox. Events above the rate limit are counted, and the next record has their
-        number. A failure is logged: the event has happened."""
-        bucket = f"{sandbox} {name.partition('.')[0]}"  # a flood of one kind hides no other
-        omitted = self._admit(bucket)
-        if omitted is None:
+    def event(
+        self, name: str, *, owner: str, sandbox: str, params: dict[str, Any], subjects: Sequence[str] = ()
+    ) -> None:
+        """Record an event inside of a sandbox. Events above the rate limit are counted, and a later record has their
+        number. `subjects`: names with a limit of their own, in place of that of the type; their number must be bounded.
+        A failure is logged: the event has happened."""
+        keys = [BucketKey(owner, sandbox, name, subject) for subject in subjects or ("",)]
+        admitted = self._limiter.admit(keys, time.monotonic())
+        if admitted is None:
+            self._record_omitted_later()
             return
-        if omitted:
-            params = {**params, "omitted": omitted}
+        if admitted.omitted:
+            params = {**params, "omitted": admitted.omitted}
+        if admitted.limited:
+            params = {**params, "limited": True}
+        if not self._append_event(name, owner, sandbox, params):
+            self._limiter.omit(keys[0], admitted.omitted + 1)
+            self._record_omitted_later()
+
+    def _append_event(self, name: str, owner: str, sandbox: str, params: dict[str, Any]) -> bool:
         try:
             self._log.reserve(MAX_RECORD)
             self.append(type=name, owner=owner, actor="sandbox", sandbox=sandbox, params=params)
         except AuditUnavailable as error:
-            self._count_omitted(bucket, omitted + 1)
             log.error("failed to record an event", extra={"sandbox": sandbox, "type": name, "error": error.message})
+            return False
+        return True
 
-    def _admit(self, bucket: str) -> int | None:
-        """Return the number of omitted events before this one; None if this one is omitted too."""
-        now = time.monotonic()
-        tokens, at, omitted = self._buckets.get(bucket, (MAX_EVENTS, now, 0))
-        tokens = min(MAX_EVENTS, tokens + (now - at) * EVENTS_PER_S)
-        if tokens < 1:
-            self._buckets[bucket] = (tokens, now, omitted + 1)
-            return None
-        if len(self._buckets) >= MAX_BUCKETS:
-            self._buckets.clear()
-        self._buckets[bucket] = (tokens - 1, now, 0)
-        return omitted
+    def _record_omitted_later(self) -> None:
+        if self._omitted_timer is None and not self._closed:
+            self._omitted_timer = asyncio.get_running_loop().call_later(OMITTED_DELAY_S, self._record_omitted)
 
-    def _count_omitted(self, bucket: str, omitted: int) -> None:
-        tokens, at, _ = self._buckets[bucket]
-        self._buckets[bucket] = (tokens, at, omitted)
+    def _record_omitted(self) -> None:
+        """Record the numbers of omitted events, for which no other event may follow."""
+        if self._omitted_timer is not None:
+            self._omitted_timer.cancel()
+            self._omitted_timer = None
+        for key, count in self._limiter.take_omitted().items():
+            params: dict[str, Any] = {"omitted": count, **({"subject": key.subject} if key.subject else {})}
+            if not self._append_event(key.type, key.owner, key.sandbox, params):
+                self._limiter.omit(key, count)
+                self._record_omitted_later()
 
     def append(self, **fields: Any) -> int:
         """Write a record and return its number."""
@@ -199,8 +210,9 @@ class AuditService:
         self._start_sync()
 
     async def close(self) -> None:
+        self._record_omitted()
         self._closed = True
-        for timer in (self._sync_timer, self._seal_timer):
+        for timer in (self._sync_timer, self._seal_timer, self._omitted_timer):
             if timer is not None:
                 timer.cancel()
         for executor in (self._thread, self._readers):

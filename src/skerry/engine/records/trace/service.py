@@ -9,7 +9,7 @@ import logging
 import os
 import shlex
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -46,7 +46,7 @@ from skerry.types import (
 
 log = logging.getLogger("skerry.engine")
 MAX_OPEN: Final = 256  # traces with an open file
-MAX_EVENTS: Final = 20_000  # events of one sandbox that programs inside cause; further ones are counted
+MAX_EVENTS: Final = 20_000  # events of one kind that programs inside a sandbox cause; further ones are counted
 MAX_BACKGROUND: Final = 4096
 MAX_TEXT_READ: Final = 64 << 10
 CHECK_INTERVAL_S: Final = 600.0
@@ -73,7 +73,7 @@ class _OpenTrace:
 
     def __init__(self, store: TraceStore) -> None:
         self.store = store
-        self.events = 0
+        self.events = Counter[str]()  # by kind: a flood of one hides no other
         self.background: dict[str, Step] = {}  # by process
         self.down = store.newest(_DOWN) > store.newest(_UP)  # also before this server started
 
@@ -146,8 +146,8 @@ class TraceService(Hook):
             trace = self._existing(sandbox_id)
             if trace is None:
                 return
-            trace.events += 1
-            if trace.events > MAX_EVENTS:
+            trace.events[kind] += 1
+            if trace.events[kind] > MAX_EVENTS:
                 trace.store.omitted += 1
                 return
             given = plain({name: value for name, value in params.items() if value is not None})
