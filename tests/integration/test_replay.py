@@ -18,7 +18,7 @@ from support.cli import SKERRY, environment, skerry
 from support.server import Server, wait_until
 from world.world import World
 
-from skerry import Client, Network, Options, Sandbox, Secret
+from skerry import Client, Lifecycle, Network, Options, Sandbox, Secret
 from skerry.client.replay.normalise import ALL_RULES
 from skerry.client.replay.report import lines_of
 from skerry.codecs import tar
@@ -123,6 +123,35 @@ def test_exported_trace_is_replayed_after_its_sandbox(client: Client, http: http
         file.write_bytes(exported(http, sandbox.id))
     assert client.replay(file).verdict == "same"
     assert client.replay(sandbox=sandbox.id).verdict == "same"
+
+
+def test_sandbox_with_a_repository_and_a_service_is_repeated(client: Client, tmp_path: Path) -> None:
+    """The import is repeated as an upload, and the service starts again when the repository is there."""
+    git = ("git", "-c", "user.name=t", "-c", "user.email=t@example.com", "-C", str(tmp_path))
+    (tmp_path / "index.html").write_text("one\n")
+    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "one")):
+        subprocess.run([*git, *words], check=True)
+    (tmp_path / "index.html").write_text("two\n")
+    (tmp_path / "new.txt").write_text("untracked\n")
+    serve = "test -e index.html && exec python3 -m http.server 8000"
+    lifecycle = Lifecycle(on_start=(serve,), ready="curl -fsS http://localhost:8000/new.txt", ready_timeout="5m")
+    fetch = "curl -fsS http://localhost:8000/index.html; cat new.txt; git log --format=%s; git status --short"
+    with Sandbox(server=client, repo=str(tmp_path), lifecycle=lifecycle) as sandbox:
+        assert sandbox.run(fetch).stdout == "two\nuntracked\none\n M index.html\n?? new.txt\n"
+        sandbox.stop()
+        sandbox.resume()
+        sandbox.run("curl -fsS http://localhost:8000/index.html && echo three > index.html")
+        report = client.replay(sandbox=sandbox.id)
+        steps = sandbox.records.trace().steps
+    shown = "\n".join(lines_of(report))
+    assert report.ok, shown
+    assert "files were not compared" not in " ".join(report.notes)
+    assert [step.kind for step in report.steps].count("process.run") == 2, shown
+    assert {step.verdict for step in report.steps if step.kind == "process.run"} == {"same"}, shown
+    started = [(step.process, step.text) for step in steps if step.kind == "process.spawn"]
+    assert started == [("on-start-0", serve), ("on-start-ready", lifecycle.ready)] * 2
+    ready = [step.end for step in steps if step.process == "on-start-ready"]
+    assert [end.exit_code for end in ready if end is not None] == [0, 0]
 
 
 def test_differences_are_named_and_make_the_exit_code_1(client: Client, server: Server) -> None:

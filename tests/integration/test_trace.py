@@ -7,6 +7,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -240,6 +241,29 @@ def test_trace_outlives_its_sandbox_for_its_owner_only(server: Server, http: htt
         assert http.get(f"/v1/sandboxes/sb-aaaaaaaaaa/{path}").status_code == 404
 
 
+def test_trace_of_another_owner_is_not_found(server: Server, sandbox: Sandbox, http: httpx2.Client) -> None:
+    """By ID and by name, of a sandbox that exists and of a deleted one: the same answer as for an unknown ID."""
+    with Sandbox(server=server.address, name="gone") as gone:
+        gone.run("echo kept > /dev/null")
+    sha256 = next(iter(TraceFile(io.BytesIO(exported(http, sandbox.id)), max_size=1 << 26).manifest.blobs), "0" * 64)
+    token = http.post("/v1/tokens", json={"scope": "use", "owner": "eve"}).raise_for_status().json()
+    with server.http(headers={"Authorization": f"Bearer {token['secret']}"}) as eve:
+        for path in ("trace", "trace/export", f"trace/blobs/{sha256}"):
+            unknown = eve.get(f"/v1/sandboxes/sb-aaaaaaaaaa/{path}")
+            assert unknown.status_code == 404
+            for ref in (sandbox.id, gone.id):
+                answer = eve.get(f"/v1/sandboxes/{ref}/{path}")
+                assert answer.status_code == 404
+                assert answer.text.replace(ref, "sb-aaaaaaaaaa") == unknown.text
+            assert eve.get(f"/v1/sandboxes/traced/{path}").status_code == 404
+        assert eve.get(f"/v1/sandboxes/{sandbox.id}/trace?follow=true").status_code == 404
+    http.delete(f"/v1/tokens/{token['id']}").raise_for_status()
+
+
+def exported(http: httpx2.Client, sandbox: str) -> bytes:
+    return http.get(f"/v1/sandboxes/{sandbox}/trace/export").raise_for_status().content
+
+
 def test_purge_deletes_the_trace_with_the_sandbox(server: Server, http: httpx2.Client) -> None:
     sandbox = Sandbox(server=server.address).start()
     sandbox.run("true")
@@ -267,6 +291,37 @@ def test_killed_server_loses_half_a_line_at_most(own_server: Server) -> None:
     texts = [step.text for step in trace.steps if step.kind == "process.run"]
     assert texts == ["echo before", "echo after"]
     assert [step.n for step in trace.steps] == list(range(1, len(trace.steps) + 1))
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["restart", "kill"])
+def test_background_process_that_outlives_its_server_ends_its_step(own_server: Server, how: signal.Signals) -> None:
+    """Also if it ends while no server runs; its output is masked as before."""
+    own_server.start()
+    secrets = [Secret("KEY", value=VALUE, hosts=["api.example.com"])]
+    sandbox = Sandbox.create(server=own_server.address, secrets=secrets)
+    wait = "until test -e /tmp/{}; do sleep 0.05; done"
+    done = sandbox.spawn(f"echo early {VALUE}; {wait.format('first')}; exit 4")
+    later = sandbox.spawn(f"echo late; {wait.format('second')}; exit 5")
+    left = sandbox.spawn("sleep 600")
+    own_server.end(how)
+    ((pid,),) = own_server.sql("SELECT pid FROM sandboxes WHERE id = ?", sandbox.id)
+    subprocess.run(["nsenter", "-t", str(pid), "-U", "-m", "touch", "/tmp/first"], check=True)
+    own_server.start()
+    with own_server.http() as http, Sandbox.get(sandbox.id, server=own_server.address) as again:
+        again.run("touch /tmp/second")
+
+        def ends() -> dict[str | None, TraceStep]:
+            return {step.process: step for step in steps_of(http, again.id, "process.spawn") if step.end is not None}
+
+        wait_until(lambda: len(ends()) >= 2, "the ends of the processes to be recorded")
+        first, second = ends()[done.id].end, ends()[later.id].end
+        assert left.id not in ends()
+        again.delete()
+    assert first is not None
+    assert second is not None
+    assert (first.exit_code, second.exit_code) == (4, 5)
+    assert first.stdout is not None
+    assert first.stdout.text == f"early {'*' * len(VALUE)}\n"
 
 
 def test_sdk_reads_follows_and_exports_a_trace(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from skerry.types.network import Network, Preset, SecretValue
-from skerry.types.sandboxes import Limits, Options
+from skerry.types.sandboxes import Lifecycle, Limits, Options
 from skerry.types.values import Answer, Value, check_env, check_text
 
 Verdict = Literal["same", "normalised", "different", "skipped"]
@@ -80,21 +80,41 @@ class RecordedNetwork(Value, frozen=True, kw_only=True, forbid_unknown_fields=Fa
     on_unknown: str = "deny"
 
 
+class RecordedLifecycle(Value, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The start commands of a recorded sandbox. Its times are not taken from a trace."""
+
+    on_start: tuple[str, ...] = ()
+    ready: str | int | None = None
+    ready_timeout: str | int | float | None = None
+
+    def __post_init__(self) -> None:
+        Lifecycle(on_start=self.on_start, ready=self.ready, ready_timeout=self.ready_timeout)  # checks them
+
+
+class RecordedVolume(Value, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """A volume of a recorded sandbox, for the notes of a report."""
+
+    path: str
+
+
 class RecordedSpec(Value, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The parts of a recorded sandbox that a replay reads. It never takes labels, secrets, the lifetime, the runtime or
-    waived guarantees from a trace."""
+    """The parts of a recorded sandbox that a replay reads. It never takes labels, secrets, the lifetime, the runtime,
+    waived guarantees or volumes from a trace."""
 
     env: dict[str, str | None] = {}
     limits: Limits = Limits()
     options: Options = Options()
     network: RecordedNetwork = RecordedNetwork()
+    lifecycle: RecordedLifecycle = RecordedLifecycle()
+    volumes: tuple[RecordedVolume, ...] = ()
     secrets: tuple[dict[str, Any], ...] = ()
 
 
 class ReplayRequest(Value, frozen=True, kw_only=True):
     """POST /v1/replays: create a sandbox from the start of a trace. The image is found by its digest, also if it has
     another name now, or is a snapshot; `image` is its recorded name. Without `network`, nothing is allowed, also where
-    the operator's default allows something. `keep`: do not delete it when it is idle."""
+    the operator's default allows something. `on_start`, `ready`, `ready_timeout`: as in a lifecycle, but without the
+    operator's defaults. `keep`: do not delete it when it is idle."""
 
     image_digest: str
     image: str = ""
@@ -103,8 +123,12 @@ class ReplayRequest(Value, frozen=True, kw_only=True):
     network: Network = Network()
     options: Options = Options()
     secrets: tuple[SecretValue, ...] = ()
+    on_start: tuple[str, ...] = ()
+    ready: str | int | None = None
+    ready_timeout: str | int | float | None = None
     keep: bool = False
 
     def __post_init__(self) -> None:
         check_env(self.env)
+        Lifecycle(on_start=self.on_start, ready=self.ready, ready_timeout=self.ready_timeout)  # checks them
         check_text("image and image_digest", self.image, self.image_digest)

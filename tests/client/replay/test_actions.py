@@ -15,6 +15,7 @@ from skerry.client.replay.actions import InvalidTrace, NotRepeatable, ReplayActi
 from skerry.codecs import tar
 from skerry.codecs.traces import BLOBS, MANIFEST, STEPS, TraceFile, encode_line, encode_manifest, entry_header
 from skerry.errors import InvalidRequest, SkerryError
+from skerry.types import SnapshotInfo
 from skerry.types.traces import (
     TRACE_FORMAT,
     TraceContent,
@@ -171,6 +172,42 @@ def test_update_takes_neither_secrets_nor_labels_from_a_trace() -> None:
     assert request.content == b'{"env":{"A":"1"}}'
 
 
+def test_start_commands_are_started_by_the_server_and_not_repeated() -> None:
+    spec = {"lifecycle": {"on_start": ["serve"], "ready": 8000, "max_lifetime": "never", "idle_timeout": 1}}
+    steps = [
+        start(**spec),
+        step(2, "process.spawn", process="on-start-0", params={"cmd": "serve"}),
+        step(3, "process.stdin", process="on-start-0", inputs={"body": content(b"x")}),
+        step(4, "sandbox.update", params={"lifecycle": {"on_start": ["other"], "ready": "", "max_lifetime": "never"}}),
+        step(5, "snapshot.take", TraceEnd(of=5, at=5.0, result={"id": "sn-a"})),
+        step(6, "process.run", params={"cmd": "ls"}),
+    ]
+    found = plans.actions_of(steps)
+    assert [one.step.n for one in found] == [3, 4, 5, 6]
+    stdin = plans.request_of(SB, found[0].step, EMPTY, {})
+    assert stdin.path == f"/v1/sandboxes/{SB}/processes/on-start-0/stdin"
+    update = plans.request_of(SB, found[1].step, EMPTY, {})
+    assert msgspec.json.decode(update.content or b"") == {"lifecycle": {"on_start": ["other"], "ready": ""}}
+    request, _ = plans.replay_request(steps, None, network=False, keep=False)
+    assert (request.on_start, request.ready, request.ready_timeout) == (("serve",), 8000, None)
+    snapshot = SnapshotInfo(
+        id="sn-a", sandbox="sb-aaaaaaaaaa", image="base", digest="sha256:2", layers=(), created_at=1.0
+    )
+    request, _ = plans.replay_request(steps, snapshot, network=False, keep=False)
+    assert (request.on_start, request.ready) == (("other",), "")
+
+
+@pytest.mark.parametrize(
+    "lifecycle", [{"on_start": "serve"}, {"on_start": [""]}, {"on_start": ["x"] * 100}, {"ready": "http://example.com"}]
+)
+def test_forged_start_commands_are_rejected(lifecycle: dict[str, Any]) -> None:
+    with pytest.raises(InvalidTrace):
+        plans.replay_request([start(lifecycle=lifecycle)], None, network=False, keep=False)
+    change = step(2, "sandbox.update", params={"lifecycle": lifecycle})
+    with pytest.raises(InvalidTrace):
+        plans.request_of(SB, change, EMPTY, {})
+
+
 @pytest.mark.parametrize(
     ("kind", "params"),
     [
@@ -235,6 +272,7 @@ def test_start_takes_no_rights_from_a_trace() -> None:
         "labels": {"task": "9"},
         "secrets": [{"name": "KEY", "hosts": ["api.example.com"]}],
         "network": {"allow": ["api.example.com"], "peers": {"db": "sb-cccccccccc"}},
+        "volumes": [{"path": "/data", "name": "data", "volume": "vol-aaaaaaaaaa"}],
         "options": {"reproducible": True, "runtime": "runc", "waive_guarantees": ["seccomp"]},
     }
     request, notes = plans.replay_request([start(**spec)], None, network=False, keep=False)
@@ -242,6 +280,7 @@ def test_start_takes_no_rights_from_a_trace() -> None:
     assert (request.network.allow, request.network.peers) == ((), {})
     assert (request.options.reproducible, request.options.runtime, request.options.waive_guarantees) == (True, None, ())
     assert any("KEY" in note for note in notes)
+    assert "volumes are not in a trace: /data" in notes
     opened_too, _ = plans.replay_request([start(**spec)], None, network=True, keep=False)
     assert (opened_too.network.allow, opened_too.network.peers) == (("api.example.com",), {})
 

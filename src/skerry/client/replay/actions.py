@@ -21,6 +21,7 @@ from skerry.client.transport.requests.sandboxes import Body, Request, json_reque
 from skerry.codecs.traces import TraceFile
 from skerry.errors import InvalidRequest, NotFound
 from skerry.types import (
+    START_ID,
     BeginReview,
     CodeRequest,
     ContextRequest,
@@ -33,7 +34,7 @@ from skerry.types import (
     SnapshotRequest,
     UpdateRequest,
 )
-from skerry.types.replays import RecordedNetwork, RecordedSpec, ReplayRequest
+from skerry.types.replays import RecordedLifecycle, RecordedNetwork, RecordedSpec, ReplayRequest
 from skerry.types.traces import TraceContent, TraceEnd, TraceStart, TraceStep
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ _FILE_BODIES = {
     "file.upload": ("PUT", ("tree",), sandboxes.TAR),
     "file.patch": ("POST", ("patch",), files.DIFF),
 }
+_START_FIELDS = RecordedLifecycle.__struct_fields__
 _CONTEXT_CALLS = ("context.delete", "context.interrupt", "context.restart")
 STATES = {"sandbox.stopped": "stop", "sandbox.resumed": "resume"}
 REPEATED = frozenset((
@@ -97,7 +99,7 @@ class ReplayAction:
 
 def actions_of(steps: list[TraceStep], after: int = 0) -> list[ReplayAction]:
     """Return the actions among the steps after a number, in order. Input that was sent to a command while its caller
-    waited is a part of the command."""
+    waited is a part of the command. `on_start` commands are none: the server starts them again, at each start."""
     chosen = [step for step in steps if step.n > after]
     runs = {step.process for step in chosen if step.kind == "process.run" and step.process is not None}
     fed: dict[str, list[TraceContent]] = {}
@@ -110,11 +112,17 @@ def actions_of(steps: list[TraceStep], after: int = 0) -> list[ReplayAction]:
             fed.setdefault(step.process, []).extend(filter(None, (step.input("body"),)))
         elif step.kind in STATES and step.n <= rollback_end:
             continue  # a rollback stops and resumes the sandbox itself
+        elif step.kind == "process.spawn" and _is_start_command(step.process):
+            continue
         elif step.kind in REPEATED or step.kind in LEFT_OUT:
             repeated.append(step)
     repeated = list(_with_context_names(repeated))
     numbers = [step.n for step in repeated]
     return [_action(step, numbers[n + 1 :][:1], fed) for n, step in enumerate(repeated)]
+
+
+def _is_start_command(process: str | None) -> bool:
+    return process is not None and process.startswith(START_ID)
 
 
 def _with_context_names(steps: list[TraceStep]) -> Iterator[TraceStep]:
@@ -290,7 +298,8 @@ def _replace_request(ref: str, step: TraceStep, params: dict[str, Any], blobs: T
 def _process_request(
     ref: str, step: TraceStep, params: dict[str, Any], blobs: TraceBlobs, processes: Mapping[str, str]
 ) -> Request:
-    process = processes.get(step.process or str(params.get("process")))
+    recorded = step.process or str(params.get("process"))
+    process = recorded if _is_start_command(recorded) else processes.get(recorded)
     if process is None:
         raise NotRepeatable("its process was not started by the replay")
     if step.kind == "process.signal":
@@ -318,6 +327,8 @@ def _other_request(ref: str, step: TraceStep, params: dict[str, Any], blobs: Tra
         return sandboxes.act(ref, STATES[kind])
     if kind == "sandbox.update":
         given = {name: value for name, value in params.items() if name in ("env", "limits")}
+        if isinstance(changed := params.get("lifecycle"), dict):
+            given["lifecycle"] = {name: value for name, value in changed.items() if name in _START_FIELDS}
         return sandboxes.update(ref, converted(step, given, UpdateRequest))
     if kind == "review.begin":
         return review.start(ref, converted(step, params, BeginReview))
@@ -419,6 +430,8 @@ def replay_request(
     if spec.secrets and not (cassette and not network):
         names = ", ".join(sorted({str(secret.get("name")) for secret in spec.secrets}))
         notes.append(f"secrets are not taken from a trace: {names}")
+    if spec.volumes:
+        notes.append(f"volumes are not in a trace: {', '.join(volume.path for volume in spec.volumes)}")
     policy = spec.network
     if cassette and not network:
         notes.append("the network is closed; responses come from the cassette of the trace")
@@ -427,11 +440,24 @@ def replay_request(
     request = ReplayRequest(
         image=start.image if snapshot is None else snapshot.name or snapshot.id,
         image_digest=start.image_digest if snapshot is None else snapshot.digest,
-        env=spec.env, limits=spec.limits, options=options, keep=keep,
+        env=spec.env, limits=spec.limits, options=options, keep=keep, **_start_commands(steps, spec, snapshot),
         network=_network(policy, steps, network=network, cassette=cassette),
         secrets=_stand_ins(steps[0], spec) if cassette and not network else (),
     )  # fmt: skip
     return request, notes
+
+
+def _start_commands(steps: list[TraceStep], spec: RecordedSpec, snapshot: SnapshotInfo | None) -> dict[str, Any]:
+    """Return the `on_start` commands and their condition at the start of a replay: those of the creation, with the
+    changes before the snapshot."""
+    found = {name: getattr(spec.lifecycle, name) for name in _START_FIELDS}
+    after = first_step(steps, snapshot)
+    for step in steps:
+        changed = step.params.get("lifecycle") if step.n <= after and step.kind == "sandbox.update" else None
+        if isinstance(changed, dict):
+            found |= {name: changed[name] for name in _START_FIELDS if changed.get(name) is not None}
+    known = converted(steps[0], found, RecordedLifecycle)
+    return {name: getattr(known, name) for name in _START_FIELDS}
 
 
 def _stand_ins(first: TraceStep, spec: RecordedSpec) -> tuple[SecretValue, ...]:

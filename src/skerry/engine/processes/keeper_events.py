@@ -151,6 +151,14 @@ class _KeeperListener:
         step = self._traces.take_ended(sandbox.record.id, process.id)
         if step is not None:
             self._tasks.spawn(_record_end(self._keeper, process, step))
+        elif self._traces.may_be_earlier(sandbox.record.id, process.id):
+            self._tasks.spawn(self._record_earlier(process))
+
+    async def _record_earlier(self, process: Process) -> None:
+        """Record the end of a background process that an earlier server started."""
+        step = await self._traces.take_earlier(self._sandbox, process.id)
+        if step is not None:
+            await _record_end(self._keeper, process, step)
 
     async def _reconcile(self, hello: EventsHello) -> None:
         """Events were lost, ends perhaps among them: the list has them."""

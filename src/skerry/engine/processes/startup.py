@@ -83,14 +83,14 @@ class StartupService(Hook):
         since, ids = spec.starting or 0.0, []
         for number, command in enumerate(spec.lifecycle.on_start or ()):
             ids.append(f"{START_ID}{number}")
-            await self._ensure(sandbox, keeper, ids[-1], RunRequest(cmd=command), since, keep=True)
+            await self._ensure(sandbox, keeper, ids[-1], RunRequest(cmd=command), command, since, keep=True)
             sandbox.activity.mark_resting(ids[-1])
             fault_point("startup.command")
         ready = parse_ready(spec.lifecycle.ready)
         if isinstance(ready, ReadyCommand):
             loop = f"until (\n{ready.command}\n); do sleep 0.2 || exit 1; done"
             request = RunRequest(cmd=loop, timeout=max(deadline - time.monotonic(), 0.1), journal=_JOURNAL)
-            await self._ensure(sandbox, keeper, _READY, request, since, keep=False)
+            await self._ensure(sandbox, keeper, _READY, request, ready.command, since, keep=False)
         while ready is not None and not await self._is_ready(sandbox, keeper, ready, ids):
             if sandbox.keeper is not keeper or sandbox.record.state != "running":
                 raise SandboxUnavailable("it was ended or paused")
@@ -99,9 +99,18 @@ class StartupService(Hook):
                 raise SandboxUnavailable(f"it was not ready in time: {ready}{await _tails(keeper, names)}")
 
     async def _ensure(
-        self, sandbox: Sandbox, keeper: Keeper, process: str, request: RunRequest, since: float, *, keep: bool
+        self,
+        sandbox: Sandbox,
+        keeper: Keeper,
+        process: str,
+        request: RunRequest,
+        command: str,
+        since: float,
+        *,
+        keep: bool,
     ) -> None:
-        """Start a process unless it was started since then or, with `keep`, still runs from before a pause."""
+        """Start a process unless it was started since then or, with `keep`, still runs from before a pause. It is a
+        step of the trace. `command`: as its caller wrote it."""
         found = await _find(keeper, process)
         if found is not None:
             if found.started_at >= since or (keep and found.state == "running"):
@@ -110,7 +119,7 @@ class StartupService(Hook):
                 await keeper.signal(process, "KILL")
                 await _ended(sandbox, keeper, process, _DEFAULT_TIMEOUT_S)
             await keeper.remove(process)
-        await self._processes.spawn_in(sandbox, keeper, request, process)
+        await self._processes.spawn_in(sandbox, keeper, request, process, record=replace(request, cmd=command))
 
     async def _is_ready(
         self, sandbox: Sandbox, keeper: Keeper, ready: ReadyPort | ReadyCommand, ids: list[str]

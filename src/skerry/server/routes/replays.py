@@ -18,7 +18,10 @@ async def create(call: Call[Empty, ReplayRequest]) -> SandboxInfo:
         raise image_not_found(body)
     request = CreateRequest(
         image=image, env=body.env, limits=body.limits, network=body.network, options=body.options, secrets=body.secrets,
-        lifecycle=Lifecycle(on_idle="stop" if body.keep else "delete"),
+        lifecycle=Lifecycle(
+            on_idle="stop" if body.keep else "delete", on_start=body.on_start,
+            ready="" if body.ready is None else body.ready, ready_timeout=body.ready_timeout,
+        ),
     )  # fmt: skip
     info = await call.engine.sandboxes.create(call.caller, request, key_of(call))
     if info.image_digest != body.image_digest:  # the name was given to another image meanwhile

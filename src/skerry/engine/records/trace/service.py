@@ -75,6 +75,8 @@ class _OpenTrace:
         self.store = store
         self.events = Counter[str]()  # by kind: a flood of one hides no other
         self.background: dict[str, Step] = {}  # by process
+        self.last_before = store.last  # the newest step of an earlier server
+        self.earlier: asyncio.Future[dict[str, int]] | None = None  # steps of background processes of earlier servers
         self.down = store.newest(_DOWN) > store.newest(_UP)  # also before this server started
 
 
@@ -137,6 +139,32 @@ class TraceService(Hook):
         """Return the step of a background process that has ended."""
         trace = self._open.get(sandbox_id)
         return trace.background.pop(process, None) if trace is not None else None
+
+    def may_be_earlier(self, sandbox_id: str, process: str) -> bool:
+        """Return whether this may be a background process that an earlier server started."""
+        trace = self._existing(sandbox_id)
+        if trace is None or not trace.last_before:
+            return False
+        known = trace.earlier
+        return known is None or not known.done() or known.cancelled() or process in known.result()
+
+    async def take_earlier(self, sandbox: Sandbox, process: str) -> Step | None:
+        """Return the step of a background process that an earlier server started, and that has ended. Its trace is read
+        once for each sandbox."""
+        with _tolerated(sandbox.record.id):
+            trace = self._existing(sandbox.record.id)
+            if trace is None or not trace.last_before:
+                return None
+            if trace.earlier is None:
+                place, last = self._directory / sandbox.record.id, trace.last_before
+                trace.earlier = asyncio.get_running_loop().run_in_executor(
+                    self._threads.files, lambda: files.read_unended(place, "process.spawn", last)
+                )
+            n = (await asyncio.shield(trace.earlier)).pop(process, None)
+            if n is not None:
+                trace.store.mask.add(self._secrets.values(sandbox.record))
+                return Step(trace.store, n)
+        return None
 
     def event(
         self, sandbox_id: str, kind: str, params: Mapping[str, Any], *, text: str = "", process: str | None = None

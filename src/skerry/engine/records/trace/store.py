@@ -349,6 +349,23 @@ def read_lines(place: Path, at: int = 0) -> Iterator[bytes]:
             yield data
 
 
+def read_unended(place: Path, kind: str, last: int) -> dict[str, int]:
+    """Return the newest step of each process, of those of this kind with numbers up to `last` that have no end."""
+    found: dict[int, str] = {}
+    wanted = f'"kind":"{kind}"'.encode()
+    with contextlib.suppress(OSError), open(place / STEPS, "rb") as file:
+        while data := file.readline(MAX_LINE + 1):
+            if wanted not in data and not (found and data.startswith(b'{"of":')):
+                continue
+            with contextlib.suppress(ValueError):
+                line = decode_line(data)
+                if isinstance(line, TraceEnd):
+                    found.pop(line.of, None)
+                elif line.kind == kind and line.process is not None and line.n <= last:
+                    found[line.n] = line.process
+    return {process: n for n, process in sorted(found.items())}
+
+
 def read_blob(place: Path, sha256: str) -> bytes | None:
     """Return a blob; None if it is missing or damaged."""
     if not SHA256.fullmatch(sha256):
