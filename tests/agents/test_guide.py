@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.cli import skerry
 from support.pages import ROOT, blocks
+from support.recorded_terminal import Wire
 from support.server import Server
 
 # A developer's own keys would start a real agent.
@@ -32,9 +32,11 @@ COMMANDS = sorted(
 def test_printed_command_needs_only_a_key(command: str, server: Server, tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     home = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / ".config")}
-    done = skerry(*shlex.split(command)[1:], server=server.address, cwd=tmp_path, **home, **NO_KEYS)
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert re.search(rb"ANTHROPIC_API_KEY .* is not set", done.stderr), done.stderr
+    words = shlex.split(command)[1:]
+    with Wire(server.address, *words, cols=200, cwd=tmp_path, **home, **NO_KEYS) as wire:
+        assert wire.ends() == 2
+        shown = wire.seen()
+    assert re.search(rb"ANTHROPIC_API_KEY .* is not set", shown), shown
 
 
 def test_commands_are_found() -> None:

@@ -55,6 +55,27 @@ def test_built_in_kit_is_complete(name: str) -> None:
     assert not hosts & {rule.partition(":")[0] for rule in kit.network.runtime.deny}
 
 
+# Files of agents that may contain keys, tokens or commands with them.
+PRIVATE = (
+    ".aider.conf.yml",
+    ".env",
+    "auth.json",
+    "settings.json",
+    "config.toml",
+    "config.json",
+    ".claude.json",
+    "opencode.json",
+)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_copied_settings_contain_no_file_with_keys(name: str) -> None:
+    """`.aider.conf.yml` may have `openai-api-key:` and `set-env:`: the sandbox would contain the user's key."""
+    for path in load_kit(name).extension.user_config:
+        assert path.rpartition("/")[2] not in PRIVATE
+        assert "/" in path  # no whole directory of settings, such as `.claude`
+
+
 def test_kit_of_a_directory_is_read(tmp_path: Path) -> None:
     kit = load_directory(write(tmp_path, KIT), {"mood": "wild"})
     assert (kit.name, kit.image, kit.environment) == ("talker", "agent/talker@1.0", {"MOOD": "wild"})

@@ -5,18 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from skerry.cli import output
+from skerry.cli import output, terminal
+from skerry.cli.commands.agent_attempts import MAX_ATTEMPTS, run_attempts
 from skerry.cli.commands.agent_image import build_image, ensure_image, installed_version, newest_version, report
 from skerry.cli.commands.agent_run import run_headless
 from skerry.cli.commands.agent_sandbox import (
     AgentRequest,
+    LaterOptions,
     default_name,
     git_identity,
     limits_of,
     network_of,
     repository_top,
 )
+from skerry.cli.commands.agent_terminal import attach_terminal, find_attachable, run_in_terminal
+from skerry.cli.commands.shell.commands import no_escape_option
 from skerry.cli.context import CliContext, json_option, pass_cli
 from skerry.cli.options.network import network_options, network_policy
 from skerry.cli.options.project import project_from_options, project_options
@@ -26,8 +31,11 @@ from skerry.client._sync.client import Client
 from skerry.client.agents.credentials import find_value, variables_of
 from skerry.client.agents.kits import BUILT_IN, VERSION, Kit, describe, load_directory, load_kit
 from skerry.codecs.text import escape
+from skerry.types import Limits
 
 START = "start"
+# Options that are used when the sandbox is created.
+ONLY_NEW = frozenset(("model", "kit_args", "with_config", "mode", "peers", "inspect", "record_network", "cassette"))
 
 
 class AgentGroup(click.Group):
@@ -44,7 +52,8 @@ def agent() -> None:
     """Run a coding agent in a sandbox with a copy of your repository.
 
     \b
-    skerry agent claude-code -p 'fix the tests'    run one prompt; afterwards, review the changes
+    skerry agent claude-code                       open the agent in this terminal; afterwards, review its changes
+    skerry agent claude-code -p 'fix the tests'    run one prompt
     skerry agent ls                                list the agents
 
     `skerry agent NAME` is short for `skerry agent start NAME`.
@@ -63,17 +72,29 @@ repo_option = click.option(
 name_option = click.option(
     "--name", metavar="NAME", help="Use the sandbox of this name. Default: one for the agent and the repository."
 )
+review_option = click.option(
+    "--review/--no-review", default=None, help="Open the review at the end. Default: after the agent's terminal."
+)
 
 
 @agent.command(START, context_settings={"ignore_unknown_options": False})
 @kit_option
 @kit_arg_option
 @click.option("-m", "--model", metavar="MODEL", help="Use this model: the kit's argument `model`.")
-@click.option("-p", "--prompt", required=True, metavar="PROMPT", help="Run this prompt, and print the answer.")
+@click.option(
+    "-p", "--prompt", metavar="PROMPT", help="Run this prompt, and print the answer. Default: open the agent here."
+)
+@click.option(
+    "--attempts", type=click.IntRange(2, MAX_ATTEMPTS), metavar="N",
+    help="Run the prompt in N forks of the sandbox at once, and compare them.",
+)  # fmt: skip
+@click.option("--check", metavar="COMMAND", help="With --attempts: run this shell command on each of the results.")
 @repo_option
 @click.option("--no-repo", is_flag=True, help="Start without a repository.")
 @name_option
 @click.option("--new", "fresh", is_flag=True, help="Start a new conversation in the sandbox.")
+@review_option
+@no_escape_option
 @click.option("--with-config", is_flag=True, help="Copy your instructions and skills of the agent, but no login.")
 @click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="Set an environment variable.")
 @limit_options
@@ -88,24 +109,66 @@ def start(
     /,
     name_of_agent: str | None,
     words: tuple[str, ...],
-    prompt: str,
+    prompt: str | None,
+    attempts: int | None,
+    check: str | None,
     fresh: bool,
+    review: bool | None,
+    no_escape: bool,
     **given: Any,
 ) -> int:
     """Start AGENT on a copy of your repository, in a sandbox that stays. The next call continues the conversation.
 
+    Without -p, the agent opens in this terminal. `~.` right after Enter detaches, `skerry agent attach` returns. At the
+    end, the changes are listed and the review opens.
+
     The first use installs the agent into an image. The agent's key is read from its variable on this machine and never
-    enters the sandbox. After your later edits, the copy is refreshed first. At the end, the changes are listed.
+    enters the sandbox. After your later edits, the copy is refreshed first.
 
     ARGUMENTS are those of the agent's own program.
     """
+    if (attempts is not None and (prompt is None or given["no_repo"])) or (check is not None and attempts is None):
+        raise click.UsageError("--attempts needs -p and a repository; --check needs --attempts")
+    if prompt is None:
+        terminal.require_terminal("skerry agent AGENT -p PROMPT")
     with cli.client() as client:
-        request = _request(cli, client, name_of_agent, given)
+        request = _request(client, name_of_agent, given)
         report(cli, request.kit)
-        return run_headless(cli, client, request, prompt, words, fresh=fresh)
+        if prompt is None:
+            return run_in_terminal(cli, client, request, words, fresh=fresh, review=review, escape=not no_escape)
+        if attempts is not None:
+            return run_attempts(cli, client, request, prompt, words, count=attempts, check=check, fresh=fresh)
+        return run_headless(cli, client, request, prompt, words, fresh=fresh, review=review)
 
 
-def _request(cli: CliContext, client: Client, name: str | None, given: dict[str, Any]) -> AgentRequest:
+@agent.command()
+@repo_option
+@click.option("--no-repo", is_flag=True, help="Look for an agent without a repository.")
+@name_option
+@review_option
+@no_escape_option
+@click.argument("name_of_agent", metavar="[AGENT]", required=False)
+@pass_cli
+def attach(
+    cli: CliContext,
+    /,
+    name_of_agent: str | None,
+    repo: str,
+    no_repo: bool,
+    name: str | None,
+    review: bool | None,
+    no_escape: bool,
+) -> int:
+    """Return to the agent that runs in a terminal: the one of this repository, of AGENT, or in the sandbox --name."""
+    terminal.require_terminal("skerry ps, skerry logs")
+    with cli.client() as client:
+        top = None if no_repo or name is not None else repository_top(repo)
+        sandbox, process = find_attachable(client, top, name_of_agent, name)
+        return attach_terminal(cli, sandbox, process, review=review, escape=not no_escape)
+
+
+def _request(client: Client, name: str | None, given: dict[str, Any]) -> AgentRequest:
+    changes = _later_options(given)
     top = None if given.pop("no_repo") else repository_top(given["repo"])
     kit = _kit(client, name, given)
     project = project_from_options(given)
@@ -117,7 +180,19 @@ def _request(cli: CliContext, client: Client, name: str | None, given: dict[str,
         "options": git_identity(top),
     }
     named = given["name"] or default_name(client, kit, top)
-    return AgentRequest(kit, top, named, arguments, given["with_config"])
+    return AgentRequest(kit, top, named, arguments, given["with_config"], changes)
+
+
+def _later_options(given: dict[str, Any]) -> LaterOptions:
+    """Return the options that change an existing sandbox, and the flags that it ignores."""
+    ctx = click.get_current_context()
+    typed = {p.name for p in ctx.command.params if ctx.get_parameter_source(str(p.name)) is ParameterSource.COMMANDLINE}
+    limits = limits_from_options(dict(given))
+    flags = (p.opts[-1] for p in ctx.command.params if p.name in typed & ONLY_NEW)
+    return LaterOptions(
+        limits=limits if limits != Limits() else None, env=parse_pairs(given["env"], "-e", inherit=True),
+        allow=given["allow"], deny=given["deny"], presets=given["presets"], ignored=tuple(flags),
+    )  # fmt: skip
 
 
 def _kit(client: Client, name: str | None, given: dict[str, Any]) -> Kit:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from skerry.cli import output
+from skerry.cli import output, terminal
+from skerry.cli.commands.agent_image import AgentImage
 from skerry.cli.commands.agent_sandbox import AgentRequest, mark_used, open_sandbox
-from skerry.cli.commands.review import stat_rows_of
+from skerry.cli.commands.review import run_review, stat_rows_of
 from skerry.cli.context import CliContext
 from skerry.cli.signals import ForwardedInterrupts
 from skerry.client.agents.events import AgentEvent, EventReader
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 MAX_TITLE = 100  # characters of a tool call's title in the progress
 
 
-def show_changes(cli: CliContext, sandbox: Sandbox) -> bool:
+def show_changes(cli: CliContext, sandbox: Sandbox, *, hint: bool = True) -> bool:
     """Print the changed files to stderr. Return False if nothing changed."""
     try:
         found = sandbox.review.diff(stat=True)
@@ -38,47 +39,86 @@ def show_changes(cli: CliContext, sandbox: Sandbox) -> bool:
         sys.stdout.flush()
         for row in stat_rows_of(found):
             output.info("".join(span.text for span in row))
-        if changed:
+        if changed and hint:
             output.info(f"hint: skerry review {sandbox.name}; then skerry apply {sandbox.name}")
     return changed
 
 
+def review_changes(cli: CliContext, sandbox: Sandbox, *, review: bool) -> None:
+    """Print the changed files. With `review` and a terminal, open the review."""
+    if show_changes(cli, sandbox, hint=not review) and review:
+        name = sandbox.name or sandbox.id
+        if terminal.is_interactive():
+            run_review(cli, sandbox, name)
+        else:
+            output.info(f"hint: the review needs a terminal: skerry review {name}")
+
+
 def run_headless(
-    cli: CliContext, client: Client, request: AgentRequest, prompt: str, words: Sequence[str], *, fresh: bool
+    cli: CliContext,
+    client: Client,
+    request: AgentRequest,
+    prompt: str,
+    words: Sequence[str],
+    *,
+    fresh: bool,
+    review: bool | None = None,
 ) -> int:
     """Run one prompt; stream the output; return the agent's exit code."""
     sandbox, image, again = open_sandbox(cli, client, request)
-    events = request.kit.extension.events
-    if events is not None and any(word.partition("=")[0] in events.arguments for word in words):
-        events = None  # the user chose another form of the output
-    argv = [*image.argv, *request.kit.headless(prompt, again=again and not fresh, events=events is not None), *words]
-    shown = AgentOutput(cli, sandbox, EventReader(events.dialect) if events is not None else None)
+    argv, dialect = headless_command(request.kit, image, prompt, words, again=again and not fresh)
+    shown = AgentOutput(cli, sandbox, dialect)
     with ForwardedInterrupts() as interrupts:
         result = sandbox.run(
-            argv, timeout=None, on_output=shown.pass_on, on_start=lambda run: shown.started(run, interrupts)
+            argv, timeout=None, on_output=shown.pass_on, on_start=lambda run: _started(run, shown, interrupts)
         )
     shown.end()
     mark_used(sandbox)
-    _report_denied(cli, request.kit, sandbox, result)
-    show_changes(cli, sandbox)
+    report_denied(cli, request.kit, sandbox, result)
+    review_changes(cli, sandbox, review=bool(review))
     return output.result_exit_code(result)
 
 
-class AgentOutput:
-    """Passes an agent's output on. Of events, the text is printed, and the tool calls are reported to the review."""
+def headless_command(
+    kit: Kit, image: AgentImage, prompt: str, words: Sequence[str], *, again: bool
+) -> tuple[list[str], str | None]:
+    """Return the command for a prompt, and the dialect of the events that it prints. `again`: continue the last
+    conversation."""
+    events = kit.extension.events
+    if events is not None and any(word.partition("=")[0] in events.arguments for word in words):
+        events = None  # the user chose another form of the output
+    argv = [*image.argv, *kit.headless(prompt, again=again, events=events is not None), *words]
+    return argv, events.dialect if events is not None else None
 
-    def __init__(self, cli: CliContext, sandbox: Sandbox, reader: EventReader | None) -> None:
-        self._cli, self._sandbox, self._reader = cli, sandbox, reader
+
+def _started(run: Run, shown: AgentOutput, interrupts: ForwardedInterrupts) -> None:
+    shown.started(run.id)
+    interrupts.started(run)
+
+
+class AgentOutput:
+    """Passes an agent's output on. Of events (`dialect`), the text is printed, and the tool calls are reported to the
+    review. `write` and `info`: where output and messages go."""
+
+    def __init__(
+        self,
+        cli: CliContext,
+        sandbox: Sandbox,
+        dialect: str | None,
+        write: Callable[[str, bytes], None] = output.write,
+        info: Callable[[str], None] = output.info,
+    ) -> None:
+        self._cli, self._sandbox, self._write, self._info = cli, sandbox, write, info
+        self._reader = EventReader(dialect) if dialect is not None else None
         self._process: str | None = None
         self._last = b"\n"
 
-    def started(self, run: Run, interrupts: ForwardedInterrupts) -> None:
-        self._process = run.id
-        interrupts.started(run)
+    def started(self, process: str) -> None:
+        self._process = process
 
     def pass_on(self, piece: Output) -> None:
         if self._reader is None or piece.stream != "stdout":
-            output.write(piece.stream, piece.data)
+            self._write(piece.stream, piece.data)
         else:
             self._handle(self._reader.feed(piece.data))
 
@@ -86,21 +126,21 @@ class AgentOutput:
         if self._reader is not None:
             self._handle(self._reader.end())
             if self._last != b"\n":
-                output.write("stdout", b"\n")
+                self._write("stdout", b"\n")
 
     def _handle(self, events: Iterable[AgentEvent]) -> None:
         calls = []
         for event in events:
             if event.text:
                 data = event.text.encode()
-                output.write("stdout", data)
+                self._write("stdout", data)
                 self._last = data[-1:]
             if event.error:
-                output.info(f"the agent reported an error: {escape(event.error)}")
+                self._info(f"the agent reported an error: {escape(event.error)}")
             if event.call is not None:
                 calls.append(event.call)
                 if event.call.name and not self._cli.quiet:
-                    output.info(f"  {escape(event.call.name[:MAX_TITLE])}")
+                    self._info(f"  {escape(event.call.name[:MAX_TITLE])}")
         if calls and self._process is not None:
             self._report(self._process, calls)
 
@@ -113,7 +153,7 @@ class AgentOutput:
             return
 
 
-def _report_denied(cli: CliContext, kit: Kit, sandbox: Sandbox, result: Result) -> None:
+def report_denied(cli: CliContext, kit: Kit, sandbox: Sandbox, result: Result) -> None:
     """Name denied hosts, except those that the agent tries for itself: telemetry, updates, price lists."""
     denied = [attempt for attempt in result.denied if not is_expected(kit, attempt)]
     for line in output.denial_hints(denied, sandbox.name) if not cli.quiet else ():

@@ -8,7 +8,7 @@ import posixpath
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -18,11 +18,11 @@ from skerry.cli.commands.agent_image import AgentImage, ensure_image, image_of
 from skerry.cli.context import CliContext
 from skerry.cli.options.repository import report_import
 from skerry.client._sync.sandbox import Sandbox
-from skerry.client.agents.credentials import find_secrets
+from skerry.client.agents.credentials import find_secrets, present_secrets
 from skerry.client.agents.kits import Kit
 from skerry.client.repository.locate import find_repository
 from skerry.client.repository.source import Repo
-from skerry.errors import CommandFailed, Conflict, FileNotFound, NotFound, SkerryError
+from skerry.errors import CommandFailed, Conflict, FileNotFound, InvalidRequest, NotFound, SkerryError
 from skerry.types import WORKSPACE, Limits, Network, Options
 
 if TYPE_CHECKING:
@@ -40,14 +40,29 @@ _ENVIRONMENT: Final = {"PYTHONDONTWRITEBYTECODE": "1", "WORKSPACE_DIR": WORKSPAC
 
 
 @dataclass(frozen=True)
+class LaterOptions:
+    """The options of this call that change an existing sandbox. `ignored`: the flags that matter only at its
+    creation."""
+
+    limits: Limits | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    presets: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class AgentRequest:
-    """`top`: the repository of this host, None for a sandbox without one. `arguments`: those of `Sandbox.create`."""
+    """`top`: the repository of this host, None for a sandbox without one. `arguments`: those of `Sandbox.create`, for a
+    new sandbox; `changes`: for an existing one."""
 
     kit: Kit
     top: str | None
     name: str
     arguments: Mapping[str, Any]
     with_config: bool = False
+    changes: LaterOptions = LaterOptions()
 
 
 def repository_top(directory: str) -> str:
@@ -86,14 +101,45 @@ def open_sandbox(cli: CliContext, client: Client, request: AgentRequest) -> tupl
     if found.labels.get(LABEL_REPO, "") != repository_id(request.top):
         raise Conflict(f"sandbox {request.name} has another repository", hint="--name NAME for another one")
     image, was_running = image_of(client, found.cached_info.image), found.state == "running"
+    _change(cli, found, request)
     if request.top is not None:
-        _refresh(cli, found, request.top)
+        refresh(cli, found, request.top)
     if not was_running:
         _run_hooks(found, request.kit, request.kit.lifecycle.startup, image)
     return found, image, LABEL_USED in found.labels
 
 
-def _refresh(cli: CliContext, sandbox: Sandbox, top: str) -> None:
+def _change(cli: CliContext, sandbox: Sandbox, request: AgentRequest) -> None:
+    """Apply the options of this call to an existing sandbox. Give it the current values of its secrets: a key may have
+    been replaced since."""
+    changes = request.changes
+    if changes.limits is not None or changes.env:
+        sandbox.update(limits=changes.limits, env=changes.env or None)
+    if changes.allow or changes.presets:
+        sandbox.network.allow(*changes.allow, presets=changes.presets)
+    if changes.deny:
+        sandbox.network.deny(*changes.deny)
+    if changes.ignored and not cli.quiet:
+        output.info(f"{request.name} exists already: {', '.join(changes.ignored)} without effect")
+        output.info("hint: these matter when the sandbox is created: --name NAME for another one")
+    _renew_secrets(cli, sandbox, request)
+
+
+def _renew_secrets(cli: CliContext, sandbox: Sandbox, request: AgentRequest) -> None:
+    """Replace the values of the secrets. They can only be replaced together: if one is missing here, all stay."""
+    given = request.arguments.get("secrets", ())
+    secrets = (*given, *present_secrets(request.kit, {one.name for one in given}))
+    missing = {one.name for one in sandbox.cached_info.secrets} - {one.name for one in secrets}
+    if secrets and not missing:
+        sandbox.update(secrets=secrets)
+    elif given:
+        names = ", ".join(sorted(missing))
+        raise InvalidRequest(f"{request.name} has other secrets too: {names}", hint="set or give them again as well")
+    elif secrets and not cli.quiet:
+        output.info(f"the secrets keep their earlier values: {', '.join(sorted(missing))} is not set here")
+
+
+def refresh(cli: CliContext, sandbox: Sandbox, top: str) -> None:
     """Bring the user's later edits in. A conflict leaves the copy unchanged."""
     try:
         done = sandbox.repo.pull(top)

@@ -33,10 +33,11 @@ def compare(cli: CliContext, sandboxes: tuple[str, ...], check: str | None, time
             row["check"] = output.result_data(attempt.check) if attempt.check is not None else None
         output.json(data)
         return
-    _show(found)
+    show(found)
 
 
-def _show(found: Comparison) -> None:
+def show(found: Comparison) -> None:
+    """Print the attempts, and the files that each of them changed."""
     names = [one.name or one.sandbox for one in found.attempts]
     checked = any(one.check is not None for one in found.attempts)
     head = ["ATTEMPT", "FILES", "LINES", "COMMANDS", "TIME", "CPU", "MEMORY", *(["CHECK"] if checked else [])]

@@ -58,6 +58,16 @@ def find_secrets(kit: Kit, given: Collection[str] = ()) -> tuple[Secret, ...]:
     return tuple(found)
 
 
+def present_secrets(kit: Kit, given: Collection[str] = ()) -> tuple[Secret, ...]:
+    """Return the secrets of the kit's credentials that exist on this machine, for a sandbox that has them already. A
+    missing one is no error."""
+    if kit.directory is not None:
+        return ()
+    keys = [(one, one.api_key) for one in kit.credentials if one.api_key is not None and one.api_key.name not in given]
+    values = [(one.service, key, find_value(one.service, variables_of(kit, one))) for one, key in keys]
+    return tuple(_secret(service, key, value) for service, key, value in values if value is not None)
+
+
 def _secret(service: str, key: KitApiKey, value: str) -> Secret:
     """Return a secret. The agent puts the placeholder where it puts a key; a key without a variable is set in the
     kit's header."""

@@ -1,0 +1,77 @@
+#!/usr/bin/python3
+"""An agent without a model: its prompts are commands. It remembers its conversation in ~/.toy/conversation."""
+
+# ruff: noqa: T201
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HOME = Path.home() / ".toy"
+CONVERSATION = HOME / "conversation"
+
+
+def say(text):
+    if "--events" in sys.argv:
+        content = [{"type": "text", "text": text}]
+        print(json.dumps({"type": "assistant", "message": {"content": content}}), flush=True)
+    else:
+        print(text, flush=True)
+
+
+def event(kind, **part):
+    if "--events" in sys.argv:
+        print(json.dumps({"type": kind, "message": {"content": [part]}}), flush=True)
+
+
+def edit(line):
+    """Change a file, as a tool call that is reported before and after it."""
+    name, _, text = line.partition(" ")
+    event("assistant", type="tool_use", id="1", name="Edit", input={"file_path": f"/workspace/{name}"})
+    Path("/workspace", name).write_text(text + "\n")
+    event("user", type="tool_result", tool_use_id="1", content="ok")
+    say(f"edited {name}")
+
+
+def follow(prompt):
+    earlier = CONVERSATION.read_text().splitlines() if CONVERSATION.exists() and "--continue" in sys.argv else []
+    CONVERSATION.write_text("".join(f"{line}\n" for line in [*earlier, prompt]))
+    word, _, rest = prompt.partition(" ")
+    if word == "edit":
+        edit(rest)
+    elif word == "run":
+        say(subprocess.run(["sh", "-c", rest], capture_output=True, text=True, check=False).stdout.strip())
+    elif word == "fail":
+        say("failed")
+        return int(rest)
+    elif word == "wait":
+        signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+        say("waiting")
+        time.sleep(600)
+    else:
+        say(f"prompt {len(earlier) + 1}: {prompt}")
+    return 0
+
+
+def open_terminal():
+    if "--continue" in sys.argv and not CONVERSATION.exists():
+        print("no conversation found")
+        return 1
+    cols, rows = os.get_terminal_size()
+    print(f"\x1b[1mtoy\x1b[0m {cols}x{rows} {os.environ.get('COLORTERM', '')}", flush=True)
+    while True:
+        line = input("toy> ")
+        if line.startswith("quit"):
+            return int(line[5:] or 0)
+        follow(line)
+        if "--continue" not in sys.argv:
+            sys.argv.append("--continue")
+
+
+if "--prompt" in sys.argv:
+    sys.exit(follow(sys.argv[sys.argv.index("--prompt") + 1]))
+sys.exit(open_terminal())
