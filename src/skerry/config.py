@@ -355,6 +355,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("server.allowed_origins", (), _words, "web origins that may use the API"),
     Setting("server.wire", (), _wires, "protocols of other products that the API's listeners answer: e2b"),
     Setting("server.wire_domain", None, _text, "parent domain of E2B's host names, PORT-SANDBOX.DOMAIN. None: headers"),
+    Setting("server.wire_registries", (), _words, "registries that E2B's template builds of any token may pull from"),
     Setting("server.max_connections", 4096, _count, "maximum open connections of a listener"),
     Setting("server.max_connections_per_address", 1024, _count, "maximum open connections of a client's address"),
     Setting("server.request_timeout", "30s", _span, "maximum time for a request's head, and between parts of its body"),

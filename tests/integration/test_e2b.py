@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import io
 import json
 import struct
-import tarfile
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import httpx2
 import pytest
 from support.e2b import SETTINGS, STREAM, Account, Box, events, output, signed
 from support.server import Server, wait_until
@@ -341,84 +338,6 @@ def test_malformed_uploads_are_refused(box: Box) -> None:
     twice = [("file", ("same", b"1")), ("file", ("same", b"2"))]
     assert http.post("/files", files=twice, headers=box.headers()).status_code == 400
     assert http.get("/files", params={"path": "/etc"}, headers=box.headers()).status_code == 400
-
-
-class Template:
-    """A template under construction."""
-
-    def __init__(self, account: Account, name: str) -> None:
-        self.account, self.name = account, name
-        made = account.api("POST", "/v3/templates", json={"name": name, "cpuCount": 1, "memoryMB": 512})
-        assert made.status_code == 202, made.text
-        self.build = f"/templates/{name}/builds/{made.json()['buildID']}"
-
-    def upload(self, name: str, files: dict[str, bytes]) -> str:
-        """Upload an archive; return the path and query of its URL."""
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w:gz") as tar:
-            for path, data in files.items():
-                info = tarfile.TarInfo(path)
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
-        there = self.account.api("GET", f"/templates/{self.name}/files/{name}")
-        assert (there.status_code, there.json()["present"]) == (201, False)
-        url: str = "/" + there.json()["url"].partition("//")[2].partition("/")[2]
-        assert self.account.http.put(url, content=packed.getvalue()).status_code == 200
-        return url
-
-    def start(self, steps: list[tuple[str, list[str], str | None]], **more: str) -> httpx2.Response:
-        shown = [{"type": kind, "args": args, "filesHash": name} for kind, args, name in steps]
-        return self.account.api("POST", f"/v2{self.build}", json={"fromTemplate": "base", "steps": shown, **more})
-
-    def end(self) -> dict[str, Any]:
-        state: dict[str, Any] = {}
-
-        def has_ended() -> bool:
-            state.update(self.account.api("GET", f"{self.build}/status").json())
-            return bool(state["status"] in ("ready", "error"))
-
-        wait_until(has_ended, "the build", 180)
-        return state
-
-
-def test_template_is_built_from_uploaded_files_and_steps(account: Account) -> None:
-    template = Template(account, "app")
-    url = template.upload("f00", {"src/a.txt": b"A", "src/.hidden": b"H"})
-    for other in (f"{url}x", url.replace("f00", "f01"), url.partition("?")[0]):
-        assert account.http.put(other, content=b"no").status_code in (400, 401), other
-    steps = [
-        ("ENV", ["COLOUR", "red"], None), ("WORKDIR", ["/app"], None), ("COPY", ["src", "in", "", ""], "f00"),
-        ("RUN", ["echo $COLOUR > made; id -un >> made; pwd >> made"], None),
-    ]  # fmt: skip
-    commands = {"startCmd": "echo started > /tmp/started; sleep 600", "readyCmd": "[ -e /tmp/started ]"}
-    assert template.start(steps, **commands).status_code == 202
-    assert template.start(steps).status_code == 409
-    state = template.end()
-    assert state["status"] == "ready", state
-    assert account.api("GET", "/templates/aliases/app").json() == {"templateID": "app", "public": False}
-    assert [one["templateID"] for one in account.api("GET", "/templates").json()] == ["app"]
-    box = account.create(templateID="app")
-    try:
-        assert output(box.run("cat /app/made /app/in/a.txt /app/in/.hidden")) == b"red\nuser\n/app\nAH"
-        wait_until(lambda: output(box.run("cat /tmp/started")) == b"started\n", "the start command")
-    finally:
-        assert account.api("DELETE", f"/sandboxes/{box.id}").status_code == 204
-    assert account.api("DELETE", "/templates/app").status_code == 204
-    assert account.api("GET", "/templates/aliases/app").status_code == 404
-
-
-def test_failed_step_of_a_build_is_named(account: Account) -> None:
-    failed = Template(account, "failed")
-    assert failed.start([("USER", ["user"], None), ("RUN", ["exit 7"], None)]).status_code == 202
-    escaping = Template(account, "escaping")
-    escaping.upload("f02", {"../../home/user/escaped": b"E"})
-    assert escaping.start([("COPY", ["*", "/app/", "", ""], "f02")]).status_code == 202
-    state = failed.end()
-    assert (state["status"], state["reason"]["step"]) == ("error", "2")
-    assert "exit status 7" in state["reason"]["message"]
-    state = escaping.end()
-    assert (state["status"], state["reason"]["step"]) == ("error", "1")
-    assert account.api("GET", "/templates/aliases/failed").status_code == 404
 
 
 def test_stream_goes_on_after_a_pause(account: Account) -> None:

@@ -12,33 +12,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.archives import Item, folder, link, tar, zstandard
+from support.archives import Item, shell_layer, tar, zstandard
 from support.registry import PASSWORD, USER, ZSTD, Fake, Handler, Made, Real, digest
 from support.server import Server
 
 from skerry import Client, Conflict, InvalidRequest, NotFound, Sandbox
-from skerry.storage import ImageStore, LayerStore
+from skerry.storage import LayerStore
 
 UID = 'while read -r k a b; do case $k in Uid:|Gid:) echo "$k$a";; esac; done </proc/self/status'
 
 
 @pytest.fixture(scope="session")
 def shell(base_store: Path) -> bytes:
-    """A layer with only a shell and its libraries, from the image `base`."""
-    layers = LayerStore(base_store / "layers")
-    root = layers.path(ImageStore(base_store / "images", layers).get("base").layers[0])
-    library = next(path for path in (root / "usr/lib").glob("*-linux-gnu") if (path / "libc.so.6").exists())
-    loader = next(library.glob("ld-linux-*.so.*"))
-    place = f"usr/lib/{library.name}"
-    return tar(
-        folder("tmp", 0o1777), folder("etc"), folder("bin"), folder("proc"), folder("sys"), folder("dev"),
-        Item("bin/sh", (root / "usr/bin/dash").read_bytes(), mode=0o755),
-        Item(f"{place}/libc.so.6", (library / "libc.so.6").read_bytes(), mode=0o755),
-        Item(f"{place}/{loader.name}", loader.read_bytes(), mode=0o755),
-        link("lib64", place), link("lib", "usr/lib"),
-        Item("etc/passwd", b"root:x:0:0::/root:/bin/sh\nme:x:1234:1234::/srv/me:/bin/sh\n"),
-        Item("etc/group", b"root:x:0:\nme:x:1234:\nstaff:x:50:me\n"),
-    )  # fmt: skip
+    return shell_layer(base_store)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,9 @@ import io
 import sys
 import tarfile
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from skerry.storage import ImageStore, LayerStore
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -64,3 +67,21 @@ def gzipped(data: bytes) -> bytes:
 
 def zstandard(data: bytes) -> bytes:
     return zstd.compress(data)
+
+
+def shell_layer(base_store: Path) -> bytes:
+    """Return a layer with only a shell and its libraries, from the image `base`."""
+    layers = LayerStore(base_store / "layers")
+    root = layers.path(ImageStore(base_store / "images", layers).get("base").layers[0])
+    library = next(path for path in (root / "usr/lib").glob("*-linux-gnu") if (path / "libc.so.6").exists())
+    loader = next(library.glob("ld-linux-*.so.*"))
+    place = f"usr/lib/{library.name}"
+    return tar(
+        folder("tmp", 0o1777), folder("etc"), folder("bin"), folder("proc"), folder("sys"), folder("dev"),
+        Item("bin/sh", (root / "usr/bin/dash").read_bytes(), mode=0o755),
+        Item(f"{place}/libc.so.6", (library / "libc.so.6").read_bytes(), mode=0o755),
+        Item(f"{place}/{loader.name}", loader.read_bytes(), mode=0o755),
+        link("lib64", place), link("lib", "usr/lib"),
+        Item("etc/passwd", b"root:x:0:0::/root:/bin/sh\nme:x:1234:1234::/srv/me:/bin/sh\n"),
+        Item("etc/group", b"root:x:0:\nme:x:1234:\nstaff:x:50:me\n"),
+    )  # fmt: skip

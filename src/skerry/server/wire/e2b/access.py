@@ -41,14 +41,16 @@ class SandboxPort:
 
 def target_of(headers: Headers, path: str, query: bytes, domain: str | None) -> SandboxPort | None:
     """Return the port of a sandbox that a request is for; None: the control plane."""
-    named = _named_by_host(headers, domain)
+    named = named_by_host(headers, domain)
     if (sandbox := headers.get(b"e2b-sandbox-id")) is not None:
-        port = headers.get(b"e2b-sandbox-port") or str(ENVD_PORT)
+        port = headers.get(b"e2b-sandbox-port") or str(named.port if named is not None else ENVD_PORT)
         if not NAME.fullmatch(sandbox) or not re.fullmatch(r"[0-9]{1,5}", port):
             raise InvalidRequest("E2b-Sandbox-Id, E2b-Sandbox-Port: not a sandbox and a port")
         if named is not None and named.sandbox != sandbox:  # a proxy in front may trust the host name
             raise InvalidRequest("E2b-Sandbox-Id and the host name are of different sandboxes")
-        return SandboxPort(sandbox, int(port))
+        if named is not None and named.port != _port(port):
+            raise InvalidRequest("E2b-Sandbox-Port and the host name are of different ports")
+        return SandboxPort(sandbox, _port(port))
     if named is not None:
         return named
     if (token := headers.get(b"x-access-token")) is not None and NAME.fullmatch(token.partition(".")[0]):
@@ -58,11 +60,18 @@ def target_of(headers: Headers, path: str, query: bytes, domain: str | None) -> 
     return None
 
 
-def _named_by_host(headers: Headers, domain: str | None) -> SandboxPort | None:
+def named_by_host(headers: Headers, domain: str | None) -> SandboxPort | None:
     """Return the target of a host name `PORT-SANDBOX.DOMAIN`."""
     host = (headers.get(b"host") or "").lower().partition(":")[0]
     match = _HOST.fullmatch(host) if domain is not None else None
-    return SandboxPort(match[2], int(match[1])) if match is not None and match[3] == domain else None
+    return SandboxPort(match[2], _port(match[1])) if match is not None and match[3] == domain else None
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 1 <= port <= 65535:
+        raise InvalidRequest(f"{port} is not a port")
+    return port
 
 
 def api_caller(tokens: Tokens, headers: Headers) -> Caller:

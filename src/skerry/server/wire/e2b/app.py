@@ -26,6 +26,7 @@ from skerry.server.wire.e2b.access import (
     ENVD_PORT,
     SandboxPort,
     api_caller,
+    named_by_host,
     sandbox_caller,
     signed,
     target_of,
@@ -33,10 +34,12 @@ from skerry.server.wire.e2b.access import (
 )
 from skerry.server.wire.e2b.builds import Builds
 from skerry.server.wire.e2b.errors import BadAccessToken, SandboxGone
-from skerry.server.wire.e2b.routes import code, files, sandboxes, templates
+from skerry.server.wire.e2b.ports import PortTraffic
+from skerry.server.wire.e2b.routes import code, files, sandboxes
 from skerry.server.wire.e2b.routes.filesystem import FilesystemRoutes, Watchers
 from skerry.server.wire.e2b.routes.processes import ProcessRoutes
 from skerry.server.wire.e2b.routes.templates import TemplateRoutes, upload_use
+from skerry.server.wire.e2b.template_store import Templates
 from skerry.server.wire.e2b.users import UserTable
 
 if TYPE_CHECKING:
@@ -53,9 +56,9 @@ _UPLOAD: Final = re.compile(r"/templates/([^/]+)/files/([^/]+)")
 CONNECT: Final = "application/connect"  # the body is read by the handler, in four encodings
 
 
-def api_routes(domain: str | None, builds: Builds) -> tuple[Route, ...]:
+def api_routes(domain: str | None, builds: Builds, known: Templates) -> tuple[Route, ...]:
     """The control plane. `/v2/…` has the same bodies with other defaults."""
-    made, forms = sandboxes.SandboxRoutes(domain), TemplateRoutes(builds)
+    made, forms = sandboxes.SandboxRoutes(domain, known), TemplateRoutes(builds, known)
     template, build = "/templates/{template}", "/templates/{template}/builds/{build}"
     statuses = (400, 401, 404, 409, 429)
     return (
@@ -92,15 +95,19 @@ def api_routes(domain: str | None, builds: Builds) -> tuple[Route, ...]:
               effect=None),
         Route("PUT", f"{template}/files/{{hash}}", forms.upload, "use", "Upload files of a build", takes=BYTES,
               effect="image.upload"),
-        Route("GET", "/templates", templates.list_, "use", "List templates", effect=None),
-        Route("GET", "/v2/templates", templates.list_, "use", "List templates", effect=None),
-        Route("GET", "/templates/aliases/{template}", templates.alias, "use", "Find a template", effect=None),
-        Route("GET", f"{template}/tags", templates.tags, "use", "List the tags of a template", effect=None),
-        Route("POST", "/templates/tags", templates.assign_tags, "use", "Tag a template", takes=BYTES,
+        Route("GET", f"{build}/logs", forms.logs, "use", "Get the log of a build", effect=None),
+        Route("GET", "/templates", forms.list_, "use", "List templates", effect=None),
+        Route("GET", "/v2/templates", forms.list_, "use", "List templates", effect=None),
+        Route("GET", "/templates/aliases/{template}", forms.alias, "use", "Find a template", effect=None),
+        Route("GET", f"{template}/tags", forms.tags, "use", "List the tags of a template", effect=None),
+        Route("POST", "/templates/tags", forms.assign_tags, "use", "Tag a template", 201, statuses,
               effect="image.tag"),
-        Route("DELETE", "/templates/tags", templates.assign_tags, "use", "Remove tags of a template", takes=BYTES,
+        Route("DELETE", "/templates/tags", forms.remove_tags, "use", "Remove tags of a template", 204, statuses,
               effect="image.tag"),
-        Route("DELETE", template, templates.delete, "use", "Delete a template or a snapshot", 204, statuses,
+        Route("GET", template, forms.get, "use", "Get a template", effect=None),
+        Route("PATCH", template, forms.update, "use", "Change a template", effect="image.tag"),
+        Route("PATCH", f"/v2{template}", forms.update, "use", "Change a template", effect="image.tag"),
+        Route("DELETE", template, forms.delete, "use", "Delete a template or a snapshot", 204, statuses,
               effect="snapshot.delete"),
         Route("GET", "/snapshots", sandboxes.snapshots, "use", "List snapshots", effect=None),
     )  # fmt: skip
@@ -160,9 +167,11 @@ class E2bWire:
     def __init__(self, engine: Engine, control: Control, domain: str | None) -> None:
         self._engine, self._domain = engine, domain
         self._watchers = Watchers()
-        self._builds = Builds(engine)
+        known = Templates(engine)
+        self._builds = Builds(engine, known)
+        self._traffic = PortTraffic(engine, control, domain)
         users = UserTable()
-        self._api = _router(api_routes(domain, self._builds), engine, control)
+        self._api = _router(api_routes(domain, self._builds, known), engine, control)
         self._ports = {
             ENVD_PORT: _router(envd_routes(users, self._watchers), engine, control),
             CODE_PORT: _router(code_routes(users), engine, control),
@@ -177,7 +186,8 @@ class E2bWire:
             return True  # `answer` reports it
 
     def _target(self, scope: Scope, headers: Headers) -> SandboxPort | None:
-        if headers.get(b"x-api-key") is not None and _is_api(scope["path"]):
+        by_host = named_by_host(headers, self._domain)
+        if by_host is None and headers.get(b"x-api-key") is not None and _is_api(scope["path"]):
             return None  # old SDKs send the headers of a sandbox with every request
         return target_of(headers, scope["path"], scope["query_string"], self._domain)
 
@@ -192,6 +202,12 @@ class E2bWire:
             target = self._target(scope, context.headers)
             if target is not None:
                 form, sandbox = "envd" if form == "api" else form, target.sandbox
+            if target is not None and target.port not in self._ports:
+                form = "envd"
+                if named_by_host(context.headers, self._domain) is None:
+                    authenticator.check_source(context.headers, (scope["server"] or ("",))[0])
+                await self._traffic.answer(target, scope, receive, send, context)
+                return
             authenticator.check_source(context.headers, (scope["server"] or ("",))[0])
             context.caller, router = self._admit(scope, context.headers, target)
             context.log["owner"] = context.caller.owner
@@ -227,10 +243,7 @@ class E2bWire:
         except SkerryError as error:
             raise SandboxGone("The sandbox was not found") from error
         scope["path_params"] = {"ref": sandbox}
-        router = self._ports.get(target.port)
-        if router is None:
-            raise NoSuchPath(f"port {target.port} is not served here", hint=f"{ENVD_PORT} and {CODE_PORT} are")
-        return caller, router
+        return caller, self._ports[target.port]
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

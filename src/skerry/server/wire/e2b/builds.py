@@ -1,7 +1,7 @@
-"""Template builds: the steps of a template, run in a sandbox whose files become a snapshot of the owner.
+"""Template builds: the steps of a template, run in a sandbox; its files become a snapshot of the owner.
 
-A template is the newest snapshot named `TEMPLATE.e2b-TIME`. Archives of files are kept until the server stops, and are
-unpacked inside the sandbox only.
+Each step that changes files ends with a snapshot, which later builds with the same steps start from. Archives of files
+are kept until the server stops, and are unpacked inside the sandbox only.
 """
 
 from __future__ import annotations
@@ -21,40 +21,41 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from msgspec import Struct
 
 from skerry.engine.processes.run import collect
 from skerry.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded, SkerryError
 from skerry.server.http.responses import BodyTooLarge
+from skerry.server.wire.e2b.template_store import MARK, TemplateEntry, Templates, check_tags, check_template
 from skerry.server.wire.e2b.values import moment
 from skerry.types import (
-    NAME,
     Caller,
     CreateRequest,
     Lifecycle,
     Limits,
     Network,
+    Progress,
+    PullRequest,
     RunRequest,
-    SnapshotInfo,
     SnapshotRequest,
+    parse_reference,
 )
 
 if TYPE_CHECKING:
     from skerry.engine.engine import Engine
 
 log = logging.getLogger("skerry.server")
-MARK: Final = ".e2b-"
 MAX_ARCHIVE: Final = 1 << 30
 MAX_ARCHIVES: Final = 64  # of one owner
 MAX_BUILDS: Final = 4  # of one owner, at once
-MAX_KEPT: Final = 200  # builds whose logs are kept
+MAX_KEPT: Final = 200  # builds with their logs
 MAX_LOG: Final = 10_000  # entries
 PAGE: Final = 100
 BUILD_S: Final = 3600.0
 READY_S: Final = 300.0
 START_ID: Final = "e2b-start"
 _HASH: Final = re.compile(r"[0-9a-zA-Z_-]{1,128}")
-_TEMPLATE: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,44}[a-z0-9]|[a-z0-9]")
 _IMAGES: Final = {"e2bdev/base": "base", "e2bdev/code-interpreter": "code-interpreter-v1"}
 # $1: the unpacked archive, $2: the target, $3: the pattern of the sources, $4: the owner, $5: the mode or nothing
 _COPY: Final = """
@@ -66,16 +67,27 @@ elif [ ${#found[@]} -gt 1 ] || [[ $2 == */ ]] || [ -d "$2" ]; then mkdir -p "$2"
 else mkdir -p "$(dirname "$2")"; cp -a "${found[0]}" "$2"; fi
 rm -rf "$1"
 """
+# Templates have a user `user`, which images of others lack. Only shell built-ins until it is known to be missing.
+_ACCOUNT: Final = """
+uid=1000
+while IFS=: read -r name _ id _; do
+  [ "$name" != user ] || exit 0; [ "$id" != "$uid" ] || uid=$((uid + 1000))
+done < /etc/passwd
+echo "user:x:$uid:$uid::/home/user:/bin/bash" >> /etc/passwd; echo "user:x:$uid:" >> /etc/group
+mkdir -p /home/user && chown "$uid:$uid" /home/user
+"""
 
 
 class TemplateStep(Struct, frozen=True, kw_only=True, rename="camel"):
     type: str
     args: list[str] = []
     files_hash: str | None = None
+    force: bool = False
 
 
 class BuildRequest(Struct, frozen=True, kw_only=True, rename="camel"):
-    """POST /v2/templates/{template}/builds/{build}. Steps are never cached, so `force` has no effect."""
+    """POST /v2/templates/{template}/builds/{build}. `force`: run this step and the following ones, or all steps,
+    although an earlier build has run them."""
 
     from_image: str | None = None
     from_template: str | None = None
@@ -83,6 +95,7 @@ class BuildRequest(Struct, frozen=True, kw_only=True, rename="camel"):
     steps: list[TemplateStep] = []
     start_cmd: str | None = None
     ready_cmd: str | None = None
+    force: bool = False
 
 
 @dataclass
@@ -93,6 +106,7 @@ class TemplateBuild:
     template: str
     caller: Caller
     limits: Limits
+    tags: tuple[str, ...] = ()
     status: str = "waiting"
     entries: list[dict[str, Any]] = field(default_factory=list)
     reason: dict[str, Any] | None = None
@@ -117,8 +131,8 @@ class StepFailed(SkerryError):
 class Builds:
     """The builds and the uploaded archives of this server. Both end with it."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, templates: Templates) -> None:
+        self._engine, self._templates = engine, templates
         self._builds: dict[str, TemplateBuild] = {}
 
     @property
@@ -168,12 +182,13 @@ class Builds:
 
     # -- builds -------------------------------------------------------------------------------------------------------
 
-    def add(self, caller: Caller, template: str, limits: Limits) -> TemplateBuild:
+    def add(self, caller: Caller, template: str, limits: Limits, tags: tuple[str, ...]) -> TemplateBuild:
         check_template(template)
+        check_tags(tags)
         finished = [name for name, one in self._builds.items() if one.status in ("ready", "error")]
         for name in finished[: max(0, len(self._builds) - MAX_KEPT)]:
             del self._builds[name]
-        build = TemplateBuild(str(uuid.uuid4()), template, caller, limits)
+        build = TemplateBuild(str(uuid.uuid4()), template, caller, limits, tags)
         self._builds[build.id] = build
         return build
 
@@ -214,45 +229,111 @@ class Builds:
         build.status = "error"
 
     async def _build(self, build: TemplateBuild, request: BuildRequest) -> None:
-        image = await self._base(build.caller, request)
+        image = await self._base(build, request)
+        start = await self._cached(build, request, image)
         build.say(f"Building template {build.template} from {image}")
         sandbox = await self._engine.sandboxes.create(
             build.caller,
             CreateRequest(
-                image=image, limits=build.limits, network=Network(allow=("*:*",)),
+                image=start.image, limits=build.limits, network=Network(allow=("*:*",)),
                 lifecycle=Lifecycle(idle_timeout="never", max_lifetime=BUILD_S + 60),
             ),
         )  # fmt: skip
         work = StepRunner(self._engine, self, build, sandbox.id)
         try:
+            if start.image == image:
+                await work.add_user()
             for number, step in enumerate(request.steps, 1):
+                if number <= start.steps:
+                    work.skip(str(number), step)
+                    continue
                 await work.step(str(number), step)
+                if step.type in CHANGING:
+                    wanted = SnapshotRequest(key=start.keys[number - 1], replace=True)
+                    await self._engine.snapshots.take(build.caller, sandbox.id, wanted)
             if request.start_cmd or request.ready_cmd:
                 await work.start(request.start_cmd or "", request.ready_cmd or "")
             command = ("/bin/bash", "-l", "-c", request.start_cmd) if request.start_cmd else ()
             name = f"{build.template}{MARK}{time.time_ns() // 1000:x}"
             wanted = SnapshotRequest(name=name, env=work.env, user=work.user, cwd=work.cwd, cmd=command)
             made = await self._engine.snapshots.take(build.caller, sandbox.id, wanted)
+            entry = TemplateEntry(build=build.id, limits=build.limits, tags=build.tags)
+            await self._templates.add(build.caller, build.template, made, entry)
             build.say(f"Build finished: snapshot {made.id}")
         finally:
             with contextlib.suppress(NotFound):
                 await self._engine.sandboxes.delete(build.caller, sandbox.id, force=True, purge=True)
-        await self._forget_older(build.caller, build.template)
 
-    async def _base(self, caller: Caller, request: BuildRequest) -> str:
+    async def _cached(self, build: TemplateBuild, request: BuildRequest, image: str) -> BuildStart:
+        """Return the point to start from: the snapshot of the last step that an earlier build with the same base and
+        the same steps has run."""
+        base, _ = self._engine.snapshots.image(build.caller, image)
+        keys = step_keys(base.digest, request.steps)
+        forced = [number for number, step in enumerate(request.steps) if step.force or request.force]
+        for number in range(min(forced, default=len(keys)), 0, -1):
+            if request.steps[number - 1].type in CHANGING:
+                found = await self._engine.snapshots.list(build.caller, key=keys[number - 1])
+                if found:
+                    return BuildStart(found[0].id, number, keys)
+        return BuildStart(image, 0, keys)
+
+    async def _base(self, build: TemplateBuild, request: BuildRequest) -> str:
+        """Return the image or the snapshot that a build starts from."""
         if request.from_image_registry:
-            raise InvalidRequest("fromImageRegistry: not supported by this server", hint="pull the image first")
+            raise InvalidRequest(
+                "fromImageRegistry: not supported by this server: its images are visible to all owners",
+                hint="have the operator pull the image: `skerry image pull`",
+            )
         if request.from_template is not None:
-            return await resolve(self._engine, caller, request.from_template)
+            return (await self._templates.resolve(build.caller, request.from_template)).image
         name = request.from_image or "base"
-        repository, _, _ = name.partition(":")
-        return await resolve(self._engine, caller, _IMAGES.get(repository, name), tags=False)
+        known = _IMAGES.get(name.partition(":")[0])
+        if known is not None:
+            return (await self._templates.resolve(build.caller, known)).image
+        if self._templates.has_image(build.caller, name):
+            return name
+        return await self._pull(build, name)
 
-    async def _forget_older(self, caller: Caller, template: str) -> None:
-        """Remove earlier snapshots of a template that no sandbox needs."""
-        for old in (await versions(self._engine, caller, template))[1:]:
-            with contextlib.suppress(SkerryError):
-                await self._engine.snapshots.delete(caller, old.id)
+    async def _pull(self, build: TemplateBuild, name: str) -> str:
+        """Pull an image for a build. A pull connects from the server to a registry that the request names, and its
+        image is visible to all owners; so it needs an administrator's token, or the operator's permission."""
+        reference = parse_reference(name)
+        if build.caller.scope != "admin" and reference.registry not in self._engine.settings["server.wire_registries"]:
+            raise NotFound(
+                f"image {name[:80]!r} not found",
+                hint=f"have the operator pull it, `skerry image pull {name[:80]}`, or add {reference.registry} to "
+                "server.wire_registries",
+            )
+        build.say(f"Pulling {name}")
+        shown = ""
+        async for event in self._engine.images.pull(PullRequest(reference=name)):
+            if isinstance(event, Progress) and event.stage != shown:
+                shown = event.stage
+                build.say(f"{event.stage}: {event.message}", "debug")
+        return name
+
+
+CHANGING: Final = ("RUN", "COPY")  # the steps that change files; WORKDIR does so with the next of them
+
+
+@dataclass(frozen=True)
+class BuildStart:
+    """The image that a build starts from, the number of steps that are in it, and the keys of all steps."""
+
+    image: str
+    steps: int
+    keys: list[str]
+
+
+def step_keys(base: str, steps: list[TemplateStep]) -> list[str]:
+    """Return a key for each step, which names its base and all steps up to it."""
+    keys = []
+    digest = hashlib.sha256(f"e2b {base}".encode()).hexdigest()
+    for step in steps:
+        words = msgspec.json.encode([digest, step.type, step.args, step.files_hash])
+        digest = hashlib.sha256(words).hexdigest()
+        keys.append(f"e2b{digest}")
+    return keys
 
 
 class StepRunner:
@@ -266,12 +347,8 @@ class StepRunner:
     async def step(self, number: str, step: TemplateStep) -> None:
         args = step.args
         self._build.say(f"[{number}] {step.type} {' '.join(args)}", step=number)
-        if step.type == "ENV" and len(args) % 2 == 0:
-            self.env.update(zip(args[::2], args[1::2], strict=True))
-        elif step.type == "USER" and args:
-            self.user = args[0]
-        elif step.type == "WORKDIR" and args:
-            self.cwd = self._absolute(args[0])
+        self._settings(step)
+        if step.type == "WORKDIR" and args:
             owner = ["/bin/sh", "-c", '[ -d "$1" ] || { mkdir -p "$1" && chown "$2" "$1"; }', "sh", self.cwd, self.user]
             await self._run(number, owner, "root", "/")
         elif step.type == "RUN" and args:
@@ -279,8 +356,25 @@ class StepRunner:
             await self._run(number, ["/bin/bash", "-l", "-c", args[0]], user, self.cwd)
         elif step.type == "COPY" and len(args) >= 2 and step.files_hash is not None:
             await self._copy(number, args, step.files_hash)
-        else:
+        elif not (step.type == "ENV" and len(args) % 2 == 0) and not (step.type == "USER" and args):
             raise StepFailed(number, f"the step {step.type!r} with {len(args)} arguments is not known")
+
+    async def add_user(self) -> None:
+        await self._run("base", ["/bin/sh", "-c", _ACCOUNT], "root", "/")
+
+    def skip(self, number: str, step: TemplateStep) -> None:
+        """Apply the settings of a step that an earlier build has run."""
+        self._build.say(f"[{number}] CACHED {step.type} {' '.join(step.args)}", step=number)
+        self._settings(step)
+
+    def _settings(self, step: TemplateStep) -> None:
+        args = step.args
+        if step.type == "ENV" and len(args) % 2 == 0:
+            self.env.update(zip(args[::2], args[1::2], strict=True))
+        elif step.type == "USER" and args:
+            self.user = args[0]
+        elif step.type == "WORKDIR" and args:
+            self.cwd = self._absolute(args[0])
 
     def _absolute(self, path: str) -> str:
         if path == "~" or path.startswith("~/"):
@@ -336,28 +430,3 @@ async def _pieces(path: Path) -> AsyncIterator[bytes]:
     with file:
         while data := await asyncio.to_thread(file.read, 1 << 18):
             yield data
-
-
-def check_template(name: str) -> None:
-    if not _TEMPLATE.fullmatch(name):
-        raise InvalidRequest(
-            f"template: {name[:80]!r} can't be used", hint="1 to 46 lower-case letters, digits, '-', '_', '.'"
-        )
-
-
-async def versions(engine: Engine, caller: Caller, template: str) -> list[SnapshotInfo]:
-    """Return the snapshots of a template, the newest first."""
-    found = [info for info in await engine.snapshots.list(caller) if (info.name or "").rpartition(MARK)[0] == template]
-    return sorted(found, key=lambda info: info.created_at, reverse=True)
-
-
-async def resolve(engine: Engine, caller: Caller, template: str, tags: bool = True) -> str:
-    """Return the image or the snapshot of a template. Tags of templates are ignored."""
-    name = template.partition(":")[0] if tags else template
-    if NAME.fullmatch(name) and (found := await versions(engine, caller, name)):
-        return found[0].name or found[0].id
-    try:
-        engine.snapshots.image(caller, name)
-    except NotFound as error:
-        raise NotFound(f"template {template[:80]!r} not found") from error
-    return name

@@ -78,6 +78,8 @@ def response(error: SkerryError, form: Form, sandbox: str | None) -> tuple[int, 
     status = status_of(error)
     if form != "api" and isinstance(error, SandboxUnavailable):
         body = {"sandboxId": sandbox or "", "message": _message(error), "code": 502}
+        if isinstance(port := error.details.get("port"), int):
+            body["port"] = port
         return 502, msgspec.json.encode(body), {}
     if form == "connect":
         code = connect_code(error)

@@ -80,7 +80,8 @@ class NewFork(Struct, frozen=True, kw_only=True):
 
 class SandboxMark(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The state of a sandbox beyond Skerry's, in a separate label. `end`: the time at which it is paused; 0: it was
-    paused. `timeout`: the last one that was requested."""
+    paused. `timeout`: the last one that was requested. `public`: its ports need no access token; `mask`: the Host that
+    programs on them see."""
 
     template: str = ""
     timeout: Annotated[int, Meta(ge=0, le=MAX_TIMEOUT_S)] = DEFAULT_TIMEOUT_S
@@ -88,6 +89,8 @@ class SandboxMark(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory: bool = True
     end: Annotated[float, Meta(ge=0, le=LAST_MOMENT)] | None = None
     internet: bool = True
+    public: bool = False
+    mask: str | None = None
 
 
 def mark_of(info: SandboxInfo) -> SandboxMark:

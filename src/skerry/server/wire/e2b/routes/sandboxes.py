@@ -20,7 +20,10 @@ from skerry.server.http.decode import decode_json
 from skerry.server.http.responses import StreamResponse
 from skerry.server.routes.sandboxes import key_of
 from skerry.server.wire.e2b.access import access_tokens
-from skerry.server.wire.e2b.builds import MARK, START_ID, resolve
+from skerry.server.wire.e2b.builds import START_ID
+from skerry.server.wire.e2b.egress import network_of, shown
+from skerry.server.wire.e2b.ports import check_mask
+from skerry.server.wire.e2b.template_store import MARK, TemplateBase, Templates
 from skerry.server.wire.e2b.values import (
     ENVD_VERSION,
     LABEL,
@@ -46,7 +49,6 @@ from skerry.types import (
     CreateRequest,
     ForkRequest,
     Lifecycle,
-    Network,
     RunRequest,
     SandboxInfo,
     SnapshotInfo,
@@ -57,8 +59,6 @@ from skerry.types import (
 
 log = logging.getLogger("skerry.server")
 MAX_PAGE: Final = 1000
-INTERPRETER: Final = "code-interpreter-v1"
-ALL_TRAFFIC: Final = ("0.0.0.0/0", "::/0")
 CPU_SAMPLE_S: Final = 0.1
 CLOCK_S: Final = 0.001  # times are shown in microseconds, rounded
 
@@ -97,8 +97,8 @@ class RangeQuery(Value, frozen=True, kw_only=True):
 class SandboxRoutes:
     """Handlers of /sandboxes and /v2/sandboxes. `domain`: the parent of the host names of sandboxes."""
 
-    def __init__(self, domain: str | None) -> None:
-        self._domain = domain
+    def __init__(self, domain: str | None, templates: Templates) -> None:
+        self._domain, self._templates = domain, templates
 
     def _shown(self, call: Call[Any, Any], info: SandboxInfo) -> dict[str, Any]:
         access, traffic = access_tokens(call.engine.tokens, call.caller, info.id)
@@ -110,8 +110,8 @@ class SandboxRoutes:
         }  # fmt: skip
 
     async def create(self, call: Call[Empty, NewSandbox]) -> StreamResponse:
-        image = await _image(call.engine, call.caller, call.body.template_id)
-        info = await call.engine.sandboxes.create(call.caller, create_request(call.body, image), key_of(call))
+        template = await self._templates.resolve(call.caller, call.body.template_id)
+        info = await call.engine.sandboxes.create(call.caller, create_request(call.body, template), key_of(call))
         await _start_command(call.engine, call.caller, info)
         call.log["sandbox"] = info.id
         call.outcome |= {"id": info.id}
@@ -138,11 +138,11 @@ class SandboxRoutes:
         """Fork the files; processes are not copied."""
         timeout = _timeout(call.body.timeout)
         made = await call.engine.forks.fork(call.caller, call.ref, ForkRequest(n=call.body.count), key_of(call))
-        shown = []
+        forks = []
         for one in made:
             info = await extend(call.engine, call.caller, call.engine.registry.find(call.caller, one.id), timeout)
-            shown.append({"sandbox": self._shown(call, info)})
-        return json_response(shown, 201)
+            forks.append({"sandbox": self._shown(call, info)})
+        return json_response(forks, 201)
 
     async def get(self, call: Call[Empty, Empty]) -> StreamResponse:
         info = call.engine.sandboxes.get(call.caller, call.ref)
@@ -152,20 +152,12 @@ class SandboxRoutes:
             "lifecycle": {
                 "autoResume": bool(info.lifecycle.auto_resume), "onTimeout": "pause" if mark.pause else "kill",
             },
-            "network": _network_shown(info.network),
+            "network": {
+                **shown(info.network), "allowPublicTraffic": mark.public,
+                **({"maskRequestHost": mark.mask} if mark.mask is not None else {}),
+            },
         }  # fmt: skip
         return json_response({**listed(info), **more})
-
-
-async def _image(engine: Engine, caller: Caller, template: str) -> str:
-    """Return the image of a template. The interpreter's template is the image `data`, or without it the base image,
-    unless there is one of that name."""
-    if template.partition(":")[0] != INTERPRETER:
-        return await resolve(engine, caller, template)
-    for better in (INTERPRETER, "data"):
-        with contextlib.suppress(NotFound):
-            return await resolve(engine, caller, better)
-    return "base"
 
 
 async def _start_command(engine: Engine, caller: Caller, info: SandboxInfo) -> None:
@@ -177,22 +169,24 @@ async def _start_command(engine: Engine, caller: Caller, info: SandboxInfo) -> N
             await engine.processes.spawn(caller, info.id, request)
 
 
-def create_request(body: NewSandbox, image: str) -> CreateRequest:
+def create_request(body: NewSandbox, template: TemplateBase) -> CreateRequest:
     """Return Skerry's request. A sandbox never ends for being idle; its end is absolute."""
-    for name, value in (("iam", body.iam), ("volumeMounts", body.volume_mounts)):
+    for name, value in (("iam", body.iam), ("mcp", body.mcp), ("volumeMounts", body.volume_mounts)):
         if value:
             raise InvalidRequest(f"{name}: not supported by this server")
     if body.auto_resume.enabled and not body.auto_pause:
         raise InvalidRequest("autoResume: only with autoPause")
     if LABEL in (body.metadata or {}):
         raise InvalidRequest(f"metadata: the key {LABEL} is reserved")
+    check_mask(body.network.mask_request_host)
     timeout = _timeout(body.timeout)
     mark = SandboxMark(
         template=body.template_id, timeout=timeout, pause=body.auto_pause, memory=body.auto_pause_memory,
         end=time.time() + timeout if body.auto_pause else None, internet=body.allow_internet_access,
+        public=body.network.allow_public_traffic is not False, mask=body.network.mask_request_host,
     )  # fmt: skip
     return CreateRequest(
-        image=image, env=dict(body.env_vars or {}),
+        image=template.image, limits=template.limits, env=dict(body.env_vars or {}),
         labels=marked(body.metadata or {}, mark),
         network=network_of(body.network, body.allow_internet_access),
         lifecycle=Lifecycle(
@@ -206,28 +200,6 @@ def _timeout(seconds: int) -> int:
     if not 0 <= seconds <= MAX_TIMEOUT_S:
         raise InvalidRequest(f"timeout: {seconds} is out of range")
     return max(seconds, 1)
-
-
-def network_of(options: NetworkOptions, internet: bool) -> Network:
-    """Return the network policy. In E2B an allowed destination is reachable although a rule denies it. Here `deny`
-    wins, so only a denial of everything can be combined with exceptions."""
-    for name, value in (("egressProxy", options.egress_proxy), ("rules", options.rules)):
-        if value:
-            raise InvalidRequest(f"network.{name}: not supported by this server")
-    if options.allow_internet_access is not None:
-        internet = options.allow_internet_access
-    denied = tuple(rule for rule in options.deny_out if rule not in ALL_TRAFFIC)
-    if len(denied) < len(options.deny_out) or not internet:
-        return Network(allow=tuple(f"{rule}:*" for rule in options.allow_out if rule not in ALL_TRAFFIC))
-    return Network(allow=("*:*",), deny=tuple(f"{rule}:*" for rule in denied))
-
-
-def _network_shown(network: Network) -> dict[str, Any]:
-    closed = "*:*" not in network.allow
-    return {
-        "allowOut": [str(rule).removesuffix(":*") for rule in network.allow if rule != "*:*"],
-        "denyOut": [*([ALL_TRAFFIC[0]] if closed else []), *(str(rule).removesuffix(":*") for rule in network.deny)],
-    }  # fmt: skip
 
 
 async def extend(
@@ -332,6 +304,12 @@ def _page(found: list[tuple[str, Any]], after: str | None, limit: int) -> tuple[
 
 
 async def update_network(call: Call[Empty, NetworkOptions]) -> None:
+    """Replace the policy. Options of ports can be set at create only, as there."""
+    for name, value in (
+        ("allowPublicTraffic", call.body.allow_public_traffic), ("maskRequestHost", call.body.mask_request_host),
+    ):  # fmt: skip
+        if value is not None:
+            raise InvalidRequest(f"{name}: cannot be changed after the create")
     await call.engine.network.set(call.caller, call.ref, network_of(call.body, True))
 
 
