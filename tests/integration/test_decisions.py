@@ -99,8 +99,8 @@ def test_concurrently_changed_hunk_is_a_conflict(sandbox: Sandbox) -> None:
 def test_decision_of_another_reviewer_is_a_visible_conflict(sandbox: Sandbox) -> None:
     [hunk] = [one for one in sandbox.review.changes("two.py").hunks if "40" in one.text]
     [accepted] = sandbox.review.accept(hunk)
-    assert (accepted.decided_by, accepted.decided_at is not None) == ("local", True)
-    with pytest.raises(Conflict, match=f"{hunk.id} was accepted meanwhile by local") as caught:
+    assert (accepted.decided_by, accepted.decided_at is not None) == ("uid:0", True)
+    with pytest.raises(Conflict, match=f"{hunk.id} was accepted before by uid:0") as caught:
         sandbox.review.decide(Decisions(reject=(hunk.id,), seen={hunk.id: hunk.state}))
     assert caught.value.details == {"decided": [{"hunk": hunk.id, "state": "accepted"}]}
     sandbox.review.decide(Decisions(reject=(hunk.id,), seen={hunk.id: "accepted"}))

@@ -24,6 +24,11 @@ class Caller(Value, frozen=True, kw_only=True):
     token: str | None = None
     actor: str = ""
 
+    @property
+    def person(self) -> str:
+        """The token's ID or `uid:N`: users of the unix socket have one owner, but decide for themselves."""
+        return self.token or self.actor or self.owner
+
 
 class ImageInfo(Answer, frozen=True, kw_only=True):
     """An image in the store. `size` is its disk space, of which `shared` is used by other images too. `recipe`: the

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.cli import skerry
+from support.cli import SKERRY, environment, skerry
 from support.recorded_terminal import Wire, raw_controls
 from support.review_values import HOSTILE
 from support.server import Server
 
-from skerry import Sandbox
+from skerry import Conflict, Sandbox
 from skerry.types import Decisions
 
 NAME = "hostile"
@@ -161,6 +161,40 @@ def test_accept_all_holds_back_flagged_hunks(sandbox: Sandbox, server: Server) -
     assert skerry("accept", NAME, server=server.address).returncode == 2
     cut = skerry("accept", NAME, "h-12ab", server=server.address)
     assert (cut.returncode, b"'h-12ab' is not a hunk ID" in cut.stderr) == (2, True)
+    sandbox.review.decide(Decisions(do="reopen", all=True))
+
+
+def test_decision_of_another_user_of_the_socket_is_replaced_only_with_force(
+    sandbox: Sandbox, server: Server, tmp_path: Path
+) -> None:
+    def nobody(*words: str) -> subprocess.CompletedProcess[bytes]:
+        """Run `skerry` as a user who may open the socket, as a member of its group may."""
+        return subprocess.run(
+            ["setpriv", "--reuid", "65534", "--inh-caps", "+dac_override", "--ambient-caps", "+dac_override",
+             *SKERRY, *words],
+            env=environment(SKERRY_SERVER=server.address, HOME=str(tmp_path)), stdin=subprocess.DEVNULL,
+            capture_output=True, timeout=100, check=False,
+        )  # fmt: skip
+
+    def now() -> tuple[str, str | None]:
+        found = sandbox.review.hunk(hunk)
+        return found.state, found.decided_by
+
+    hunk = sandbox.review.changes("link").hunks[0].id
+    assert skerry("accept", NAME, hunk, server=server.address).returncode == 0
+    conflict = nobody("reject", NAME, hunk)
+    assert (conflict.returncode, now()) == (2, ("accepted", "uid:0")), conflict.stderr
+    assert f"error: {hunk} was accepted meanwhile by uid:0\n".encode() in conflict.stderr
+    assert b"--force replaces the decision" in conflict.stderr
+    replaced = nobody("reject", NAME, hunk, "--force")
+    assert replaced.stderr.decode().splitlines()[:1] == [f"{hunk}  was accepted by uid:0"]
+    assert now() == ("rejected", "uid:65534")
+    for number, words in enumerate((["accept"], ["accept", "--json"])):  # the SDK's rule would let uid 65534 do that
+        own = nobody(*words, NAME, hunk)
+        assert (own.returncode, now()) == (2, ("rejected", "uid:65534")), number
+        assert b"was rejected before by uid:65534" in own.stderr
+    with pytest.raises(Conflict, match="was rejected meanwhile by uid:65534"):
+        sandbox.review.accept(hunk)
     sandbox.review.decide(Decisions(do="reopen", all=True))
 
 

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+import msgspec
 
 from skerry.cli import output, terminal
 from skerry.cli.context import (
@@ -33,7 +34,7 @@ from skerry.cli.review.screen import stdout_encoding
 from skerry.cli.review.style import Row, Style, detect_colours, encode, paint_lines, styled
 from skerry.client.transport.requests import review as review_requests
 from skerry.client.transport.requests.review import workspace_paths
-from skerry.errors import InvalidRequest, SkerryError
+from skerry.errors import Conflict, InvalidRequest, SkerryError
 from skerry.types import (
     HUNK_ID,
     DecisionResult,
@@ -43,6 +44,7 @@ from skerry.types import (
     GeneratedFiles,
     Hunk,
     HunkOrigin,
+    HunkState,
     LedgerEntry,
     Review,
 )
@@ -438,6 +440,7 @@ def _decision_options(command: Callable[..., Any]) -> Callable[..., Any]:
         sandbox_argument,
         json_option,
         exclude_option,
+        click.option("--force", is_flag=True, help="Also replace decisions that were made before."),
         click.option("--all", "everything", is_flag=True, help="Select all open hunks, except generated files."),
     ):
         command = add(command)
@@ -449,31 +452,51 @@ def _decision_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def accept(cli: CliContext, /, sandbox: str, hunks: tuple[str, ...], everything: bool, **given: Any) -> int:
     """Accept changes in SANDBOX: a HUNK by ID, all open hunks below a PATH or matching a GLOB, or --all.
 
-    A hunk that is flagged as risky is accepted only by ID, a generated file only by a PATH or GLOB that names it. Your
-    files do not change until `skerry apply`.
+    A hunk that is flagged as risky is accepted only by ID, a generated file only by a PATH or GLOB that names it. A
+    rejected hunk is accepted only with --force. Your files do not change until `skerry apply`.
     """
     ids, paths = _ids_and_paths(hunks, everything)
     do: Literal["accept"] | None = "accept" if paths or everything else None
     decisions = Decisions(accept=ids, paths=paths, all=everything, do=do, exclude=given["exclude"])
-    as_json = given["as_json"]
-    return _report(cli, cli.sandbox(sandbox).review.decide(decisions), sandbox, as_json)
+    return _decide(cli, sandbox, decisions, ids, force=given["force"], as_json=given["as_json"])
 
 
 def _reject(cli: CliContext, /, sandbox: str, hunks: tuple[str, ...], reason: str | None, **given: Any) -> int:
     """Reject changes in SANDBOX: a HUNK by ID, all open hunks below a PATH or matching a GLOB, or --all.
 
-    The agent can read the reason in /run/skerry/review.json.
+    The agent can read the reason in /run/skerry/review.json. An accepted hunk is rejected only with --force.
     """
     ids, paths = _ids_and_paths(hunks, given["everything"])
     do: Literal["reject"] | None = "reject" if paths or given["everything"] else None
     everything, exclude = given["everything"], given["exclude"]
     decisions = Decisions(reject=ids, paths=paths, all=everything, do=do, reason=reason, exclude=exclude)
-    return _report(cli, cli.sandbox(sandbox).review.decide(decisions), sandbox, given["as_json"])
+    return _decide(cli, sandbox, decisions, ids, force=given["force"], as_json=given["as_json"])
 
 
 _reason_option = click.option("--reason", metavar="TEXT", help="Give a reason that the agent can read.")
 reject = click.command("reject")(_reason_option(_decision_options(_reject)))
 dismiss = click.command("dismiss")(_reason_option(_decision_options(_reject)))
+
+
+def _decide(
+    cli: CliContext, sandbox: str, decisions: Decisions, ids: tuple[str, ...], *, force: bool, as_json: bool
+) -> int:
+    """Decide about hunks that are open, so that two reviewers never replace each other's decisions unseen. With
+    `force`, decide about their current states."""
+    review = cli.sandbox(sandbox).review
+    before = {one: review.hunk(one) for one in ids} if force else {}
+    states: dict[str, HunkState] = {one: before[one].state if force else "open" for one in ids}
+    try:
+        done = review.decide(msgspec.structs.replace(decisions, seen=states))
+    except Conflict as error:
+        if not force and "decided" in error.details:
+            error.hint = f"`skerry review {sandbox}` shows the hunk; --force replaces the decision"
+        raise
+    if not as_json and not cli.quiet:
+        for hunk in before.values():
+            if hunk.state in ("accepted", "rejected"):
+                output.info(f"{hunk.id}  was {hunk.state} by {hunk.decided_by or 'an unknown reviewer'}")
+    return _report(cli, done, sandbox, as_json)
 
 
 def _ids_and_paths(words: tuple[str, ...], everything: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:

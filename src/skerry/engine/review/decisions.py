@@ -214,7 +214,7 @@ class DecisionService:
 
     async def decide(self, caller: Caller, ref: str, request: Decisions) -> DecisionResult:
         workspace = await self._workspaces.settled(caller, ref)
-        return await self._tasks.shield(self._decide(workspace, request, caller.token or caller.owner))
+        return await self._tasks.shield(self._decide(workspace, request, caller.person))
 
     async def _decide(self, workspace: ReviewedWorkspace, request: Decisions, by: str) -> DecisionResult:
         memo = self._memo(workspace)

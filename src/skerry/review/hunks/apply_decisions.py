@@ -22,6 +22,8 @@ _RESULTS: Mapping[str, HunkState | None] = {
 }  # fmt: skip
 Known = Mapping[str, bytes]
 """The path of each hunk that is already known."""
+_UNNAMED = (None, "local")
+"""Stored by earlier versions for all users of the unix socket: it names no reviewer."""
 
 
 @dataclass
@@ -74,7 +76,7 @@ def decide(
         if actions:
             _record(outcome, shown, changed, actions, at, by)
     if decided_meanwhile:
-        raise _decided(decided_meanwhile)
+        raise _decided(decided_meanwhile, by)
     if missing := [hunk_id for hunk_id in named if hunk_id not in found]:
         more = f", and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise _changed(f"{missing[0]} has changed or is gone{more}", missing)
@@ -92,16 +94,17 @@ def _overrides(hunk: FileHunk, action: HunkAction, seen: HunkState | None, by: s
         return False
     if seen is not None:
         return seen != hunk.state
-    return hunk.state != "open" and hunk.decision is not None and hunk.decision.by not in (None, by)
+    return hunk.state != "open" and hunk.decision is not None and hunk.decision.by not in (*_UNNAMED, by)
 
 
-def _decided(hunks: list[FileHunk]) -> Conflict:
+def _decided(hunks: list[FileHunk], caller: str | None) -> Conflict:
     first = hunks[0]
     by = first.decision.by if first.decision is not None else None
     verb = "reopened" if first.state == "open" else first.state
+    when = "before" if by is not None and by == caller else "meanwhile"
     more = f", and {len(hunks) - 1} more changed" if len(hunks) > 1 else ""
     return Conflict(
-        f"{first.id} was {verb} meanwhile{f' by {by}' if by and verb != 'reopened' else ''}{more}",
+        f"{first.id} was {verb} {when}{f' by {by}' if by and verb != 'reopened' else ''}{more}",
         hint="nothing was decided: read the review again and decide about the current state",
         details={"decided": [{"hunk": hunk.id, "state": hunk.state} for hunk in hunks[:100]]},
     )
