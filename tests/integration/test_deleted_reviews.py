@@ -176,9 +176,52 @@ def test_purged_review_is_not_kept(client: Client, project: Path, server: Server
     assert not (server.state_dir / "ledgers" / sandbox.id).exists()
 
 
-def test_end_of_lifetime_keeps_the_review_and_an_event_reports_it(client: Client, project: Path) -> None:
+def is_gone(sandbox: Sandbox) -> bool:
+    try:
+        sandbox.info()
+    except NotFound:
+        return True
+    return False
+
+
+def test_end_of_lifetime_deletes_a_sandbox_only_after_its_accepted_changes_were_applied(
+    client: Client, project: Path
+) -> None:
     sandbox = changed(client, project)
     sandbox.update(lifecycle=Lifecycle(max_lifetime="1s"))
+    wait_until(lambda: sandbox.info().state == "stopped", "the end of its lifetime")
+    why = "its maximum lifetime was over; kept because"
+    assert sandbox.info().reason == f"{why} {sandbox.id} has 1 accepted hunk that was not applied"
+    sandbox.review.apply(project)
+    assert (project / "a.txt").read_text() == "one\nTWO\nthree\n"
+    wait_until(lambda: is_gone(sandbox), "the sandbox to be deleted")
+
+
+@pytest.mark.parametrize("accept", [True, False])
+def test_idle_sandbox_with_accepted_changes_is_stopped_instead_of_deleted(
+    client: Client, project: Path, accept: bool
+) -> None:
+    sandbox = changed(client, project, accept=accept)
+    sandbox.update(lifecycle=Lifecycle(idle_timeout="1s", on_idle="delete"))
+    if not accept:
+        wait_until(lambda: is_gone(sandbox), "the sandbox to be deleted")
+        return
+    wait_until(lambda: sandbox.info().state == "stopped", "the idle timeout")
+    assert "kept because" in str(sandbox.info().reason)
+    assert hunk(sandbox, "a.txt").state == "accepted"
+
+
+def test_kept_sandbox_is_deleted_after_the_retention_time_of_reviews(own_server: Server, project: Path) -> None:
+    own_server.start(SKERRY_REVIEW_KEEP_DELETED="1s")
+    with Client(own_server.address) as client:
+        sandbox = changed(client, project)
+        sandbox.update(lifecycle=Lifecycle(max_lifetime="1s"))
+        wait_until(lambda: is_gone(sandbox), "the sandbox to be deleted")
+
+
+def test_deletion_by_force_keeps_the_review_and_an_event_reports_it(client: Client, project: Path) -> None:
+    sandbox = changed(client, project)
+    sandbox.delete(force=True)
     wait_until(lambda: any(one.type == "review.kept" for one in client.events(sandbox=sandbox.id)), "the event")
     [kept] = [one for one in client.events(sandbox=sandbox.id) if one.type == "review.kept"]
     assert f"skerry undelete {sandbox.id}" in str(kept.reason)
@@ -206,7 +249,12 @@ def test_prune_leaves_named_sandboxes_and_accepted_changes_alone(client: Client,
     assert b"1 named sandboxes are kept" in done.stderr
     assert b"skerry apply" in done.stderr
     assert {sandbox.id for sandbox in Sandbox.list(server=client)} == {named.id, accepted.id}
-    assert skerry("prune", "--yes", "--named", "--force", server=server.address).returncode == 0
+    done = skerry("prune", "--yes", "--named", "--force", server=server.address)
+    lost = (
+        f"{accepted.id}: dropped 1 accepted and 1 open changes that were not applied; `skerry undelete {accepted.id}`"
+    )
+    assert (done.returncode, done.stderr.decode().count("dropped")) == (0, 1)
+    assert lost in done.stderr.decode()
     assert Sandbox.list(server=client) == []
 
 

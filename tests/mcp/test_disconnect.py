@@ -16,6 +16,8 @@ import pytest
 from support.mcp_clients import MODES, on_stdio, skerry
 from support.server import WAIT_S, Server, wait_until
 
+from skerry import AsyncClient, AsyncSandbox
+
 HELLO = {
     "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "bare", "version": "1"},
 }  # fmt: skip
@@ -94,6 +96,19 @@ async def test_default_sandbox_is_deleted_on_disconnect_and_a_named_one_kept(ser
         named = (await talk.call("create_sandbox", name=f"stays-{mode}"))["sandbox"]
         assert set(sandboxes(server)) >= {own, more, fork["sandbox"], named}
     assert set(sandboxes(server)) & {own, more, fork["sandbox"], named} == {named}
+
+
+async def test_sandbox_with_accepted_changes_is_stopped_on_disconnect(server: Server) -> None:
+    async with on_stdio(server, MODES[0]) as talk, AsyncClient(server.address) as person:
+        own = (await talk.call("write_file", path="/workspace/a.txt", content="one\n"))["sandbox"]
+        theirs = await AsyncSandbox.get(own, server=person)
+        await theirs.review.start()
+        await talk.call("run", command="echo two >> /workspace/a.txt")
+        await theirs.review.accept(*(await theirs.review.changes()).hunks)
+    async with AsyncClient(server.address) as person:
+        theirs = await AsyncSandbox.get(own, server=person)
+        assert (await theirs.info()).state == "stopped"
+        await theirs.delete(force=True, purge=True)
 
 
 async def test_named_default_sandbox_is_reused(server: Server) -> None:

@@ -28,6 +28,11 @@ class Hook(Protocol):
         """A running sandbox is about to be stopped, paused or rolled back. Its lock is not held."""
         return
 
+    async def reason_to_keep(self, sandbox: Sandbox) -> str | None:
+        """The lifecycle of an unnamed sandbox is about to delete it. With a reason, it is stopped instead. Its lock is
+        not held."""
+        return None
+
     async def before_delete(self, sandbox: Sandbox) -> None:
         """The sandbox is about to be deleted, under its lock. Called again if the deletion is repeated."""
         return
@@ -74,6 +79,13 @@ class Hooks:
     async def before_stop(self, sandbox: Sandbox) -> None:
         for hook in self._hooks:
             await hook.before_stop(sandbox)
+
+    async def reason_to_keep(self, sandbox: Sandbox) -> str | None:
+        """Return the first reason. If a hook fails, the sandbox is not deleted either."""
+        for hook in self._hooks:
+            if (reason := await hook.reason_to_keep(sandbox)) is not None:
+                return reason
+        return None
 
     async def before_delete(self, sandbox: Sandbox) -> None:
         """Call every hook. None of them prevents the deletion."""

@@ -21,7 +21,7 @@ from skerry.client._async.snapshots import AsyncSnapshot
 from skerry.client.repository.source import Repo
 from skerry.client.results.command import Output
 from skerry.codecs.text import escape
-from skerry.errors import Conflict, NotFound, SkerryError
+from skerry.errors import Conflict, NotFound, SkerryError, UnappliedChanges
 from skerry.mcp.text import one_line
 from skerry.types import Progress, SandboxInfo
 
@@ -300,9 +300,16 @@ class McpCaller:
             if isinstance(end, BaseException):
                 raise end
 
-    async def _delete(self, sandbox: str) -> None:
+    async def _delete(self, ref: str) -> None:
+        """Delete a sandbox. With accepted changes that were not applied it is only stopped: the connection ends without
+        a person's decision."""
         with contextlib.suppress(NotFound):
-            await (await AsyncSandbox.get(sandbox, server=self.client)).delete(force=True)
+            sandbox = await AsyncSandbox.get(ref, server=self.client)
+            try:
+                await sandbox.delete()
+            except UnappliedChanges as error:
+                log.warning("%s; the sandbox was stopped and kept: skerry apply %s", error.message, ref)
+                await sandbox.stop()
 
 
 async def refresh_copy(sandbox: AsyncSandbox, repo: Repo) -> None:

@@ -287,13 +287,18 @@ def rm(cli: CliContext, sandboxes: tuple[str, ...], force: bool, purge: bool) ->
     --deleted` lists deleted sandboxes with changes, `skerry undelete` restores one."""
 
     def act(sandbox: Sandbox) -> None:
-        name, left = sandbox.name or sandbox.id, unapplied_summary(sandbox)
-        delete_sandbox(sandbox, force=force, purge=purge)
-        if left and not cli.quiet:
-            kept = "" if purge else f"; `skerry undelete {name}` restores them"
-            output.info(f"{name}: dropped {left}{kept}")
+        _delete_with_notice(cli, sandbox, force=force, purge=purge)
 
     return _each(cli, sandboxes, act, "deleted", missing_ok=force)
+
+
+def _delete_with_notice(cli: CliContext, sandbox: Sandbox, *, force: bool, purge: bool = False) -> None:
+    """Delete a sandbox, and name its changes that were not applied."""
+    name, left = sandbox.name or sandbox.id, unapplied_summary(sandbox)
+    delete_sandbox(sandbox, force=force, purge=purge)
+    if left and not cli.quiet:
+        kept = "" if purge else f"; `skerry undelete {name}` restores them"
+        output.info(f"{name}: dropped {left}{kept}")
 
 
 def delete_sandbox(sandbox: Sandbox, *, force: bool, purge: bool = False) -> None:
@@ -375,7 +380,7 @@ def prune(cli: CliContext, /, everything: bool, named: bool, force: bool, yes: b
             output.info(f"{sandbox.id}  {sandbox.name or '-'}  {sandbox.state}")
         if not output.confirm(f"Delete {len(selected)} sandboxes with all their files?", yes=yes):
             return 1
-    deleted = [sandbox.id for sandbox in selected if _deleted(sandbox, force=force)]
+    deleted = [sandbox.id for sandbox in selected if _deleted(cli, sandbox, force=force)]
     if as_json:
         output.json({"deleted": deleted})
     elif not cli.quiet:
@@ -383,9 +388,9 @@ def prune(cli: CliContext, /, everything: bool, named: bool, force: bool, yes: b
     return 0 if len(deleted) == len(selected) else output.EXIT_FAILED
 
 
-def _deleted(sandbox: Sandbox, *, force: bool) -> bool:
+def _deleted(cli: CliContext, sandbox: Sandbox, *, force: bool) -> bool:
     try:
-        delete_sandbox(sandbox, force=force)
+        _delete_with_notice(cli, sandbox, force=force)
     except NotFound:
         return True
     except SkerryError as error:

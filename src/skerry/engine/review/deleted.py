@@ -47,7 +47,7 @@ class DeletedReviews:
         self, settings: Settings, directory: Path, table: ReviewTable, threads: ReviewThreads, events: Events
     ) -> None:
         self._directory, self._table, self._threads, self._events = directory, table, threads, events
-        self._retention = parse_span(settings["review.keep_deleted"])
+        self.retention = parse_span(settings["review.keep_deleted"])
         self._max_size = parse_size(settings["review.max_deleted_size"])
         self._min_free = parse_size(settings["storage.min_free_space"])
         self._kept: dict[str, KeptReview] = {}
@@ -80,7 +80,7 @@ class DeletedReviews:
         seen = [kept for kept in self._current() if caller.scope == "admin" or kept.mark.info.owner == caller.owner]
         return [
             DeletedSandbox(
-                sandbox=kept.mark.info, deleted_at=kept.mark.at, kept_until=kept.mark.at + self._retention,
+                sandbox=kept.mark.info, deleted_at=kept.mark.at, kept_until=kept.mark.at + self.retention,
                 accepted=kept.mark.accepted, files=kept.mark.files, path=kept.state.path, origin=kept.state.origin,
             )
             for kept in seen
@@ -102,7 +102,7 @@ class DeletedReviews:
         )
 
     def _current(self) -> builtins.list[KeptReview]:
-        after = time.time() - self._retention
+        after = time.time() - self.retention
         found = [kept for kept in self._kept.values() if kept.mark.at > after]
         return sorted(found, key=lambda kept: kept.mark.at, reverse=True)
 

@@ -213,6 +213,19 @@ class ReviewService(Hook):
                 details={"sandbox": sandbox.record.id, "accepted": accepted},
             )
 
+    async def reason_to_keep(self, sandbox: Sandbox) -> str | None:
+        """Keep a sandbox with accepted changes, but not longer than the review of a deleted one."""
+        if sandbox.record.ends_at is not None and time.time() > sandbox.record.ends_at + self.deleted.retention:
+            return None
+        if sandbox.workspace is None:
+            async with sandbox.lock:
+                await self.adopt(sandbox)  # it ended while no server was running
+        try:
+            await self.check_applied(sandbox)
+        except UnappliedChanges as error:
+            return f"kept because {error.message}"
+        return None
+
     def discard(self, sandbox: Sandbox) -> None:
         """Do not keep the review of a sandbox that is about to be deleted."""
         if sandbox.workspace is not None:

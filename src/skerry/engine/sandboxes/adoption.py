@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from skerry.engine.review.service import ReviewService
 from skerry.engine.sandboxes import guest_files
-from skerry.engine.sandboxes.lifecycle import Lifecycle
+from skerry.engine.sandboxes.lifecycle import LIFETIME_OVER, Lifecycle
 from skerry.engine.sandboxes.record import SandboxRecord
 from skerry.engine.sandboxes.recovery import repair_safely
 from skerry.engine.sandboxes.registry import SandboxRegistry
@@ -184,9 +184,5 @@ async def _open_gateway(transitions: Transitions, sandbox: Sandbox) -> None:
 
 
 async def _end_dead(transitions: Transitions, sandbox: Sandbox, reason: str) -> None:
-    record = sandbox.record
-    over = record.ends_at is not None and time.time() >= record.ends_at
-    if over and record.name is None:
-        await transitions.delete(sandbox)
-    else:
-        await transitions.stop(sandbox, "stopped", "its maximum lifetime was over" if over else reason)
+    """Stop a sandbox that ended while no server was running. The reaper deletes it if its lifetime is over."""
+    await transitions.stop(sandbox, "stopped", LIFETIME_OVER if sandbox.lifetime_over else reason)

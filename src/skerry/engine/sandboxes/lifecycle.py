@@ -25,6 +25,7 @@ from skerry.keeper.client import TIMEOUT
 from skerry.types import Caller
 
 log = logging.getLogger("skerry.engine")
+LIFETIME_OVER = "its maximum lifetime was over"
 
 
 def _always() -> bool:
@@ -234,20 +235,23 @@ class Lifecycle(Hook):
 
     async def end_lifetime(self, sandbox: Sandbox) -> None:
         """End a sandbox after its maximum lifetime: delete an unnamed one, stop a named one."""
-        if sandbox.record.name is None:
-            await self.delete(sandbox, still=lambda: sandbox.lifetime_over)
-        else:
-            await self.stop(sandbox, "its maximum lifetime was over", still=lambda: sandbox.lifetime_over)
+        await self._end(sandbox, LIFETIME_OVER, sandbox.record.name is None, lambda: sandbox.lifetime_over)
 
     async def end_idle(self, sandbox: Sandbox) -> None:
         """Apply the sandbox's `on_idle`. A call may have come in the meantime: then it is not idle any more."""
         action = sandbox.record.spec.lifecycle.on_idle
         if sandbox.record.state == "paused":
             await self.stop(sandbox, IDLE, still=lambda: sandbox.idle_due)
-        elif action == "delete":
-            await self.delete(sandbox, still=lambda: sandbox.idle_due)
         elif action == "pause":
             with contextlib.suppress(Conflict, NotFound):
                 await self.pause(sandbox, IDLE, still=lambda: sandbox.idle_due)
         else:
-            await self.stop(sandbox, IDLE, still=lambda: sandbox.idle_due)
+            await self._end(sandbox, IDLE, action == "delete", lambda: sandbox.idle_due)
+
+    async def _end(self, sandbox: Sandbox, reason: str, delete: bool, still: Callable[[], bool]) -> None:
+        """Stop a sandbox, or delete it, unless a hook has a reason to keep it."""
+        kept = await self._hooks.reason_to_keep(sandbox) if delete else None
+        if delete and kept is None:
+            await self.delete(sandbox, still)
+        else:
+            await self.stop(sandbox, f"{reason}; {kept}" if kept else reason, still=still)

@@ -67,10 +67,12 @@ class Reaper:
     async def _end(self, sandbox: Sandbox, end: Callable[[Sandbox], Awaitable[None]]) -> None:
         try:
             await end(sandbox)
-            self._failures.pop(sandbox.record.id, None)
+            if self._is_kept(sandbox):
+                self._retry_later(sandbox)
+            else:
+                self._failures.pop(sandbox.record.id, None)
         except Exception as error:
-            failures = self._failures[sandbox.record.id] = self._failures.get(sandbox.record.id, 0) + 1
-            self._retry_after[sandbox.record.id] = time.monotonic() + retry_delay(failures)
+            self._retry_later(sandbox)
             unforeseen = None if isinstance(error, SkerryError) else error
             log.warning(
                 "failed to end a sandbox",
@@ -79,6 +81,14 @@ class Reaper:
             )
         finally:
             self._in_progress.discard(sandbox)
+
+    def _is_kept(self, sandbox: Sandbox) -> bool:
+        """Return whether its lifecycle would delete the sandbox, but a hook has a reason to keep it."""
+        return not sandbox.deleted and sandbox.record.state in ("stopped", "failed") and self._due(sandbox) is not None
+
+    def _retry_later(self, sandbox: Sandbox) -> None:
+        failures = self._failures[sandbox.record.id] = self._failures.get(sandbox.record.id, 0) + 1
+        self._retry_after[sandbox.record.id] = time.monotonic() + retry_delay(failures)
 
     async def _end_unless_busy(self, sandbox: Sandbox) -> None:
         """Pause or stop, unless a process is busy: a two-hour build without a reader is not idle."""

@@ -87,8 +87,9 @@ async def list_sandboxes(at: ToolCall) -> ListedSandboxes:
 
 
 async def remove_sandbox(at: ToolCall, sandbox: NamedSandbox) -> Removed:
-    """Delete a sandbox: end its processes and delete its files. This cannot be undone. A sandbox with changes that the
-    person accepted and has not applied yet is not deleted."""
+    """Delete a sandbox: end its processes and delete its files. Only the person can restore a part of it, for a while:
+    changes under review that were not applied. A sandbox with changes that the person accepted and has not applied yet
+    is not deleted."""
     place = await at.sandbox(sandbox)
     try:
         await place.delete()
