@@ -128,6 +128,73 @@ def test_second_ctrl_c_kills_the_command_with_its_tree(server: Server, sandbox: 
     wait_until(lambda: not sandbox.run(["pgrep", "-f", "sleep 7171"]).ok, "the tree to be gone")
 
 
+PYTHON_CODE = """
+import sys, time
+try:
+    print("ready", flush=True)
+    time.sleep(600)
+except KeyboardInterrupt:
+    print("saved")
+    sys.exit(3)
+"""
+C_CODE = """
+#include <signal.h>
+#include <unistd.h>
+static void end(int number) { write(1, "saved\\n", 6); _exit(3); }
+int main(void) { signal(SIGINT, end); write(1, "ready\\n", 6); for (;;) pause(); }
+"""
+SHELL_CODE = "trap 'echo saved; exit 3' INT; echo ready; while :; do sleep 0.1; done"
+REPEATS = """
+import time
+print("ready", flush=True)
+while True:
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        print("got", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["run", "-l", "python"], PYTHON_CODE), (["exec", "-l", "python", "SANDBOX"], PYTHON_CODE),
+        (["exec", "-l", "python", "--no-context", "SANDBOX"], PYTHON_CODE),
+        (["exec", "-l", "bash", "SANDBOX"], SHELL_CODE), (["exec", "-l", "c", "SANDBOX"], C_CODE),
+    ],
+    ids=["run", "context", "no context", "shell", "compiled"],
+)  # fmt: skip
+def test_ctrl_c_goes_to_the_code_whose_exit_code_is_returned(
+    server: Server, sandbox: Sandbox, tmp_path: Path, words: list[str], code: str
+) -> None:
+    file = tmp_path / "code"
+    file.write_text(code)
+    words = [sandbox.id if word == "SANDBOX" else word for word in words]
+    process = started(server, *words, str(file))
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err.count(b"Traceback")) == (3, b"saved\n", 0), err
+
+
+def test_ctrl_c_that_code_does_not_handle_returns_130_and_keeps_the_context(server: Server, sandbox: Sandbox) -> None:
+    code = "x = 5\nprint('ready', flush=True)\nimport time\ntime.sleep(600)"
+    process = started(server, "exec", "--code", code, sandbox.id)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, b"KeyboardInterrupt" in err) == (130, True)
+    assert sandbox.code.run("x").text == "5"
+
+
+def test_second_ctrl_c_kills_the_code(server: Server, sandbox: Sandbox) -> None:
+    process = started(server, "exec", "--code", REPEATS, sandbox.id)
+    assert process.stdout is not None
+    process.send_signal(signal.SIGINT)
+    while process.stdout.readline() == b"got\n":  # as above: the second may be another first one
+        process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, b"Traceback" in err) == (128 + signal.SIGKILL, False)
+
+
 def test_ctrl_c_in_a_terminal_goes_to_the_command(server: Server, sandbox: Sandbox) -> None:
     with Wire(server.address, "exec", sandbox.id, "--", "python3", "-c", ENDS_BY_ITSELF) as wire:
         wire.shows("ready")

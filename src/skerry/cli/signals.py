@@ -15,6 +15,7 @@ from skerry.cli import output
 from skerry.errors import SkerryError
 
 if TYPE_CHECKING:
+    from skerry.client._sync.code import CodeRun
     from skerry.client._sync.processes import Run
 
 KILL_WITHIN_S = 2.0
@@ -102,11 +103,16 @@ class ForwardedInterrupts:
             signal.signal(signal.SIGINT, self._before)
         self._signals.put(None)
 
-    def started(self, run: Run) -> None:
-        """Forward interrupts to this command from now on."""
+    def started(self, run: Run | CodeRun) -> None:
+        """Forward interrupts to this command or code from now on."""
         if callable(self._before):
             threading.Thread(target=self._forward, args=(run,), name="skerry-signals", daemon=True).start()
             signal.signal(signal.SIGINT, self._press)
+
+    @property
+    def pressed(self) -> bool:
+        """Whether an interrupt was forwarded."""
+        return self._pressed_at is not None
 
     def _press(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
@@ -120,7 +126,7 @@ class ForwardedInterrupts:
             self._signals.put("INT")
         self._pressed_at = now
 
-    def _forward(self, run: Run) -> None:
+    def _forward(self, run: Run | CodeRun) -> None:
         while (name := self._signals.get()) is not None:
             try:
                 run.signal(name)

@@ -16,6 +16,7 @@ import click
 
 from skerry.cli import output
 from skerry.cli.context import CliContext, known_languages
+from skerry.cli.signals import ForwardedInterrupts
 from skerry.client._sync.run_once import consume_events, output_limit, run_code, save_outputs
 from skerry.client.host.output_dir import OutputDir
 from skerry.errors import InvalidRequest
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT = "python"
 _EXITS = ("SystemExit", "ExitStatus")
+_INTERRUPTED = ("Interrupted", "KeyboardInterrupt")
 _ONLY_A_STATUS = re.compile(r"Error: exit code [0-9]+")
 _PLACE = re.compile(rb"[^\s'\"(]*/skerry-code-[0-9a-f]{16}/")  # path of the temporary file with the code
 _SEEN = 128 << 10  # bytes of stderr
@@ -230,14 +232,15 @@ def run_once(
 ) -> int:
     """Run code in a new sandbox and delete the sandbox afterwards."""
     printer, out = EventPrinter(), given["out"]
-    result = run_code(
-        request.code, request.language or DEFAULT, stdin=request.stdin, files=files, out=out,
-        overwrite=given["overwrite"], max_size=given["max_size"], cwd=given["cwd"], user=given["user"],
-        timeout=output.parse_seconds(given["timeout"], "--timeout"), cassette=given["cassette"],
-        on_event=None if as_json else printer.event, on_warning=output.info, saved=_save_reporter(cli, out),
-        server=cli.client(), **arguments,
-    )  # fmt: skip
-    return _finish(cli, result, printer, as_json, out)
+    with ForwardedInterrupts() as interrupts:
+        result = run_code(
+            request.code, request.language or DEFAULT, stdin=request.stdin, files=files, out=out,
+            overwrite=given["overwrite"], max_size=given["max_size"], cwd=given["cwd"], user=given["user"],
+            timeout=output.parse_seconds(given["timeout"], "--timeout"), cassette=given["cassette"],
+            on_event=None if as_json else printer.event, on_start=interrupts.started, on_warning=output.info,
+            saved=_save_reporter(cli, out), server=cli.client(), **arguments,
+        )  # fmt: skip
+    return _finish(cli, result, printer, as_json, out, interrupted=interrupts.pressed)
 
 
 def run_in_sandbox(
@@ -249,18 +252,20 @@ def run_in_sandbox(
     options: dict[str, Any],
 ) -> int:
     """Run code in an existing sandbox, in the named context or the default context of its language."""
-    printer, out = EventPrinter(), given["out"]
+    printer, out, interrupts = EventPrinter(), given["out"], ForwardedInterrupts()
     events = sandbox.code.stream(
         request.code,
         request.language,
         stdin=request.stdin,
         context=given["context"],
         fresh=given["no_context"],
+        on_start=interrupts.started,
         **options,
     )
     landing = OutputDir(out, overwrite=given["overwrite"]) if out is not None else None
     try:
-        result = consume_events(events, None if as_json else printer.event)
+        with interrupts:
+            result = consume_events(events, None if as_json else printer.event)
         if landing is not None:
             place = result.cwd or posixpath.normpath(posixpath.join(WORKSPACE, options["cwd"] or ""))
             limit = output_limit(sandbox, given["max_size"])
@@ -268,7 +273,7 @@ def run_in_sandbox(
     finally:
         if landing is not None:
             landing.close()
-    return _finish(cli, result, printer, as_json, out, sandbox.name or sandbox.id)
+    return _finish(cli, result, printer, as_json, out, sandbox.name or sandbox.id, interrupted=interrupts.pressed)
 
 
 def _save_reporter(cli: CliContext, out: str | None) -> Callable[[str], None]:
@@ -286,12 +291,16 @@ def _finish(
     as_json: bool,
     out: str | None,
     sandbox: str | None = None,
+    *,
+    interrupted: bool,
 ) -> int:
     if as_json:
         output.json({**output.result_data(result), "text": result.text})
     if not cli.quiet:
         for line in _notes(result, printer, out, sandbox):
             output.info(line)
+    if interrupted and result.signal is None and result.error is not None and result.error.name in _INTERRUPTED:
+        return output.EXIT_INTERRUPTED  # as of a program that SIGINT ended; a context survives it
     return output.result_exit_code(result)
 
 

@@ -21,10 +21,11 @@ from skerry.client.results.command import Output, StreamName
 from skerry.client.results.file_info import with_decoded_path
 from skerry.client.transport import backend_async as backend
 from skerry.client.transport.requests import code as requests
+from skerry.client.transport.requests import sandboxes
 from skerry.client.transport.requests.code import Input, code_request, context_settings
-from skerry.client.transport.responses import decode, error_frame
-from skerry.codecs.frames import ERROR, EXIT, OUTPUT, RESULT, STDOUT, FrameDecoder
-from skerry.errors import SandboxUnavailable
+from skerry.client.transport.responses import StartedFrame, decode, error_frame
+from skerry.codecs.frames import ERROR, EXIT, OUTPUT, RESULT, STARTED, STDOUT, FrameDecoder
+from skerry.errors import Conflict, SandboxUnavailable
 from skerry.types import (
     CodeEnd,
     CodeRequest,
@@ -108,6 +109,7 @@ class AsyncCode:
         timeout: float | None = 300,
         check: bool = False,
         on_output: backend.Callback[Output] | None = None,
+        on_start: backend.Callback[AsyncCodeRun] | None = None,
         cwd: str | None = None,
         env: Mapping[str, str | None] = {},
         user: str | None = None,
@@ -116,13 +118,14 @@ class AsyncCode:
         at once.
 
         An error of the code or a timeout is a result, not an exception, unless `check` is set. `on_output` is called
-        for each piece of output. `env`: variables of this run (None unsets); `cwd` and `user` only with `fresh`.
+        for each piece of output, `on_start` once the code runs, with its `id` and a method `signal()` that any thread
+        or task may call. `env`: variables of this run (None unsets); `cwd` and `user` only with `fresh`.
         Interrupting or cancelling this call interrupts the code too.
         """
         payload = _code_request(
             code, language, context, stdin, timeout, fresh=fresh, **context_settings(cwd, env, user)
         )
-        return await run_code(self._sandbox, payload, check, on_output)
+        return await run_code(self._sandbox, payload, check, on_output, on_start)
 
     def stream(
         self,
@@ -133,16 +136,17 @@ class AsyncCode:
         fresh: bool = False,
         stdin: Input | None = None,
         timeout: float | None = 300,
+        on_start: backend.Callback[AsyncCodeRun] | None = None,
         cwd: str | None = None,
         env: Mapping[str, str | None] = {},
         user: str | None = None,
     ) -> AsyncIterator[AsyncCodeEvent]:
         """Run code and yield events of type `stdout`, `stderr`, `result`, `error`, and finally `end` with the whole
-        result in `event.end`. Leaving early interrupts the code."""
+        result in `event.end`. Leaving early interrupts the code. `on_start` is as in `run`."""
         payload = _code_request(
             code, language, context, stdin, timeout, fresh=fresh, **context_settings(cwd, env, user)
         )
-        return events(self._sandbox, payload)
+        return events(self._sandbox, payload, on_start)
 
     async def context(
         self,
@@ -264,13 +268,17 @@ def _code_request(
 
 
 async def run_code(
-    sandbox: AsyncSandbox, request: CodeRequest, check: bool, on_output: backend.Callback[Output] | None
+    sandbox: AsyncSandbox,
+    request: CodeRequest,
+    check: bool,
+    on_output: backend.Callback[Output] | None,
+    on_start: backend.Callback[AsyncCodeRun] | None = None,
 ) -> AsyncCodeResult:
-    running, decoder, offset = AsyncCodeRun(sandbox), FrameDecoder(), 0
+    running, decoder, offset = AsyncCodeRun(sandbox, on_start), FrameDecoder(), 0
     async with sandbox.client.stream(requests.run(sandbox.id, request)) as chunks:
         async for chunk in chunks:
             for kind, payload in decoder.feed(chunk):
-                running.take(kind, payload)
+                await running.take(kind, payload)
                 if kind in OUTPUT and on_output is not None:
                     offset += len(payload)
                     await backend.deliver(on_output, Output(stream=_stream(kind), data=payload, offset=offset))
@@ -280,13 +288,15 @@ async def run_code(
     return result
 
 
-async def events(sandbox: AsyncSandbox, request: CodeRequest) -> AsyncIterator[AsyncCodeEvent]:
-    running, decoder = AsyncCodeRun(sandbox), FrameDecoder()
+async def events(
+    sandbox: AsyncSandbox, request: CodeRequest, on_start: backend.Callback[AsyncCodeRun] | None = None
+) -> AsyncIterator[AsyncCodeEvent]:
+    running, decoder = AsyncCodeRun(sandbox, on_start), FrameDecoder()
     between: dict[StreamName, CharacterJoiner] = {"stdout": CharacterJoiner(), "stderr": CharacterJoiner()}
     async with sandbox.client.stream(requests.run(sandbox.id, request)) as chunks:
         async for chunk in chunks:
             for kind, payload in decoder.feed(chunk):
-                value = running.take(kind, payload)
+                value = await running.take(kind, payload)
                 if value is not None:
                     yield AsyncCodeEvent(type="result", result=value)
                 elif kind in OUTPUT and (whole := between[_stream(kind)].whole(payload)):
@@ -307,14 +317,34 @@ def _stream(kind: int) -> StreamName:
 class AsyncCodeRun:
     """A run of code. Leaving it early closes the connection, and the server interrupts the code."""
 
-    def __init__(self, sandbox: AsyncSandbox) -> None:
+    def __init__(self, sandbox: AsyncSandbox, on_start: backend.Callback[AsyncCodeRun] | None) -> None:
         self._sandbox = sandbox
+        self._on_start = on_start
         self._gathered = CodeCollector()
+        self._process: str | None = None
         self._end: CodeEnd | None = None
 
-    def take(self, kind: int, payload: bytes) -> CodeValue | None:
+    @property
+    def id(self) -> str:
+        """The process ID: of the context, or of the current program (first the compiler, then the code)."""
+        if self._process is None:
+            raise Conflict("the code has not started")
+        return self._process
+
+    async def signal(self, name: str) -> None:
+        """Send a signal, like "INT", to the code, from another thread or task. KILL ends a context with its variables.
+        Raise Conflict if the process has ended."""
+        sandbox = self._sandbox
+        await sandbox.client.request(sandboxes.signal(sandbox.id, self.id, name))
+
+    async def take(self, kind: int, payload: bytes) -> CodeValue | None:
         """Store a frame; return a value that it contains."""
-        if kind in OUTPUT:
+        if kind == STARTED:
+            self._process = decode(payload, StartedFrame).id
+            on_start, self._on_start = self._on_start, None
+            if on_start is not None:
+                await backend.deliver(on_start, self)
+        elif kind in OUTPUT:
             self._gathered.add(_stream(kind), payload)
         elif kind == RESULT:
             value = decode(payload, CodeValue)

@@ -22,10 +22,11 @@ from skerry.client.results.command import Output, StreamName
 from skerry.client.results.file_info import with_decoded_path
 from skerry.client.transport import backend_sync as backend
 from skerry.client.transport.requests import code as requests
+from skerry.client.transport.requests import sandboxes
 from skerry.client.transport.requests.code import Input, code_request, context_settings
-from skerry.client.transport.responses import decode, error_frame
-from skerry.codecs.frames import ERROR, EXIT, OUTPUT, RESULT, STDOUT, FrameDecoder
-from skerry.errors import SandboxUnavailable
+from skerry.client.transport.responses import StartedFrame, decode, error_frame
+from skerry.codecs.frames import ERROR, EXIT, OUTPUT, RESULT, STARTED, STDOUT, FrameDecoder
+from skerry.errors import Conflict, SandboxUnavailable
 from skerry.types import (
     CodeEnd,
     CodeRequest,
@@ -109,6 +110,7 @@ class Code:
         timeout: float | None = 300,
         check: bool = False,
         on_output: backend.Callback[Output] | None = None,
+        on_start: backend.Callback[CodeRun] | None = None,
         cwd: str | None = None,
         env: Mapping[str, str | None] = {},
         user: str | None = None,
@@ -117,13 +119,14 @@ class Code:
         at once.
 
         An error of the code or a timeout is a result, not an exception, unless `check` is set. `on_output` is called
-        for each piece of output. `env`: variables of this run (None unsets); `cwd` and `user` only with `fresh`.
+        for each piece of output, `on_start` once the code runs, with its `id` and a method `signal()` that any thread
+        or task may call. `env`: variables of this run (None unsets); `cwd` and `user` only with `fresh`.
         Interrupting or cancelling this call interrupts the code too.
         """
         payload = _code_request(
             code, language, context, stdin, timeout, fresh=fresh, **context_settings(cwd, env, user)
         )
-        return run_code(self._sandbox, payload, check, on_output)
+        return run_code(self._sandbox, payload, check, on_output, on_start)
 
     def stream(
         self,
@@ -134,16 +137,17 @@ class Code:
         fresh: bool = False,
         stdin: Input | None = None,
         timeout: float | None = 300,
+        on_start: backend.Callback[CodeRun] | None = None,
         cwd: str | None = None,
         env: Mapping[str, str | None] = {},
         user: str | None = None,
     ) -> Iterator[CodeEvent]:
         """Run code and yield events of type `stdout`, `stderr`, `result`, `error`, and finally `end` with the whole
-        result in `event.end`. Leaving early interrupts the code."""
+        result in `event.end`. Leaving early interrupts the code. `on_start` is as in `run`."""
         payload = _code_request(
             code, language, context, stdin, timeout, fresh=fresh, **context_settings(cwd, env, user)
         )
-        return events(self._sandbox, payload)
+        return events(self._sandbox, payload, on_start)
 
     def context(
         self,
@@ -265,9 +269,13 @@ def _code_request(
 
 
 def run_code(
-    sandbox: Sandbox, request: CodeRequest, check: bool, on_output: backend.Callback[Output] | None
+    sandbox: Sandbox,
+    request: CodeRequest,
+    check: bool,
+    on_output: backend.Callback[Output] | None,
+    on_start: backend.Callback[CodeRun] | None = None,
 ) -> CodeResult:
-    running, decoder, offset = CodeRun(sandbox), FrameDecoder(), 0
+    running, decoder, offset = CodeRun(sandbox, on_start), FrameDecoder(), 0
     with sandbox.client.stream(requests.run(sandbox.id, request)) as chunks:
         for chunk in chunks:
             for kind, payload in decoder.feed(chunk):
@@ -281,8 +289,10 @@ def run_code(
     return result
 
 
-def events(sandbox: Sandbox, request: CodeRequest) -> Iterator[CodeEvent]:
-    running, decoder = CodeRun(sandbox), FrameDecoder()
+def events(
+    sandbox: Sandbox, request: CodeRequest, on_start: backend.Callback[CodeRun] | None = None
+) -> Iterator[CodeEvent]:
+    running, decoder = CodeRun(sandbox, on_start), FrameDecoder()
     between: dict[StreamName, CharacterJoiner] = {"stdout": CharacterJoiner(), "stderr": CharacterJoiner()}
     with sandbox.client.stream(requests.run(sandbox.id, request)) as chunks:
         for chunk in chunks:
@@ -308,14 +318,34 @@ def _stream(kind: int) -> StreamName:
 class CodeRun:
     """A run of code. Leaving it early closes the connection, and the server interrupts the code."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: Sandbox, on_start: backend.Callback[CodeRun] | None) -> None:
         self._sandbox = sandbox
+        self._on_start = on_start
         self._gathered = CodeCollector()
+        self._process: str | None = None
         self._end: CodeEnd | None = None
+
+    @property
+    def id(self) -> str:
+        """The process ID: of the context, or of the current program (first the compiler, then the code)."""
+        if self._process is None:
+            raise Conflict("the code has not started")
+        return self._process
+
+    def signal(self, name: str) -> None:
+        """Send a signal, like "INT", to the code, from another thread or task. KILL ends a context with its variables.
+        Raise Conflict if the process has ended."""
+        sandbox = self._sandbox
+        sandbox.client.request(sandboxes.signal(sandbox.id, self.id, name))
 
     def take(self, kind: int, payload: bytes) -> CodeValue | None:
         """Store a frame; return a value that it contains."""
-        if kind in OUTPUT:
+        if kind == STARTED:
+            self._process = decode(payload, StartedFrame).id
+            on_start, self._on_start = self._on_start, None
+            if on_start is not None:
+                backend.deliver(on_start, self)
+        elif kind in OUTPUT:
             self._gathered.add(_stream(kind), payload)
         elif kind == RESULT:
             value = decode(payload, CodeValue)

@@ -14,7 +14,7 @@ from typing import Unpack
 from msgspec import structs
 
 from skerry.client._sync.client import Client
-from skerry.client._sync.code import CodeEvent, CodeResult, ReadableFile, events
+from skerry.client._sync.code import CodeEvent, CodeResult, CodeRun, ReadableFile, events
 from skerry.client._sync.files import Files
 from skerry.client._sync.processes import Run
 from skerry.client._sync.sandbox import Sandbox
@@ -227,6 +227,7 @@ def run_code(
     stdin: Input | None = None,
     timeout: float | None = 300,
     on_event: OnEvent | None = None,
+    on_start: backend.Callback[CodeRun] | None = None,
     setup: Sequence[str] = (),
     on_warning: OnWarning = warnings.warn,
     cassette: str | os.PathLike[str] | None = None,
@@ -237,7 +238,7 @@ def run_code(
 
     The tools of a language that `base` lacks are installed once, into an image, with progress on stderr. `out` is a new
     or empty directory that receives the files that the code created, and its pictures; `saved` is called
-    for each. The rest, also `overwrite`, is as in `run` and `sandbox.code.stream`.
+    for each. The rest, also `overwrite` and `on_start`, is as in `run` and `sandbox.code.stream`.
     """
     # Reject invalid arguments before a sandbox is created.
     fresh = cwd is not None or user is not None  # a default context has its own
@@ -249,7 +250,7 @@ def run_code(
             creation["server"] = client
             choose_image(client, language, creation)
             with temporary_sandbox(files, setup, on_warning, creation, cassette) as (sandbox, brought):
-                result = consume_events(events(sandbox, payload), on_event)
+                result = consume_events(events(sandbox, payload, on_start), on_event)
                 made, hint = new_files(result.files, brought), hint_without_context(result)
                 result = structs.replace(result, files=made, hint=hint)
                 if landing is not None:

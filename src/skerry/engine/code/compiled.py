@@ -123,6 +123,7 @@ class FileRun:
             await self._running.aclose()
             self._said = HeadAndTail(2 * failures.MAX_TEXT)
             await self._step(self._program(), again=True)
+            yield "stdout", b""  # a reader that forwards signals gets the new `id` before any output
         async for name, data in self._running:
             if name == "stderr":
                 self._said.add(data)

@@ -71,8 +71,9 @@ class RecordedRun:
                 self._step.value(piece)
             else:
                 self._step.output(*piece)
+            self.id = self._run.id  # of the program, after that of its compiler
             yield piece
-        self.id = self._run.id  # of the program, after that of its compiler
+        self.id = self._run.id
         self._step.end(self._run.end())
 
     def end(self) -> CodeEnd:

@@ -42,13 +42,17 @@ async def _stream(
     call: Call[Empty, CodeRequest], run: CodeRun, form: FrameEncoder | JsonLineEncoder
 ) -> AsyncGenerator[bytes, None]:
     """Stream the output. The status line has been sent, so later errors are reported in the stream."""
+    started = run.id
     yield form.started(run.id, run.pid, run.offset)
     try:
         async for piece in run:
+            if run.id != started:  # the program, after its compiler
+                started = run.id
+                yield form.started(run.id, run.pid, run.offset)
             if isinstance(piece, CodeOutput):
                 large = sum(map(len, piece.data.values())) > LARGE
                 yield await asyncio.to_thread(form.result, piece) if large else form.result(piece)
-            elif chunk := form.output(*piece):
+            elif piece[1] and (chunk := form.output(*piece)):
                 yield chunk
         end = run.end()
         call.record_result(exit_code=end.exit_code, id=run.id)
