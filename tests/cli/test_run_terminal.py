@@ -183,6 +183,18 @@ def test_options_of_a_new_sandbox_need_a_new_one(server: Server) -> None:
         ("bash", True), ("/bin/sh -l", True), ("bash -c true", False), ("sh script.sh", False), ("python3", True),
         ("python3.12", True), ("python3 x.py", False), ("node", True), ("vim x", True), ("less /etc/passwd", True),
         ("", True), ("make", False), ("cat", False), ("sudo -i", True), ("sudo bash", True), ("sudo make", False),
+        ("python -i x.py", True), ("python3 -uiq", True), ("python3 -u x.py -i", False), ("python3 -V", False),
+        ("python3 -m pdb x.py", True), ("python3 -m http.server", False), ("python3 -m", False),
+        ("python3 -c 1", False), ("python3 -ic x=1", False), ("python3 -i -c x=1", True), ("python --version", False),
+        ("node -i", True), ("node inspect x.js", True), ("node x.js", False), ("php -a", True), ("irb", True),
+        ("watch -n1 ls", True), ("lazygit", True), ("top -h", True), ("less --version", False),
+        ("gdb ./a.out", True), ("gdb --batch -ex bt ./a.out", False), ("gdb -batch x", False),
+        ("mysql -u root -h db shop", True), ("mysql -eSELECT shop", False), ("mariadb --execute=SELECT", False),
+        ("psql -h db shop", True), ("psql -c SELECT", False), ("psql --file=x.sql", False),
+        ("sqlite3", True), ("sqlite3 a.db", True), ("sqlite3 a.db .tables", False), ("sqlite3 -version", False),
+        ("claude", True), ("claude fix-it", True), ("claude -p fix-it", False), ("claude --print fix-it", False),
+        ("claude mcp list", False), ("codex", True), ("codex exec x", False), ("su - user", True), ("su -c id", False),
+        ("redis-cli", True), ("redis-cli get x", False), ("env", False),
     ],
 )  # fmt: skip
 def test_programs_that_need_a_terminal(line: str, needs: bool) -> None:

@@ -78,16 +78,61 @@ def raw(descriptor: int = 0, *, signals: bool = False) -> Iterator[None]:
 
 _SHELLS = frozenset(("ash", "bash", "dash", "fish", "ksh", "sh", "zsh"))
 _SHELL_FLAGS = frozenset(("-i", "-il", "-l", "-li", "--login", "--noprofile", "--norc"))
-_PROMPTS = re.compile(r"bc|bpython|ghci|ipython3?|irb|julia|lua|node|octave|php|psql|python[0-9.]*|R|sqlite3")
+_PYTHON = re.compile(r"python[0-9.]*")
+_PYTHON_FLAGS = re.compile(r"-[bBdEiIOPqRsSuvx]+")
+_PYTHON_SHELLS = frozenset(("IPython", "bpython", "code", "ipdb", "pdb", "ptpython", "pudb"))
+# Without arguments they show a prompt.
+_PROMPTS = frozenset(
+    ("bc", "bpython", "clojure", "deno", "erl", "ghci", "guile", "iex", "ipython", "ipython3", "irb", "julia", "lua",
+     "node", "octave", "php", "pry", "ptpython", "R", "redis-cli", "scala", "sbcl", "swipl", "utop")
+)  # fmt: skip
+_PROMPT_FLAGS = {
+    "deno": ("repl",), "ipython": ("-i",), "ipython3": ("-i",), "julia": ("-i",), "lua": ("-i",),
+    "node": ("-i", "--interactive", "inspect"), "php": ("-a", "--interactive"),
+}  # fmt: skip
+# They show a prompt or a screen, with files, a database or a prompt as arguments, unless one of these options is there.
+_INTERACTIVE: dict[str, tuple[str, ...]] = {
+    "aider": ("-m", "--message", "--message-file", "-f", "--lint", "--test", "--commit", "--apply"),
+    "claude": ("-p", "--print", "-v", "-h", "auth", "config", "doctor", "install", "mcp", "plugin", "update"),
+    "codex": ("-V", "-h", "apply", "completion", "debug", "exec", "e", "login", "logout", "mcp", "mcp-server", "proto"),
+    "gdb": ("-batch", "--batch", "-v", "-h"),
+    "gemini": ("-p", "--prompt", "-v", "-h", "extensions", "mcp"),
+    "lldb": ("-b", "--batch", "-v", "-h", "-P"),
+    "mariadb": ("-e", "--execute", "-B", "--batch", "-V", "-?"),
+    "mongosh": ("--eval", "-f", "--file"),
+    "mysql": ("-e", "--execute", "-B", "--batch", "-V", "-?"),
+    "opencode": (
+        "-v",
+        "-h",
+        "agent",
+        "auth",
+        "export",
+        "github",
+        "import",
+        "models",
+        "run",
+        "serve",
+        "stats",
+        "upgrade",
+    ),
+    "psql": ("-c", "--command", "-f", "--file", "-l", "--list", "-V", "-?"),
+    "qwen": ("-p", "--prompt", "-v", "-h", "extensions", "mcp"),
+    "su": ("-c", "--command", "-h", "-V"),
+}
+_INFORMATION = ("--help", "--version")
 _SCREENS = frozenset(
-    ("emacs", "htop", "less", "man", "mc", "more", "nano", "nvim", "screen", "tig", "tmux", "top", "vi", "view", "vim")
-)
+    ("atop", "aptitude", "btop", "cfdisk", "dialog", "elinks", "emacs", "fzf", "gitui", "glances", "helix", "htop",
+     "hx", "iftop", "iotop", "joe", "k9s", "kak", "lazydocker", "lazygit", "less", "lf", "links", "lynx", "man",
+     "mc", "micro", "more", "most", "mutt", "nano", "ncdu", "nethogs", "nmtui", "nnn", "nvim", "nvimdiff", "nvtop",
+     "pudb", "ranger", "screen", "tig", "tmux", "top", "vi", "view", "vim", "vimdiff", "vimtutor", "w3m", "watch",
+     "weechat", "whiptail", "yazi", "zellij")
+)  # fmt: skip
 
 
 def needs_terminal(words: Sequence[str]) -> bool:
-    """Return whether a command is useless without a terminal: a shell or interpreter without a script, or a
-    full-screen program. Without a terminal, it would end at once and in silence. So would the command of most images,
-    which is the one without words."""
+    """Return whether a command is useless without a terminal: a shell or interpreter without a script, a debugger, a
+    client of a database, a coding agent without a prompt, or a full-screen program. Without a terminal, it would end at
+    once and in silence. So would the command of most images, which is the one without words."""
     if not words:
         return True
     name, rest = os.path.basename(words[0]), list(words[1:])
@@ -95,7 +140,35 @@ def needs_terminal(words: Sequence[str]) -> bool:
         return rest in (["-i"], ["-s"]) or needs_terminal(rest)
     if name in _SHELLS:
         return _SHELL_FLAGS.issuperset(rest)
-    return name in _SCREENS or (not rest and _PROMPTS.fullmatch(name) is not None)
+    if _has_option(rest, _INFORMATION):
+        return False
+    if _PYTHON.fullmatch(name):
+        return _shows_python_prompt(rest)
+    if name == "sqlite3":  # with a statement after the database, it runs that and ends
+        return sum(not word.startswith("-") for word in rest) <= 1 and not _has_option(rest, ("-version", "-help"))
+    if name in _INTERACTIVE:
+        return not _has_option(rest, _INTERACTIVE[name])
+    return name in _SCREENS or (name in _PROMPTS and (not rest or _has_option(rest, _PROMPT_FLAGS.get(name, ()))))
+
+
+def _has_option(words: Sequence[str], options: Sequence[str]) -> bool:
+    """Return whether an option is there: as a word, with `=value`, or a single letter with its value attached."""
+    return any(
+        word.partition("=")[0] in options or (word[:2] in options and word[1:2] not in ("-", "") and word[:1] == "-")
+        for word in words
+    )
+
+
+def _shows_python_prompt(words: Sequence[str]) -> bool:
+    """Return whether Python shows a prompt: without a script, with -i, or as a debugger."""
+    inspects = False
+    for at, word in enumerate(words):
+        if word in ("-m", "-c"):
+            return inspects or (word == "-m" and words[at + 1 : at + 2] != [] and words[at + 1] in _PYTHON_SHELLS)
+        if not _PYTHON_FLAGS.fullmatch(word):
+            return inspects
+        inspects = inspects or "i" in word
+    return True
 
 
 def wanted(flag: bool | None, words: Sequence[str], *, possible: bool) -> bool:
