@@ -1,4 +1,4 @@
-"""The audit log over HTTP: who sees which records, parameters without secrets, and a full disk."""
+"""The audit log over HTTP: which caller sees which records, parameters without secrets, and a full disk."""
 
 from __future__ import annotations
 

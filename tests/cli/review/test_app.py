@@ -167,8 +167,8 @@ def test_accept_all_holds_back_flagged_hunks(sandbox: Sandbox, server: Server) -
 def test_decision_of_another_user_of_the_socket_is_replaced_only_with_force(
     sandbox: Sandbox, server: Server, tmp_path: Path
 ) -> None:
-    def nobody(*words: str) -> subprocess.CompletedProcess[bytes]:
-        """Run `skerry` as a user who may open the socket, as a member of its group may."""
+    def other(*words: str) -> subprocess.CompletedProcess[bytes]:
+        """Run `skerry` as another user with access to the socket, like a member of its group."""
         return subprocess.run(
             ["setpriv", "--reuid", "65534", "--inh-caps", "+dac_override", "--ambient-caps", "+dac_override",
              *SKERRY, *words],
@@ -182,15 +182,15 @@ def test_decision_of_another_user_of_the_socket_is_replaced_only_with_force(
 
     hunk = sandbox.review.changes("link").hunks[0].id
     assert skerry("accept", NAME, hunk, server=server.address).returncode == 0
-    conflict = nobody("reject", NAME, hunk)
+    conflict = other("reject", NAME, hunk)
     assert (conflict.returncode, now()) == (2, ("accepted", "uid:0")), conflict.stderr
     assert f"error: {hunk} was accepted meanwhile by uid:0\n".encode() in conflict.stderr
     assert b"--force replaces the decision" in conflict.stderr
-    replaced = nobody("reject", NAME, hunk, "--force")
+    replaced = other("reject", NAME, hunk, "--force")
     assert replaced.stderr.decode().splitlines()[:1] == [f"{hunk}  was accepted by uid:0"]
     assert now() == ("rejected", "uid:65534")
     for number, words in enumerate((["accept"], ["accept", "--json"])):  # the SDK's rule would let uid 65534 do that
-        own = nobody(*words, NAME, hunk)
+        own = other(*words, NAME, hunk)
         assert (own.returncode, now()) == (2, ("rejected", "uid:65534")), number
         assert b"was rejected before by uid:65534" in own.stderr
     with pytest.raises(Conflict, match="was rejected meanwhile by uid:65534"):
