@@ -134,13 +134,39 @@ def test_answer_waits_for_the_disk(listening: Listening, monkeypatch: pytest.Mon
         with monkeypatch.context() as broken:
             broken.setattr(os, "fdatasync", fail)
             answer = http.post("/v1/tokens", json={"scope": "use", "owner": "eve"})
-            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "audit_unavailable")
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"], error["details"]) == (503, "audit_unavailable", {"effect": True})
+            assert "the action had its effect" in error["hint"]
             assert http.get("/v1/audit", params={"limit": 1}).status_code == 200
+            calls = len(listening.engine.calls)
+            refused = http.post("/v1/sandboxes", json={"image": "none"}).json()["error"]
+            assert (refused["code"], "nothing was done" in refused["hint"]) == ("audit_unavailable", True)
+            assert len(listening.engine.calls) == calls, "a disk that failed is tried again before the next effect"
         assert http.post("/v1/tokens", json={"scope": "use", "owner": "eve"}).status_code == 201
         after, failed = records(http, type="token.create", limit=2)
         assert (failed["result"]["status"], failed["result"]["code"]) == (503, "audit_unavailable")
+        assert failed["result"]["details"]["id"].startswith("tk-"), "the effect has happened"
         assert after["result"]["status"] == 201
         assert http.get("/v1/audit/verify").json()["ok"]
+
+
+def test_answer_waits_for_the_record_of_its_result(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result alone has the ID of a new object and says that another one is gone."""
+    synced: list[bytes] = []
+    real = os.fdatasync
+
+    def note(descriptor: int) -> None:
+        real(descriptor)
+        with open(f"/proc/self/fd/{descriptor}", "rb") as file:
+            synced.append(file.read())
+
+    with listening.unix() as http, monkeypatch.context() as noted:
+        noted.setattr(os, "fdatasync", note)
+        made = http.post("/v1/tokens", json={"scope": "use", "owner": "eve"}).raise_for_status().json()
+        assert f'"params":{{"id":"{made["id"]}"}}'.encode() in synced[-1]
+        before = synced[-1].count(b'"type":"result"')
+        http.delete(f"/v1/tokens/{made['id']}").raise_for_status()
+        assert synced[-1].count(b'"type":"result"') == before + 1
 
 
 def test_full_disk_fails_the_action_and_the_server_recovers(tmp_path: Path) -> None:

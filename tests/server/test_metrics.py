@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx2 as httpx
 import pytest
@@ -86,6 +89,64 @@ def test_ready_server_says_so_to_everybody(server: Server) -> None:
         http.headers.pop("Authorization", None)
         answer = http.get("/readyz")
     assert (answer.status_code, answer.json()) == (200, {"ok": True, "problems": []})
+
+
+@pytest.fixture
+def audit_disk(tmp_path: Path) -> Iterator[Callable[[Path], Path]]:
+    """Mount a small file system on a directory."""
+    image, mounted = tmp_path / "disk.img", list[Path]()
+
+    def mount(place: Path) -> Path:
+        image.write_bytes(b"")
+        os.truncate(image, 16 << 20)
+        subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+        place.mkdir(parents=True)
+        subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=True)
+        mounted.append(place)
+        return place
+
+    yield mount
+    for place in mounted:
+        subprocess.run(["umount", str(place)], check=True)
+        place.rmdir()
+
+
+def test_server_with_a_failed_audit_disk_is_not_ready_and_does_nothing(
+    make_server: Callable[[], Server], audit_disk: Callable[[Path], Path]
+) -> None:
+    """First a full disk, which gets space again; then one that fails as after an I/O error."""
+    server = make_server()
+    place = audit_disk(server.state_dir / "audit")
+    server.start()
+    try:
+        with server.http() as http:
+            assert unready(http) == []
+            subprocess.run(["dd", "if=/dev/zero", f"of={place}/full", "bs=4k"], check=False, capture_output=True)
+            wait_until(lambda: use_space(http) == ["audit"], "the reserved space to be used")
+            assert value(scrape(http), "skerry_audit_writable") == 0
+            (place / "full").unlink()
+            wait_until(lambda: unready(http) == [], "the space to be used again")
+            subprocess.run(["mount", "-o", "remount,abort", str(place)], check=True)
+            wait_until(lambda: unready(http) == ["audit"], "the failure to be noticed without an action")
+            refused = http.post("/v1/sandboxes", json={"name": "never"})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "audit_unavailable")
+            assert http.get("/v1/sandboxes").json()["sandboxes"] == []
+            assert http.get("/healthz").status_code == 200
+    finally:
+        server.end()
+
+
+def unready(http: httpx.Client) -> list[str]:
+    answer = http.get("/readyz")
+    found: list[str] = answer.json()["problems"]
+    assert answer.status_code == (503 if found else 200)
+    return found
+
+
+def use_space(http: httpx.Client) -> list[str]:
+    for _ in range(50):
+        http.post("/v1/sandboxes/none/processes?wait=true", json={"cmd": ["x" * 200] * 32})
+    return unready(http)
 
 
 def test_server_without_free_space_is_not_ready(make_server: Callable[[], Server]) -> None:

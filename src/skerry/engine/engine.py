@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -254,12 +254,14 @@ class Engine:
             "sandboxes": len(self.registry), "network": self.gateways.state,
         }  # fmt: skip
 
-    def problems(self) -> Iterator[str]:
+    async def problems(self) -> AsyncIterator[str]:
         """Yield the reasons why no sandbox can be created now."""
         try:
             self.host.driver.check_space()
         except QuotaExceeded:
             yield "disk"
+        if not await self.audit.probe():
+            yield "audit"
         if self.gateways.state == "down":
             yield "network"
         if self.registry.live_count >= self.settings["max.sandboxes"]:

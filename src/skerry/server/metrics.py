@@ -73,6 +73,8 @@ class ServerMetrics:
         yield _gauge("event_loop_longest_stall_seconds", "The longest block since the start.", self._loop.longest_s)
         ready = float(self._engine.gateways.state == "ready")
         yield _gauge("network_worker_ready", "Whether the network worker is ready.", ready)
+        writable = float(self._engine.audit.is_writable)
+        yield _gauge("audit_writable", "Whether the audit log can be written.", writable)
 
     def _sandboxes(self) -> Iterator[Metric]:
         states: Counter[str] = Counter(sandbox.record.state for sandbox in self._engine.registry)

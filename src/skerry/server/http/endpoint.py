@@ -203,9 +203,11 @@ class Endpoint:
         call.body = await _body(call, route)
         if "ref" in call.parameters:
             await call.engine.adoption.wait(call.caller, call.parameters["ref"])
+        if route.effect is not None:
+            await call.engine.audit.check()
         with _recorded(route, call, scope, reply) as action:
             answer = await route.handler(call)
-            if action is not None:
+            if isinstance(answer, (StreamResponse, Upgrade, AsgiResponse)) and action is not None:
                 await _make_durable(action, answer)
             if isinstance(answer, StreamResponse):
                 await reply.stream(call, answer)
@@ -223,6 +225,7 @@ class Endpoint:
                     if sandbox is not None:  # a new one
                         call.log["sandbox"] = sandbox
                     action.end(status, None, sandbox, details)
+                    await _make_durable(action, answer)
                 await reply.whole(status, _encoded(value))
 
 
@@ -251,8 +254,8 @@ def _span(route: Route, call: Call[Any, Any], context: RequestContext) -> Iterat
 @contextlib.contextmanager
 def _recorded(route: Route, call: Call[Any, Any], scope: Scope, reply: ResponseWriter) -> Iterator[Action | None]:
     """Record the action of a route with an effect: before it begins, and its result at the end. A single response is
-    sent after the result was recorded. A command's stream records it before the exit code, other streams after their
-    last byte."""
+    sent after the result was recorded, and after it is on disk if the action waits for the disk. A command's stream
+    records it before the exit code, other streams after their last byte."""
     if route.effect is None:
         yield None
         return
@@ -265,6 +268,8 @@ def _recorded(route: Route, call: Call[Any, Any], scope: Scope, reply: ResponseW
             step.end(error=error)
         status, code = _failure(error)
         with contextlib.suppress(AuditUnavailable):  # the first error is reported
+            if isinstance(error, AuditUnavailable):
+                action.replace_result(reply.status or status, code)
             action.end(reply.status or status, code, *audit.outcome(call, None))
         raise
     action.end(reply.status or 200, None, *audit.outcome(call, None))

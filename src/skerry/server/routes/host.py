@@ -43,8 +43,8 @@ class Health(Answer, frozen=True, kw_only=True):
 
 
 class Readiness(Answer, frozen=True, kw_only=True):
-    """`problems`: disk (less than `storage.min_free_space` is free), network (the worker is down), full
-    (`max.sandboxes` are live), stopping."""
+    """`problems`: disk (less than `storage.min_free_space` is free), audit (the audit log cannot be written),
+    network (the worker is down), full (`max.sandboxes` are live), stopping."""
 
     ok: bool
     problems: tuple[str, ...] = ()
@@ -86,7 +86,8 @@ async def health(call: Call[Empty, Empty]) -> Health:
 
 
 async def ready(call: Call[Empty, Empty]) -> Readiness | StatusResponse:
-    problems = tuple(call.engine.problems()) + (("stopping",) if call.control.stopping.is_set() else ())
+    found = [problem async for problem in call.engine.problems()]
+    problems = (*found, "stopping") if call.control.stopping.is_set() else tuple(found)
     answer = Readiness(ok=not problems, problems=problems)
     return StatusResponse(503, answer) if problems else answer
 

@@ -166,6 +166,14 @@ class AuditLog:
             return
         self._reserved = self._size + RESERVE + size
 
+    def has_room(self, size: int) -> bool:
+        """Return whether the disk has space for so many bytes."""
+        try:
+            self.reserve(size)
+        except AuditUnavailable:
+            return False
+        return True
+
     def _write(self, lines: list[Line]) -> None:
         data = [encode(line) for line in lines]
         content = b"".join(data)

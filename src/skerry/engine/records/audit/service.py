@@ -8,6 +8,7 @@ their effects do.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -26,6 +27,7 @@ from skerry.types import AuditKeys, AuditPage, AuditReport, Caller
 
 log = logging.getLogger("skerry.engine")
 SYNC_DELAY_S: Final = 0.05  # the longest time until a record that no caller waits for is on its way to the disk
+PROBE_INTERVAL_S: Final = 5.0  # a probe of the disk follows the last sync after at least this time
 SEAL_DELAY_S: Final = 60.0
 MAX_UNSEALED: Final = 1000
 MAX_RECORD: Final = 32 << 10
@@ -40,17 +42,18 @@ Sync = Literal["boundary", "all"]
 class Action:
     """An action that was recorded and may begin."""
 
-    __slots__ = ("_audit", "_ended", "_waits", "seq")
+    __slots__ = ("_audit", "_ended", "_last", "_result", "_waits", "seq")
 
     def __init__(self, audit: AuditService, seq: int, waits: bool) -> None:
         self._audit, self.seq, self._waits = audit, seq, waits
-        self._ended = False
+        self._ended, self._last = False, seq
+        self._result: dict[str, Any] = {}
 
     async def durable(self) -> None:
-        """Wait until the record is on disk, if actions of this kind wait (`INSIDE`, `audit.sync`). Nothing waits for
-        the record of the result. Raise AuditUnavailable if the record cannot be written there."""
+        """Wait until the record, and the one of the result if the action has ended, is on disk, if actions of this kind
+        wait (`INSIDE`, `audit.sync`). If that fails, raise AuditUnavailable: the effect has happened."""
         if self._waits:
-            await self._audit.synced(self.seq)
+            await self._audit.synced(self._last)
 
     def end(
         self, status: int, code: str | None = None, sandbox: str | None = None, params: dict[str, Any] | None = None
@@ -58,7 +61,17 @@ class Action:
         """Record the result, once."""
         if not self._ended:
             self._ended = True
-            self._audit.append(type=RESULT, of=self.seq, status=status, code=code, sandbox=sandbox, params=params)
+            self._result = {"type": RESULT, "of": self.seq, "sandbox": sandbox, "params": params}
+            try:
+                self._last = self._audit.append(status=status, code=code, **self._result)
+            except AuditUnavailable as error:
+                raise _not_durable(error.message) from error
+
+    def replace_result(self, status: int, code: str) -> None:
+        """Record that the caller of an action that has ended got this error in place of the recorded result. Its
+        details stay: the effect has happened."""
+        if self._ended:
+            self._audit.append(status=status, code=code, **self._result)
 
 
 class AuditService:
@@ -74,6 +87,8 @@ class AuditService:
         self._seal_timer: asyncio.TimerHandle | None = None
         self._syncing = False
         self._closed = False
+        self._failure: str | None = None  # of the last attempt to write to the disk
+        self._synced_at = time.monotonic()
         self._limiter = EventLimiter()
         self._omitted_timer: asyncio.TimerHandle | None = None
 
@@ -133,17 +148,43 @@ class AuditService:
 
     def append(self, **fields: Any) -> int:
         """Write a record and return its number."""
-        line, _ = self._log.append(**fields)
+        try:
+            line, _ = self._log.append(**fields)
+        except AuditUnavailable as error:
+            self._failure = error.message
+            raise
         if self._sync_timer is None and not self._syncing:
             self._sync_timer = asyncio.get_running_loop().call_later(SYNC_DELAY_S, self._start_sync)
         return line.seq
 
     # -- durability ---------------------------------------------------------------------------------------------------
 
+    async def check(self) -> None:
+        """Raise AuditUnavailable before the next action if the disk has failed and fails again."""
+        if self._failure is not None:
+            try:
+                await self._wait_for_sync(self._log.seq)
+            except AuditUnavailable as error:
+                raise AuditUnavailable(error.message, hint=_REFUSED_HINT) from error
+
+    async def probe(self) -> bool:
+        """Return whether the next action could be recorded. A disk that fails is noticed without any action."""
+        if self._failure is not None or time.monotonic() - self._synced_at > PROBE_INTERVAL_S:
+            with contextlib.suppress(AuditUnavailable):
+                await self._wait_for_sync(self._log.seq)
+        return self.is_writable
+
+    @property
+    def is_writable(self) -> bool:
+        """Return whether the next action could be recorded, as far as that is known."""
+        return self._failure is None and self._log.has_room(MAX_RECORD)
+
     async def synced(self, seq: int) -> None:
         """Wait until the record with that number is on disk."""
-        if seq <= self._synced:
-            return
+        if seq > self._synced:
+            await self._wait_for_sync(seq)
+
+    async def _wait_for_sync(self, seq: int) -> None:
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append((seq, waiter))
         self._start_sync()
@@ -170,15 +211,17 @@ class AuditService:
         ready = [waiter for seq, waiter in self._waiters if seq <= target and not waiter.done()]
         self._waiters = [(seq, waiter) for seq, waiter in self._waiters if seq > target]
         if error is not None:
+            self._failure = str(error)
             log.error("failed to sync the audit log", extra={"error": str(error)})
         else:
+            self._failure, self._synced_at = None, time.monotonic()
             self._synced = max(self._synced, target)
             self._log.publish_checkpoint(target)
         for waiter in ready:
             if error is None:
                 waiter.set_result(None)
             else:
-                waiter.set_exception(AuditUnavailable(f"the audit log cannot be written: {error}"))
+                waiter.set_exception(_not_durable(f"the audit log cannot be written: {error}"))
         if self._closed:
             return
         self._seal_if_due()
@@ -276,6 +319,17 @@ class AuditService:
         self._log.rotate_key()
         await self.synced(self._log.seq)
         return self.keys()
+
+
+_REFUSED_HINT: Final = "nothing was done; check the disk of the state directory, then try again"
+
+
+def _not_durable(message: str) -> AuditUnavailable:
+    return AuditUnavailable(
+        message,
+        hint="the action had its effect, but the host may lose its record; check the disk of the state directory",
+        details={"effect": True},
+    )
 
 
 def _sync(descriptor: int) -> None:
