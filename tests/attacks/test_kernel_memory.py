@@ -148,7 +148,7 @@ with open("/tmp/one", "w") as file:
 
 def test_machine_code_of_seccomp_filters_has_an_absolute_bound(server: Server) -> None:
     """A large sandbox takes no more of `net.core.bpf_jit_limit` than any other, and others start meanwhile."""
-    with Sandbox(server=server.address, limits=Limits(memory="4G", pids=512)) as box:
+    with Sandbox(server=server.address, limits=Limits(memory="2G", pids=512)) as box:
         carry_in(box)
         with held(box, "seccomp_filters") as size:
             assert 0 < size <= 4 << 20

@@ -495,8 +495,8 @@ def test_use_is_reported_at_a_limited_rate(harness: PreviewHarness, host: str) -
 # -- the end of a preview ---------------------------------------------------------------------------------------------
 
 
-def open_stream(harness: PreviewHarness, host: str) -> socket.socket:
-    connection = harness.connect()
+def open_stream(harness: PreviewHarness, host: str, source: str = "127.0.0.1") -> socket.socket:
+    connection = harness.connect(source)
     connection.sendall(f"GET /events HTTP/1.1\r\nHost: {host}\r\nX-Skerry-Preview-Token: {TOKEN}\r\n\r\n".encode())
     assert connection.recv(12) == b"HTTP/1.1 200"
     return connection
@@ -652,6 +652,43 @@ def test_many_slow_clients_lock_no_other_out(
         for _ in range(60):
             stack.enter_context(harness.connect()).sendall(b"GET / HTTP/1.1\r\nHost: ")
         assert harness.ask(host)[0].status == 200
+
+
+@pytest.fixture
+def narrow() -> Iterator[PreviewHarness]:
+    made = PreviewHarness(max_per_address=3).start()
+    yield made
+    made.stop()
+
+
+def test_connections_of_one_address_are_limited(narrow: PreviewHarness, program: Any) -> None:
+    host, other = narrow.share(BOX, 8000, program.server_port), "127.0.0.2"
+    with contextlib.ExitStack() as stack:
+        first, *_ = (stack.enter_context(open_stream(narrow, host)) for _ in range(3))
+        with narrow.connect() as fourth:
+            assert read_all(fourth) == b""
+        stack.enter_context(open_stream(narrow, host, other))
+        first.close()
+        wait_until(lambda: _is_served(narrow, host), "another connection of the first address")
+
+
+def _is_served(harness: PreviewHarness, host: str) -> bool:
+    with contextlib.suppress(ConnectionError, http.client.HTTPException):
+        return harness.ask(host)[0].status == 200
+    return False
+
+
+def test_slow_clients_of_one_address_lock_no_other_out(narrow: PreviewHarness, program: Any) -> None:
+    """Not of that address either: its oldest connection without a request is closed."""
+    host, begin = narrow.share(BOX, 8000, program.server_port), b"GET / HTTP/1.1\r\nHost: "
+    with contextlib.ExitStack() as stack:
+        other = stack.enter_context(narrow.connect("127.0.0.2"))
+        other.sendall(begin)
+        for _ in range(20):
+            stack.enter_context(narrow.connect()).sendall(begin)
+        assert narrow.ask(host)[0].status == 200
+        other.sendall(f"{host}\r\nX-Skerry-Preview-Token: {TOKEN}\r\nConnection: close\r\n\r\n".encode())
+        assert read_all(other).startswith(b"HTTP/1.1 200")
 
 
 def test_one_preview_has_only_so_many_connections(

@@ -15,7 +15,7 @@ from typing import Any
 
 import uvloop
 
-from skerry.network.messages import SharePreview
+from skerry.network.messages import ListenPreviews, SharePreview
 from skerry.network.worker.previews.listener import PreviewServer
 
 BOX, OTHER = "sb-aaaaaaaaaa", "sb-bbbbbbbbbb"
@@ -25,7 +25,8 @@ TOKEN, OTHER_TOKEN = "t" * 43, "o" * 43
 class PreviewHarness:
     """`inside` maps a sandbox's port to a port of this machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_per_address: int = 1024) -> None:
+        self._max_per_address = max_per_address
         self.inside: dict[tuple[str, int], int] = {}
         self.dials: deque[tuple[str, int]] = deque(maxlen=10_000)
         self.used: deque[str] = deque(maxlen=10_000)
@@ -43,7 +44,14 @@ class PreviewHarness:
 
     async def _listen(self, listener: socket.socket) -> None:
         self.previews = PreviewServer(self._dial, self.used.append)
-        await self.previews.listen(listener, ("localhost", "preview.example"), ("preview.example",))
+        await self.previews.listen(
+            listener,
+            ListenPreviews(
+                domains=("localhost", "preview.example"),
+                secure=("preview.example",),
+                max_per_address=self._max_per_address,
+            ),
+        )
 
     def call(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
@@ -113,8 +121,8 @@ class PreviewHarness:
                     connection.shutdown(socket.SHUT_WR)
             return read_all(connection)
 
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=20)
+    def connect(self, source: str = "127.0.0.1") -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=20, source_address=(source, 0))
 
 
 def read_all(connection: socket.socket) -> bytes:

@@ -1,4 +1,4 @@
-"""Parse listen addresses and bind TCP listeners."""
+"""Parse listen addresses, bind TCP listeners, and name the sources of connections."""
 
 from __future__ import annotations
 
@@ -49,3 +49,10 @@ def bind_tcp(host: str, port: int) -> socket.socket:
             raise Conflict(f"listen: {host} port {port} is in use", hint="take another port") from error
         raise InvalidRequest(f"listen: {host} port {port}: {error.strerror}") from error
     return listener
+
+
+def source_of(address: str) -> str:
+    """Return the source that a connection from that address counts for. The addresses of an IPv6 /64 network are one
+    source: a single machine usually has all of them."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    return str(found) if found.version == 4 else str(ipaddress.ip_network((found, 64), strict=False))

@@ -143,10 +143,11 @@ class DisconnectPreviews(Message, frozen=True, kw_only=True):
 
 class ListenPreviews(Message, frozen=True, kw_only=True):
     """Serve previews. Fd: a TCP listener. `domains`: the parents of `{port}-{sandbox}` names; `secure`: those of them
-    that a TLS proxy in front serves as https."""
+    that a TLS proxy in front serves as https. `max_per_address`: open connections of a client's address."""
 
     domains: tuple[str, ...]
     secure: tuple[str, ...] = ()
+    max_per_address: int = 1024
 
 
 FromServer = (

@@ -58,6 +58,7 @@ class PreviewListener:
 
     def __init__(self, settings: Settings) -> None:
         self._setting: str = settings["preview.listen"]
+        self.max_per_address: int = settings["server.max_connections_per_address"]
         self._domain = _domain(settings["preview.domain"])
         self._outer = _outer(settings["preview.url"])
         self._note = settings.state_dir / "previews.port"

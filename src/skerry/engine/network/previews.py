@@ -152,7 +152,9 @@ class PreviewService(Hook, WorkerHandler):
         for preview in self._known.values():
             self._gateways.send(preview.share())
         addresses = self._listener.addresses
-        listen = ListenPreviews(domains=addresses.domains, secure=addresses.secure)
+        listen = ListenPreviews(
+            domains=addresses.domains, secure=addresses.secure, max_per_address=self._listener.max_per_address
+        )
         self._gateways.send(listen, (self._listener.socket.fileno(),))
 
     def shared(self, sandbox_id: str, port: int) -> Sandbox | None:

@@ -85,7 +85,7 @@ class EgressHandler(Protocol):
 class PreviewHandler(Protocol):
     """The preview server."""
 
-    async def listen(self, listener: socket.socket, domains: tuple[str, ...], secure: tuple[str, ...]) -> None: ...
+    async def listen(self, listener: socket.socket, message: ListenPreviews) -> None: ...
 
     def share(self, share: SharePreview) -> None: ...
 
@@ -191,7 +191,7 @@ class WorkerControl:
             for fd in fds:
                 os.close(fd)
         elif isinstance(message, ListenPreviews):
-            await self._previews.listen(socket.socket(fileno=fds[0]), message.domains, message.secure)
+            await self._previews.listen(socket.socket(fileno=fds[0]), message)
         elif isinstance(message, SharePreview):
             self._previews.share(message)
         elif isinstance(message, UnsharePreview):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from skerry.errors import InvalidRequest
+from skerry.network.listen import source_of
 from skerry.server.http.responses import ClientDisconnected, error_body
 from skerry.server.http.upgrade import TAKE_OVER
 from skerry.server.http.websocket import WebSocket
@@ -80,12 +80,8 @@ class Admission:
 
 
 def _source(peer: Any) -> str:
-    """Return the source of a connection; empty for a unix socket. The addresses of an IPv6 /64 network are one source:
-    a single machine usually has all of them."""
-    if not isinstance(peer, tuple):
-        return ""
-    address = ipaddress.ip_address(peer[0].partition("%")[0])
-    return str(address) if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
+    """Return the source of a connection; empty for a unix socket."""
+    return source_of(peer[0]) if isinstance(peer, tuple) else ""
 
 
 class JoiningTransport(asyncio.Transport):

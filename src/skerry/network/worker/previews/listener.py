@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import h11
 
-from skerry.network.messages import SharePreview
+from skerry.network.messages import ListenPreviews, SharePreview
 from skerry.network.worker.previews import headers, pages
 from skerry.network.worker.previews.address import (
     TOKEN_HEADER,
@@ -26,6 +26,7 @@ from skerry.network.worker.previews.address import (
     same_host_location,
     take_token,
 )
+from skerry.network.worker.previews.connections import ConnectionTable
 from skerry.network.worker.previews.exchange import PreviewClient, PreviewClientGone, PreviewExchange
 from skerry.network.worker.previews.pages import EndedWithPage, ErrorPage
 from skerry.network.worker.previews.upstream import BUFFER_SIZE, MAX_HEAD, DialPort, UpstreamPool
@@ -140,18 +141,17 @@ class PreviewServer:
         self._usage = UsageReporter(used)
         self._domains = PreviewDomains(())
         self._servers: list[asyncio.Server] = []
-        self._connections: set[asyncio.Task[None]] = set()
-        # Connections without a request yet, the oldest first: they are closed when the limit is reached.
-        self._idle: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._connections = ConnectionTable()
         self._sweeping: asyncio.Task[None] | None = None
 
-    async def listen(self, listener: socket.socket, domains: tuple[str, ...], secure: tuple[str, ...] = ()) -> None:
+    async def listen(self, listener: socket.socket, message: ListenPreviews) -> None:
         """Serve this listener and close an earlier one; its connections stay."""
         for server in self._servers:
             server.close()
         self._domains = PreviewDomains(
-            tuple(domain.lower() for domain in domains), tuple(domain.lower() for domain in secure)
+            tuple(domain.lower() for domain in message.domains), tuple(domain.lower() for domain in message.secure)
         )
+        self._connections.max_per_address = message.max_per_address
         listener.setblocking(False)
         self._servers = [await asyncio.start_server(self._accept, sock=listener, limit=BUFFER_SIZE)]
         if self._sweeping is None:
@@ -172,7 +172,7 @@ class PreviewServer:
         for server in self._servers:
             server.close()
         self._previews.remove_all()
-        tasks = [*self._connections, *([self._sweeping] if self._sweeping else [])]
+        tasks = [*self._connections.tasks, *([self._sweeping] if self._sweeping else [])]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -186,22 +186,10 @@ class PreviewServer:
     # -- connections --------------------------------------------------------------------------------------------------
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= MAX_CONNECTIONS and not self._evict_idle():
+        if not self._connections.make_room(writer, MAX_CONNECTIONS):
             writer.transport.abort()
             return
-        task = asyncio.ensure_future(self._serve(reader, writer))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
-        task.add_done_callback(lambda _: self._idle.pop(task, None))
-        self._idle[task] = writer
-
-    def _evict_idle(self) -> bool:
-        for task, writer in self._idle.items():
-            writer.transport.abort()
-            task.cancel()
-            del self._idle[task]
-            return True
-        return False
+        self._connections.add(asyncio.ensure_future(self._serve(reader, writer)), writer)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client, timeout_s = PreviewClient(reader, writer, MAX_HEAD), HEAD_TIMEOUT_S
@@ -223,13 +211,13 @@ class PreviewServer:
         """Serve one request; return whether another may follow."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 -- a running coroutine is in a task
-        self._idle[task] = client.writer
+        self._connections.wait(task, client.writer)
         wants_html = False
         try:
             request = await _head(client, timeout_s)
             if request is None:
                 return False
-            self._idle.pop(task, None)
+            self._connections.serve(task)
             client.method = request.method
             wants_html = "text/html" in (headers.value(request.headers, b"accept") or "")
             await self._answer(client, request)
