@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,7 +25,7 @@ from support.server import Server, wait_until
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from skerry import AsyncSandbox, InvalidRequest, Lifecycle, NotFound, Preview, QuotaExceeded, Sandbox
+from skerry import AsyncSandbox, Conflict, InvalidRequest, Lifecycle, NotFound, Preview, QuotaExceeded, Sandbox
 
 PROGRAM = r"""
 import base64, hashlib, http.server, socketserver, sys, threading
@@ -199,6 +200,52 @@ def test_exposing_a_port_again_updates_its_preview(sandbox: Sandbox) -> None:
     assert (third.token, third.expires) == (first.token, None)
     assert [preview.info for preview in sandbox.previews.list() if preview.port == 8002] == [third.info]
     third.revoke()
+
+
+def test_named_preview_has_its_name_in_the_url(sandbox: Sandbox) -> None:
+    preview = sandbox.expose(8000, name="web")
+    assert re.fullmatch(rf"http://web-{sandbox.id}\.localhost:\d+/", preview.url)
+    assert preview.path_url.endswith(f"/-/web-{sandbox.id}/")
+    assert ask(preview, "/a")[1].startswith(b"/a\n")
+    assert sandbox.expose(8000).name == "web"
+    assert sandbox.previews.get("web").info == sandbox.previews.get(8000).info
+    with pytest.raises(Conflict, match="already has the name 'web'"):
+        sandbox.expose(8003, name="web")
+    preview.revoke()
+    with pytest.raises(NotFound, match="no preview with name 'web'"):
+        sandbox.previews.get("web")
+    sandbox.expose(8003, name="web").revoke()
+
+
+def test_chosen_token_opens_the_preview_and_is_checked(sandbox: Sandbox) -> None:
+    chosen = "chosen-token-0123456789"
+    first = sandbox.expose(8000, token=chosen)
+    assert first.token == chosen
+    assert ask(first)[0] == 200
+    assert sandbox.expose(8000).token == chosen
+    assert sandbox.previews.check_token(8000, chosen)
+    assert not sandbox.previews.check_token(8000, f"{chosen}x")
+    changed = sandbox.expose(8000, token="another-token-0123456789")
+    assert [ask(preview)[0] for preview in (first, changed)] == [404, 200]
+    changed.revoke()
+    assert not sandbox.previews.check_token(8000, "another-token-0123456789")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": "8000"}, {"name": "Web"}, {"name": "a_b"}, {"name": "a" * 33}, {"name": "-a"}, {"name": ""},
+        {"token": "short"}, {"token": "x" * 129}, {"token": "a b" * 10}, {"token": "é" * 20},
+        {"token": "skt_" + "a" * 40}, {"token": "x" * 20, "public": True},
+    ],
+)  # fmt: skip
+def test_invalid_name_or_token_is_rejected(server: Server, sandbox: Sandbox, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        sandbox.expose(8000, **wrong)
+    assert "x" * 20 not in str(refused.value)
+    with server.http() as http_:
+        path = f"/v1/sandboxes/{sandbox.id}/previews"
+        assert http_.post(path, json={"port": 8000, **wrong}).status_code == 400
 
 
 def test_public_preview_needs_no_token_until_it_is_private_again(sandbox: Sandbox) -> None:

@@ -761,3 +761,21 @@ def test_invalid_bytes_from_inside_become_an_error_page_or_a_reset(harness: Prev
             request = f"GET / HTTP/1.1\r\nHost: {host}\r\nX-Skerry-Preview-Token: {TOKEN}\r\n{more}\r\n"
             answer = harness.raw(request.encode(), end=more == upgrade)
             assert answer == b"" or answer.startswith(b"HTTP/1.1 ")
+
+
+def test_name_is_a_second_address_until_it_changes(harness: PreviewHarness, program: Any) -> None:
+    by_name = harness.share(BOX, 8000, program.server_port, name="web")
+    by_port = by_name.replace("web-", "8000-")
+    assert [harness.ask(host)[0].status for host in (by_name, by_port)] == [200, 200]
+    assert harness.ask("localhost", f"/-/web-{BOX}/deep")[0].status == 200
+    renamed = harness.share(BOX, 8000, program.server_port, name="docs")
+    assert [harness.ask(host)[0].status for host in (renamed, by_name, by_port)] == [200, 404, 200]
+    harness.unshare(BOX, 8000)
+    assert [harness.ask(host)[0].status for host in (renamed, by_port)] == [404, 404]
+
+
+def test_attack_name_of_another_sandbox_opens_nothing(harness: PreviewHarness, program: Any) -> None:
+    harness.share(OTHER, 8000, program.server_port, OTHER_TOKEN, name="web")
+    assert harness.ask(f"web-{BOX}.localhost:{harness.port}", token=OTHER_TOKEN)[0].status == 404
+    assert harness.ask(f"web-{OTHER}.localhost:{harness.port}")[0].status == 404  # the other's token is missing
+    assert harness.ask(f"8000-{OTHER}-{BOX}.localhost:{harness.port}", token=OTHER_TOKEN)[0].status == 404

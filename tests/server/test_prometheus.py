@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
+from support.debian_programs import program
 from support.pages import ROOT, texts
-from support.prometheus import Prometheus, program
+from support.prometheus import Prometheus
 from support.server import Server, wait_until
 
 from skerry import Client, Sandbox
@@ -66,7 +67,9 @@ def test_server_refuses_prometheus_without_a_token(server: Server, tmp_path: Pat
 
 
 def test_tool_of_prometheus_accepts_the_figures(metrics: str) -> None:
-    done = subprocess.run([program("promtool"), "check", "metrics"], input=metrics, capture_output=True, text=True)
+    done = subprocess.run(
+        [program("promtool", "prometheus"), "check", "metrics"], input=metrics, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

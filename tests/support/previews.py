@@ -78,19 +78,20 @@ class PreviewHarness:
         return connected
 
     def share(
-        self, sandbox: str, port: int, there: int | None, token: str | None = TOKEN, expires: float | None = None
-    ) -> str:
+        self, sandbox: str, port: int, there: int | None, token: str | None = TOKEN, expires: float | None = None,
+        name: str | None = None,
+    ) -> str:  # fmt: skip
         """Share a preview and return its host name."""
         if there is not None:
             self.inside[sandbox, port] = there
         hashed = None if token is None else hashlib.sha256(token.encode()).hexdigest()
-        share = SharePreview(sandbox=sandbox, port=port, token_hash=hashed, expires=expires)
+        share = SharePreview(sandbox=sandbox, port=port, token_hash=hashed, expires=expires, name=name)
 
         async def put() -> None:
             self.previews.share(share)
 
         self.call(put())
-        return f"{port}-{sandbox}.localhost:{self.port}"
+        return f"{name or port}-{sandbox}.localhost:{self.port}"
 
     def unshare(self, sandbox: str, port: int) -> None:
         async def take() -> None:

@@ -1,45 +1,17 @@
-"""A real Prometheus: of this machine, or the Debian package in a separate directory, without an installation."""
+"""A real Prometheus."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from support.debian_programs import program
 from support.server import wait_until
-
-CACHE = Path(__file__).parents[2] / ".venv" / "prometheus"
-
-
-def program(name: str) -> str:
-    """Return the path of `prometheus` or `promtool`. Skip the test if neither this machine nor its packages have it."""
-    if found := shutil.which(name):
-        return found
-    if not CACHE.exists():
-        _unpack()
-    return str(CACHE / "usr" / "bin" / name)
-
-
-def _unpack() -> None:
-    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        pytest.skip("no prometheus here, and no apt-get to download it")
-    CACHE.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE.parent) as scratch:
-        download = ["timeout", "60", "apt-get", "download", "-o", "APT::Sandbox::User=root", "prometheus"]
-        got = subprocess.run(download, cwd=scratch, capture_output=True, text=True, check=False)
-        packages = list(Path(scratch).glob("*.deb"))
-        if got.returncode or not packages:
-            pytest.skip(f"no prometheus here, and its package is not available: {got.stderr[-200:]}")
-        subprocess.run(["dpkg-deb", "-x", str(packages[0]), f"{scratch}/tree"], check=True, timeout=100)
-        if not CACHE.exists():
-            os.rename(f"{scratch}/tree", CACHE)
 
 
 class Prometheus:

@@ -207,6 +207,7 @@ CREATE TABLE volumes (
 );
 CREATE UNIQUE INDEX volume_names ON volumes (owner, name);
 """
+_PREVIEW_NAMES = "ALTER TABLE previews ADD COLUMN name TEXT;"
 STEPS = (
     _FIRST,
     _EVENTS,
@@ -219,6 +220,7 @@ STEPS = (
     _WEBHOOKS,
     _BUDGETS,
     _VOLUMES,
+    _PREVIEW_NAMES,
 )  # an older database is brought up step by step; a step that was released never changes
 SCHEMA_VERSION = len(STEPS)
 _SPEC_FIELDS = {

@@ -122,12 +122,14 @@ class DialResult(Message, frozen=True, kw_only=True):
 
 
 class SharePreview(Message, frozen=True, kw_only=True):
-    """Add a preview or change its settings. `token_hash`: SHA-256 in hex; None: public. `expires`: a Unix time."""
+    """Add a preview or change its settings. `token_hash`: SHA-256 in hex; None: public. `expires`: a Unix time. `name`:
+    another address of it, beside the port."""
 
     sandbox: str
     port: int
     token_hash: str | None
     expires: float | None = None
+    name: str | None = None
 
 
 class UnsharePreview(Message, frozen=True, kw_only=True):

@@ -104,6 +104,7 @@ from skerry.types.host import (
     check_http_url,
 )
 from skerry.types.network import (
+    PREVIEW_NAME,
     Approval,
     ApprovalRequest,
     CassetteInfo,
@@ -346,6 +347,7 @@ __all__ = [
     "OUTPUT_KEPT",
     "OWN_IMAGES",
     "PICTURES",
+    "PREVIEW_NAME",
     "PROCESS_ID",
     "PULL_GROUP",
     "SANDBOX_ID",

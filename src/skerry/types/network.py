@@ -295,18 +295,41 @@ class Approval(Value, frozen=True, kw_only=True):
     remember: bool = False
 
 
+PREVIEW_NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,30}[a-z0-9])?")  # with the sandbox's ID, one label of a host name
+_PREVIEW_TOKEN = re.compile(r"[A-Za-z0-9_-]{16,128}")  # safe in a URL and in a cookie
+
+
 class PreviewRequest(Value, frozen=True, kw_only=True):
-    """POST …/previews."""
+    """POST …/previews. `name` takes the place of the port in the host name. `token`: one that the caller chose. Without
+    them, an existing preview keeps its name and token."""
 
     port: int
     public: bool = False
     expires: str | int | float | None = None
+    name: str | None = None
+    token: str | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.port <= 65535:
             raise InvalidRequest(f"port: {self.port} is out of range", hint="1 to 65535")
+        if self.name is not None and not PREVIEW_NAME.fullmatch(self.name):
+            raise InvalidRequest(
+                f"name: {self.name[:80]!r} is not a name of a preview",
+                hint="lower-case letters, digits and `-`, at most 32, a letter first",
+            )
+        if self.token is not None:
+            _check_preview_token(self.token, self.public)
         if self.expires is not None:
             parse_span(self.expires, "expires")
+
+
+def _check_preview_token(token: str, public: bool) -> None:
+    if public:
+        raise InvalidRequest("token: a public preview has no token")
+    if not _PREVIEW_TOKEN.fullmatch(token) or token.startswith("skt_"):
+        raise InvalidRequest(  # without the value, which may be a secret
+            "token: it cannot be used", hint="16 to 128 letters, digits, `_` and `-`, and not a token of the API"
+        )
 
 
 class PreviewInfo(Answer, frozen=True, kw_only=True):
@@ -321,6 +344,7 @@ class PreviewInfo(Answer, frozen=True, kw_only=True):
     created_at: float
     expires: float | None = None
     token: str | None = None
+    name: str | None = None
 
 
 class PreviewList(Answer, frozen=True, kw_only=True):

@@ -79,7 +79,9 @@ async def test_new_worker_knows_the_previews_before_it_accepts_requests(tmp_path
     database, told = Database(tmp_path / "state.db"), list[str]()
     with database.transaction() as cursor:
         for port in (80, 81):
-            cursor.execute("INSERT INTO previews VALUES ('sb-aaaaaaaaaa', ?, 'pv-a', 0, 'token', 0, NULL)", (port,))
+            cursor.execute(
+                "INSERT INTO previews VALUES ('sb-aaaaaaaaaa', ?, 'pv-a', 0, 'token', 0, NULL, NULL)", (port,)
+            )
     gateways: Any = SimpleNamespace(send=lambda message, _=(): told.append(type(message).__name__))
     registry: Any = SimpleNamespace(ids=lambda: {"sb-aaaaaaaaaa"})
     none: Any = None
@@ -104,11 +106,11 @@ def test_invalid_settings_are_rejected(tmp_path: Path, flags: dict[str, str]) ->
 
 def test_addresses_use_the_public_host_and_port() -> None:
     plain = Addresses("127.0.0.1", 7470, "localhost")
-    assert plain.url("sb-x", 80) == "http://80-sb-x.localhost:7470/"
-    assert plain.path_url("sb-x", 80) == "http://127.0.0.1:7470/-/80-sb-x/"
+    assert plain.url("80-sb-x") == "http://80-sb-x.localhost:7470/"
+    assert plain.path_url("80-sb-x") == "http://127.0.0.1:7470/-/80-sb-x/"
     assert (plain.domains, plain.secure) == (("localhost",), ())
     behind = Addresses("::", 7470, "lan", ("https", "preview.example.com:8443"))
-    assert behind.url("sb-x", 80) == "https://80-sb-x.preview.example.com:8443/"
-    assert behind.path_url("sb-x", 80) == "http://[::1]:7470/-/80-sb-x/"
+    assert behind.url("80-sb-x") == "https://80-sb-x.preview.example.com:8443/"
+    assert behind.path_url("80-sb-x") == "http://[::1]:7470/-/80-sb-x/"
     assert behind.domains == ("lan", "preview.example.com", "localhost")
     assert behind.secure == ("preview.example.com",)

@@ -1,9 +1,10 @@
-"""expose, preview ls, preview rm, forward."""
+"""expose, preview ls, preview show, preview rm, forward."""
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
+import os
 import re
 import time
 from dataclasses import dataclass
@@ -24,23 +25,43 @@ _PORTS = re.compile(r"(?:(?:\[([0-9A-Fa-f:.]+)\]|([0-9]+\.[0-9.]+|localhost|\*))
 
 
 @click.command()
+@click.option("--name", metavar="NAME", help="Use a name in the URL. Default: the port.")
 @click.option("--public", is_flag=True, help="Allow access without a token.")
 @click.option("--expires", metavar="TIME", help="Revoke the preview after this time, like 1h. Default: never.")
+@click.option("--token-env", metavar="VARIABLE", help="Take the token from this variable. Default: a random token.")
 @json_option
 @sandbox_argument
 @click.argument("port", type=int)
 @pass_cli
-def expose(cli: CliContext, sandbox: str, port: int, public: bool, expires: str | None, as_json: bool) -> None:
+def expose(
+    cli: CliContext,
+    sandbox: str,
+    port: int,
+    name: str | None,
+    public: bool,
+    expires: str | None,
+    token_env: str | None,
+    as_json: bool,
+) -> None:
     """Expose a port of a sandbox at a URL and print the link.
 
     The link contains a token and works for every holder. Exposing the same port again changes the options of the same
     preview.
     """
-    preview = cli.sandbox(sandbox).expose(port, public=public, expires=expires)
+    token = _token(token_env)
+    preview = cli.sandbox(sandbox).expose(port, name=name, public=public, expires=expires, token=token)
     if as_json:
         output.json(_data(preview))
     else:
         output.line(preview.link)
+
+
+def _token(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    if variable not in os.environ:
+        raise InvalidRequest(f"--token-env: {variable[:80]} is not set", hint=f"export {variable[:80]}=…")
+    return os.environ[variable]
 
 
 @click.group()
@@ -58,21 +79,43 @@ def ls(cli: CliContext, sandbox: str, as_json: bool) -> None:
     if as_json:
         output.json([_data(one) for one in found])
     else:
-        output.table(("PORT", "ACCESS", "EXPIRES", "LINK"), map(_row, found))
+        output.table(("PORT", "NAME", "ACCESS", "EXPIRES", "LINK"), map(_row, found))
+
+
+@preview.command()
+@json_option
+@sandbox_argument
+@click.argument("place", metavar="PORT|NAME")
+@pass_cli
+def show(cli: CliContext, sandbox: str, place: str, as_json: bool) -> None:
+    """Show one preview with its link."""
+    found = cli.sandbox(sandbox).previews.get(_place(place))
+    if as_json:
+        output.json(_data(found))
+    else:
+        output.table(("PORT", "NAME", "ACCESS", "EXPIRES", "LINK"), [_row(found)])
 
 
 @preview.command()
 @sandbox_argument
-@click.argument("port", type=int, required=False)
+@click.argument("place", metavar="[PORT|NAME]", required=False)
 @pass_cli
-def rm(cli: CliContext, sandbox: str, port: int | None) -> None:
+def rm(cli: CliContext, sandbox: str, place: str | None) -> None:
     """Revoke one preview or all previews of a sandbox and close their open connections."""
     found = cli.sandbox(sandbox)
-    if port is None:
+    if place is None:
         for one in found.previews.list():
             one.revoke()
     else:
-        found.client.request(previews.revoke(found.id, port))
+        port = _place(place)
+        found.client.request(
+            previews.revoke(found.id, port if isinstance(port, int) else found.previews.get(port).port)
+        )
+
+
+def _place(text: str) -> int | str:
+    """Return the port or the name of a preview; a name begins with a letter."""
+    return int(text) if text.isascii() and text.isdecimal() else text
 
 
 def _data(preview: Preview) -> dict[str, object]:
@@ -82,7 +125,7 @@ def _data(preview: Preview) -> dict[str, object]:
 def _row(preview: Preview) -> tuple[str, ...]:
     info: PreviewInfo = preview.info
     left = "-" if info.expires is None else f"in {output.format_age(info.expires - time.time())}"
-    return str(info.port), "public" if info.public else "token", left, preview.link
+    return str(info.port), info.name or "-", "public" if info.public else "token", left, preview.link
 
 
 @dataclass(frozen=True)

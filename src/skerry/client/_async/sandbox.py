@@ -587,11 +587,18 @@ class AsyncSandbox:
         raise polls.error or port_timeout(port, timeout, last)
 
     async def expose(
-        self, port: int, *, public: bool = False, expires: str | int | float | None = None
+        self,
+        port: int,
+        *,
+        name: str | None = None,
+        public: bool = False,
+        expires: str | int | float | None = None,
+        token: str | None = None,
     ) -> AsyncPreview:
-        """Give a port inside a URL, for holders of its token, or for everyone (`public`). `expires`: a duration ("1h"),
-        by default none. Exposing the same port again updates the preview."""
-        payload = previews.preview_request(port, public, expires)
+        """Give a port inside a URL, for holders of its token, or for everyone (`public`). `name` takes the place of the
+        port in the URL. `expires`: a duration ("1h"), by default none. `token`: one of your choice, by default random.
+        Exposing the same port again updates the preview."""
+        payload = previews.preview_request(port, public, expires, name, token)
         info = await self.client.request_json(previews.expose(self.id, payload), PreviewInfo)
         return AsyncPreview(self, info)
 

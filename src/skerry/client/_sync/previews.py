@@ -7,6 +7,7 @@ import builtins
 from typing import TYPE_CHECKING
 
 from skerry.client.transport.requests import previews as requests
+from skerry.errors import NotFound
 from skerry.types import PreviewInfo, PreviewList
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ class Preview:
     @property
     def port(self) -> int:
         return self.info.port
+
+    @property
+    def name(self) -> str | None:
+        return self.info.name
 
     @property
     def url(self) -> str:
@@ -73,3 +78,17 @@ class Previews:
         sandbox = self._sandbox
         answer = sandbox.client.request_json(requests.previews(sandbox.id), PreviewList)
         return [Preview(sandbox, info) for info in answer.previews]
+
+    def get(self, place: int | str) -> Preview:
+        """Return the preview of a port, or the one with a name. Raise NotFound if it does not exist."""
+        found = [preview.info for preview in self.list()]
+        return Preview(self._sandbox, requests.find_preview(found, self._sandbox.id, place))
+
+    def check_token(self, place: int | str, token: str) -> bool:
+        """Return whether this token opens the preview now, for a program that receives it from its own users. A public
+        preview accepts every token; one that is revoked or expired accepts none."""
+        try:
+            preview = self.get(place)
+        except NotFound:
+            return False
+        return requests.opens(preview.info, token)

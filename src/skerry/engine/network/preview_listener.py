@@ -42,15 +42,16 @@ class Addresses:
     def secure(self) -> tuple[str, ...]:
         return (self.outer[1].partition(":")[0],) if self.outer and self.outer[0] == "https" else ()
 
-    def url(self, sandbox_id: str, port: int) -> str:
+    def url(self, place: str) -> str:
+        """Return the URL of a preview; `place`: its port or name, and the sandbox's ID."""
         if self.outer is not None:
-            return f"{self.outer[0]}://{port}-{sandbox_id}.{self.outer[1]}/"
-        return f"http://{port}-{sandbox_id}.{self.domain}:{self.port}/"
+            return f"{self.outer[0]}://{place}.{self.outer[1]}/"
+        return f"http://{place}.{self.domain}:{self.port}/"
 
-    def path_url(self, sandbox_id: str, port: int) -> str:
+    def path_url(self, place: str) -> str:
         any_address = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 -- compared with
         host = any_address.get(self.host, f"[{self.host}]" if ":" in self.host else self.host)
-        return f"http://{host}:{self.port}/-/{port}-{sandbox_id}/"
+        return f"http://{host}:{self.port}/-/{place}/"
 
 
 class PreviewListener:

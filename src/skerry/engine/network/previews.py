@@ -19,7 +19,7 @@ from skerry.engine.sandboxes.registry import SandboxRegistry
 from skerry.engine.sandboxes.sandbox import Sandbox
 from skerry.engine.sandboxes.spec import new_id
 from skerry.engine.tasks import Tasks
-from skerry.errors import NotFound, QuotaExceeded, SkerryError
+from skerry.errors import Conflict, NotFound, QuotaExceeded, SkerryError
 from skerry.network.messages import (
     DisconnectPreviews,
     FromWorker,
@@ -47,6 +47,7 @@ class PreviewRecord:
     token: str
     created_at: float
     expires: float | None
+    name: str | None = None
 
     @property
     def over(self) -> bool:
@@ -54,13 +55,16 @@ class PreviewRecord:
 
     def share(self) -> SharePreview:
         hashed = None if self.public else hashlib.sha256(self.token.encode()).hexdigest()
-        return SharePreview(sandbox=self.sandbox, port=self.port, token_hash=hashed, expires=self.expires)
+        return SharePreview(
+            sandbox=self.sandbox, port=self.port, token_hash=hashed, expires=self.expires, name=self.name
+        )
 
     def info(self, addresses: Addresses) -> PreviewInfo:
+        place = f"{self.name or self.port}-{self.sandbox}"
         return PreviewInfo(
-            id=self.id, port=self.port, url=addresses.url(self.sandbox, self.port),
-            path_url=addresses.path_url(self.sandbox, self.port), public=self.public, created_at=self.created_at,
-            expires=self.expires, token=None if self.public else self.token,
+            id=self.id, port=self.port, url=addresses.url(place), path_url=addresses.path_url(place),
+            public=self.public, created_at=self.created_at, expires=self.expires,
+            token=None if self.public else self.token, name=self.name,
         )  # fmt: skip
 
 
@@ -98,24 +102,27 @@ class PreviewService(Hook, WorkerHandler):
     # -- for the API --------------------------------------------------------------------------------------------------
 
     def create(self, caller: Caller, ref: str, request: PreviewRequest) -> PreviewInfo:
-        """The preview of a port: one that is there gets new terms, and keeps its address and token."""
+        """Create the preview of a port, or change an existing one. It keeps its name and token unless the request has
+        others."""
         sandbox, addresses, now = self._registry.find(caller, ref), self._listener.addresses, time.time()
         before = self._of(sandbox.record.id, request.port)
         if before is None and len(self._of_sandbox(sandbox.record.id)) >= MAX_PER_SANDBOX:
             raise QuotaExceeded(f"{sandbox.record.id} already has {MAX_PER_SANDBOX} previews", hint="revoke some")
+        self._check_name(sandbox.record.id, request)
         preview = PreviewRecord(
             sandbox=sandbox.record.id, port=request.port, public=request.public,
             id=before.id if before else new_id("pv-"),
-            token=before.token if before else secrets.token_urlsafe(TOKEN_BYTES),
+            token=request.token or (before.token if before else secrets.token_urlsafe(TOKEN_BYTES)),
             created_at=before.created_at if before else now,
             expires=None if request.expires is None else now + parse_span(request.expires, "expires"),
+            name=request.name or (before.name if before else None),
         )  # fmt: skip
         with self._database.transaction(durable=sandbox.record.name is not None) as cursor:
             cursor.execute(
-                "INSERT OR REPLACE INTO previews (sandbox, port, id, public, token, created_at, expires)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO previews (sandbox, port, id, public, token, created_at, expires, name)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 (preview.sandbox, preview.port, preview.id, preview.public, preview.token, preview.created_at,
-                 preview.expires),
+                 preview.expires, preview.name),
             )  # fmt: skip
         self._known[preview.sandbox, preview.port] = preview
         self._gateways.send(preview.share())
@@ -185,6 +192,14 @@ class PreviewService(Hook, WorkerHandler):
 
     # -- internals ----------------------------------------------------------------------------------------------------
 
+    def _check_name(self, sandbox_id: str, request: PreviewRequest) -> None:
+        for other in self._of_sandbox(sandbox_id):
+            if request.name is not None and other.name == request.name and other.port != request.port:
+                raise Conflict(
+                    f"the preview of port {other.port} of {sandbox_id} already has the name {request.name!r}",
+                    hint="use another name, or revoke that preview",
+                )
+
     def _of(self, sandbox_id: str, port: int) -> PreviewRecord | None:
         preview = self._known.get((sandbox_id, port))
         return None if preview is None or preview.over else preview
@@ -207,5 +222,5 @@ class PreviewService(Hook, WorkerHandler):
 def _preview(row: sqlite3.Row) -> PreviewRecord:
     return PreviewRecord(
         sandbox=row["sandbox"], port=row["port"], id=row["id"], public=bool(row["public"]), token=row["token"],
-        created_at=row["created_at"], expires=row["expires"],
+        created_at=row["created_at"], expires=row["expires"], name=row["name"],
     )  # fmt: skip

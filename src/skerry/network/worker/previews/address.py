@@ -1,8 +1,9 @@
 """The preview that a request addresses, and the tokens that it presents. Pure; every byte is untrusted.
 
-Two forms: `{port}-{sandbox}.localhost`, where each preview is a separate web origin; and `/-/{port}-{sandbox}/…` below
-the listener's names, for programs that cannot resolve such names. The second form is one origin for all previews, so no
-cookie passes in either direction: a page of one sandbox could use or read another's.
+A preview is addressed by its port or, if it has one, its name. Two forms: `{port}-{sandbox}.localhost`, where each
+preview is a separate web origin; and `/-/{port}-{sandbox}/…` below the listener's names, for programs that cannot
+resolve such names. The second form is one origin for all previews, so no cookie passes in either direction: a page of
+one sandbox could use or read another's.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from skerry.types import SANDBOX_ID
+from skerry.types import PREVIEW_NAME, SANDBOX_ID
 
 TOKEN_HEADER = b"x-skerry-preview-token"
 TOKEN_PARAMETER = "skerry_token"  # noqa: S105 -- its name
@@ -19,9 +20,14 @@ COOKIE = "skerry_preview"
 SECURE_COOKIE = "__Host-skerry_preview"  # browsers accept this prefix only from the host itself, over TLS
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "[::1]"))
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)(?::[0-9]{1,5})?")
-_LABEL = re.compile(rf"([1-9][0-9]{{0,4}})-({SANDBOX_ID.pattern})")
-_PATH = re.compile(rf"/-/([1-9][0-9]{{0,4}})-({SANDBOX_ID.pattern})(?=[/?]|$)")
+_KEY = rf"(?:([1-9][0-9]{{0,4}})|({PREVIEW_NAME.pattern}))-({SANDBOX_ID.pattern})"
+_LABEL = re.compile(_KEY)
+_PATH = re.compile(rf"/-/{_KEY}(?=[/?]|$)")
 _TARGET = re.compile(r"/[!-\"$-~]*")  # a browser's request target: no fragment, scheme or authority
+
+
+PreviewKey = tuple[str, int | str]
+"""A sandbox's ID, and a port or a name."""
 
 
 class UnknownPreviewHost(ValueError):
@@ -64,7 +70,7 @@ class PreviewAddress:
     with the token still in its query. `prefix`: the part removed from it; empty if the preview has a separate host
     name."""
 
-    key: tuple[str, int] | None
+    key: PreviewKey | None
     host: str
     target: str
     prefix: str = ""
@@ -79,10 +85,13 @@ class PreviewAddress:
         return "https" if self.secure else "http"
 
 
-def _key(match: re.Match[str] | None) -> tuple[str, int] | None:
-    if match is None or int(match[1]) > 65535:
+def _key(match: re.Match[str] | None) -> PreviewKey | None:
+    if match is None:
         return None
-    return match[2], int(match[1])
+    port, name, sandbox = match.groups()
+    if port is None:
+        return sandbox, name
+    return (sandbox, int(port)) if int(port) <= 65535 else None
 
 
 def take_token(target: str) -> tuple[str, str | None]:

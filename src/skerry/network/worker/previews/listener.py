@@ -20,6 +20,7 @@ from skerry.network.worker.previews.address import (
     InvalidTarget,
     PreviewAddress,
     PreviewDomains,
+    PreviewKey,
     UnknownPreviewHost,
     cookies_without,
     foreign_origin,
@@ -81,6 +82,7 @@ class PreviewTable:
     def __init__(self, dial: DialPort) -> None:
         self._dial = dial
         self._previews: dict[tuple[str, int], PreviewState] = {}
+        self._named: dict[tuple[str, str], PreviewState] = {}
 
     def put(self, message: SharePreview) -> None:
         key = (message.sandbox, message.port)
@@ -88,13 +90,28 @@ class PreviewTable:
         if preview is None:
             preview = self._previews[key] = PreviewState(message, self._dial)
         else:
+            self._drop_name(preview)
             preview.renew(message)
+        if message.name is not None:
+            self._named[message.sandbox, message.name] = preview
         preview.watch(lambda: self.remove(*key))
 
     def remove(self, sandbox: str, port: int) -> None:
         preview = self._previews.pop((sandbox, port), None)
         if preview is not None:
+            self._drop_name(preview)
             preview.close()
+
+    def _drop_name(self, preview: PreviewState) -> None:
+        key = (preview.settings.sandbox, preview.settings.name or "")
+        if self._named.get(key) is preview:
+            del self._named[key]
+
+    def _find(self, key: PreviewKey) -> PreviewState | None:
+        sandbox, place = key
+        if isinstance(place, int):
+            return self._previews.get((sandbox, place))
+        return self._named.get((sandbox, place))
 
     def disconnect(self, sandbox: str) -> None:
         for key, preview in self._previews.items():
@@ -111,10 +128,10 @@ class PreviewTable:
             for exchange in [one for one in preview.open if one.abandoned]:
                 exchange.end()
 
-    def admit(self, key: tuple[str, int] | None, tokens: list[str]) -> PreviewState | None:
+    def admit(self, key: PreviewKey | None, tokens: list[str]) -> PreviewState | None:
         """Return the preview if it is public or one of these tokens opens it. A preview that does not exist takes the
         same time, so that a caller without a token cannot learn which exist."""
-        preview = self._previews.get(key) if key is not None else None
+        preview = self._find(key) if key is not None else None
         if preview is not None and preview.expired:
             preview = None
         wanted = _NO_TOKEN_HASH if preview is None else preview.settings.token_hash
