@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from skerry.errors import SkerryError
-from skerry.runtimes import bpf, pick, seccomp
+from skerry.runtimes import bpf, pick, seccomp, spec
 from skerry.runtimes.cgroups import NEEDED
 from skerry.runtimes.hierarchies import mounted
 from skerry.runtimes.overlay import Overlays, kernel, unmount
 from skerry.runtimes.ranges import FIRST
+from skerry.runtimes.security_modules import security_modules
 from skerry.runtimes.userns import UserNamespaces
 from skerry.types import Check
 
@@ -49,7 +50,8 @@ def checks(state_dir: Path = Path("/var/lib")) -> list[Check]:
         _seccomp,
         _network_namespaces,
         _open_files,
-        lambda: _as_root("making user namespaces", _apparmor),
+        lambda: _as_root("making user namespaces", _restricted_namespaces),
+        lambda: _as_root("AppArmor", _apparmor),
     )
     return [_guarded(test) for test in tests]
 
@@ -187,7 +189,7 @@ def _open_files() -> Check:
     return Check("open files", None, f"hard limit {hard}: sandboxes get that instead of {_WANTED_FILES}", fix)
 
 
-def _apparmor() -> Check:
+def _restricted_namespaces() -> Check:
     """The restriction applies to unprivileged users, not to a server that runs as root."""
     value = _number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
     namespaces = UserNamespaces()
@@ -199,6 +201,13 @@ def _apparmor() -> Check:
     finally:
         namespaces.close()
     return Check("making user namespaces", True, "works" + (" (AppArmor restricts other users only)" if value else ""))
+
+
+def _apparmor() -> Check:
+    """A profile is a second barrier: sandboxes start without one too."""
+    found = security_modules(spec.CAPABILITIES, load=False)
+    detail = found.apparmor if "without SELinux" in found.selinux else f"{found.apparmor}; SELinux: {found.selinux}"
+    return Check("AppArmor", True if found.profile else None, detail, install(found.fix) if found.fix else None)
 
 
 def _number(path: str) -> int | None:

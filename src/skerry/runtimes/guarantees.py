@@ -7,6 +7,7 @@ from typing import Final
 from skerry.errors import HostUnsupported
 from skerry.runtimes import spec
 from skerry.runtimes.runtime import RANGE_SIZE, ContainerConfig
+from skerry.runtimes.security_modules import SecurityModules
 from skerry.types import Isolation
 
 GUARANTEES: Final = (
@@ -47,13 +48,21 @@ def check(config: ContainerConfig, host: spec.HostFeatures) -> None:
         )
 
 
-def isolation(config: ContainerConfig, host: spec.HostFeatures, runtime: str, version: str, cgroups: str) -> Isolation:
+def isolation(
+    config: ContainerConfig,
+    host: spec.HostFeatures,
+    runtime: str,
+    version: str,
+    cgroups: str,
+    modules: SecurityModules | None = None,
+) -> Isolation:
     lacking = missing(host)
     return Isolation(
         runtime=runtime,
         runtime_version=version,
         guarantees=(
             *(name for name in GUARANTEES if name not in lacking),
+            *(["apparmor_profile"] if host.apparmor else []),
             *(["read_only_root"] if config.read_only_root else []),
         ),
         waived=tuple(sorted(lacking & config.waive_guarantees)),
@@ -62,5 +71,6 @@ def isolation(config: ContainerConfig, host: spec.HostFeatures, runtime: str, ve
             "uid_range": [config.uid_base, RANGE_SIZE],
             "open_files": spec.open_files(config.limits, host),
             "capabilities": list(spec.CAPABILITIES),
+            **({"apparmor": modules.apparmor, "selinux": modules.selinux} if modules is not None else {}),
         },
     )

@@ -23,6 +23,7 @@ from skerry.runtimes.cgroups import FREEZE_TIMEOUT_S, Cgroups, Counters
 from skerry.runtimes.mount_view import ROOTS, Bundle, MountView
 from skerry.runtimes.overlay import Overlays, unmount
 from skerry.runtimes.runtime import BindMount, ContainerConfig, Init
+from skerry.runtimes.security_modules import security_modules
 from skerry.runtimes.userns import UserNamespaces
 from skerry.types import SANDBOX_ID, Isolation, Limits, Usage
 
@@ -53,7 +54,8 @@ class OciRuntime:
         self._binary = binary
         self._null = processes.sealed_null()
         self._version = version
-        self._host = _host(name, cgroups)
+        self._modules = security_modules(spec.CAPABILITIES)
+        self._host = _host(name, cgroups, self._modules.profile)
         # runc sets PID 1's limits from outside, which needs root as owner of the namespace or CAP_SYS_RESOURCE
         self._owned = UserNamespaces(owned=True) if name == "crun" else None
         self._whole: set[str] = set()  # started completely by this process: no runtime is still working on them
@@ -91,7 +93,7 @@ class OciRuntime:
             await self._run(config, bundle, fds)
             pid = int(bundle.read("pid"))
         init = processes.identify(pid)
-        await posture.check(config, init.pid)
+        await posture.check(config, init.pid, self._host.apparmor)
         if config.mounts:
             await asyncio.to_thread(self.mount, init, config.uid_base, config.mounts)
         if config.read_only_root:
@@ -206,7 +208,7 @@ class OciRuntime:
         self.cgroups.thaw(sandbox)
 
     def isolation(self, config: ContainerConfig) -> Isolation:
-        return guarantees.isolation(config, self._host, self.name, self._version, self.cgroups.mode)
+        return guarantees.isolation(config, self._host, self.name, self._version, self.cgroups.mode, self._modules)
 
     def close(self) -> None:
         os.close(self._null)
@@ -291,15 +293,16 @@ class OciRuntime:
         shutil.rmtree(self.run_dir / "b" / sandbox, ignore_errors=True)
 
 
-def _host(name: str, cgroups: Cgroups) -> spec.HostFeatures:
+def _host(name: str, cgroups: Cgroups, profile: str | None) -> spec.HostFeatures:
     machine = os.uname().machine
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     linger = _fds_can_be_refused()
     program = bpf.compiled(seccomp.profile(machine, linger=linger)) if name == "crun" else None
     files = hard if hard > 0 else 1 << 20
     return spec.HostFeatures(
-        machine, files, cgroups.swap, _oom_score(), program, core=_core(), boot_id=name == "crun", linger=linger
-    )
+        machine, files, cgroups.swap, _oom_score(), program, core=_core(), boot_id=name == "crun", linger=linger,
+        apparmor=profile,
+    )  # fmt: skip
 
 
 def _check_open_files(sandbox: str, init: Init, wanted: int) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 from skerry.errors import SandboxUnavailable
 from skerry.runtimes.adjust import WRITABLE
 from skerry.runtimes.runtime import RANGE_SIZE, BindMount, ContainerConfig
+from skerry.runtimes.security_modules import profile_of
 from skerry.runtimes.spec import CAPABILITIES
 
 _PAUSE_S: Final = 0.0005
@@ -35,16 +36,17 @@ _BITS: Final = {
 MASK: Final = sum(1 << _BITS[name] for name in CAPABILITIES)
 
 
-async def check(config: ContainerConfig, pid: int) -> None:
-    """Retry, because the runtime may return before PID 1 has reached its execve, which closes the runtime's fds."""
+async def check(config: ContainerConfig, pid: int, profile: str | None = None) -> None:
+    """Retry, because the runtime may return before PID 1 has reached its execve, which closes the runtime's fds.
+    `profile`: the AppArmor profile that it must have; crun omits it silently if it finds no AppArmor."""
     for _ in range(_TRIES):
-        if not (missing := lacks(config, pid)):
+        if not (missing := lacks(config, pid, profile)):
             return
         await asyncio.sleep(_PAUSE_S)
     raise SandboxUnavailable(f"{config.id}: the isolation is incomplete: {', '.join(missing)}")
 
 
-def lacks(config: ContainerConfig, pid: int) -> list[str]:
+def lacks(config: ContainerConfig, pid: int, profile: str | None = None) -> list[str]:
     status = _status(pid)
     expected = {
         "NoNewPrivs": "1",
@@ -58,6 +60,8 @@ def lacks(config: ContainerConfig, pid: int) -> list[str]:
     shared = [f"the host's {name} namespace" for name in _NAMESPACES if _namespace(pid, name) == _own(name)]
     maps = [name for name in ("uid_map", "gid_map") if _map(pid, name) != [0, config.uid_base, RANGE_SIZE]]
     other = [] if _runs(pid, config.keeper) else ["PID 1 is not the keeper"]
+    if profile is not None and (found := profile_of(pid)) != profile:
+        other.append(f"the AppArmor profile is {found}")
     return wrong + shared + maps + other
 
 

@@ -89,6 +89,7 @@ class HostFeatures:
     core: Literal[0, 1] = 1  # 1 also keeps the kernel from piping a core to a host handler, which it does at 0
     boot_id: bool = False  # the runtime can mount a file below /proc/sys: crun; runc refuses
     linger: bool = True  # the server's sockets can refuse fds, so a lingering socket is harmless
+    apparmor: str | None = None  # the profile that is loaded for sandboxes
 
 
 def build(config: ContainerConfig, host: HostFeatures, user_namespace: str | None = None) -> dict[str, Any]:
@@ -141,6 +142,7 @@ def _process(config: ContainerConfig, host: HostFeatures) -> dict[str, Any]:
             {"type": "RLIMIT_CORE", "hard": host.core, "soft": host.core},
         ],
         "noNewPrivileges": True,
+        **({"apparmorProfile": host.apparmor} if host.apparmor else {}),
         "oomScoreAdj": host.oom_score_adj,
     }
 
