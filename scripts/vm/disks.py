@@ -18,8 +18,8 @@ SUITE = "bookworm"  # Debian 12: kernel 6.1, the oldest line that the project pr
 PYTHON = "3.11"  # that suite's
 KERNEL = "linux-image-cloud-amd64"
 PACKAGES = (
-    "apparmor", "btrfs-progs", "busybox-static", "ca-certificates", "crun", "e2fsprogs", "git", "iproute2", "kmod", "procps",
-    "python3", "runc", "util-linux",
+    "apparmor", "btrfs-progs", "busybox-static", "ca-certificates", "crun", "e2fsprogs", "git", "iproute2", "kmod",
+    "procps", "python3", "runc", "util-linux",
 )  # fmt: skip
 SKERRY = f"""#!/bin/sh
 exec /usr/bin/python{PYTHON} -m skerry "$@"
