@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,17 @@ def test_blocks_that_are_not_run_are_few_and_have_a_reason() -> None:
     skipped = marked("not run")
     assert len(skipped) <= MAX_NOT_RUN, [f"{page.name}:{block.line}" for page, block in skipped]
     assert [(page.name, block.why) for page, block in skipped if len(block.why.split()) < 2] == []
+
+
+def test_programs_that_blocks_need_are_installed_by_the_setup() -> None:
+    """Otherwise a block is silently not run in CI. `make test-e2b` installs `e2b`."""
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["dev"]
+    installed = {re.split(r"[^\w.-]", one)[0] for one in packages}
+    found = re.search(r'^test_needs="(.*?)"', (ROOT / "scripts/setup").read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    installed |= {pair.partition("=")[0] for pair in found[1].split()}
+    needed = {block.why for _, block in marked("needs")}
+    assert needed - installed - {"e2b"} == set()
 
 
 def test_blocks_of_other_tests_name_a_test_that_reads_the_page() -> None:

@@ -17,9 +17,11 @@ from pathlib import Path
 import httpx2
 import pytest
 from support.archives import Item, folder, tar, zstandard
+from support.pages import ROOT, commands
 from support.server import Server, wait_until
 
 from skerry import Client, Sandbox, Snapshot, keeper
+from skerry.config import socket_path
 from skerry.engine import faults
 from skerry.errors import Conflict, InvalidRequest, NotFound, PermissionDenied
 from skerry.storage import ImageStore, LayerStore, image_digest
@@ -88,6 +90,25 @@ def test_exported_snapshot_has_no_keeper_files(client: Client, small: str, tmp_p
     client.images.export(small, whole)
     assert "tool" in layer(whole.getvalue())
     snapshot.delete()
+
+
+def test_requests_of_the_http_page_export_and_import_a_snapshot(
+    client: Client, server: Server, small: str, tmp_path: Path
+) -> None:
+    with Sandbox.create(small, server=client) as sandbox:
+        exported = sandbox.snapshot("ready")
+    requests = [line for line in commands(ROOT / "docs/reference/http.md") if "ready" in line and "napshots/" in line]
+    assert len(requests) == 2
+    alias = f'sk() {{ curl -sS --unix-socket {socket_path(server.state_dir)} "$@"; }}'
+    done = subprocess.run(
+        ["bash", "-ec", "\n".join([alias, *requests])], cwd=tmp_path, capture_output=True, timeout=100, check=True
+    )
+    made = json.loads(done.stdout)
+    assert (made["snapshot"]["name"], made["notices"]) == ("again", [])
+    imported = Snapshot.get("again", server=client)
+    assert imported.changes(exported).changes == ()
+    for one in (imported, exported):
+        one.delete()
 
 
 def test_failed_export_leaves_no_file(client: Client, small: str, tmp_path: Path) -> None:
