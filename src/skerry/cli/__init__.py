@@ -13,6 +13,7 @@ import os
 def main() -> None:
     """`skerry`."""
     _end_at_ctrl_c()
+    _check_system()
     from skerry.cli.app import run_and_exit
 
     run_and_exit()
@@ -21,9 +22,22 @@ def main() -> None:
 def git_remote() -> None:
     """`git-remote-skerry`, which git starts."""
     _end_at_ctrl_c()
+    _check_system()
     from skerry.cli.commands.git_remote import main as serve
 
     serve()
+
+
+def _check_system() -> None:
+    """Windows lacks the terminals, signals and directory descriptors that the commands use."""
+    if os.name == "nt":
+        os.write(2, _ON_WINDOWS)
+        raise SystemExit(125)
+
+
+_ON_WINDOWS = b"""error: the command line of Skerry does not support Windows
+hint: use it in WSL; the Python SDK works here: skerry.Sandbox(server="https://host:7070"), with SKERRY_TOKEN
+"""
 
 
 def _end_at_ctrl_c() -> None:

@@ -9,7 +9,6 @@ not used.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import secrets
@@ -22,6 +21,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from skerry.client.host.posix import effective_uid, require_posix
 from skerry.errors import InvalidRequest, NotFound, PermissionDenied, SkerryError
 from skerry.types import SecretValue
 
@@ -152,6 +152,9 @@ class UserSecrets:
     @contextlib.contextmanager
     def _changing(self) -> Iterator[_StoreFile]:
         """Yield the content; other programs that change it wait until the end."""
+        require_posix("the store of secrets")
+        import fcntl  # Windows lacks it
+
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._check_directory()
         fd = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -162,6 +165,7 @@ class UserSecrets:
             os.close(fd)
 
     def _read(self) -> _StoreFile:
+        require_posix("the store of secrets")
         try:
             fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
@@ -184,7 +188,7 @@ class UserSecrets:
 
     def _check_directory(self) -> None:
         found = os.stat(self._directory)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != effective_uid() or found.st_mode & 0o022:
             raise PermissionDenied(
                 f"{self._directory}: another user owns it or can write there",
                 hint="make it yours with mode 0700, and run this without sudo",
@@ -246,7 +250,7 @@ def _default_directory() -> Path:
 def _check_private(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise PermissionDenied(f"{path}: not a regular file", hint="move it away")
-    if found.st_uid != os.geteuid():
+    if found.st_uid != effective_uid():
         raise PermissionDenied(f"{path}: it belongs to another user", hint="run this as that user, without sudo")
     if found.st_mode & 0o077:
         raise PermissionDenied(

@@ -23,6 +23,7 @@ from skerry.client.apply.targets import check_patch_set as check_accepted
 from skerry.client.apply.targets import large_sides, path_of, planned_edits, pointer, sizes_of
 from skerry.client.create_options import Command
 from skerry.client.host.output_dir import TransferLimit
+from skerry.client.host.posix import require_posix
 from skerry.client.results.command import Output, output_end
 from skerry.client.transport import backend_async as backend
 from skerry.client.transport.backoff import PollDeadline
@@ -77,6 +78,7 @@ class AsyncApplier:
         on_output: backend.Callback[Output] | None,
         on_notice: Callable[[str], None] | None,
     ) -> ApplyResult:
+        require_posix("applying changes")
         if commit and branch is not None:
             raise InvalidRequest("commit and branch cannot be combined")
         if dry_run and check is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from skerry.client.apply.content import Contents
 from skerry.client.apply.plan import Side, display_path
 from skerry.client.apply.targets import path_of, side, source_of
-from skerry.client.apply.tree import DIRECTORY
+from skerry.client.host.posix import DIRECTORY, NEW_FILE
 from skerry.errors import Conflict
 from skerry.types.paths import refused
 from skerry.types.review import PatchSet, Review
@@ -19,7 +19,6 @@ from skerry.types.values import decode_path
 
 CheckFiles = Mapping[bytes, Side | None]
 CHECK_TIMEOUT = 3600.0  # seconds for a check
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def files_to_check(review: Review, accepted: PatchSet) -> CheckFiles:
@@ -81,7 +80,7 @@ def _write_file(root: int, path: bytes, one: Side, contents: Contents) -> None:
         if one.kind == "link":
             os.symlink(contents.read(one.oid), name, dir_fd=at)
             return
-        with open(os.open(name, _NEW, 0o755 if one.executable else 0o644, dir_fd=at), "wb") as file:
+        with open(os.open(name, NEW_FILE, 0o755 if one.executable else 0o644, dir_fd=at), "wb") as file:
             for piece in contents.pieces(one.oid):
                 file.write(piece)
     finally:

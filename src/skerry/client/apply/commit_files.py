@@ -22,11 +22,11 @@ from skerry.client.apply.content import MAX_MERGE_BYTES, MAX_SINGLE_SYNCS, Conte
 from skerry.client.apply.directories import nearest
 from skerry.client.apply.journal import ApplyRecord, FileVersion, Journal, PathChange
 from skerry.client.apply.plan import display_path
-from skerry.client.apply.tree import DIRECTORY, PathMoved, Tree
+from skerry.client.apply.tree import PathMoved, Tree
 from skerry.client.host.output_dir import SparseWriter
+from skerry.client.host.posix import DIRECTORY, NEW_FILE
 from skerry.errors import Conflict, SkerryError
 
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TEMPORARY_PREFIX: Final = ".skerry-"
 _MAX_RECOVERY_AGE: Final = 86400.0
 _COPIED_ATTRIBUTES: Final = ("user.", "system.posix_acl_access")
@@ -180,7 +180,7 @@ def _stage(tree: Tree, change: PathChange, contents: Contents, *, last: bool) ->
             os.symlink(contents.read(change.after.oid), name, dir_fd=above)
             return change
         private = 0o600 if change.after.mode is not None else 0o777 if change.after.executable else 0o666
-        descriptor = os.open(name, _NEW, private, dir_fd=above)
+        descriptor = os.open(name, NEW_FILE, private, dir_fd=above)
         try:
             writer = SparseWriter(descriptor)
             for piece in contents.pieces(change.after.oid):

@@ -11,14 +11,13 @@ from types import TracebackType
 from typing import Final
 
 from skerry.client.host.output_dir import SparseWriter, TransferLimit
+from skerry.client.host.posix import c_library
 from skerry.errors import Conflict, SandboxUnavailable
 from skerry.types.review import OBJECT_ID
 
 PIECE: Final = 1 << 20
 MAX_SINGLE_SYNCS: Final = 32  # more files than this are synced all at once
 MAX_MERGE_BYTES: Final = 64 << 20  # larger files are taken whole or not merged
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def oid_of(data: bytes) -> str:
@@ -120,7 +119,7 @@ def sync_all(directory: Path) -> None:
     """Sync the whole file system of a directory: faster than syncing many files one by one."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if _libc.syncfs(descriptor) != 0:
+        if c_library().syncfs(descriptor) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), str(directory))
     finally:

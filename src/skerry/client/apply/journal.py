@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import time
@@ -15,6 +14,7 @@ import msgspec
 
 from skerry.client.apply.content import Contents
 from skerry.client.apply.tree import PathState
+from skerry.client.host.posix import require_posix
 from skerry.errors import Conflict
 from skerry.types.values import Value
 
@@ -87,6 +87,7 @@ class Journal:
     """The journal directory of one tree. Every change of the tree happens under its lock."""
 
     def __init__(self, place: Path) -> None:
+        require_posix("applying changes")
         self.place = place
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._records = place / "applies"
@@ -98,6 +99,8 @@ class Journal:
         os.close(self._lock)
 
     def try_lock(self) -> bool:
+        import fcntl  # Windows lacks it
+
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Final, Literal
 
 from skerry.client.apply.content import PIECE, Hasher, oid_of
+from skerry.client.host.posix import DIRECTORY, FILE, c_library, open_root
 from skerry.errors import Conflict
 from skerry.types.paths import refused
 
-DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NOREPLACE: Final = 1
 _EXCHANGE: Final = 2
 _UNSUPPORTED: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class PathMoved(Conflict):
@@ -58,7 +56,7 @@ class Tree:
         self.root = Path(root)
         self.exchange = exchange  # whether to use an atomic exchange of two names, if the file system has one
         self.step: Callable[[str], None] = lambda _: None
-        self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._root = open_root(root, "access to a working tree")
 
     def close(self) -> None:
         os.close(self._root)
@@ -111,7 +109,7 @@ class Tree:
             if stat.S_ISLNK(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
                 yield os.readlink(name, dir_fd=above)
                 return
-            descriptor = os.open(name, _READ, dir_fd=above)
+            descriptor = os.open(name, FILE, dir_fd=above)
         try:
             while piece := os.read(descriptor, PIECE):
                 yield piece
@@ -190,7 +188,7 @@ def path_state(above: int, name: bytes) -> PathState | None:
 
 
 def _seen_file(above: int, name: bytes) -> PathState:
-    descriptor = os.open(name, _READ, dir_fd=above)
+    descriptor = os.open(name, FILE, dir_fd=above)
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
@@ -234,6 +232,6 @@ def _move(old: int, name: bytes, new: int, wanted: bytes, *, flags: int) -> None
 
 
 def _rename(old: int, name: bytes, new: int, wanted: bytes, flags: int) -> None:
-    if _libc.renameat2(old, name, new, wanted, flags) != 0:
+    if c_library().renameat2(old, name, new, wanted, flags) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), wanted)

@@ -17,7 +17,8 @@ from typing import BinaryIO, Final
 
 from skerry.client.build.steps import Local
 from skerry.client.host.archive_entry import PIECE, SPECIAL, EntryArchiver
-from skerry.client.host.walk import DIRECTORY, Visitor, Walk
+from skerry.client.host.posix import DIRECTORY, FILE
+from skerry.client.host.walk import Visitor, Walk
 from skerry.client.transport.responses import error_frame
 from skerry.codecs.frames import ERROR, EXIT, STDOUT, FrameDecoder
 from skerry.codecs.tar import END, Entry, Reader, header, padding
@@ -126,7 +127,6 @@ def _members(inside: str) -> str:
     return found
 
 
-_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _WILD: Final = re.compile(r"[*?\[]")
 _MAX_MATCHES: Final = 100_000
 _MAGIC: Final = ((b"\x1f\x8b", "-z"), (b"BZh", "-j"), (b"\xfd7zXZ\0", "-J"))
@@ -249,7 +249,7 @@ def open_match(match: SourceMatch) -> BinaryIO:
     """Open a matched file for reading."""
     at, name = _opened(match)
     try:
-        return os.fdopen(os.open(name, _FILE, dir_fd=at), "rb")
+        return os.fdopen(os.open(name, FILE, dir_fd=at), "rb")
     except OSError as error:
         raise InvalidRequest(f"{match.way}: {error.strerror}") from error
     finally:
@@ -341,7 +341,7 @@ class _Digests:
 
     def file(self, above: int, name: str, path: str) -> Iterator[bytes]:
         try:
-            descriptor = os.open(name, _FILE, dir_fd=above)
+            descriptor = os.open(name, FILE, dir_fd=above)
         except OSError as error:
             self.skip(path, error)
             return iter(())

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
+from skerry.client.host.posix import FILE
 from skerry.codecs.tar import Entry, header, padding
 from skerry.errors import InvalidRequest
 from skerry.types import Skipped
@@ -16,7 +17,6 @@ PIECE: Final = 256 << 10
 MAX_SKIPPED: Final = 1000
 SPECIAL: Final = "it is a FIFO, a socket or a device"
 _MAX_LINKED: Final = 100_000
-_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _KEPT_BITS: Final = 0o777
 
 
@@ -92,7 +92,7 @@ class EntryArchiver(SkippedPaths):
 
     def file(self, above: int, name: str, path: str) -> Iterator[bytes]:
         try:
-            descriptor = os.open(name, _FILE, dir_fd=above)
+            descriptor = os.open(name, FILE, dir_fd=above)
         except OSError as error:
             self.skip(path, error)
             return

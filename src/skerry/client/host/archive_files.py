@@ -14,6 +14,7 @@ from typing import BinaryIO, Protocol
 
 from skerry.client.host.content import open_host_file, pieces, size_of
 from skerry.client.host.output_dir import SingleFile
+from skerry.client.host.posix import open_root
 from skerry.errors import InvalidRequest
 from skerry.types import Progress
 
@@ -27,7 +28,7 @@ def tree_pieces(directory: str | os.PathLike[str]) -> Iterator[bytes]:
     out = bytearray()
     archiver = _TreeArchiver()
     try:
-        root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        root = open_root(directory, "the import of a directory")
     except OSError as error:
         raise _unreadable(os.fspath(directory), error) from error
     try:

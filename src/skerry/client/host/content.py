@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, BinaryIO, cast
 
+from skerry.client.host.posix import NAMED_FILE
 from skerry.errors import InvalidRequest
 from skerry.types import check_path
 
@@ -103,7 +104,7 @@ def check_source(source: object) -> None:
 def open_host_file(path: str | os.PathLike[str]) -> tuple[BinaryIO, int]:
     """Open a regular file of this host; return it with its permission bits."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not block
+        descriptor = os.open(path, NAMED_FILE)
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"files: {os.fspath(path)!r}: {getattr(error, 'strerror', error)}") from error
     mode = os.fstat(descriptor).st_mode

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 
+from skerry.client.host.posix import DIRECTORY, NEW_FILE, open_root
 from skerry.errors import InvalidRequest
 from skerry.types import FileInfo, parse_size
 
@@ -23,8 +24,6 @@ MAX_SPARSE = 8 << 30  # default for the total size with holes, unless the sandbo
 MAX_DEPTH = 64
 _BLOCK = 4096  # the block of most file systems: smaller holes save nothing
 _ZEROS = bytes(_BLOCK)
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class FileRejected(Exception):
@@ -141,7 +140,7 @@ class OutputDir:
         path, self._overwrite = Path(directory), overwrite
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._root = open_root(path, "a directory for output files")
         except OSError as error:
             raise InvalidRequest(
                 f"out: {path}: {error.strerror}", hint="name a directory that can be created"
@@ -200,7 +199,7 @@ class OutputDir:
             for part in parts:
                 with suppress(FileExistsError):
                     os.mkdir(part, 0o777, dir_fd=at)
-                below = os.open(part, _DIRECTORY, dir_fd=at)
+                below = os.open(part, DIRECTORY, dir_fd=at)
                 os.close(at)
                 at = below
         except OSError as error:
@@ -211,7 +210,7 @@ class OutputDir:
 
 def _made(name: str, directory: int, *, executable: bool) -> int:
     try:
-        return os.open(name, _NEW_FILE, 0o777 if executable else 0o666, dir_fd=directory)
+        return os.open(name, NEW_FILE, 0o777 if executable else 0o666, dir_fd=directory)
     except OSError as error:
         why = "a file of that name already exists" if error.errno == errno.EEXIST else error.strerror
         raise FileRejected(str(why)) from error
@@ -245,7 +244,7 @@ class PartialFile:
         self._mtime = mtime
         self._above = os.dup(above)
         try:
-            self._descriptor = os.open(temp, _NEW_FILE, mode & 0o777, dir_fd=above)
+            self._descriptor = os.open(temp, NEW_FILE, mode & 0o777, dir_fd=above)
         except BaseException:
             os.close(self._above)
             raise
@@ -309,7 +308,7 @@ class SingleFile:
     def __init__(self, path: str | os.PathLike[str], mode: int = 0o666, limit: TransferLimit | None = None) -> None:
         directory, name = os.path.split(os.path.abspath(path))
         self.size = 0
-        above = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        above = open_root(directory, "a safe download to a file")
         try:
             raw = os.fsencode(name)
             temp = b".%b.%b.part" % (raw[:100], token_hex(4).encode())

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from skerry.client.host import gitignore
 from skerry.client.host.archive_entry import MAX_SKIPPED, PIECE, EntryArchiver, EntryCounter
 from skerry.client.host.patterns import Patterns
+from skerry.client.host.posix import open_root
 from skerry.client.host.walk import NamedWalk, Walk
 from skerry.codecs.tar import END
 from skerry.errors import InvalidRequest
@@ -27,7 +28,7 @@ class DirectoryArchive:
     def __init__(self, directory: str | os.PathLike[str], progress: Watcher | None) -> None:
         self._progress = progress
         self._things = EntryArchiver()
-        self._root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._root = open_root(directory, "the upload of a directory")
         self._begun = False
 
     def _parts(self, archiver: EntryArchiver | EntryCounter) -> Iterator[bytes]:

@@ -18,7 +18,7 @@ from typing import Final
 
 from skerry.client.host.archive_entry import SkippedPaths
 from skerry.client.host.output_dir import PartialFile, TransferLimit, put, stays_inside
-from skerry.client.host.walk import DIRECTORY
+from skerry.client.host.posix import DIRECTORY, open_root, require_posix
 from skerry.codecs.tar import Entry, Malformed, Reader
 from skerry.types import Progress, TransferResult
 
@@ -39,8 +39,9 @@ class DirectoryUnpacker(SkippedPaths):
         progress: Callable[[Progress], None] | None = None,
     ) -> None:
         super().__init__()
+        require_posix("the download of a directory")
         os.makedirs(directory, exist_ok=True)
-        self._root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._root = open_root(directory, "the download of a directory")
         self._here, self._name = os.dup(self._root), b""  # the directory of the last entry
         self._outside_links = outside_links
         self._limit = limit

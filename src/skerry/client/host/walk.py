@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from skerry.client.host.archive_entry import SPECIAL
+from skerry.client.host.posix import DIRECTORY
 from skerry.codecs.tar import MAX_NAME
 
-DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_LEVELS: Final = 64  # descriptors held at once; those above are found again from below
 
 

@@ -22,7 +22,8 @@ from skerry.client.host.git import HostGit, HostGitFailed
 from skerry.client.host.gitignore import LIST, MAX_REPOSITORIES, without_repository
 from skerry.client.host.pack import FLUSH, DirectoryArchive, Watcher
 from skerry.client.host.patterns import Patterns
-from skerry.client.host.walk import DIRECTORY, NamedWalk
+from skerry.client.host.posix import DIRECTORY
+from skerry.client.host.walk import NamedWalk
 from skerry.client.repository.ignore_rules import (
     Rules,
     excludes_file,

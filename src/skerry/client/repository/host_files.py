@@ -13,6 +13,7 @@ from typing import Final
 from skerry.client.apply.tree import PathMoved, PathState, Tree
 from skerry.client.host import gitignore
 from skerry.client.host.git import HostGitFailed
+from skerry.client.host.posix import open_root
 from skerry.client.repository.archive import head_and_known
 from skerry.client.repository.locate import RepositoryPlace
 from skerry.errors import Conflict
@@ -64,7 +65,7 @@ def read_host_files(place: RepositoryPlace, known_paths: Collection[bytes]) -> H
 
 
 def _listed(place: RepositoryPlace) -> Iterator[bytes]:
-    root = os.open(place.top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    root = open_root(place.top, "a copy of a repository")
     try:
         with gitignore.listed(root) as names:
             yield from map(os.fsencode, names)

@@ -9,6 +9,7 @@ from typing import Final
 
 from skerry.client.host.git import HostGit, HostGitFailed
 from skerry.client.host.gitignore import NO_REPOSITORY
+from skerry.client.host.posix import require_posix
 from skerry.errors import InvalidRequest
 
 _NO_GIT: Final = "install git: it is needed to copy repositories and apply changes"
@@ -37,6 +38,7 @@ class RepositoryPlace:
 
 def find_repository(given: str | os.PathLike[str]) -> RepositoryPlace:
     """Return the repository that contains a directory; the directory alone if it is in none, or is ignored there."""
+    require_posix("a copy of a repository")
     path = os.path.realpath(os.fspath(given))
     if not os.path.isdir(path):
         raise InvalidRequest(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from skerry.errors import InvalidRequest
+from skerry.errors import HostUnsupported, InvalidRequest
 
 if TYPE_CHECKING:
     from skerry.config import Settings
@@ -65,6 +66,10 @@ def resolve(server: str | None, settings: Settings) -> Address:
     from skerry.config import socket_path  # imported here, so that `import skerry` does not load the TOML parser
 
     named = server or settings["server"]
-    if named:
-        return parse_address(named, settings["token"])
-    return Address(url="http://localhost", socket=str(socket_path(settings.state_dir)), own=True)
+    address = parse_address(named, settings["token"]) if named else None
+    if not hasattr(socket, "AF_UNIX") and (address is None or address.local):
+        raise HostUnsupported(
+            "Unix sockets are not supported on this system",
+            hint="name a server: SKERRY_SERVER=https://host:7070 and SKERRY_TOKEN, or Client(server)",
+        )
+    return address or Address(url="http://localhost", socket=str(socket_path(settings.state_dir)), own=True)

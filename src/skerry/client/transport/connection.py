@@ -18,6 +18,7 @@ import httpx2
 
 from skerry._version import __version__
 from skerry.client.host.content import PIECE, pieces
+from skerry.client.host.posix import effective_uid
 from skerry.client.transport.address import Address
 from skerry.client.transport.requests.sandboxes import Request
 from skerry.codecs import h11_headers
@@ -130,7 +131,7 @@ def not_connected(address: Address, error: Exception) -> NotConnected:
         return NotConnected(f"permission denied for the server at {address}", hint=hint)
     if not address.own:
         return NotConnected(f"no server at {address}", hint="is it running, and the address right?")
-    hint = _SETUP if os.geteuid() else "start it: `skerry server start`"
+    hint = _SETUP if effective_uid() else "start it: `skerry server start`"
     return NotConnected(f"no server at {address}", hint=hint)
 
 

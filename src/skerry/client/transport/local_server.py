@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
 
+from skerry.client.host.posix import effective_uid
 from skerry.client.transport.address import Address
 from skerry.errors import ServerUnreachable
 
@@ -24,7 +24,7 @@ def listening(path: str) -> bool:
 
 
 def may_start(address: Address) -> bool:
-    return address.own and os.geteuid() == 0
+    return address.own and effective_uid() == 0
 
 
 def start(address: Address) -> None:
