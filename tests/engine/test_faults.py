@@ -185,7 +185,7 @@ def test_every_step_of_a_sandbox_lifetime_is_a_fault_point(server: Server) -> No
         [sys.executable, "-c", script], env={**os.environ, "SKERRY_STATE_DIR": str(server.state_dir)},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert set(out.stdout.split()) == set(faults.LIFE + faults.SLEEP + faults.RECORD)
+    assert set(out.stdout.split()) == set(faults.LIFE + faults.SLEEP + faults.EVENTS + faults.RECORD)
 
 
 def test_sandbox_keeps_running_while_its_server_is_dead(server: Server) -> None:

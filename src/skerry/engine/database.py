@@ -208,6 +208,12 @@ CREATE TABLE volumes (
 CREATE UNIQUE INDEX volume_names ON volumes (owner, name);
 """
 _PREVIEW_NAMES = "ALTER TABLE previews ADD COLUMN name TEXT;"
+# The counters of the kernel at the newest event of a sandbox about a reached limit. No row: it had no such event.
+# -1: they are not known, because the sandbox is older than this table.
+_LIMIT_COUNTERS = """
+CREATE TABLE limit_counters (sandbox TEXT PRIMARY KEY, memory INTEGER NOT NULL, pids INTEGER NOT NULL);
+INSERT INTO limit_counters SELECT id, -1, -1 FROM sandboxes;
+"""
 STEPS = (
     _FIRST,
     _EVENTS,
@@ -221,6 +227,7 @@ STEPS = (
     _BUDGETS,
     _VOLUMES,
     _PREVIEW_NAMES,
+    _LIMIT_COUNTERS,
 )  # an older database is brought up step by step; a step that was released never changes
 SCHEMA_VERSION = len(STEPS)
 _SPEC_FIELDS = {

@@ -209,6 +209,7 @@ class Engine:
         """Repair the state that an earlier server left, and start background work, such as the adoption of its
         sandboxes. Sandboxes come first: everything else is kept or removed by whether its sandbox exists."""
         self.gateways.start()
+        self.events.reconcile()
         self.registry.add(await recover(self._transitions))
         await self.meter.start()
         await self.reviews.open()

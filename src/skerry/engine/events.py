@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from skerry.engine.database import Database, is_busy
+from skerry.engine.faults import fault_point
 from skerry.engine.records.audit.service import AuditService
 from skerry.engine.webhooks.alerts import Alerts
 from skerry.engine.webhooks.queue import WebhookQueue
@@ -43,7 +44,8 @@ _INSERT = "INSERT INTO events (at, type, owner, sandbox, name, reason, process) 
 
 @dataclass(frozen=True)
 class PendingEvent:
-    """An event without a number yet. `heard`: its position among the events of the sandbox's keeper."""
+    """An event without a number yet. `heard`: its position among the events of the sandbox's keeper. `counters`: of
+    reached limits, as the event reports them."""
 
     type: str
     owner: str
@@ -53,12 +55,17 @@ class PendingEvent:
     reason: str | None = None
     process: ProcessInfo | None = None
     heard: int | None = None
+    counters: tuple[int, int] | None = None
 
     def numbered(self, seq: int) -> Event:
         return Event(
             seq=seq, at=self.at, type=self.type, sandbox=self.sandbox, name=self.name, reason=self.reason,
             process=self.process,
         )  # fmt: skip
+
+
+def _is_recorded(news: PendingEvent) -> bool:
+    return not news.type.startswith(_RECORDED)
 
 
 @dataclass(frozen=True)
@@ -137,6 +144,8 @@ class Events:
             floors = self._trim(cursor, written)
         self._pending.clear()
         if written:
+            if any(_is_recorded(news) for news in written):
+                fault_point("events.committed")
             self._take_note(written, floors, last)
 
     def flush(self, wait: bool = True) -> None:
@@ -172,6 +181,14 @@ class Events:
         found = self._database.read("SELECT seq FROM heard WHERE sandbox = ?", sandbox_id)
         return int(found[0][0]) if found else 0
 
+    def limit_counters(self, sandbox_id: str) -> tuple[int, int] | None:
+        """Return the counters of memory and processes that are reported, in this life of the sandbox; None: not
+        known."""
+        self.flush()
+        found = self._database.read("SELECT memory, pids FROM limit_counters WHERE sandbox = ?", sandbox_id)
+        counters = (found[0]["memory"], found[0]["pids"]) if found else (0, 0)
+        return counters if min(counters) >= 0 else None
+
     def running_processes(self, sandbox_id: str) -> dict[str, ProcessInfo]:
         """Return the processes with a start event and without an end event."""
         self.flush()
@@ -204,6 +221,9 @@ class Events:
             elif news.process is not None and unended.pop((news.sandbox, news.process.id), None) is None:
                 unended[news.sandbox, news.process.id] = None
         cursor.executemany("INSERT OR REPLACE INTO heard VALUES (?, ?)", heard.items())
+        limits = {news.sandbox: news.counters for news in written if news.counters is not None}
+        rows = [(sandbox, *counters) for sandbox, counters in limits.items()]
+        cursor.executemany("INSERT OR REPLACE INTO limit_counters VALUES (?, ?, ?)", rows)
         started = [(*key, info) for key, info in unended.items() if info is not None]
         ended = [key for key, info in unended.items() if info is None]
         cursor.executemany("INSERT OR REPLACE INTO unended VALUES (?, ?, ?)", started)
@@ -226,9 +246,9 @@ class Events:
 
     def _take_note(self, written: list[PendingEvent], floors: dict[str, int], last: int) -> None:
         """Advance after the commit: only now has the event happened for listeners."""
-        for news in written:
+        for seq, news in enumerate(written, last - len(written) + 1):
             self._counts[news.owner] = self._counts.get(news.owner, 0) + 1
-            self._record(news)
+            self._record(news, seq)
             self.written[news.type] += 1
         for owner, floor in floors.items():
             self._floors[owner], self._counts[owner] = floor, self._kept
@@ -240,10 +260,24 @@ class Events:
         more, self._more = self._more, asyncio.Event()
         more.set()
 
-    def _record(self, news: PendingEvent) -> None:
-        """Write changes of a sandbox's state into the audit log too: the server causes some of them by itself."""
-        if self._audit is not None and not news.type.startswith(_RECORDED):
-            params = {"name": news.name, "reason": news.reason and news.reason[:MAX_REASON]}
+    def reconcile(self) -> None:
+        """Record events that a killed server committed, but did not write into the audit log any more: those after the
+        newest one there. Without one, the log is older than these numbers, or new."""
+        last = self._audit.last_event() if self._audit is not None else None
+        if last is None:
+            return
+        for row in self._database.read("SELECT * FROM events WHERE seq > ? ORDER BY seq", last):
+            news = PendingEvent(row["type"], row["owner"], row["sandbox"], row["name"], row["at"], row["reason"])
+            self._record(news, row["seq"], late=True)
+
+    def _record(self, news: PendingEvent, seq: int, *, late: bool = False) -> None:
+        """Write changes of a sandbox's state into the audit log too: the server causes some of them by itself. Their
+        record names the event, and `late`, also its time: the next server continues after it."""
+        if self._audit is not None and _is_recorded(news):
+            params = {
+                "name": news.name, "reason": news.reason and news.reason[:MAX_REASON], "event": seq,
+                "happened_at": round(news.at, 3) if late else None,
+            }  # fmt: skip
             given = {key: value for key, value in params.items() if value is not None}
             self._audit.event(news.type, owner=news.owner, sandbox=news.sandbox, params=given)
         if self._traces is not None and news.type.startswith(("sandbox.", "budget.", "alert.")):
@@ -283,6 +317,12 @@ class Events:
         clause, values = wanted.condition()
         query = f"SELECT * FROM events WHERE seq > ?{clause} ORDER BY seq LIMIT {PAGE}"  # noqa: S608 -- ours
         return [_event(row) for row in self._database.read(query, position, *values)]
+
+
+def forget_counters(cursor: sqlite3.Cursor, sandbox_id: str) -> None:
+    """Forget the positions in the events of a sandbox's keeper and of the kernel: their counters begin again."""
+    cursor.execute("DELETE FROM heard WHERE sandbox = ?", (sandbox_id,))
+    cursor.execute("DELETE FROM limit_counters WHERE sandbox = ?", (sandbox_id,))
 
 
 def _event(row: sqlite3.Row) -> Event:

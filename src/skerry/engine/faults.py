@@ -38,9 +38,10 @@ REFRESH = ("refresh.files", "refresh.commit", "refresh.undecided", "refresh.base
 CREATE_VOLUME = ("volume.data", "volume.record")
 DELETE_VOLUME = ("delete_volume.record", "delete_volume.data")
 VOLUME = CREATE_VOLUME + DELETE_VOLUME
+EVENTS = ("events.committed",)
 RECORD = ("record.written", "record.renamed", "record.synced")
 STORED = SNAPSHOT + DELETE_SNAPSHOT + FORK + ROLLBACK + PULL + IMPORT + BUILD
-POINTS = LIFE + SLEEP + STARTUP + STORED + REVIEW + KEPT_REVIEW + COLLECT + APPLY + REFRESH + VOLUME + RECORD
+POINTS = LIFE + SLEEP + STARTUP + STORED + REVIEW + KEPT_REVIEW + COLLECT + APPLY + REFRESH + VOLUME + EVENTS + RECORD
 
 
 def fault_point(name: str) -> None:

@@ -1,7 +1,8 @@
 """Events about reached limits: of memory, processes, disk and time.
 
 The kernel counts out-of-memory kills and failed starts of processes for a sandbox as a whole. The counters are read
-when a process or a run of code ends, and with the meter's samples: a service may lose its children one by one."""
+when a process or a run of code ends, and with the meter's samples: a service may lose its children one by one. Reported
+counters are stored with their event: a server that is killed in the moment before reports a limit twice, not never."""
 
 from __future__ import annotations
 
@@ -54,11 +55,16 @@ class LimitEvents(Hook):
             self._waiting[sandbox_id] = now
 
     def on_running(self, sandbox: Sandbox) -> None:
-        """Count from here: a started sandbox has new counters, and those of an adopted one are of an earlier server."""
-        now = _counters_of(sandbox) or _LimitCounters(0, 0)
-        known = self._reported.get(sandbox.record.id)
-        if known is None or now.memory < known.memory or now.pids < known.pids:
-            self._reported[sandbox.record.id] = now
+        """Count from here: a started sandbox has new counters. Those of an adopted one continue after the report of an
+        earlier server: limits that it has reached in between are reported too."""
+        sandbox_id, now = sandbox.record.id, _counters_of(sandbox) or _LimitCounters(0, 0)
+        known = self._reported.get(sandbox_id)
+        if known is None:
+            stored = self._events.limit_counters(sandbox_id)
+            known = now if stored is None else _LimitCounters(*stored)
+        if now.memory < known.memory or now.pids < known.pids:
+            known = now
+        self._reported[sandbox_id] = known
 
     async def on_deleted(self, sandbox: Sandbox) -> None:
         self._reported.pop(sandbox.record.id, None)
@@ -77,7 +83,9 @@ class LimitEvents(Hook):
         record, name = sandbox.record, f"limit.{limit}"
         params, reason = ({"process": process}, f"of process {process}") if process is not None else ({}, None)
         self._audit.event(name, owner=record.owner, sandbox=record.id, params=params)
-        self._events.publish(PendingEvent(name, record.owner, record.id, record.name, time.time(), reason))
+        counters = self._reported.get(record.id) if limit in _LimitCounters._fields else None
+        event = PendingEvent(name, record.owner, record.id, record.name, time.time(), reason, counters=counters)
+        self._events.publish(event)
         self._traces.event(record.id, name, {}, process=process)
 
 

@@ -231,6 +231,8 @@ class _Repair:
         self._set_bad_rows_aside()
         if self.actions:
             self._identify()
+            # Not known: the next limit that is reached counts from then on.
+            self._connection.execute("INSERT OR REPLACE INTO limit_counters SELECT id, -1, -1 FROM sandboxes")
         self._connection.execute("COMMIT")
 
     def _build(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from skerry.engine.database import Database
-from skerry.engine.events import Events, PendingEvent
+from skerry.engine.events import Events, PendingEvent, forget_counters
 from skerry.errors import Conflict, InvalidRequest
 from skerry.runtimes import Init
 from skerry.types import (
@@ -257,8 +257,8 @@ class SandboxTable:
         with self._events.transaction(*events, durable=any(record.name for record in changed)) as cursor:
             for old, new in zip(records, changed, strict=True):
                 cursor.execute(_UPDATE, (*_values(new), old.id))
-                if new.init != old.init:  # another keeper, which counts from one again
-                    cursor.execute("DELETE FROM heard WHERE sandbox = ?", (old.id,))
+                if new.init != old.init:  # another keeper and other cgroups, which count from the beginning
+                    forget_counters(cursor, old.id)
             if also is not None:
                 also(cursor)
         return changed
@@ -289,7 +289,7 @@ class SandboxTable:
             events = [*self._process_end_events(record), _news("deleted", record)]
         with self._events.transaction(*events, durable=record.name is not None) as cursor:
             cursor.execute("DELETE FROM sandboxes WHERE id = ?", (record.id,))
-            cursor.execute("DELETE FROM heard WHERE sandbox = ?", (record.id,))
+            forget_counters(cursor, record.id)
 
     def _process_end_events(self, record: SandboxRecord) -> list[PendingEvent]:
         """Return end events for the processes that still ran when their sandbox ended."""

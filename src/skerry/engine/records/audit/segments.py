@@ -46,6 +46,7 @@ SEGMENT_SIZE: Final = 16 << 20
 SEGMENT_AGE_S: Final = 86_400.0
 RESERVE: Final = 1 << 20  # bytes that are allocated ahead
 MIN_RESERVE: Final = 128 << 10  # always left for the results of actions that have begun
+MAX_SEARCHED: Final = 4  # segments
 FREEING_RESERVE: Final = 512 << 10  # left on a full disk for actions that free space
 
 
@@ -173,6 +174,20 @@ class AuditLog:
         except AuditUnavailable:
             return False
         return True
+
+    def last_event(self) -> int | None:
+        """Return the number in `params` of the newest record of an event that has one; look at the newest segments."""
+        for segment in self.segments[: -MAX_SEARCHED - 1 : -1]:
+            data = segment.path.read_bytes()
+            end = len(data)
+            while (at := data.rfind(b'"event":', 0, end)) >= 0:  # quotation marks in values are escaped
+                end = data.rfind(b"\n", 0, at) + 1
+                with contextlib.suppress(ValueError):
+                    line = decode(data[end : data.find(b"\n", at)])
+                    found = (line.params or {}).get("event")
+                    if line.actor == "sandbox" and isinstance(found, int):
+                        return found
+        return None
 
     def _write(self, lines: list[Line]) -> None:
         data = [encode(line) for line in lines]

@@ -146,6 +146,10 @@ class AuditService:
                 self._limiter.omit(key, count)
                 self._record_omitted_later()
 
+    def last_event(self) -> int | None:
+        """Return the number of the newest event with one in `params`; None if no recent record has one."""
+        return self._log.last_event()
+
     def append(self, **fields: Any) -> int:
         """Write a record and return its number."""
         try:
