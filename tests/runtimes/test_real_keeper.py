@@ -99,7 +99,7 @@ async def test_a_terminal_belongs_to_the_sandbox(kept: tuple[Init, Keeper]) -> N
 async def test_commands_that_lost_their_launchers_are_killed_one_by_one(
     runtime: OciRuntime, config: ContainerConfig, probe: Path
 ) -> None:
-    roomy = replace(config, limits=limits(cpus=2, memory="256M", pids=512, open_files=1024))
+    roomy = replace(config, limits=limits(cpus=2, memory="512M", pids=512, open_files=1024))
     async with keeping(runtime, roomy, probe) as (_, keeper):
         specs = [ProcessSpec(id=f"p-{port}", argv=["/bin/probe", "listen", str(port)]) for port in range(1001, 1021)]
         await asyncio.gather(*(keeper.spawn(spec) for spec in specs))

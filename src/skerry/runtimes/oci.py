@@ -301,8 +301,14 @@ def _host(name: str, cgroups: Cgroups, profile: str | None) -> spec.HostFeatures
     files = hard if hard > 0 else 1 << 20
     return spec.HostFeatures(
         machine, files, cgroups.swap, _oom_score(), program, core=_core(), boot_id=name == "crun", linger=linger,
-        apparmor=profile,
+        apparmor=profile, disks=_disks(),
     )  # fmt: skip
+
+
+def _disks() -> tuple[str, ...]:
+    """Return the buses in sysfs that have physical disks. Virtual disks are in one directory, which is masked."""
+    found = (os.path.realpath(f"/sys/block/{name}") for name in _entries(Path("/sys/block")))
+    return tuple(sorted({"/".join(path.split("/")[:4]) for path in found} - {"/sys/devices/virtual"}))
 
 
 def _check_open_files(sandbox: str, init: Init, wanted: int) -> None:

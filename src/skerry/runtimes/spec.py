@@ -25,7 +25,8 @@ CAPABILITIES: Final = (
     "CAP_SETFCAP",
     "CAP_NET_BIND_SERVICE",
 )
-# Not the host's totals that programs need (/proc/stat, meminfo, vmstat, loadavg, cgroups), which all activity changes
+# Not the host's totals that programs need (/proc/stat, meminfo, vmstat, loadavg, cgroups), which all activity changes.
+# crun holds an fd for each during the start, so that they count towards the smallest limit of open files.
 MASKED: Final = (
     "/proc/acpi",
     "/proc/asound",
@@ -49,6 +50,8 @@ MASKED: Final = (
     "/proc/schedstat",
     "/proc/scsi",
     "/proc/softirqs",
+    "/proc/swaps",
+    "/proc/sys/fs/quota",
     "/proc/sysrq-trigger",
     "/proc/timer_list",
     "/proc/timer_stats",
@@ -70,6 +73,7 @@ MASKED: Final = (
     "/sys/kernel/slab",
     "/sys/kernel/uevent_seqnum",
     "/sys/kernel/vmcoreinfo",
+    "/sys/module",  # how many users each module has: file systems and rules of other sandboxes
 )
 READ_ONLY: Final = ("/proc/bus", "/proc/sys")
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
@@ -90,6 +94,7 @@ class HostFeatures:
     boot_id: bool = False  # the runtime can mount a file below /proc/sys: crun; runc refuses
     linger: bool = True  # the server's sockets can refuse fds, so a lingering socket is harmless
     apparmor: str | None = None  # the profile that is loaded for sandboxes
+    disks: tuple[str, ...] = ()  # the buses of physical disks below /sys/devices, with the activity of each disk
 
 
 def build(config: ContainerConfig, host: HostFeatures, user_namespace: str | None = None) -> dict[str, Any]:
@@ -110,7 +115,7 @@ def build(config: ContainerConfig, host: HostFeatures, user_namespace: str | Non
             "rootfsPropagation": "private",
             **({} if host.bpf else {"seccomp": seccomp.profile(host.machine, linger=host.linger)}),
             "sysctl": {"net.ipv4.ip_unprivileged_port_start": "0"},
-            "maskedPaths": list(MASKED),
+            "maskedPaths": [*MASKED, *host.disks],
             "readonlyPaths": list(READ_ONLY),
         },
     }
