@@ -9,8 +9,10 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from support.e2b import SETTINGS, STREAM, Account, Box, events, output, signed
 from support.server import Server, wait_until
@@ -308,7 +310,11 @@ def test_bad_calls_get_errors_of_connect(box: Box, what: str) -> None:
 def test_bad_control_requests_get_errors_of_the_api(account: Account, box: Box) -> None:
     bad = [
         ("POST", "/sandboxes", {"templateID": "nope"}, 404), ("POST", "/sandboxes", {"timeout": -1}, 400),
-        ("POST", "/sandboxes", {"volumeMounts": [{"name": "v", "path": "/v"}]}, 400),
+        ("POST", "/sandboxes", {"volumeMounts": [{"name": "none", "path": "/v"}]}, 404),
+        ("POST", "/sandboxes", {"volumeMounts": [{"name": "@host", "path": "/v"}]}, 400),
+        ("POST", "/sandboxes", {"volumeMounts": [{"name": "v", "path": "/v"}, {"name": "w", "path": "/v/"}]}, 400),
+        ("POST", "/sandboxes", {"volumeMounts": [{"name": "v", "path": "/etc"}]}, 400),
+        ("POST", "/sandboxes", {"mcp": {"server": {}}}, 400), ("POST", "/sandboxes", {"iam": {"tokens": {}}}, 400),
         ("POST", "/sandboxes", {"timeout": "soon"}, 400),
         ("POST", "/sandboxes", {"autoResume": {"enabled": True}}, 400),
         ("POST", "/sandboxes", {"metadata": {"skerry.e2b": "{}"}}, 400),
@@ -338,6 +344,99 @@ def test_malformed_uploads_are_refused(box: Box) -> None:
     twice = [("file", ("same", b"1")), ("file", ("same", b"2"))]
     assert http.post("/files", files=twice, headers=box.headers()).status_code == 400
     assert http.get("/files", params={"path": "/etc"}, headers=box.headers()).status_code == 400
+
+
+class VolumeFiles:
+    """Requests for the files of a volume, with its token."""
+
+    def __init__(self, account: Account, made: dict[str, Any]) -> None:
+        self.account, self.id, self.token = account, made["volumeID"], made["token"]
+
+    def call(self, method: str, what: str, path: str, token: str | None = None, **more: Any) -> httpx2.Response:
+        params = {"path": path, **more.pop("params", {})}
+        headers = {"Authorization": f"Bearer {token or self.token}"}
+        url = f"/volumecontent/{self.id}/{what}"
+        return self.account.http.request(method, url, params=params, headers=headers, **more)
+
+
+@pytest.fixture(scope="module")
+def volume(account: Account) -> Iterator[VolumeFiles]:
+    made = account.api("POST", "/volumes", json={"name": "shared"})
+    assert made.status_code == 201, made.text
+    yield VolumeFiles(account, made.json())
+    assert account.api("DELETE", f"/volumes/{made.json()['volumeID']}").status_code == 204
+    assert account.api("DELETE", f"/volumes/{made.json()['volumeID']}").status_code == 404
+
+
+def test_volume_is_written_with_and_without_a_sandbox(account: Account, volume: VolumeFiles) -> None:
+    written = volume.call("PUT", "file", "/a.txt", content=b"one", params={"uid": 1000, "gid": 1000, "mode": 0o640})
+    assert written.status_code == 201, written.text
+    assert {name: written.json()[name] for name in ("name", "type", "path", "size", "mode", "uid", "gid")} == {
+        "name": "a.txt", "type": "file", "path": "/a.txt", "size": 3, "mode": 0o640, "uid": 1000, "gid": 1000,
+    }  # fmt: skip
+    box = account.create(volumeMounts=[{"name": "shared", "path": "/data"}])
+    try:
+        assert output(box.run("cat /data/a.txt; echo two > /data/b.txt")) == b"one"
+        shown = account.api("GET", f"/sandboxes/{box.id}").json()["volumeMounts"]
+        assert shown == [{"name": "shared", "path": "/data"}]
+    finally:
+        assert account.api("DELETE", f"/sandboxes/{box.id}").status_code == 204
+    assert volume.call("GET", "file", "b.txt").content == b"two\n"
+    assert [one["name"] for one in volume.call("GET", "dir", "/").json()] == ["a.txt", "b.txt"]
+    assert account.api("GET", "/volumes").json() == [{"volumeID": volume.id, "name": "shared"}]
+    named = {one["sandboxID"] for one in account.api("GET", "/v2/sandboxes").json()}
+    assert box.id not in named
+    assert not any("skerry.e2b-volume" in str(one) for one in account.api("GET", "/v2/sandboxes").json())
+
+
+def test_files_of_a_volume_are_replaced_and_removed_only_on_request(volume: VolumeFiles) -> None:
+    assert volume.call("POST", "dir", "/x/y").status_code == 404
+    assert volume.call("POST", "dir", "/x/y", params={"force": True, "mode": 0o750}).json()["mode"] == 0o750
+    assert volume.call("POST", "dir", "/x").status_code == 409
+    assert volume.call("PUT", "file", "/no/where", content=b"1").status_code == 404
+    assert volume.call("PUT", "file", "/x/f", content=b"1").status_code == 201
+    assert volume.call("PUT", "file", "/x/f", content=b"2").status_code == 409
+    assert volume.call("PUT", "file", "/x/f", content=b"2", params={"force": True}).status_code == 201
+    assert volume.call("PATCH", "path", "/x/f", json={"uid": 7, "mode": 0o600}).json()["uid"] == 7
+    deep = volume.call("GET", "dir", "/x", params={"depth": 2}).json()
+    assert [one["path"] for one in deep] == ["/x/f", "/x/y"]
+    assert volume.call("DELETE", "path", "/x").status_code == 204
+    assert volume.call("GET", "path", "/x").status_code == 404
+    assert volume.call("DELETE", "path", "/").status_code in (400, 409)
+    assert volume.call("PATCH", "path", "/a", json={"mode": 0o77777}).status_code == 400
+
+
+def test_path_of_a_volume_stays_inside_its_sandbox(account: Account, volume: VolumeFiles) -> None:
+    """No path leads to the host, nor to another sandbox: links end in the helper, which has nothing else."""
+    for path in ("../etc/passwd", "/../../etc/passwd", "a/../../../etc/passwd"):
+        answer = volume.call("GET", "file", path)
+        assert (answer.status_code, answer.json()["code"]) == (404, 404), path
+    box = account.create(volumeMounts=[{"name": "shared", "path": "/data"}])
+    try:
+        box.run("ln -s /etc/hostname /data/link; ln -s / /data/root")
+    finally:
+        assert account.api("DELETE", f"/sandboxes/{box.id}").status_code == 204
+    host = Path("/etc/hostname").read_text().strip()
+    assert host not in volume.call("GET", "file", "/link").text
+    assert volume.call("GET", "path", "/link").json()["type"] == "symlink"
+
+
+def test_token_of_a_volume_opens_this_volume_only(server: Server, account: Account, volume: VolumeFiles) -> None:
+    with (other := Account(server, "bob")).http:
+        made = other.api("POST", "/volumes", json={"name": "shared"}).json()
+        try:
+            for token in (made["token"], made["token"].replace(made["volumeID"], volume.id), account.key, "x"):
+                assert volume.call("GET", "dir", "/", token=token).status_code == 401
+            assert other.api("GET", f"/volumes/{volume.id}").status_code == 404
+            assert other.api("DELETE", f"/volumes/{volume.id}").status_code == 404
+            for path in (f"/volumes/{volume.id}", "/v2/sandboxes"):
+                answer = account.http.get(path, headers={"Authorization": f"Bearer {volume.token}"})
+                assert answer.status_code == 401
+            mounts = [{"name": volume.id, "path": "/data"}]
+            answer = other.api("POST", "/sandboxes", json={"templateID": "base", "volumeMounts": mounts})
+            assert answer.status_code == 404
+        finally:
+            assert other.api("DELETE", f"/volumes/{made['volumeID']}").status_code == 204
 
 
 def test_stream_goes_on_after_a_pause(account: Account) -> None:

@@ -128,7 +128,7 @@ def test_compressed_messages_are_bounded() -> None:
 def test_every_recorded_field_of_every_route_is_known_to_the_audit_log() -> None:
     """As for the server's own routes. Fields that no table names are not recorded."""
     users = UserTable()
-    api = app.api_routes(None, Builds(None, None), None)  # type: ignore[arg-type]
+    api = app.api_routes(None, Builds(None, None), None, None)  # type: ignore[arg-type]
     routes = [*api, *app.envd_routes(users, Watchers()), *app.code_routes(users)]
     assert len({(route.method, route.path) for route in api}) == len(api)
     reads = ("/Connect", "/List", "/ListDir", "/Stat", "Watcher", "Dir", "Events")

@@ -29,6 +29,7 @@ MAX_SIGNERS: Final = 500  # compared for one request that is not authenticated y
 _HOST: Final = re.compile(r"([0-9]{1,5})-([a-z0-9][a-z0-9-]{0,62})\.(.+)")
 _USE: Final = "e2b.envd"
 _TRAFFIC: Final = "e2b.traffic"
+_VOLUME: Final = "e2b.volume"
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,23 @@ def access_tokens(tokens: Tokens, caller: Caller, sandbox: str) -> tuple[str, st
     """Return the access tokens of a sandbox for a caller: for envd, and for its other ports."""
     envd, traffic = (tokens.derive(caller, f"{use}:{sandbox}") for use in (_USE, _TRAFFIC))
     return f"{sandbox}.{envd}", f"{sandbox}.{traffic}"
+
+
+def volume_token(tokens: Tokens, caller: Caller, volume: str) -> str:
+    """Return the token for the files of a volume."""
+    return f"{volume}.{tokens.derive(caller, f'{_VOLUME}:{volume}')}"
+
+
+def volume_caller(tokens: Tokens, headers: Headers, volume: str) -> Caller:
+    """Return the caller of a request for the files of a volume."""
+    kind, _, token = (headers.get(b"authorization") or "").partition(" ")
+    named, _, secret = token.strip().partition(".")
+    caller = None
+    if kind.lower() == "bearer" and named == volume:
+        caller = tokens.redeem_derived(secret, f"{_VOLUME}:{volume}")
+    if caller is None:
+        raise BadAccessToken("invalid token of a volume")
+    return caller
 
 
 def sandbox_caller(tokens: Tokens, headers: Headers, target: SandboxPort) -> Caller | None:

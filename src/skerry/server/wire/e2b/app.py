@@ -31,6 +31,7 @@ from skerry.server.wire.e2b.access import (
     signed,
     target_of,
     upload_caller,
+    volume_caller,
 )
 from skerry.server.wire.e2b.builds import Builds
 from skerry.server.wire.e2b.errors import BadAccessToken, SandboxGone
@@ -39,6 +40,7 @@ from skerry.server.wire.e2b.routes import code, files, sandboxes
 from skerry.server.wire.e2b.routes.filesystem import FilesystemRoutes, Watchers
 from skerry.server.wire.e2b.routes.processes import ProcessRoutes
 from skerry.server.wire.e2b.routes.templates import TemplateRoutes, upload_use
+from skerry.server.wire.e2b.routes.volumes import VolumeHelpers, VolumeRoutes
 from skerry.server.wire.e2b.template_store import Templates
 from skerry.server.wire.e2b.users import UserTable
 
@@ -49,17 +51,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("skerry.server")
 ONE: Final = "/sandboxes/{ref}"
-API_PATHS: Final = ("/sandboxes", "/v2", "/v3", "/snapshots", "/templates", "/volumes", "/teams", "/secrets")
+API_PATHS: Final = ("/sandboxes", "/v2", "/v3", "/snapshots", "/templates", "/volumes", "/teams", "/secrets",
+                           "/volumecontent")  # fmt: skip
 ENDS_EVERY_S: Final = 1.0
 BUILD_LIMIT: Final = 4 << 20
+_CONTENT: Final = re.compile(r"/volumecontent/([^/]+)/(?:path|dir|file)")
 _UPLOAD: Final = re.compile(r"/templates/([^/]+)/files/([^/]+)")
 CONNECT: Final = "application/connect"  # the body is read by the handler, in four encodings
 
 
-def api_routes(domain: str | None, builds: Builds, known: Templates) -> tuple[Route, ...]:
+def api_routes(domain: str | None, builds: Builds, known: Templates, helpers: VolumeHelpers) -> tuple[Route, ...]:
     """The control plane. `/v2/…` has the same bodies with other defaults."""
     made, forms = sandboxes.SandboxRoutes(domain, known), TemplateRoutes(builds, known)
     template, build = "/templates/{template}", "/templates/{template}/builds/{build}"
+    volume, inner = "/volumes/{volume}", "/volumecontent/{volume}"
+    content = VolumeRoutes(domain, helpers)
     statuses = (400, 401, 404, 409, 429)
     return (
         Route("POST", "/sandboxes", made.create, "use", "Create a sandbox", 201, statuses, effect="sandbox.create"),
@@ -110,6 +116,22 @@ def api_routes(domain: str | None, builds: Builds, known: Templates) -> tuple[Ro
         Route("DELETE", template, forms.delete, "use", "Delete a template or a snapshot", 204, statuses,
               effect="snapshot.delete"),
         Route("GET", "/snapshots", sandboxes.snapshots, "use", "List snapshots", effect=None),
+        Route("POST", "/volumes", content.create, "use", "Create a volume", 201, statuses, effect="volume.create"),
+        Route("GET", "/volumes", content.list_, "use", "List volumes", effect=None),
+        Route("GET", volume, content.get, "use", "Get a volume and a token for its files", effect=None),
+        Route("DELETE", volume, content.remove, "use", "Delete a volume", 204, statuses, effect="volume.delete"),
+        Route("GET", f"{inner}/path", content.stat, "use", "Describe a file of a volume", effect=None),
+        Route("PATCH", f"{inner}/path", content.update, "use", "Change the owner or mode of a file of a volume",
+              effect="volume.write"),
+        Route("DELETE", f"{inner}/path", content.remove_path, "use", "Remove a file of a volume", 204, statuses,
+              effect="volume.write"),
+        Route("GET", f"{inner}/dir", content.entries, "use", "List a directory of a volume", effect=None),
+        Route("POST", f"{inner}/dir", content.make_dir, "use", "Create a directory in a volume", 201, statuses,
+              effect="volume.write"),
+        Route("GET", f"{inner}/file", content.read, "use", "Download a file of a volume", gives=(BYTES,),
+              effect=None),
+        Route("PUT", f"{inner}/file", content.write, "use", "Upload a file of a volume", 201, takes=BYTES,
+              effect="volume.write"),
     )  # fmt: skip
 
 
@@ -171,7 +193,7 @@ class E2bWire:
         self._builds = Builds(engine, known)
         self._traffic = PortTraffic(engine, control, domain)
         users = UserTable()
-        self._api = _router(api_routes(domain, self._builds, known), engine, control)
+        self._api = _router(api_routes(domain, self._builds, known, VolumeHelpers(engine)), engine, control)
         self._ports = {
             ENVD_PORT: _router(envd_routes(users, self._watchers), engine, control),
             CODE_PORT: _router(code_routes(users), engine, control),
@@ -226,6 +248,8 @@ class E2bWire:
         they see."""
         if target is None:
             scope["path_params"] = {}
+            if (content := _CONTENT.fullmatch(scope["path"])) is not None:
+                return volume_caller(self._engine.tokens, headers, content[1]), self._api
             match = _UPLOAD.fullmatch(scope["path"]) if scope["method"] == "PUT" else None
             if match is not None:
                 use = upload_use(match[1], match[2])

@@ -16,9 +16,17 @@ from skerry.types import SandboxInfo
 
 ENVD_VERSION: Final = "0.6.4"
 LABEL: Final = "skerry.e2b"  # the state of a sandbox in the words of E2B; other labels are its metadata
+HELPER: Final = "skerry.e2b-volume"  # the label of sandboxes that serve the files of a volume
 DEFAULT_TIMEOUT_S: Final = 300
 MAX_TIMEOUT_S: Final = 10 * 365 * 86400
 LAST_MOMENT: Final = 253402300799.0  # of the year 9999
+
+
+class NewMount(Struct, frozen=True, kw_only=True):
+    """A volume of the owner at a path."""
+
+    name: str
+    path: str
 
 
 class AutoResume(Struct, frozen=True, kw_only=True):
@@ -51,7 +59,7 @@ class NewSandbox(Struct, frozen=True, kw_only=True, rename="camel"):
     env_vars: dict[str, str] | None = None
     mcp: Any = None
     iam: Any = None
-    volume_mounts: tuple[Any, ...] = ()
+    volume_mounts: tuple[NewMount, ...] = ()
 
 
 class ConnectRequest(Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import posixpath
 import time
 from datetime import datetime
 from typing import Any, Final
@@ -26,6 +27,7 @@ from skerry.server.wire.e2b.ports import check_mask
 from skerry.server.wire.e2b.template_store import MARK, TemplateBase, Templates
 from skerry.server.wire.e2b.values import (
     ENVD_VERSION,
+    HELPER,
     LABEL,
     MAX_TIMEOUT_S,
     ConnectRequest,
@@ -45,6 +47,7 @@ from skerry.server.wire.e2b.values import (
     state_of,
 )
 from skerry.types import (
+    NAME,
     Caller,
     CreateRequest,
     ForkRequest,
@@ -156,6 +159,7 @@ class SandboxRoutes:
                 **shown(info.network), "allowPublicTraffic": mark.public,
                 **({"maskRequestHost": mark.mask} if mark.mask is not None else {}),
             },
+            "volumeMounts": [{"name": word, "path": path} for path, word in info.volumes.items()],
         }  # fmt: skip
         return json_response({**listed(info), **more})
 
@@ -171,13 +175,14 @@ async def _start_command(engine: Engine, caller: Caller, info: SandboxInfo) -> N
 
 def create_request(body: NewSandbox, template: TemplateBase) -> CreateRequest:
     """Return Skerry's request. A sandbox never ends for being idle; its end is absolute."""
-    for name, value in (("iam", body.iam), ("mcp", body.mcp), ("volumeMounts", body.volume_mounts)):
+    for name, value in (("iam", body.iam), ("mcp", body.mcp)):
         if value:
             raise InvalidRequest(f"{name}: not supported by this server")
     if body.auto_resume.enabled and not body.auto_pause:
         raise InvalidRequest("autoResume: only with autoPause")
-    if LABEL in (body.metadata or {}):
-        raise InvalidRequest(f"metadata: the key {LABEL} is reserved")
+    for label in (LABEL, HELPER):
+        if label in (body.metadata or {}):
+            raise InvalidRequest(f"metadata: the key {label} is reserved")
     check_mask(body.network.mask_request_host)
     timeout = _timeout(body.timeout)
     mark = SandboxMark(
@@ -187,13 +192,26 @@ def create_request(body: NewSandbox, template: TemplateBase) -> CreateRequest:
     )  # fmt: skip
     return CreateRequest(
         image=template.image, limits=template.limits, env=dict(body.env_vars or {}),
-        labels=marked(body.metadata or {}, mark),
+        labels=marked(body.metadata or {}, mark), volumes=_volumes(body),
         network=network_of(body.network, body.allow_internet_access),
         lifecycle=Lifecycle(
             idle_timeout="never", max_lifetime="never" if body.auto_pause else timeout,
             auto_resume=body.auto_resume.enabled,
         ),
     )  # fmt: skip
+
+
+def _volumes(body: NewSandbox) -> dict[str, str]:
+    """Return the mounts by their paths. Directories of the operator are not volumes of the owner."""
+    found: dict[str, str] = {}
+    for mount in body.volume_mounts:
+        if not NAME.fullmatch(mount.name):
+            raise InvalidRequest(f"volumeMounts: {mount.name[:80]!r} is not the name of a volume")
+        path = posixpath.normpath(mount.path)
+        if path in found:
+            raise InvalidRequest(f"volumeMounts: {path[:80]!r} is given twice")
+        found[path] = mount.name
+    return found
 
 
 def _timeout(seconds: int) -> int:
@@ -271,7 +289,7 @@ async def list_(call: Call[SandboxPageQuery, Empty]) -> StreamResponse:
         raise InvalidRequest(f"limit: {query.limit} is out of range", hint=f"1 to {MAX_PAGE}")
     found = [
         info for info in call.engine.sandboxes.list(call.caller, wanted, None)
-        if state_of(info) in states
+        if state_of(info) in states and HELPER not in info.labels
         and query.template in (None, mark_of(info).template, info.image)
         and (after is None or (info.started_at or info.created_at) >= after - CLOCK_S)
     ]  # fmt: skip
