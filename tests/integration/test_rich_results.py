@@ -144,6 +144,20 @@ def test_figure_is_returned_without_show_or_a_file(sandbox: Sandbox) -> None:
             [Series(x=["2024-01-31", "2024-02-01"], y=[1, 2])],
         ),
         ("plt.axhline(2, label='limit');", [Series(label="limit", kind="hline", y=[2])]),
+        (
+            "plt.boxplot([[1, 2, 3, 4, 20], [5, 6, 7]]); plt.xticks([1, 2], ['a', 'b']); plt.plot([0, 3], [1, 2]);",
+            [
+                Series(x=[0, 3], y=[1, 2]), Series(label="a", kind="box", x=["a"], y=[1, 2, 3, 4, 4], z=[20]),
+                Series(label="b", kind="box", x=["b"], y=[5, 5.5, 6, 6.5, 7]),
+            ],
+        ),
+        (
+            "plt.boxplot([[1, 2, 3], [2, 2, 2]], vert=False, patch_artist=True, showmeans=True);",
+            [
+                Series(label="1", kind="box", x=["1"], y=[1, 1.5, 2, 2.5, 3]),
+                Series(label="2", kind="box", x=["2"], y=[2, 2, 2, 2, 2]),
+            ],
+        ),
     ],
 )  # fmt: skip
 def test_chart_describes_the_drawn_data(sandbox: Sandbox, code: str, series: list[Series]) -> None:

@@ -288,7 +288,8 @@ class CodeRequest(Value, frozen=True, kw_only=True):
 
 class Series(Value, frozen=True, kw_only=True):
     """One plotted series: its name and points. For a histogram, x has the edges: one more than bars. `z` has a third
-    coordinate, or the rows of a heat map. `cut`: the number of omitted points."""
+    coordinate, or the rows of a heat map. A box plot has one series for each box: y has the ends of the whiskers, the
+    quartiles and the median in ascending order, and z the outliers. `cut`: the number of omitted points."""
 
     label: str | None = None
     kind: str = "line"

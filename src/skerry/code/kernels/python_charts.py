@@ -59,6 +59,7 @@ def series_of(axes: Any, points: int) -> list[dict[str, Any]]:
         elif name == "StemContainer":
             grouped |= {id(container.markerline), id(container.stemlines), id(container.baseline)}
             found.append({**line_of(axes, container.markerline, points), "label": label_of(container), "kind": "stem"})
+    found += boxes_of(axes, grouped, points)
     lines = [line_of(axes, line, points) for line in axes.lines if id(line) not in grouped]
     patches = [patch for patch in axes.patches if id(patch) not in grouped]
     others = [other_of(axes, one, points) for one in (*axes.collections, *axes.images) if id(one) not in grouped]
@@ -101,6 +102,73 @@ def bars(axes: Any, container: Any, points: int) -> dict[str, Any]:
     where = [nearest(named, at) or along(axis, at) for at in middle]
     x, y = (value, where) if flat else (where, value)
     return series(label, "barh" if flat else "bar", x, y, points)
+
+
+def boxes_of(axes: Any, grouped: set[int], points: int) -> list[dict[str, Any]]:
+    """Box plots have no container: find the lines that `bxp` draws for each box, one after the other. y has the ends of
+    the whiskers, the quartiles and the median in ascending order; z has the outliers."""
+    found, lines = [], [line for line in axes.lines if id(line) not in grouped]
+    for flat in (False, True):
+        at = 0
+        while at + 1 < len(lines):
+            box = box_at(axes, lines, at, flat, grouped, points)
+            if box is not None:
+                found.append(box)
+            at += 1
+    return found
+
+
+def box_at(axes: Any, lines: list[Any], at: int, flat: bool, grouped: set[int], points: int) -> dict[str, Any] | None:
+    if id(lines[at]) in grouped:
+        return None
+    low, high = (places_of(line, flat) for line in lines[at : at + 2])
+    if low is None or high is None or not len(low[0]) == len(high[0]) == 2 or len({*low[0], *high[0]}) != 1:
+        return None
+    where, (first, least), (third, most) = low[0][0], low[1], high[1]
+    if not least <= first <= third <= most:
+        return None
+    before = [lines[at - 1]] if at else []
+    patches = [patch for patch in axes.patches if type(patch).__name__ == "PathPatch"]
+    box = next((one for one in (*before, *patches) if is_box(one, flat, where, first, third)), None)
+    median, outliers, parts = None, [], [box, *lines[at : at + 2]]
+    for line in lines[at + 2 :]:
+        across, along_it = places_of(line, flat) or ([], [])
+        dotted = str(line.get_linestyle()) in ("None", "none", " ", "")
+        if dotted and all(place == where for place in across):
+            outliers += along_it if str(line.get_marker()) != "^" else []  # a triangle is the mean
+        elif len(across) == 2 and math.isclose(sum(across) / 2, where) and along_it[0] == along_it[1]:
+            if along_it[0] not in (least, most) or (median is None and len(parts) >= 5):
+                median = along_it[0]
+        else:
+            break
+        parts.append(line)
+    if box is None or median is None:
+        return None
+    grouped |= {id(part) for part in parts}
+    axis = axes.yaxis if flat else axes.xaxis
+    name = nearest(names_on(axis), where) or str(plain_one(float(where)))
+    made = series(name, "box", [name], [least, first, median, third, most], max(points, 5))
+    return {**made, "z": plain(sorted(outliers)[:points])}
+
+
+def places_of(line: Any, flat: bool) -> tuple[list[float], list[float]] | None:
+    """Return the coordinates of a line across and along the boxes, if they are numbers."""
+    try:
+        x, y = ([float(value) for value in values] for values in (line.get_xdata(), line.get_ydata()))
+    except (TypeError, ValueError):
+        return None
+    return (y, x) if flat else (x, y)
+
+
+def is_box(one: Any, flat: bool, where: float, first: float, third: float) -> bool:
+    if hasattr(one, "get_xdata"):
+        across, along_it = places_of(one, flat) or ([], [])
+    else:
+        vertices = [(float(x), float(y)) for x, y in one.get_path().vertices]
+        across, along_it = ([pair[way] for pair in vertices] for way in ((1, 0) if flat else (0, 1)))
+    if len(across) < 5:
+        return False
+    return math.isclose(min(across) + max(across), 2 * where) and min(along_it) == first and max(along_it) == third
 
 
 def pies(patches: list[Any], points: int) -> list[dict[str, Any]]:

@@ -38,6 +38,8 @@ def _axes(axes: Axes, title: str | None) -> dict[str, Any]:
         **head, "x_label": axes.xlabel, "y_label": axes.ylabel, "x_unit": _unit(axes.xlabel),
         "y_unit": _unit(axes.ylabel),
     }  # fmt: skip
+    if kinds == {"box"}:
+        return {"type": "box_and_whisker", **plane, "elements": [_box(one) for one in axes.series if len(one.y) == 5]}
     if kinds == {"bar"}:
         return {"type": "bar", **plane, "elements": _bars(axes)}
     if kinds <= set(_POINTS):
@@ -96,6 +98,14 @@ def _slices(series: list[Series]) -> list[dict[str, Any]]:
         for label, angle in zip(labels, one.y, strict=False):
             found.append({"label": str(label), "angle": angle * 360, "radius": 1.0})
     return found
+
+
+def _box(series: Series) -> dict[str, Any]:
+    least, first, median, third, most = series.y
+    return {
+        "label": series.label or "", "min": least, "first_quartile": first, "median": median, "third_quartile": third,
+        "max": most, "outliers": series.z,
+    }  # fmt: skip
 
 
 def _bars(axes: Axes) -> list[dict[str, Any]]:

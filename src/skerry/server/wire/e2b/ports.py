@@ -211,6 +211,7 @@ class PortExchange:
             and not (websocket and name == b"sec-websocket-extensions")  # messages pass here, not frames
         ]  # fmt: skip
         lines = preview_headers.request_headers(kept, self._address, request.peer, websocket)
+        lines = [(b"Host" if name == b"host" else name, value) for name, value in lines]  # some programs compare names
         if any(name == b"transfer-encoding" for name, _ in received):
             lines = [(name, value) for name, value in lines if name != b"content-length"]
             lines.append((b"transfer-encoding", b"chunked"))
