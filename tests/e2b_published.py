@@ -87,12 +87,19 @@ def environment(
         }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def data_image(environment: dict[str, str]) -> None:
-    """Build the image of the template `code-interpreter-v1`."""
-    command = [sys.executable, "-m", "skerry", "image", "build", "data"]
+def build_image(environment: dict[str, str], *words: str) -> None:
+    command = [sys.executable, "-m", "skerry", "image", "build", *words]
     done = subprocess.run(command, env={**environment, "PYTHONPATH": ""}, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def interpreter_image(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Build the image `data`, and from it the image `code-interpreter-v1` with R."""
+    file = tmp_path_factory.mktemp("image") / "image.toml"
+    file.write_text('from = "data"\n\n[[steps]]\napt = ["r-base-core"]\n')
+    build_image(environment, "data")
+    build_image(environment, "-f", str(file), "-t", "code-interpreter-v1", str(file.parent))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -207,8 +214,15 @@ def test_suite_of_the_python_sdk(environment: dict[str, str], tmp_path: Path) ->
     assert passed >= 465
 
 
-def test_suite_of_templates(environment: dict[str, str], tmp_path: Path) -> None:
-    """Some of them need images of a public registry, or tags of templates."""
+@pytest.fixture(scope="module")
+def ubuntu_image(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Build an image named `ubuntu:22.04`, because no public registry may be reachable: Debian, without a user."""
+    directory = tmp_path_factory.mktemp("ubuntu")
+    (directory / "Dockerfile").write_text("FROM base-slim\nUSER root\nRUN userdel -r user || true\nWORKDIR /\n")
+    build_image(environment, "-f", str(directory / "Dockerfile"), "-t", "ubuntu:22.04", str(directory))
+
+
+def test_suite_of_templates(environment: dict[str, str], ubuntu_image: None, tmp_path: Path) -> None:
     tests = sources("E2B_SOURCES", "packages/python-sdk/tests")
     python = python_of("suite", "e2b==2.45.1", *PYTEST)
     parts = ("tests/sync/template_sync", "tests/async/template_async")
@@ -216,7 +230,7 @@ def test_suite_of_templates(environment: dict[str, str], tmp_path: Path) -> None
     assert passed >= 120
 
 
-def test_suite_of_the_interpreter(environment: dict[str, str], data_image: None, tmp_path: Path) -> None:
+def test_suite_of_the_interpreter(environment: dict[str, str], interpreter_image: None, tmp_path: Path) -> None:
     tests = sources("E2B_INTERPRETER", "python/tests")
     python = python_of("interpreter", "e2b-code-interpreter", *PYTEST)
     passed, _ = run_suite(python, tests, tmp_path / "interpreter", environment, "tests")

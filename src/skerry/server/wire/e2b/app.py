@@ -17,7 +17,7 @@ from skerry.errors import InvalidRequest, SkerryError
 from skerry.server.http.auth import Authenticator
 from skerry.server.http.call import Headers
 from skerry.server.http.endpoint import Endpoint, RequestContext, ResponseWriter
-from skerry.server.http.responses import BYTES, ClientDisconnected, NoSuchPath, internal_error
+from skerry.server.http.responses import BYTES, JSON, ClientDisconnected, NoSuchPath, internal_error
 from skerry.server.http.route import Handler, Route
 from skerry.server.routes.code import CODE_LIMIT
 from skerry.server.wire.e2b import errors
@@ -36,7 +36,7 @@ from skerry.server.wire.e2b.access import (
 from skerry.server.wire.e2b.builds import Builds
 from skerry.server.wire.e2b.errors import BadAccessToken, SandboxGone
 from skerry.server.wire.e2b.ports import PortTraffic
-from skerry.server.wire.e2b.routes import code, files, sandboxes
+from skerry.server.wire.e2b.routes import code, files, records, sandboxes
 from skerry.server.wire.e2b.routes.filesystem import FilesystemRoutes, Watchers
 from skerry.server.wire.e2b.routes.processes import ProcessRoutes
 from skerry.server.wire.e2b.routes.templates import TemplateRoutes, upload_use
@@ -72,6 +72,7 @@ def api_routes(domain: str | None, builds: Builds, known: Templates, helpers: Vo
         Route("POST", "/v2/sandboxes", made.create, "use", "Create a sandbox", 201, statuses, effect="sandbox.create"),
         Route("GET", "/sandboxes", sandboxes.list_running, "use", "List running sandboxes", effect=None),
         Route("GET", "/v2/sandboxes", sandboxes.list_, "use", "List sandboxes in pages", effect=None),
+        Route("GET", "/sandboxes/metrics", records.all_metrics, "use", "Get the usage of sandboxes", effect=None),
         Route("GET", ONE, made.get, "use", "Get a sandbox", errors=(404,), effect=None),
         Route("DELETE", ONE, sandboxes.kill, "use", "Delete a sandbox", 204, statuses, effect="sandbox.delete"),
         Route("POST", f"{ONE}/connect", made.connect, "use", "Resume or keep a sandbox", effect="sandbox.resume"),
@@ -85,9 +86,9 @@ def api_routes(domain: str | None, builds: Builds, known: Templates, helpers: Vo
               effect="sandbox.update"),
         Route("PUT", f"{ONE}/network", sandboxes.update_network, "use", "Replace the network policy", 204, statuses,
               effect="network.set"),
-        Route("GET", f"{ONE}/metrics", sandboxes.metrics, "use", "Get the current resource usage", effect=None),
-        Route("GET", f"{ONE}/logs", sandboxes.logs, "use", "Get the logs of a sandbox", effect=None),
-        Route("GET", f"/v2{ONE}/logs", sandboxes.logs, "use", "Get the logs of a sandbox", effect=None),
+        Route("GET", f"{ONE}/metrics", records.metrics, "use", "Get the current resource usage", effect=None),
+        Route("GET", f"{ONE}/logs", records.logs, "use", "Get the logs of a sandbox", effect=None),
+        Route("GET", f"/v2{ONE}/logs", records.logs_v2, "use", "Get the logs of a sandbox", effect=None),
         Route("POST", f"{ONE}/snapshots", sandboxes.snapshot, "use", "Take a snapshot", 201, effect="snapshot.take"),
         Route("POST", f"{ONE}/fork", made.fork, "use", "Fork a sandbox", 201, effect="sandbox.fork"),
         Route("POST", "/v3/templates", forms.create, "use", "Prepare the build of a template", 202,
@@ -140,8 +141,9 @@ def envd_routes(users: UserTable, watchers: Watchers) -> tuple[Route, ...]:
     made, entries, content = ProcessRoutes(users), FilesystemRoutes(users, watchers), files.FileRoutes(users)
 
     def rpc(service: str, method: str, handler: Handler, effect: str | None) -> Route:
-        summary = f"Call {service}.{method}"
-        return Route("POST", f"/{service}/{method}", handler, "use", summary, takes=CONNECT, effect=effect)
+        """Only streamed input may pause: other calls have one message, which has to arrive in time."""
+        summary, takes = f"Call {service}.{method}", CONNECT if method == "StreamInput" else JSON
+        return Route("POST", f"/{service}/{method}", handler, "use", summary, takes=takes, effect=effect)
 
     return (
         rpc("process.Process", "Start", made.start, "process.run"),
@@ -165,7 +167,7 @@ def envd_routes(users: UserTable, watchers: Watchers) -> tuple[Route, ...]:
         Route("POST", "/files", content.write, "use", "Upload files", takes=BYTES, effect="file.write"),
         Route("POST", "/files/compose", content.compose, "use", "Join files", effect="file.write"),
         Route("GET", "/health", files.health, "use", "Check that a sandbox runs", 204, effect=None),
-        Route("GET", "/metrics", files.metrics, "use", "Get the current resource usage", effect=None),
+        Route("GET", "/metrics", records.envd_metrics, "use", "Get the current resource usage", effect=None),
         Route("GET", "/envs", files.envs, "use", "Get the variables of a sandbox", effect=None),
     )  # fmt: skip
 

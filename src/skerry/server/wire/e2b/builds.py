@@ -400,7 +400,10 @@ class StepRunner:
         try:
             end = await collect(await self._engine.processes.run(self._build.caller, self._sandbox, request))
         except SkerryError as error:
-            raise StepFailed(number, error.message) from error
+            message = error.message
+            if message.startswith(f'user "{user}" not found'):  # as E2B says it
+                message = f"command failed: unauthenticated: invalid username: '{user}'"
+            raise StepFailed(number, f"failed to run command '{cmd[-1][:200]}': {message}") from error
         if check:
             for level, text in (("info", end.stdout), ("warn", end.stderr)):
                 for line in text.splitlines():

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import secrets
+import string
 import textwrap
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from skerry.engine.code.run import CodeRun
+from skerry.engine.code.run import CodeRun, Piece
 from skerry.errors import Conflict, InvalidRequest, NotFound, SandboxUnavailable, SkerryError
 from skerry.server.http.call import Call, Empty
 from skerry.server.http.responses import JSON, StreamResponse
@@ -25,6 +27,7 @@ DEFAULT: Final = "e2b-"  # before the language: the name of its default context
 KEEPALIVE_S: Final = 5.0
 HOLD_S: Final = 0.05
 MAX_HELD: Final = 8192
+MAX_VALUE: Final = 1 << 20  # bytes of the text of a value
 _ALIASES: Final = {"js": "javascript", "ts": "typescript", "py": "python"}
 _FIELDS: Final = {
     "text/plain": "text", "text/html": "html", "text/markdown": "markdown", "image/svg+xml": "svg", "image/png": "png",
@@ -61,7 +64,10 @@ class CodeRoutes:
             raise InvalidRequest("Only one of context_id or language can be provided")
         context = await self._context(call, body.context_id, _language(body.language))
         language = context.language if context is not None else _language(body.language)
-        code = textwrap.dedent(body.code) if language == "python" else body.code
+        code, mark = textwrap.dedent(body.code) if language == "python" else body.code, None
+        if language == "r":
+            code, mark = r_program(body.code)
+        home = (await self._users.user(call)).home if context is None else None  # a context has its own directory
         run = await call.start_run(
             call.engine.code.run(
                 call.caller,
@@ -71,12 +77,14 @@ class CodeRoutes:
                     context=context.name if context else None,
                     language=language,
                     env=dict(body.env_vars or {}),
+                    cwd=home,
                     files=False,
                 ),
             )
         )
         call.log["process_id"] = run.id
-        return StreamResponse(JSON, _lines(call, run, context), close=run.aclose, endless=True)
+        shown = run if mark is None else MarkedRun(run, mark)
+        return StreamResponse(JSON, _lines(call, shown, context), close=run.aclose, endless=True)
 
     async def _context(self, call: Call[Any, Any], name: str | None, language: str) -> ContextInfo | None:
         """Return the context of code; None for a language without contexts, such as Java."""
@@ -110,6 +118,80 @@ class CodeRoutes:
         found = call.engine.contexts.list(call.caller, call.ref)
         found.sort(key=lambda context: (not context.name.startswith(DEFAULT), context.created_at))
         return json_response([_shown(context) for context in found])
+
+
+def r_program(code: str) -> tuple[str, bytes]:
+    """Return a program that runs R code and prints the value of each expression between marks, and the mark. R has no
+    kernel here; its interpreter prints values and other output alike."""
+    mark = f"\x1e{secrets.token_hex(16)}"
+    if "\0" in code:
+        raise InvalidRequest("code: it contains a NUL byte")
+    begin, end = r_text(f"{mark}(\n"), r_text(f"{mark})\n")
+    program = f"""local({{
+for (one in parse(text = {r_text(code)}, keep.source = FALSE)) {{
+  value <- withVisible(eval(one, globalenv()))
+  if (value$visible) {{ cat({begin}); print(value$value); cat({end}) }}
+}}
+}})
+"""
+    return program, mark.encode()
+
+
+def r_text(text: str) -> str:
+    """Return a string of R's language, in ASCII."""
+    plain = set(string.ascii_letters + string.digits + " _-+*/=.,;:()[]{}<>")
+    return '"' + "".join(one if one in plain else f"\\U{{{ord(one):X}}}" for one in text) + '"'
+
+
+class MarkedRun:
+    """A run with values on its standard output, each between two marks."""
+
+    def __init__(self, run: CodeRun, mark: bytes) -> None:
+        self.id, self.pid, self.offset = run.id, run.pid, run.offset
+        self._run, self._begin, self._finish = run, mark + b"(\n", mark + b")\n"
+        self._held = b""
+        self._inside = False
+
+    async def __aiter__(self) -> AsyncIterator[Piece]:
+        async for piece in self._run:
+            if isinstance(piece, CodeOutput) or piece[0] != "stdout":
+                yield piece
+                continue
+            self._held += piece[1]
+            for part in self._parts():
+                yield part
+        self.id = self._run.id
+        if self._held:
+            yield "stdout", self._held
+
+    def _parts(self) -> Iterator[Piece]:
+        while True:
+            wanted = self._finish if self._inside else self._begin
+            before, found, after = self._held.partition(wanted)
+            if not found:
+                break
+            if self._inside:
+                text = before.decode("utf-8", "replace")
+                yield CodeOutput(data={"text/plain": text.rstrip("\n")}, main=True)
+            elif before:
+                yield "stdout", before
+            self._held, self._inside = after, not self._inside
+        if self._inside and len(self._held) <= MAX_VALUE:
+            return
+        ready, self._inside = self._held, False
+        kept = ready.rfind(wanted[:1])
+        if kept >= 0 and wanted.startswith(ready[kept:]):  # the start of a mark
+            ready, self._held = ready[:kept], ready[kept:]
+        else:
+            self._held = b""
+        if ready:
+            yield "stdout", ready
+
+    def end(self) -> CodeEnd:
+        return self._run.end()
+
+    async def aclose(self) -> None:
+        await self._run.aclose()
 
 
 async def restart(call: Call[Empty, Empty]) -> None:

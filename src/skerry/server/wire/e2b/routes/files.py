@@ -6,7 +6,6 @@ import contextlib
 import errno
 import posixpath
 import re
-import time
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
@@ -257,14 +256,3 @@ async def health(call: Call[Empty, Empty]) -> None:
 
 async def envs(call: Call[Empty, Empty]) -> StreamResponse:
     return json_response(call.engine.registry.find(call.caller, call.ref).record.spec.environment)
-
-
-async def metrics(call: Call[Empty, Empty]) -> StreamResponse:
-    (stats,) = await call.engine.sandboxes.stats(call.caller, (call.ref,))
-    limits, usage = stats.limits, stats.usage
-    return json_response({
-        "ts": int(time.time()), "cpu_count": max(1, round(limits.cpus or 1)), "cpu_used_pct": 0.0,
-        "mem_total": limits.memory_bytes, "mem_used": usage.memory or 0, "mem_cache": 0,
-        "mem_total_mib": limits.memory_bytes >> 20, "mem_used_mib": (usage.memory or 0) >> 20,
-        "disk_used": usage.disk or 0, "disk_total": limits.disk_bytes,
-    })  # fmt: skip

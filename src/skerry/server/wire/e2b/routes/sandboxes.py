@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import posixpath
@@ -43,7 +42,6 @@ from skerry.server.wire.e2b.values import (
     mark_of,
     marked,
     metadata_of,
-    moment,
     state_of,
 )
 from skerry.types import (
@@ -62,7 +60,6 @@ from skerry.types import (
 
 log = logging.getLogger("skerry.server")
 MAX_PAGE: Final = 1000
-CPU_SAMPLE_S: Final = 0.1
 CLOCK_S: Final = 0.001  # times are shown in microseconds, rounded
 
 
@@ -83,18 +80,6 @@ class SnapshotPageQuery(Value, frozen=True, kw_only=True):
     name: str | None = None
     limit: int = 100
     next_token: str | None = msgspec.field(name="nextToken", default=None)
-
-
-class RangeQuery(Value, frozen=True, kw_only=True):
-    """A period, and the form of logs. Only the current values are known."""
-
-    start: int | None = None
-    end: int | None = None
-    limit: int | None = None
-    cursor: int | None = None
-    direction: str | None = None
-    level: str | None = None
-    search: str | None = None
 
 
 class SandboxRoutes:
@@ -329,29 +314,6 @@ async def update_network(call: Call[Empty, NetworkOptions]) -> None:
         if value is not None:
             raise InvalidRequest(f"{name}: cannot be changed after the create")
     await call.engine.network.set(call.caller, call.ref, network_of(call.body, True))
-
-
-async def metrics(call: Call[RangeQuery, Empty]) -> StreamResponse:
-    """Return one sample: the CPU of a short moment, and the current memory and disk."""
-    (before,) = await call.engine.sandboxes.stats(call.caller, (call.ref,))
-    await asyncio.sleep(CPU_SAMPLE_S)
-    (now,) = await call.engine.sandboxes.stats(call.caller, (call.ref,))
-    outside = (call.query.start or 0) > now.at + 1 or (call.query.end or now.at) < int(now.at) - 1
-    if now.state != "running" or outside:
-        return json_response([])
-    percent = 100 * (now.usage.cpu_s - before.usage.cpu_s) / max(now.at - before.at, 0.001)
-    limits, usage = now.limits, now.usage
-    return json_response([{
-        "timestamp": moment(now.at), "timestampUnix": int(now.at), "cpuCount": max(1, round(limits.cpus or 1)),
-        "cpuUsedPct": round(max(percent, 0.0), 2), "memUsed": usage.memory or 0, "memTotal": limits.memory_bytes,
-        "memCache": 0, "diskUsed": usage.disk or 0, "diskTotal": limits.disk_bytes,
-    }])  # fmt: skip
-
-
-async def logs(call: Call[RangeQuery, Empty]) -> StreamResponse:
-    """The output of commands is in the trace; envd's own log has no counterpart."""
-    call.engine.sandboxes.get(call.caller, call.ref)
-    return json_response({"logs": [], "logEntries": []})
 
 
 # -- snapshots --------------------------------------------------------------------------------------------------------

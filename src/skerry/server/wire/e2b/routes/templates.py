@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -11,6 +11,7 @@ from skerry.errors import InvalidRequest, NotFound
 from skerry.server.http.call import Call, Empty
 from skerry.server.http.responses import StreamResponse
 from skerry.server.wire.e2b.builds import PAGE, BuildRequest, Builds, TemplateBuild
+from skerry.server.wire.e2b.routes.records import LEVELS
 from skerry.server.wire.e2b.template_store import (
     DEFAULT_TAG,
     TemplateBuilt,
@@ -20,8 +21,6 @@ from skerry.server.wire.e2b.template_store import (
 )
 from skerry.server.wire.e2b.values import ENVD_VERSION, json_response, moment
 from skerry.types import Limits, Value
-
-LEVELS: Final = ("debug", "info", "warn", "error")
 
 
 class NewTemplate(Struct, frozen=True, kw_only=True, rename="camel"):

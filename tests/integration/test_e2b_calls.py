@@ -1,0 +1,301 @@
+"""Less frequent calls of E2B's protocols: terminals, watches, signals, contexts, metrics, logs, policies."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import socket
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+from support.e2b import STREAM, Account, Box, events, output
+from support.server import Server, wait_until
+
+from skerry.config import socket_path
+from skerry.server.wire.e2b.messages import COMPRESSED, EnvelopeReader, Message, decode, envelope
+
+JSON = "application/json"
+
+
+@pytest.fixture(scope="module")
+def server(make_server: Callable[[], Server]) -> Iterator[Server]:
+    """Start a server that waits only a short time for the rest of a request."""
+    made = make_server().start(SKERRY_SERVER_WIRE="e2b", SKERRY_SERVER_REQUEST_TIMEOUT="5s")
+    yield made
+    made.retire()
+
+
+@pytest.fixture(scope="module")
+def account(server: Server) -> Iterator[Account]:
+    made = Account(server, "ann")
+    with made.http:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def box(account: Account) -> Iterator[Box]:
+    made = account.create()
+    yield made
+    assert account.api("DELETE", f"/sandboxes/{made.id}").status_code == 204
+
+
+class Stream:
+    """A stream of messages that is read as it arrives."""
+
+    def __init__(self, box: Box, method: str, message: Any, kind: str, **headers: str) -> None:
+        more = box.headers(**{"Content-Type": STREAM, **headers})
+        body = envelope(json.dumps(message).encode())
+        self._context = box.account.http.stream("POST", f"/{method}", content=body, headers=more)
+        self._kind, self._reader = kind, EnvelopeReader(1 << 24)
+
+    def __enter__(self) -> Stream:
+        answer = self._context.__enter__()
+        assert answer.status_code == 200, answer.read()
+        self._pieces = answer.iter_bytes()
+        return self
+
+    def __exit__(self, *words: Any) -> None:
+        self._context.__exit__(*words)
+
+    def __iter__(self) -> Iterator[Message]:
+        for piece in self._pieces:
+            for flags, data in self._reader.feed(piece):
+                yield json.loads(data) if flags else decode(self._kind, data, "json")
+
+    def until(self, wanted: Callable[[Message], bool]) -> list[Message]:
+        found = []
+        for message in self:
+            found.append(message)
+            if wanted(message):
+                return found
+        raise AssertionError(found)
+
+
+def started(box: Box, command: str, tag: str, **more: Any) -> Stream:
+    headers = more.pop("headers", {})
+    message = {"process": {"cmd": "/bin/bash", "args": ["-c", command]}, "tag": tag, **more}
+    return Stream(box, "process.Process/Start", message, "EventResponse", **headers)
+
+
+def typed(stream: list[Message], name: str) -> bytes:
+    return b"".join(one["event"]["data"][name] for one in stream if name in one.get("event", {}).get("data", {}))
+
+
+def test_terminal_is_typed_into_and_resized(box: Box) -> None:
+    pty = {"size": {"cols": 91, "rows": 31}}
+    with started(box, "stty -echo; stty size; read line; stty size; echo got $line", "term", pty=pty) as stream:
+        seen = stream.until(lambda one: b"31 91" in one.get("event", {}).get("data", {}).get("pty", b""))
+        assert seen[0]["event"]["start"]["pid"] > 0
+        larger = {"process": {"tag": "term"}, "pty": {"size": {"cols": 120, "rows": 40}}}
+        assert box.call("process.Process/Update", larger).status_code == 200
+        wrong = {"process": {"tag": "term"}, "input": {"stdin": "eA=="}}
+        assert box.call("process.Process/SendInput", wrong).json()["code"] == "failed_precondition"
+        text = base64.b64encode(b"word\n").decode()
+        given = {"process": {"tag": "term"}, "input": {"pty": text}}
+        assert box.call("process.Process/SendInput", given).status_code == 200
+        rest = typed(stream.until(lambda one: "end" in one.get("event", {})), "pty")
+    assert b"40 120" in rest
+    assert b"got word" in rest
+    assert box.call("process.Process/Update", {"process": {"pid": 999_999}, "pty": pty}).status_code == 404
+
+
+def test_silent_stream_has_keepalive_messages(box: Box) -> None:
+    with started(box, "cat", "quiet", headers={"Keepalive-Ping-Interval": "1"}) as stream:
+        stream.until(lambda one: "keepalive" in one["event"])
+        assert box.call("process.Process/CloseStdin", {"process": {"tag": "quiet"}}).status_code == 200
+        stream.until(lambda one: "end" in one.get("event", {}))
+
+
+@pytest.mark.parametrize(
+    ("signal", "status"), [("SIGNAL_SIGTERM", "signal: terminated"), ("SIGNAL_SIGKILL", "signal: killed")]
+)
+def test_signal_ends_a_command(box: Box, signal: str, status: str) -> None:
+    with started(box, "echo up; exec sleep 600", signal) as stream:
+        stream.until(lambda one: "data" in one["event"])
+        assert box.call("process.Process/SendSignal", {"process": {"tag": signal}, "signal": signal}).status_code == 200
+        end = stream.until(lambda one: "end" in one.get("event", {}))[-1]["event"]["end"]
+    assert end["status"] == status
+    other = box.call("process.Process/SendSignal", {"process": {"pid": 1}, "signal": 2})
+    assert other.json()["code"] == "invalid_argument"
+
+
+def test_watch_streams_changes(box: Box) -> None:
+    box.run("mkdir -p seen/below")
+    message = {"path": "seen", "recursive": True, "includeEntry": True}
+    with Stream(box, "filesystem.Filesystem/WatchDir", message, "WatchDirResponse") as stream:
+        stream.until(lambda one: "start" in one)
+        box.run("echo 12 > seen/below/new; rm seen/below/new")
+        found = stream.until(lambda one: one.get("filesystem", {}).get("type") == "EVENT_TYPE_REMOVE")
+    kinds = [(one["filesystem"]["name"], one["filesystem"]["type"]) for one in found if "filesystem" in one]
+    assert ("below/new", "EVENT_TYPE_CREATE") in kinds
+    missing = box.call("filesystem.Filesystem/WatchDir", envelope(b'{"path":"none"}'), STREAM)
+    assert "not_found" in missing.text
+
+
+def test_removed_file_is_gone_and_a_missing_one_no_error(box: Box) -> None:
+    box.run("mkdir -p tree/a; touch tree/a/b")
+    for _ in range(2):
+        assert box.call("filesystem.Filesystem/Remove", {"path": "tree"}).status_code == 200
+    assert box.call("filesystem.Filesystem/Stat", {"path": "tree"}).status_code == 404
+
+
+def test_composed_file_has_the_parts_in_order(box: Box) -> None:
+    box.run("printf one > part1; printf two > part2")
+    body = {"source_paths": ["part2", "part1"], "destination": "made/whole"}
+    made = box.account.http.post("/files/compose", json=body, headers=box.headers())
+    assert made.json()["path"] == "/home/user/made/whole"
+    assert output(box.run("cat made/whole; ls part1 part2 2>/dev/null | wc -l")) == b"twoone0\n"
+    missing = box.account.http.post("/files/compose", json=body, headers=box.headers())
+    assert missing.status_code == 404
+
+
+def test_compressed_calls_and_uploads_are_read(box: Box) -> None:
+    zipped = gzip.compress(b'{"path":"/etc"}')
+    found = box.call("filesystem.Filesystem/Stat", zipped, **{"Content-Encoding": "gzip"})
+    assert found.json()["entry"]["path"] == "/etc"
+    start = gzip.compress(json.dumps({"process": {"cmd": "/bin/echo", "args": ["zipped"]}}).encode())
+    answer = box.call(
+        "process.Process/Start", envelope(start, COMPRESSED), STREAM, **{"Connect-Content-Encoding": "gzip"}
+    )
+    assert output(events(answer.content)) == b"zipped\n"
+    headers = box.headers(**{"Content-Type": "application/octet-stream", "Content-Encoding": "gzip"})
+    upload = box.account.http.post("/files?path=large", content=gzip.compress(bytes(3 << 20)), headers=headers)
+    assert upload.status_code == 200, upload.text
+    assert output(box.run("stat -c %s large; tr -d '\\0' < large | wc -c")) == b"3145728\n0\n"
+
+
+def test_sandbox_of_the_second_version_ends_after_five_minutes(account: Account) -> None:
+    made = account.api("POST", "/v2/sandboxes", json={"templateID": "base", "metadata": {"v": "2"}})
+    assert made.status_code == 201, made.text
+    try:
+        shown = account.api("GET", f"/sandboxes/{made.json()['sandboxID']}").json()
+        start, end = (datetime.fromisoformat(shown[name]) for name in ("startedAt", "endAt"))
+        assert 299 <= (end - start).total_seconds() <= 301
+        assert shown["metadata"] == {"v": "2"}
+    finally:
+        assert account.api("DELETE", f"/sandboxes/{made.json()['sandboxID']}").status_code == 204
+
+
+def test_network_options_become_the_policy(server: Server, account: Account) -> None:
+    options = {"denyOut": ["0.0.0.0/0"], "allowOut": ["1.1.1.1", "example.com"]}
+    box = account.create(network=options)
+
+    def policy() -> dict[str, Any]:
+        with server.http() as http:
+            found: dict[str, Any] = http.get(f"/v1/sandboxes/{box.id}").raise_for_status().json()["network"]
+            return found
+
+    try:
+        assert (policy()["allow"], policy().get("deny", [])) == (["1.1.1.1:*", "example.com:*"], [])
+        shown = account.api("GET", f"/sandboxes/{box.id}").json()["network"]
+        assert {name: shown[name] for name in ("allowOut", "denyOut")} == {**options, "denyOut": ["0.0.0.0/0"]}
+        change = {"denyOut": ["8.8.8.0/30"], "allowOut": ["8.8.8.1"]}
+        assert account.api("PUT", f"/sandboxes/{box.id}/network", json=change).status_code == 204
+        assert policy()["deny"] == ["8.8.8.0:*", "8.8.8.2/31:*"]
+        assert account.api("PUT", f"/sandboxes/{box.id}/network", json={}).status_code == 204
+        assert (policy()["allow"], policy().get("deny", [])) == (["*:*"], [])
+        closed = {"allow_internet_access": False}
+        assert account.api("PUT", f"/sandboxes/{box.id}/network", json=closed).status_code == 204
+        assert policy().get("allow", []) == []
+        for bad in ({"allowOut": ["example.com"]}, {"maskRequestHost": "a"}, {"rules": {"a": [{}]}}):
+            answer = account.api("PUT", f"/sandboxes/{box.id}/network", json=bad)
+            assert (answer.status_code, answer.json()["code"]) == (400, 400), bad
+    finally:
+        assert account.api("DELETE", f"/sandboxes/{box.id}").status_code == 204
+
+
+def test_metrics_have_the_current_values(account: Account, box: Box) -> None:
+    busy = started(box, "while :; do :; done", "busy")
+    with busy:
+        (sample,) = account.api("GET", f"/sandboxes/{box.id}/metrics").json()
+        assert sample["cpuUsedPct"] > 1
+        assert 0 < sample["memUsed"] < sample["memTotal"] == 2 << 30
+        several = account.api("GET", "/sandboxes/metrics", params={"sandbox_ids": box.id}).json()["sandboxes"]
+        assert set(several) == {box.id}
+        inside = box.account.http.get("/metrics", headers=box.headers()).json()
+        assert inside["cpu_used_pct"] > 1
+        kill = {"process": {"tag": "busy"}, "signal": "SIGNAL_SIGKILL"}
+        assert box.call("process.Process/SendSignal", kill).status_code == 200
+    assert account.api("GET", f"/sandboxes/{box.id}/metrics", params={"end": 5}).json() == []
+    assert account.api("GET", "/sandboxes/metrics", params={"sandbox_ids": ""}).status_code == 400
+    assert account.api("GET", "/sandboxes/metrics", params={"sandbox_ids": "sb-aaaaaaaaaa"}).status_code == 404
+
+
+def test_log_has_the_commands_and_their_output(account: Account) -> None:
+    box = account.create()
+
+    def log(version: str = "/v2", **params: Any) -> list[dict[str, Any]]:
+        answer = account.api("GET", f"{version}/sandboxes/{box.id}/logs", params=params)
+        assert answer.status_code == 200, answer.text
+        found: list[dict[str, Any]] = answer.json()["logs"]
+        return found
+
+    try:
+        box.run("echo to-the-log; echo wrong >&2; exit 3")
+        wait_until(lambda: any("exit code 3" in one["message"] for one in log()), "the end in the log")
+        messages = [one["message"] for one in log()]
+        assert "to-the-log" in messages
+        assert messages.index("to-the-log") < messages.index("wrong")
+        assert [one["level"] for one in log(search="wrong")][-1] == "warn"
+        assert all(one["level"] == "warn" for one in log(level="warn"))
+        assert len(log(limit=1, direction="backward")) == 1
+        assert log(cursor=int(1e13)) == []
+        assert any("to-the-log" in one["line"] for one in log(""))
+        bad = account.api("GET", f"/v2/sandboxes/{box.id}/logs", params={"level": "loud"})
+        assert bad.status_code == 400
+    finally:
+        assert account.api("DELETE", f"/sandboxes/{box.id}").status_code == 204
+
+
+def test_pause_of_the_files_only_ends_the_processes(account: Account) -> None:
+    box = account.create()
+    try:
+        with started(box, "echo kept > kept; echo up; exec sleep 600", "gone") as stream:
+            stream.until(lambda one: "data" in one["event"])
+            paused = account.api("POST", f"/sandboxes/{box.id}/pause", json={"memory": False})
+            assert paused.status_code == 204, paused.text
+        assert account.api("GET", f"/sandboxes/{box.id}").json()["state"] == "paused"
+        assert account.api("POST", f"/v2/sandboxes/{box.id}/connect", json={}).status_code == 201
+        assert output(box.run("cat kept")) == b"kept\n"
+        listed = box.call("process.Process/List", {}).json().get("processes", [])
+        assert not any(one["config"]["cmd"] == "/bin/bash" for one in listed)
+    finally:
+        assert account.api("DELETE", f"/sandboxes/{box.id}").status_code == 204
+
+
+def test_contexts_are_made_listed_restarted_and_deleted(box: Box) -> None:
+    http, headers = box.account.http, {**box.headers(49999)}
+    made = http.post("/contexts", json={"language": "python", "cwd": "/tmp"}, headers=headers).json()
+    assert (made["language"], made["cwd"]) == ("python", "/tmp")
+    lines = box.execute("import os; x = 5; os.getcwd()", context_id=made["id"])
+    assert next(line["text"] for line in lines if line["type"] == "result") == "/tmp"
+    assert any(line["type"] == "error" for line in box.execute("x"))
+    listed = http.get("/contexts", headers=headers).json()
+    assert [one["language"] for one in listed][:2] == ["python", "javascript"]
+    assert listed[-1]["id"] == made["id"]
+    assert http.post(f"/contexts/{made['id']}/restart", headers=headers).status_code == 204
+    assert any(line["type"] == "error" for line in box.execute("x", context_id=made["id"]))
+    assert http.delete(f"/contexts/{made['id']}", headers=headers).status_code == 204
+    gone = http.post("/execute", json={"code": "1", "context_id": made["id"]}, headers=headers)
+    assert (gone.status_code, gone.json()["code"]) == (404, 404)
+    both = http.post("/execute", json={"code": "1", "context_id": "a", "language": "python"}, headers=headers)
+    assert both.status_code == 400
+
+
+@pytest.mark.parametrize("method", ["process.Process/List", "process.Process/Start", "filesystem.Filesystem/Stat"])
+def test_silent_peer_in_the_middle_of_a_message_is_disconnected(server: Server, box: Box, method: str) -> None:
+    """A client that announces a message, sends a part of it and keeps the connection open."""
+    kind = STREAM if method.endswith("/Start") else JSON
+    lines = "".join(f"{name}: {value}\r\n" for name, value in box.headers(**{"Content-Type": kind}).items())
+    head = f"POST /{method} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n{lines}\r\n"
+    with socket.socket(socket.AF_UNIX) as line:
+        line.settimeout(60)
+        line.connect(str(socket_path(server.state_dir)))
+        line.sendall(head.encode() + (envelope(bytes(95))[:9] if kind == STREAM else b'{"pro'))
+        received = b""
+        while piece := line.recv(65536):
+            received += piece
+    assert received.startswith(b"HTTP/1.1 408 ")
