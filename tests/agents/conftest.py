@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -61,3 +62,20 @@ def agent_server(
     server.log.unlink()
     assert server.leftovers() == []
     assert os.path.isdir(state)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    top = tmp_path / "calc"
+    top.mkdir()
+    (top / "calc.py").write_text("def add(a, b):\n    return a - b\n")
+    (top / "test_calc.py").write_text(
+        "import unittest\n\nfrom calc import add\n\n\nclass AddTest(unittest.TestCase):\n"
+        "    def test_add(self):\n        self.assertEqual(add(2, 3), 5)\n"
+    )
+    for words in (
+        ["init", "-q"], ["config", "user.name", "Ada"], ["config", "user.email", "ada@example.com"], ["add", "."],
+        ["commit", "-qm", "first"],
+    ):  # fmt: skip
+        subprocess.run(["git", *words], cwd=top, check=True)
+    return top

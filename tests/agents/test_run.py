@@ -34,23 +34,6 @@ def found_inside(sandbox: Sandbox, text: str) -> bool:
     return sandbox.run(["bash", "-c", f"exec 3<&0; {search} | grep -q -a -F -f /dev/fd/3"], user="root", stdin=text).ok
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    top = tmp_path / "calc"
-    top.mkdir()
-    (top / "calc.py").write_text("def add(a, b):\n    return a - b\n")
-    (top / "test_calc.py").write_text(
-        "import unittest\n\nfrom calc import add\n\n\nclass AddTest(unittest.TestCase):\n"
-        "    def test_add(self):\n        self.assertEqual(add(2, 3), 5)\n"
-    )
-    for words in (
-        ["init", "-q"], ["config", "user.name", "Ada"], ["config", "user.email", "ada@example.com"], ["add", "."],
-        ["commit", "-qm", "first"],
-    ):  # fmt: skip
-        subprocess.run(["git", *words], cwd=top, check=True)
-    return top
-
-
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_agent_edits_tests_and_is_reviewed_applied_and_undone(

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from support.cli import skerry
+from support.editor import Editor
 from support.recorded_terminal import Wire
-from support.server import Server
+from support.server import Server, wait_until
 from support.tmux import Window
 
 from skerry import Client, Sandbox
@@ -186,6 +187,55 @@ def test_attempts_run_in_forks_and_are_compared(call: Call, box: Callable[[], Sa
     assert again.returncode == 3
     assert f"toy-{top.name}-3, toy-{top.name}-4".encode() in again.stderr
     assert run(call, "hello", "--attempts", "2", "--no-repo").returncode == 2
+
+
+def test_editor_runs_an_agent_and_its_files_stay_untouched(
+    server: Server, box: Callable[[], Sandbox], top: Path
+) -> None:
+    (top / "notes.txt").write_text("later\n")
+    with Editor(server.address, top, *KIT) as editor:
+        abilities = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True}
+        begun = editor.call(1, "initialize", protocolVersion=1, clientCapabilities=abilities)
+        assert begun["result"]["authMethods"] == []  # a login could name a command of the editor's machine
+        offered = begun["result"]["agentCapabilities"]["offered"]
+        assert offered == {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
+
+        wrong = editor.call(2, "session/new", cwd="/etc", mcpServers=[])
+        assert "'/etc'" in wrong["error"]["message"]
+        server_of_editor = {"name": "files", "command": "/bin/mcp", "args": [], "env": [{"name": "KEY", "value": "k"}]}
+        session = editor.call(3, "session/new", cwd=str(top), mcpServers=[server_of_editor])
+        assert session["result"] == {"sessionId": "s1", "servers": []}
+
+        (top / "notes.txt").write_text("latest\n")
+        link = {"type": "resource_link", "name": "app.py", "uri": f"file://{top}/app.py#L1"}
+        prompt = [{"type": "text", "text": "from the editor"}, link]
+        done = editor.call(4, "session/prompt", sessionId="s1", prompt=prompt)
+        assert done["result"] == {"stopReason": "end_turn"}
+        updates = [one["params"]["update"] for one in editor.heard]
+        texts = [one["content"]["text"] for one in updates if one["sessionUpdate"] == "agent_message_chunk"]
+        assert texts[0] == "/workspace ['file:///workspace/app.py#L1']"
+        assert "not available in a sandbox" in texts[1]
+        (call,) = (one for one in updates if one["sessionUpdate"] == "tool_call")
+        assert call["locations"] == [{"path": f"{top}/app.py"}]
+        code, messages = editor.end()
+    assert code == 0
+    assert b"MCP servers of the editor are not passed on: files" in messages
+    assert b"fs/write_text_file is not passed to the editor" in messages
+    assert b"starting" in messages
+
+    assert (top / "app.py").read_text() == "one\ntwo\nthree\n"
+    assert box().files.read_text("/workspace/notes.txt") == "latest\n"  # each prompt brings later edits in
+    (hunk,) = box().review.changes("app.py").hunks
+    (origin,) = box().review.origin(hunk).entries
+    assert (origin.command, origin.within is not None) == ("Edit app.py", True)
+    assert [one for one in box().processes.list() if one.state == "running"] == []
+
+
+def test_agent_ends_with_a_killed_editor(server: Server, box: Callable[[], Sandbox], top: Path) -> None:
+    with Editor(server.address, top, *KIT) as editor:
+        editor.call(1, "initialize", protocolVersion=1, clientCapabilities={})
+        editor.process.kill()
+        wait_until(lambda: not [one for one in box().processes.list() if one.state == "running"], "the agent's end")
 
 
 @pytest.fixture

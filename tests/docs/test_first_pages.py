@@ -15,6 +15,7 @@ PAGES = [
     "docs/guides/troubleshooting.md",
     "docs/guides/choosing.md",
     "docs/guides/e2b.md",
+    "docs/guides/editors.md",
     "docs/guides/team.md",
 ]
 

@@ -133,3 +133,13 @@ def test_endless_reports_of_started_tool_calls_are_bounded(agent: Agent) -> None
     agent.report(ReportedCall(id="last", name="Write one.txt"), ReportedCall(id="last", state="ended"))
     agent.edit("echo 1 > many.txt")
     assert agent.origin("many.txt").command == "Edit"
+
+
+def test_title_of_a_running_tool_call_is_replaced(agent: Agent) -> None:
+    """Adapters of editors report a call first as `Terminal`, and its command later."""
+    agent.report(ReportedCall(id="call", name="Terminal"))
+    agent.report(ReportedCall(id="call", name="echo 1 > later.txt"))
+    agent.edit("echo 1 > later.txt")
+    agent.report(ReportedCall(id="call", state="ended"))
+    agent.report(ReportedCall(id="call", name="too late"))
+    assert agent.origin("later.txt").command == "echo 1 > later.txt"

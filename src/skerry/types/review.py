@@ -256,7 +256,7 @@ class LedgerEntry(Answer, frozen=True, kw_only=True):
 class ReportedCall(Value, frozen=True, kw_only=True):
     """A tool call that a coding agent reports. `id`: unique in its process. `name`: its title, like `Edit app.py`.
     `paths`: the files that it names, absolute or relative to the workspace. `state`: `started`, `ended` or `failed`; a
-    call that is reported only at its end has started then."""
+    call that is reported only at its end has started then. A running call may be reported again, with another name."""
 
     id: Annotated[str, Meta(min_length=1, max_length=128)]
     name: Annotated[str, Meta(max_length=MAX_TOOL_NAME)] = ""

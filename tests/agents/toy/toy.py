@@ -72,6 +72,44 @@ def open_terminal():
             sys.argv.append("--continue")
 
 
+def speak():
+    """Follow prompts of an editor, and ask for what no agent in a sandbox may have."""
+
+    def send(**message):
+        print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+    def update(**found):
+        send(method="session/update", params={"sessionId": "s1", "update": found})
+
+    cwd = ""
+    print("starting", file=sys.stderr, flush=True)
+    for line in sys.stdin:
+        message = json.loads(line)
+        method, params, answer = message.get("method"), message.get("params", {}), {"id": message.get("id")}
+        if method == "initialize":
+            login = {"id": "login", "name": "Log in", "_meta": {"terminal-auth": {"command": "touch", "args": ["x"]}}}
+            capabilities = {"loadSession": True, "offered": params["clientCapabilities"]}
+            send(**answer, result={"protocolVersion": 1, "authMethods": [login], "agentCapabilities": capabilities})
+        elif method == "session/new":
+            cwd = params["cwd"]
+            send(**answer, result={"sessionId": "s1", "servers": params["mcpServers"]})
+        elif method == "session/prompt":
+            uris = [block["uri"] for block in params["prompt"] if block.get("type") == "resource_link"]
+            text = params["prompt"][0]["text"]
+            update(sessionUpdate="agent_message_chunk", content={"type": "text", "text": f"{cwd} {uris}"})
+            locations = [{"path": "/workspace/app.py"}, {"path": "/etc/passwd"}]
+            update(sessionUpdate="tool_call", toolCallId="c1", title="Edit app.py", kind="edit", locations=locations)
+            Path("/workspace/app.py").write_text(f"{text}\n")
+            update(sessionUpdate="tool_call_update", toolCallId="c1", status="completed")
+            send(id="w1", method="fs/write_text_file", params={"path": "/workspace/app.py", "content": "stolen"})
+            answer_to_write = json.loads(sys.stdin.readline())
+            update(sessionUpdate="agent_message_chunk", content={"type": "text", "text": str(answer_to_write)})
+            send(**answer, result={"stopReason": "end_turn"})
+    return 0
+
+
+if "--acp" in sys.argv:
+    sys.exit(speak())
 if "--prompt" in sys.argv:
     sys.exit(follow(sys.argv[sys.argv.index("--prompt") + 1]))
 sys.exit(open_terminal())

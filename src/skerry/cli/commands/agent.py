@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from skerry.cli import output, terminal
+from skerry.cli.commands.agent_acp import run_acp
 from skerry.cli.commands.agent_attempts import MAX_ATTEMPTS, run_attempts
 from skerry.cli.commands.agent_image import build_image, ensure_image, installed_version, newest_version, report
 from skerry.cli.commands.agent_run import run_headless
@@ -84,6 +85,7 @@ review_option = click.option(
 @click.option(
     "-p", "--prompt", metavar="PROMPT", help="Run this prompt, and print the answer. Default: open the agent here."
 )
+@click.option("--acp", is_flag=True, help="Speak the Agent Client Protocol on stdin and stdout, for an editor.")
 @click.option(
     "--attempts", type=click.IntRange(2, MAX_ATTEMPTS), metavar="N",
     help="Run the prompt in N forks of the sandbox at once, and compare them.",
@@ -110,6 +112,7 @@ def start(
     name_of_agent: str | None,
     words: tuple[str, ...],
     prompt: str | None,
+    acp: bool,
     attempts: int | None,
     check: str | None,
     fresh: bool,
@@ -129,11 +132,15 @@ def start(
     """
     if (attempts is not None and (prompt is None or given["no_repo"])) or (check is not None and attempts is None):
         raise click.UsageError("--attempts needs -p and a repository; --check needs --attempts")
-    if prompt is None:
+    if acp and (prompt is not None or fresh or review is not None):
+        raise click.UsageError("--acp cannot be combined with -p, --new or --review: the editor has the conversation")
+    if prompt is None and not acp:
         terminal.require_terminal("skerry agent AGENT -p PROMPT")
     with cli.client() as client:
         request = _request(client, name_of_agent, given)
         report(cli, request.kit)
+        if acp:
+            return run_acp(cli, client, request, words, given["repo"])
         if prompt is None:
             return run_in_terminal(cli, client, request, words, fresh=fresh, review=review, escape=not no_escape)
         if attempts is not None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from skerry.client.agents.acp import VERSION as ACP_VERSION
 from skerry.client.agents.descriptor import (
     PROMPT,
     SESSION,
@@ -96,6 +97,11 @@ class Kit:
     @property
     def environment(self) -> dict[str, str]:
         return {name: value for name, value in self._named("env").items() if value}
+
+    @property
+    def editor(self) -> KitAcp | None:
+        """Return the command for editors: the first one of a supported version of the protocol."""
+        return next((one for one in self.acp if one.protocol_version <= ACP_VERSION), None)
 
     def _named(self, kind: str) -> dict[str, str]:
         declared = ((getattr(one, kind), self.args[name]) for name, one in self.descriptor.args.items())
@@ -282,6 +288,6 @@ def describe(kit: Kit) -> dict[str, Any]:
             for one in kit.credentials if one.api_key is not None
         ],
         "headless": bool(kit.sessions.prompt), "resumes": bool(kit.interactive.continue_ or kit.sessions.continue_),
-        "acp": bool(kit.acp), "skipped": kit.skipped,
+        "acp": kit.editor is not None, "skipped": kit.skipped,
     })  # fmt: skip
     return plain

@@ -151,8 +151,10 @@ class ReviewedWorkspace:
         ended = False
         for call in calls:
             name = f"{process}/{call.id}"
-            if (known := self.writers.get(name)) is None and len(self.writers.tool_calls(process)) < MAX_RUNNING_CALLS:
-                paths = tuple(filter(None, (self._relative(path) for path in call.paths)))
+            paths = tuple(filter(None, (self._relative(path) for path in call.paths)))
+            if (known := self.writers.get(name)) is not None and not known.ended:
+                self.writers.renamed(name, shown(call.name), paths)  # an agent may know more than at the start
+            elif known is None and len(self.writers.tool_calls(process)) < MAX_RUNNING_CALLS:
                 self.writers.begin(
                     Writer(
                         name, shown(call.name) or "(a tool call)", self.sandbox.attempts.heard, kernel=process,

@@ -133,6 +133,11 @@ class Writers:
         if (writer := self._known.get(name)) is not None:
             self._known[name] = replace(writer, ended=True, exit_code=exit_code, duration_s=duration_s)
 
+    def renamed(self, name: str, command: str, paths: tuple[str, ...]) -> None:
+        """Replace the title of a tool call, and its files, by those that are given."""
+        if (writer := self._known.get(name)) is not None:
+            self._known[name] = replace(writer, command=command or writer.command, paths=paths or writer.paths)
+
     def started(self, name: str) -> None:
         if (writer := self._known.get(name)) is not None:
             self._known[name] = replace(writer, started=True)
