@@ -154,6 +154,37 @@ def test_sandbox_with_a_repository_and_a_service_is_repeated(client: Client, tmp
     assert [end.exit_code for end in ready if end is not None] == [0, 0]
 
 
+def test_files_are_compared_without_a_review_while_the_sandbox_exists(
+    client: Client, http: httpx2.Client, tmp_path: Path
+) -> None:
+    compiled = "printf 'A = 1\\n' > a.py && python3 -m compileall -q a.py && git init -q . && git add a.py"
+    with Sandbox(server=client) as sandbox:
+        for command in (compiled, "mkdir d; echo same > d/same; date > /tmp/ignored"):
+            sandbox.run(command, cwd="/workspace", check=True)
+        before = {one["id"] for one in http.get("/v1/snapshots").json()["snapshots"]}
+        report = client.replay(sandbox=sandbox.id)
+        assert report.ok, "\n".join(lines_of(report))
+        assert not [note for note in report.notes if "files were not compared" in note]
+        sandbox.run("cat /proc/sys/kernel/random/uuid > d/random; chmod 600 d/same", cwd="/workspace")
+        sandbox.run('test "$(cat /proc/sys/kernel/random/uuid)" && cp d/random /tmp/ && touch "$(cat /tmp/random)"')
+        report = client.replay(sandbox=sandbox.id)
+        assert {one["id"] for one in http.get("/v1/snapshots").json()["snapshots"]} == before
+        assert report.verdict == "different"
+        (files,) = [one for step in report.steps for one in step.differences]
+        assert (files.part, files.before) == ("files", "3 files differ")
+        lines = (files.diff or "").splitlines()
+        assert "/workspace/d/random: file (before) -> file (after)" in lines
+        assert sorted(line.partition(": ")[2] for line in lines) == [
+            "file (before) -> file (after)", "file (before) -> removed", "removed -> file (after)",
+        ]  # fmt: skip
+        until = client.replay(sandbox=sandbox.id, until=2)
+        (tmp_path / "dev.trace").write_bytes(exported(http, sandbox.id))
+        from_file = client.replay(tmp_path / "dev.trace")
+    deleted = client.replay(sandbox=sandbox.id)
+    for one, why in ((until, "ended before its last step"), (from_file, "is a file"), (deleted, "was deleted")):
+        assert [why in note for note in one.notes if "files were not compared" in note] == [True]
+
+
 def test_differences_are_named_and_make_the_exit_code_1(client: Client, server: Server) -> None:
     with Sandbox(server=client, name="random") as sandbox:
         sandbox.review.start()

@@ -489,9 +489,17 @@ def notes_of(trace: TraceFile) -> list[str]:
         found.append(f"{trace.trace.damaged} lines of the trace cannot be read")
     if omitted := sum(max(0, step.omitted) for step in trace.trace.steps):
         found.append(f"{omitted} steps were not recorded")
-    if not any(step.kind == "review.begin" for step in trace.trace.steps):
-        found.append("files were not compared: the trace has no review")
     return found
+
+
+def has_review(trace: TraceFile) -> bool:
+    return any(step.kind == "review.begin" for step in trace.trace.steps)
+
+
+def workspace_of(steps: list[TraceStep]) -> str:
+    """Return the working directory of a recorded sandbox."""
+    cwd = start_of(steps)[0].spec.get("cwd")
+    return cwd if isinstance(cwd, str) and cwd.startswith("/") else "/workspace"
 
 
 # -- snapshots and contexts -------------------------------------------------------------------------------------------

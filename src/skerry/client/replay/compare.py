@@ -10,7 +10,7 @@ from typing import Protocol
 
 from skerry.client.replay.normalise import FILE_RULES, Normalised, Window, normalise
 from skerry.errors import InvalidRequest
-from skerry.types import decode_path
+from skerry.types import SnapshotDiff, decode_path
 from skerry.types.replays import ReplayDifference, Verdict
 from skerry.types.traces import TraceChanges, TraceContent, TraceEnd
 
@@ -186,8 +186,23 @@ _UNTOUCHED: FileState = ("untouched", None)
 Differences = Mapping[str, tuple[FileState | None, FileState | None]]
 
 
+def compare_trees(diff: SnapshotDiff, root: str) -> StepComparison:
+    """Compare the files below a directory at the end of both runs. `diff`: from the second run to the first. Git's own
+    files are left out: its index holds times and inodes."""
+    found: dict[str, tuple[FileState | None, FileState | None]] = {}
+    for change in diff:
+        path = decode_path(change.path, change.raw_path)
+        below = path.startswith(f"{root.rstrip('/')}/") and ".git" not in path.split("/")
+        if not below or (change.type == "directory" and change.kind == "modified"):
+            continue
+        first: FileState | None = (change.type, "(before)") if change.kind != "deleted" else None
+        second: FileState | None = (change.type, "(after)") if change.kind != "added" else None
+        found[path] = first, second
+    return compare_files(found, {})
+
+
 def compare_files(now: Differences, known: Differences) -> StepComparison:
-    """Compare the files of both runs. `known`: the differences that an earlier step has been reported with."""
+    """Compare the changed files of both runs. `known`: the differences that an earlier step has been reported with."""
     fresh = {path: states for path, states in now.items() if known.get(path) != states}
     derived = {path: rule for path in fresh if (rule := _derived(path, fresh[path])) is not None}
     lines = [_file_line(path, *fresh[path]) for path in fresh if path not in derived]

@@ -115,6 +115,7 @@ class _Pair:
     observed: Mapping[int, Observation]
     beyond: TraceStep | None  # the step of the original that the replay did not repeat
     base: Set[str] | None
+    trees: StepComparison
 
     def steps(self) -> Iterator[ReplayStep]:
         again = matched(self.actions, self.observed, self.after.trace.steps)
@@ -124,7 +125,7 @@ class _Pair:
             following = self.beyond if is_last else self.actions[n + 1].step
             found, reason = self._compared(action, again.get(action.step.n))
             if following is None:
-                found += files.compared(None, None)
+                found += files.compared(None, None) + self.trees
             elif following.kind in COMMANDS and (is_last or following.n in again):
                 found += files.compared(following.n, None if is_last else again[following.n].n)
             verdict = found.verdict if found.differences or reason is None else "skipped"
@@ -186,12 +187,13 @@ class _FileComparison:
 
 def report_of(
     before: TraceFile, after: TraceFile, actions: Sequence[ReplayAction], observed: Mapping[int, Observation], *,
-    beyond: TraceStep | None, base: Set[str] | None, sandbox: str, kept: bool, notes: Sequence[str] = (),
+    beyond: TraceStep | None, base: Set[str] | None, trees: StepComparison, sandbox: str, kept: bool,
+    notes: Sequence[str] = (),
 ) -> ReplayReport:  # fmt: skip
     """Compare the traces of both runs. `beyond`: the first step after the last one that was repeated. `base`: the paths
-    at the start of the review, if they are known."""
+    at the start of the review, if they are known. `trees`: the comparison of the files at the end without a review."""
     start, _ = start_of(before.trace.steps)
-    steps = tuple(_Pair(before, after, actions, observed, beyond, base).steps())
+    steps = tuple(_Pair(before, after, actions, observed, beyond, base, trees).steps())
     verdicts = {step.verdict for step in steps}
     verdict: Verdict = "different" if "different" in verdicts else "normalised" if "normalised" in verdicts else "same"
     return ReplayReport(

@@ -15,6 +15,7 @@ from skerry.client._async.processes import AsyncProcess, AsyncRun, prepare_stdin
 from skerry.client._async.repository import review_tree
 from skerry.client.replay import actions as plans
 from skerry.client.replay.actions import NotRepeatable, ReplayAction
+from skerry.client.replay.compare import StepComparison, compare_trees
 from skerry.client.replay.report import Observation, end_of, report_of
 from skerry.client.transport import backend_async as backend
 from skerry.client.transport.requests import sandboxes, snapshots
@@ -29,7 +30,7 @@ from skerry.errors import (
     ServerUnreachable,
     SkerryError,
 )
-from skerry.types import ProcessInfo, RunRequest, SandboxInfo, SnapshotInfo
+from skerry.types import ProcessInfo, RunRequest, SandboxInfo, SnapshotDiff, SnapshotInfo
 from skerry.types.replays import ReplayReport, ReplayRequest
 from skerry.types.traces import TraceStep
 
@@ -68,7 +69,7 @@ async def replay_sandbox(client: AsyncClient, ref: str, options: ReplayOptions) 
     snapshot = await _snapshot(client, ref)
     source = ref if snapshot is None else snapshot.sandbox or ""
     async with exported(client, source) as file:
-        return await _Replay(client, await _opened(file), options, snapshot).run()
+        return await _Replay(client, await _opened(file), options, snapshot, is_own=True).run()
 
 
 async def _snapshot(client: AsyncClient, ref: str) -> SnapshotInfo | None:
@@ -110,6 +111,7 @@ class _Replay:
     trace: TraceFile
     options: ReplayOptions
     snapshot: SnapshotInfo | None = None
+    is_own: bool = False  # the server's trace: a file from elsewhere must not name another sandbox of the caller
     processes: dict[str, str] = field(default_factory=dict)  # IDs of the replay by IDs of the trace
     snapshots: dict[str, str] = field(default_factory=dict)
     running: list[_Running] = field(default_factory=list)
@@ -136,10 +138,11 @@ class _Replay:
             base = await self._base(sandbox, chosen)
             async with exported(self.client, sandbox.id) as file:
                 again = await _opened(file)
+                trees, why = await self._trees(sandbox, beyond)
+                notes += plans.notes_of(self.trace) + [f"files were not compared: {why}"] * (why is not None)
                 report = await backend.in_thread(
                     report_of, self.trace, again, chosen, self.observed,
-                    beyond=beyond, base=base, sandbox=sandbox.id, kept=options.keep,
-                    notes=(*notes, *plans.notes_of(self.trace)),
+                    beyond=beyond, base=base, trees=trees, sandbox=sandbox.id, kept=options.keep, notes=notes,
                 )  # fmt: skip
             done = True
             return report
@@ -196,6 +199,37 @@ class _Replay:
             return None
         known = (path for path, versions in files.items() if versions.synced is not None)
         return {f"{head.path.rstrip('/')}/{os.fsdecode(path)}" for path in known}
+
+    async def _trees(self, sandbox: AsyncSandbox, beyond: TraceStep | None) -> tuple[StepComparison, str | None]:
+        """Compare the files at the end of the trace without a review, as long as its sandbox has them: with a snapshot
+        of the replay. Return the reason if they were not compared."""
+        if plans.has_review(self.trace):
+            return StepComparison(), None
+        if not self.is_own:
+            return StepComparison(), "the trace has no review, and is a file"
+        if beyond is not None:
+            return StepComparison(), "the trace has no review, and the replay ended before its last step"
+        source, steps = self.trace.manifest.sandbox, self.trace.trace.steps
+        try:
+            taken = await self.client.request_json(plans.snapshot_request(sandbox.id), SnapshotInfo)
+        except SkerryError as error:
+            return StepComparison(), error.message
+        try:
+            diff = await self.client.request_json(snapshots.changes(taken.id, source), SnapshotDiff)
+            async with exported(self.client, source) as file:
+                now = (await _opened(file)).trace.steps
+        except NotFound:
+            return StepComparison(), "the trace has no review, and its sandbox was deleted"
+        except SkerryError as error:
+            return StepComparison(), error.message
+        finally:
+            with contextlib.suppress(SkerryError):
+                await self.client.request(sandboxes.for_clean_up(snapshots.delete(taken.id)))
+        if len(plans.actions_of(now)) != len(plans.actions_of(steps)):
+            return StepComparison(), "the trace has no review, and its sandbox has gone on since"
+        if diff.truncated:
+            return StepComparison(), "too many files differ"
+        return await backend.in_thread(compare_trees, diff, plans.workspace_of(steps)), None
 
     async def _observed(self, sandbox: AsyncSandbox, action: ReplayAction) -> Observation:
         """Repeat a step. A failure of the server ends the replay; a failure of the step is its outcome."""

@@ -16,6 +16,7 @@ from skerry.client._sync.processes import Process, Run, prepare_stdin
 from skerry.client._sync.repository import review_tree
 from skerry.client.replay import actions as plans
 from skerry.client.replay.actions import NotRepeatable, ReplayAction
+from skerry.client.replay.compare import StepComparison, compare_trees
 from skerry.client.replay.report import Observation, end_of, report_of
 from skerry.client.transport import backend_sync as backend
 from skerry.client.transport.requests import sandboxes, snapshots
@@ -30,7 +31,7 @@ from skerry.errors import (
     ServerUnreachable,
     SkerryError,
 )
-from skerry.types import ProcessInfo, RunRequest, SandboxInfo, SnapshotInfo
+from skerry.types import ProcessInfo, RunRequest, SandboxInfo, SnapshotDiff, SnapshotInfo
 from skerry.types.replays import ReplayReport, ReplayRequest
 from skerry.types.traces import TraceStep
 
@@ -69,7 +70,7 @@ def replay_sandbox(client: Client, ref: str, options: ReplayOptions) -> ReplayRe
     snapshot = _snapshot(client, ref)
     source = ref if snapshot is None else snapshot.sandbox or ""
     with exported(client, source) as file:
-        return _Replay(client, _opened(file), options, snapshot).run()
+        return _Replay(client, _opened(file), options, snapshot, is_own=True).run()
 
 
 def _snapshot(client: Client, ref: str) -> SnapshotInfo | None:
@@ -111,6 +112,7 @@ class _Replay:
     trace: TraceFile
     options: ReplayOptions
     snapshot: SnapshotInfo | None = None
+    is_own: bool = False  # the server's trace: a file from elsewhere must not name another sandbox of the caller
     processes: dict[str, str] = field(default_factory=dict)  # IDs of the replay by IDs of the trace
     snapshots: dict[str, str] = field(default_factory=dict)
     running: list[_Running] = field(default_factory=list)
@@ -137,10 +139,11 @@ class _Replay:
             base = self._base(sandbox, chosen)
             with exported(self.client, sandbox.id) as file:
                 again = _opened(file)
+                trees, why = self._trees(sandbox, beyond)
+                notes += plans.notes_of(self.trace) + [f"files were not compared: {why}"] * (why is not None)
                 report = backend.in_thread(
                     report_of, self.trace, again, chosen, self.observed,
-                    beyond=beyond, base=base, sandbox=sandbox.id, kept=options.keep,
-                    notes=(*notes, *plans.notes_of(self.trace)),
+                    beyond=beyond, base=base, trees=trees, sandbox=sandbox.id, kept=options.keep, notes=notes,
                 )  # fmt: skip
             done = True
             return report
@@ -197,6 +200,37 @@ class _Replay:
             return None
         known = (path for path, versions in files.items() if versions.synced is not None)
         return {f"{head.path.rstrip('/')}/{os.fsdecode(path)}" for path in known}
+
+    def _trees(self, sandbox: Sandbox, beyond: TraceStep | None) -> tuple[StepComparison, str | None]:
+        """Compare the files at the end of the trace without a review, as long as its sandbox has them: with a snapshot
+        of the replay. Return the reason if they were not compared."""
+        if plans.has_review(self.trace):
+            return StepComparison(), None
+        if not self.is_own:
+            return StepComparison(), "the trace has no review, and is a file"
+        if beyond is not None:
+            return StepComparison(), "the trace has no review, and the replay ended before its last step"
+        source, steps = self.trace.manifest.sandbox, self.trace.trace.steps
+        try:
+            taken = self.client.request_json(plans.snapshot_request(sandbox.id), SnapshotInfo)
+        except SkerryError as error:
+            return StepComparison(), error.message
+        try:
+            diff = self.client.request_json(snapshots.changes(taken.id, source), SnapshotDiff)
+            with exported(self.client, source) as file:
+                now = (_opened(file)).trace.steps
+        except NotFound:
+            return StepComparison(), "the trace has no review, and its sandbox was deleted"
+        except SkerryError as error:
+            return StepComparison(), error.message
+        finally:
+            with contextlib.suppress(SkerryError):
+                self.client.request(sandboxes.for_clean_up(snapshots.delete(taken.id)))
+        if len(plans.actions_of(now)) != len(plans.actions_of(steps)):
+            return StepComparison(), "the trace has no review, and its sandbox has gone on since"
+        if diff.truncated:
+            return StepComparison(), "too many files differ"
+        return backend.in_thread(compare_trees, diff, plans.workspace_of(steps)), None
 
     def _observed(self, sandbox: Sandbox, action: ReplayAction) -> Observation:
         """Repeat a step. A failure of the server ends the replay; a failure of the step is its outcome."""
