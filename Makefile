@@ -74,8 +74,8 @@ test-integrations: ## run the adapters with the newest versions of the real fram
 
 dist: ## build the sdist and the wheels: for this platform, and without the keeper for all others
 	$(SETUP) check
-	$(BIN)/python -m hatchling build -d dist
-	SKERRY_PURE_WHEEL=1 $(BIN)/python -m hatchling build -t wheel -d dist
+	SKERRY_RELEASE=1 $(BIN)/python -m hatchling build -d dist
+	SKERRY_RELEASE=1 SKERRY_PURE_WHEEL=1 $(BIN)/python -m hatchling build -t wheel -d dist
 
 test-agents: ## install the coding agents and run them with a scripted model
 	$(SETUP) test

@@ -165,6 +165,7 @@ def test_sdist_holds_the_sources_and_nothing_else(dist: Path) -> None:
     assert {"keeper/go.mod", "keeper/LICENSE-Go", "src/skerry/py.typed", "hatch_build.py"} <= set(names)
     own = (
         "src/",
+        "bin/",
         "keeper/",
         "hatch_build.py",
         "README.md",
@@ -185,9 +186,25 @@ def test_wheel_has_the_licence_of_go_and_the_addresses(dist: Path) -> None:
         names = files.namelist()
         [metadata] = (files.read(name).decode() for name in names if name.endswith("/METADATA"))
         notices = [files.read(name).decode() for name in names if name.endswith("LICENSE-Go")]
+        [commands] = (files.read(name).decode() for name in names if name.endswith("/entry_points.txt"))
     assert not [name for name in names if "keeper/bin/" in name]
+    assert "\nskerry = skerry.cli:main\n" in commands  # Windows needs a program
     assert "The Go Authors" in notices[0]
     assert "\nProject-URL: Homepage, https://git.example.org/tools/skerry\n" in metadata
+
+
+def test_release_without_the_address_of_the_project_is_not_built(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    env = {**os.environ, "SKERRY_RELEASE": "1", "SKERRY_PROJECT_URL": "/srv/git/skerry"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, list(tmp_path.iterdir())) == (1, [])
+    assert (
+        "a release names the project's address, and /srv/git/skerry is none\nhint: SKERRY_PROJECT_URL=" in done.stderr
+    )
+    recipe = re.search(r"^dist:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe is not None
+    builds = [line for line in recipe[1].splitlines() if "hatchling" in line]
+    assert [line.split()[0] for line in builds] == ["SKERRY_RELEASE=1", "SKERRY_RELEASE=1"]
 
 
 def closure(found: dict[str, Requirement]) -> dict[str, Distribution]:
