@@ -283,6 +283,8 @@ TABLE: tuple[Setting, ...] = (
     Setting("network.allow", (), _words, "destinations that a new sandbox may reach", project=True),
     Setting("network.deny", (), _words, "denied destinations; the operator's always apply", project=True),
     Setting("network.presets", (), _words, "presets: pip, npm, apt, git, cargo, go, maven, gem", project=True),
+    Setting("network.handlers", (), _lines, "rules that change, redirect or answer HTTP requests", project=True),
+    Setting("network.mirror", (), _words, "hosts whose exchanges are written to the trace", project=True),
     Setting("secrets", {}, _secrets, "destinations of secrets by name; --secret NAME passes a value", project=True),
     Setting("network.approval_webhook", None, _text, "URL that approval requests are posted to (on_unknown=\"ask\")"),
     Setting("network.approval_timeout", "30s", _span, "maximum time for an approval; then the request is denied"),

@@ -283,3 +283,57 @@ def test_shell_completes_presets_and_peers(tmp_path: Path) -> None:
 
 def test_completed_presets_match_the_sdk() -> None:
     assert PRESETS == KNOWN
+
+
+def test_handlers_of_flags_and_of_a_trusted_project_are_sent(tmp_path: Path) -> None:
+    (tmp_path / "skerry.toml").write_text(
+        "[network]\nallow = ['a.test']\nmirror = ['a.test']\n"
+        "handlers = ['a.test set X: project', 'b.test answer 201 body.txt']\n"
+    )
+    (tmp_path / "body.txt").write_text("hi")
+    with lying(tmp_path, below("/network", said({"network": {}}))) as server:
+        untrusted = skerry("network", "set", "dev", server=server.address, cwd=tmp_path)
+        words = ("network", "set", "dev", "--trust", "--handle", "a.test set X: flag", "--handle", "a.test remove Y")
+        done = skerry(*words, server=server.address, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert skerry("network", "handle", "dev", "c.test redirect d.test", server=server.address).returncode == 0
+        assert skerry("network", "unhandle", "dev", "c.test", server=server.address).returncode == 0
+        assert skerry("network", "mirror", "dev", server=server.address).returncode == 0
+        none = skerry(
+            "network", "set", "dev", "--network", "none", "--handle", "a.test remove Y", server=server.address
+        )
+    assert untrusted.returncode == 2
+    assert b"network.handlers  b.test answer 201 body.txt\n" in untrusted.stderr
+    assert b"network.mirror    a.test\n" in untrusted.stderr
+    assert (none.returncode, b"--handle" in none.stderr) == (2, True)
+    bodies = [json.loads(asked.body) for asked in server.asked if asked.body]
+    answer = {"status": 201, "headers": [["Content-Type", "text/plain"]], "body": "aGk="}
+    assert bodies == [
+        {
+            "allow": ["a.test"], "mirror": ["a.test"],
+            "handlers": [
+                {"host": "a.test", "set_headers": {"X": "flag"}, "remove_headers": ["Y"]},
+                {"host": "b.test", "answer": answer},
+            ],
+        },
+        {"handlers": [{"host": "c.test", "redirect": "d.test"}]},
+        {"remove_handlers": ["c.test"]},
+        {"mirror": []},
+    ]  # fmt: skip
+
+
+def test_handlers_are_shown_as_rules(tmp_path: Path) -> None:
+    handlers = [
+        {"host": "a.test", "set_headers": {"X": "y"}, "response_remove_headers": ["Z"], "redirect": "b.test"},
+        {"host": "c.test", "answer": {"status": 404, "body": "aGk="}},
+        {"host": "d.test", "callback": "both"},
+    ]
+    with lying(tmp_path, below("/network", said({"network": {"handlers": handlers}}))) as server:
+        shown = skerry("network", "show", "dev", server=server.address).stdout.decode().splitlines()
+    assert [line.removeprefix("handler  ") for line in shown if line.startswith("handler")] == [
+        "a.test set X: y",
+        "a.test response remove Z",
+        "a.test redirect b.test",
+        "c.test answer 404, 2 bytes",
+        "d.test a client decides about requests and responses",
+    ]

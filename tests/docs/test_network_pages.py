@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-PAGES = ["docs/guides/network.md", "docs/guides/secrets.md", "docs/guides/previews.md"]
+PAGES = ["docs/guides/network.md", "docs/guides/secrets.md", "docs/guides/previews.md", "docs/guides/handlers.md"]
 
 
 @pytest.mark.timeout(300)

@@ -60,6 +60,8 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("PUT", "/v1/sandboxes/{ref}/network"): {"json": {"allow": ["*"]}},
     ("PATCH", "/v1/sandboxes/{ref}/network"): {"json": {"allow": ["*"]}},
     ("POST", "/v1/sandboxes/{ref}/network/approvals/{approval}"): {"json": {"allow": True}},
+    ("GET", "/v1/sandboxes/{ref}/network/handlers"): {"params": {"host": "api.example.com"}},
+    ("POST", "/v1/sandboxes/{ref}/network/handlers/{call}"): {"json": {}},
 }
 MINE = [route for route in ROUTES if "{ref}" in route.path]
 

@@ -21,13 +21,23 @@ import uvloop
 
 from skerry.network.gateway.gateway import Gateway, build_gateway
 from skerry.network.gateway.netns import Namespaces
-from skerry.network.messages import RESOLVER_IP, AttemptMessage, OpenGateway, Rules, TrafficMessage
+from skerry.network.messages import (
+    RESOLVER_IP,
+    AttemptMessage,
+    ExchangeMessage,
+    HandlerNeeded,
+    HandlerResult,
+    OpenGateway,
+    Rules,
+    TrafficMessage,
+)
 from skerry.network.worker.control import GatewaySockets
 from skerry.network.worker.dns.resolver import Resolver
 from skerry.network.worker.egress import Egress, WorkerResources
 from skerry.network.worker.http.filters import Interceptor
 from skerry.network.worker.relay import PipePool
-from skerry.types import NetworkAttempt
+from skerry.types import Handler, NetworkAttempt
+from skerry.types.handlers import HttpHeaders
 from skerry.types.hosts import Address, Name
 from support.namespaces import NetworkNamespace
 
@@ -63,6 +73,9 @@ class ServerStub:
     attempts: list[AttemptMessage] = field(default_factory=list)
     traffic: list[TrafficMessage] = field(default_factory=list)
     approvals: list[tuple[str, int | None]] = field(default_factory=list)
+    decide: Callable[[HandlerNeeded, bytes | None], Awaitable[HandlerResult]] | None = None
+    calls: list[HandlerNeeded] = field(default_factory=list)
+    exchanges: list[ExchangeMessage] = field(default_factory=list)
 
     def look_up(self, name: Name) -> list[Address]:
         if name not in self.hosts:
@@ -79,6 +92,23 @@ class ServerStub:
         self.approvals.append((host, port))
         assert self.answer is not None
         return await self.answer(host, port)
+
+    async def handle(
+        self, handler: Handler, method: str, url: str, headers: HttpHeaders,
+        response: tuple[int, HttpHeaders] | None, body: bytes | None, cgroup: int | None,
+    ) -> HandlerResult:  # fmt: skip
+        assert self.decide is not None
+        self.calls.append(
+            HandlerNeeded(
+                call_id="c", sandbox="sb-aaaaaaaaaa", host=handler.host, method=method, url=url, headers=headers,
+                response=response, body=body is not None,
+            )
+        )  # fmt: skip
+        async with asyncio.timeout(handler.timeout_s):
+            return await self.decide(self.calls[-1], body)
+
+    def report_exchange(self, exchange: ExchangeMessage) -> None:
+        self.exchanges.append(exchange)
 
     async def dial(self, sandbox: str, port: int) -> socket.socket:
         sock = socket.socket()

@@ -30,6 +30,7 @@ from skerry.engine.network import policy_resolution
 from skerry.engine.network.attempts import AttemptLog
 from skerry.engine.network.dial import PortDialer
 from skerry.engine.network.gateway import GatewayManager
+from skerry.engine.network.handlers import HandlerService
 from skerry.engine.network.policies import PolicyService
 from skerry.engine.network.preview_listener import PreviewListener
 from skerry.engine.network.previews import PreviewService
@@ -163,6 +164,7 @@ class Engine:
             settings, VolumeTable(database), host, quarantine, registry, self.snapshots.slots, tasks
         )
         self.network = PolicyService(settings, gateways, host.cassettes, registry, lifecycle, tasks)
+        self.handlers = HandlerService(gateways, registry, tasks)
         self.previews = PreviewService(PreviewListener(settings), database, gateways, registry, lifecycle, tasks)
         reach = PortDialer(gateways, registry, lifecycle, self.previews, tasks)
         self.reviews = ReviewService(
@@ -198,12 +200,12 @@ class Engine:
         self.code = CodeService(contexts, backends, lifecycle, self.languages, self.processes, traces, tasks)
 
         hooks.add(
-            lifecycle, traces, limits, keeper_events, self.previews, self.network, contexts, self.snapshots,
-            self.reviews, self.pool, self.budgets, self.meter, startups,
+            lifecycle, traces, limits, keeper_events, self.previews, self.network, self.handlers, contexts,
+            self.snapshots, self.reviews, self.pool, self.budgets, self.meter, startups,
         )  # fmt: skip
         self.meter.add(self.budgets, limits)
         layer_users.add(self.pool, self.snapshots, quarantine)
-        gateways.add(self.previews, self.network, reach)
+        gateways.add(self.previews, self.network, self.handlers, reach)
 
     async def _recover(self) -> None:
         """Repair the state that an earlier server left, and start background work, such as the adoption of its

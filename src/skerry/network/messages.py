@@ -7,7 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from skerry.types import NetworkAttempt, SecretForm
+from skerry.types import Handler, HandlerDecision, NetworkAttempt, SecretForm
+from skerry.types.handlers import HttpHeaders
 
 # These addresses are the same in every sandbox. Fake IPs are in FAKE_IP_RANGE, the proxy variables name PROXY_IP, and
 # /etc/resolv.conf names RESOLVER_IP. The gateway redirects all of them to the worker's random port.
@@ -19,6 +20,7 @@ SANDBOX_IP = (
     "198.18.0.3"  # on every sandbox's lo: with loopback addresses only, getaddrinfo finds no names (AI_ADDRCONFIG)
 )
 MAX_MESSAGE_SIZE = 8 << 20
+MAX_MESSAGE_FROM_WORKER = 64 << 10  # bytes of one message
 CONNECTION_REFUSED = "refused"
 
 
@@ -55,6 +57,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     deny: tuple[str, ...] = ()
     ceiling: tuple[str, ...] = ("*",)  # the operator's limit: both must allow
     inspect: tuple[str, ...] = ()
+    handlers: tuple[Handler, ...] = ()
+    mirror: tuple[str, ...] = ()
     on_unknown: Literal["deny", "ask", "learn"] = "deny"
     approval_timeout_s: float = 30.0
     peers: dict[str, str] = {}
@@ -113,6 +117,14 @@ class ApprovalMessage(Message, frozen=True, kw_only=True):
     why: str = ""
 
 
+class HandlerResult(Message, frozen=True, kw_only=True):
+    """The answer to a `HandlerNeeded`. `error`: the request must fail, and the reason."""
+
+    call_id: str
+    decision: HandlerDecision = HandlerDecision()
+    error: str | None = None
+
+
 class DialResult(Message, frozen=True, kw_only=True):
     """The answer to a `DialRequest`. Fd: the connected socket, unless `error` is set: CONNECTION_REFUSED (nothing
     listens there, which may be temporary) or the reason."""
@@ -158,6 +170,7 @@ FromServer = (
     | CloseGateway
     | Sync
     | ApprovalMessage
+    | HandlerResult
     | DialResult
     | SharePreview
     | UnsharePreview
@@ -203,6 +216,53 @@ class ApprovalNeeded(Message, frozen=True, kw_only=True):
     cgroup: int | None = None
 
 
+class HandlerBody(Message, frozen=True, kw_only=True):
+    """A piece of the body of a message that a `HandlerNeeded` with the same id will describe."""
+
+    call_id: str
+    sandbox: str
+    data: bytes
+
+
+class HandlerNeeded(Message, frozen=True, kw_only=True):
+    """Ask the client that registered a handler. `host`: the handler's. `response`: the status and headers of the
+    response, if it is about one. `body`: whether its body came before, in pieces."""
+
+    call_id: str
+    sandbox: str
+    host: str
+    method: str
+    url: str
+    headers: HttpHeaders
+    response: tuple[int, HttpHeaders] | None = None
+    body: bool = False
+    cgroup: int | None = None
+
+
+class HandlerDone(Message, frozen=True, kw_only=True):
+    """The worker no longer waits for the answer to a `HandlerNeeded`."""
+
+    call_id: str
+    sandbox: str
+
+
+class ExchangeMessage(Message, frozen=True, kw_only=True):
+    """Report a mirrored exchange, for the trace. Secrets are masked. Bodies: their beginnings, and their sizes."""
+
+    sandbox: str
+    method: str
+    url: str
+    status: int
+    request_headers: HttpHeaders = ()
+    response_headers: HttpHeaders = ()
+    request_body: bytes = b""
+    response_body: bytes = b""
+    request_size: int = 0
+    response_size: int = 0
+    note: str | None = None
+    cgroup: int | None = None
+
+
 class DialRequest(Message, frozen=True, kw_only=True):
     """Connect to a port inside `sandbox`: for a preview, or for `peer_of`, whose policy names it as a peer."""
 
@@ -219,4 +279,16 @@ class PreviewUsed(Message, frozen=True, kw_only=True):
     sandbox: str
 
 
-FromWorker = Ready | Done | AttemptMessage | TrafficMessage | ApprovalNeeded | DialRequest | PreviewUsed
+FromWorker = (
+    Ready
+    | Done
+    | AttemptMessage
+    | TrafficMessage
+    | ApprovalNeeded
+    | HandlerBody
+    | HandlerNeeded
+    | HandlerDone
+    | ExchangeMessage
+    | DialRequest
+    | PreviewUsed
+)

@@ -18,12 +18,19 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from skerry.network.channel import ChannelError, WorkerChannel, reject_fds
-from skerry.network.messages import ChangeRules, Done, FromServer, FromWorker, Ready, Sync
+from skerry.network.messages import (
+    MAX_MESSAGE_FROM_WORKER,
+    ChangeRules,
+    Done,
+    FromServer,
+    FromWorker,
+    Ready,
+    Sync,
+)
 
 log = logging.getLogger("skerry.network")
 PROGRAM = ("-I", "-m", "skerry.network.worker")
 READY_TIMEOUT_S: Final = 20.0
-MAX_MESSAGE_FROM_WORKER: Final = 64 << 10  # bytes of one message
 MESSAGE_BURST, MESSAGES_PER_SECOND = 10_000, 5_000  # messages that the worker may send
 MAX_UNREAD: Final = 1 << 20
 HEARTBEAT_S, HEARTBEAT_TIMEOUT_S = 1.0, 30.0

@@ -75,6 +75,7 @@ from skerry.types.files import (
     TransferResult,
     media_type,
 )
+from skerry.types.handlers import Handler, HandlerCall, HandlerDecision, HttpRequest, HttpResponse
 from skerry.types.host import (
     AlertForm,
     AuditKey,
@@ -419,7 +420,12 @@ __all__ = [
     "FileType",
     "ForkRequest",
     "GeneratedFiles",
+    "Handler",
+    "HandlerCall",
+    "HandlerDecision",
     "History",
+    "HttpRequest",
+    "HttpResponse",
     "Hunk",
     "HunkKind",
     "HunkOrigin",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec.structs import force_setattr
 
 from skerry.errors import InvalidRequest
+from skerry.types.handlers import Handler, check_handlers
 from skerry.types.values import Answer, Value, check_env, check_name, check_text, parse_size, parse_span
 
 MAX_RULES = 20_000  # of a policy, with those of its presets
@@ -66,9 +67,11 @@ class Preset(Value, frozen=True, kw_only=True):
 if TYPE_CHECKING:  # a list is accepted, and stored as a tuple
     Rules = Sequence[str]
     Presets = Sequence[str | Preset]
+    Handlers = Sequence[Handler]
 else:
     Rules = tuple[str, ...]
     Presets = tuple[str | Preset, ...]
+    Handlers = tuple[Handler, ...]
 
 
 class Network(Value, frozen=True, kw_only=True):
@@ -81,7 +84,9 @@ class Network(Value, frozen=True, kw_only=True):
     the client resolves on its own machine. `peers`: other sandboxes by their
     name inside. `bytes_per_second`, `max_bytes` in total and `max_connections` at once bound its traffic.
     `cassette="record"`: record the HTTP exchanges, and for that intercept TLS to every host; `"replay"`: serve the
-    sandbox's cassette, and let nothing out. Without rules, a replay looks up every host in the cassette."""
+    sandbox's cassette, and let nothing out. Without rules, a replay looks up every host in the cassette. `handlers`
+    change, redirect or answer requests. `mirror`: hosts whose exchanges are written to the trace; for both, TLS is
+    intercepted."""
 
     allow: Rules = ()
     deny: Rules = ()
@@ -89,6 +94,8 @@ class Network(Value, frozen=True, kw_only=True):
     peers: Peers = {}
     on_unknown: Literal["deny", "ask", "learn"] = "deny"
     inspect: Rules = ()
+    handlers: Handlers = ()
+    mirror: Rules = ()
     approval_timeout: str | int | float | None = None
     bytes_per_second: str | int | None = None
     max_bytes: str | int | None = None
@@ -96,9 +103,10 @@ class Network(Value, frozen=True, kw_only=True):
     cassette: Literal["record", "replay"] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("allow", "deny", "presets", "inspect"):
+        for name in ("allow", "deny", "presets", "inspect", "handlers", "mirror"):
             force_setattr(self, name, _tuple(f"network.{name}", getattr(self, name)))
-        lists = {"allow": self.allow, "deny": self.deny, "inspect": self.inspect}
+        check_handlers(self.handlers)  # type: ignore[arg-type]
+        lists = {"allow": self.allow, "deny": self.deny, "inspect": self.inspect, "mirror": self.mirror}
         _check_counts(self.presets, (*lists.values(), *(p.allow for p in self.presets if isinstance(p, Preset))))
         for what, rules in lists.items():
             for rule in rules:
@@ -269,11 +277,15 @@ class CassetteInfo(Answer, frozen=True, kw_only=True):
 
 class NetworkChange(Value, frozen=True, kw_only=True):
     """PATCH …/network: rules to add to `allow` or `deny`, and presets to add. An allowed rule is removed from `deny`,
-    and the reverse; a preset replaces one of the same name."""
+    and the reverse; a preset replaces one of the same name. `handlers` to add: a handler replaces one of the same
+    `host`; `remove_handlers`: the hosts of handlers to remove. `mirror`: the new list of mirrored hosts."""
 
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     presets: tuple[Preset, ...] = ()
+    handlers: tuple[Handler, ...] = ()
+    remove_handlers: tuple[str, ...] = ()
+    mirror: tuple[str, ...] | None = None
 
 
 class ApprovalRequest(Answer, frozen=True, kw_only=True):

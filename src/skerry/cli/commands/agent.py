@@ -180,7 +180,7 @@ def _request(client: Client, name: str | None, given: dict[str, Any]) -> AgentRe
     kit = _kit(client, name, given)
     project = project_from_options(given)
     arguments = {
-        "network": network_of(kit, network_policy(given, project.settings)),
+        "network": network_of(kit, network_policy(given, project.settings, project.directory)),
         "limits": limits_of(kit, limits_from_options(given, project.settings)),
         "secrets": secrets_from_options(given, project.settings),
         "env": parse_pairs(given["env"], "-e", inherit=True),

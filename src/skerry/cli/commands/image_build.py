@@ -110,4 +110,5 @@ def _joined(file: Network | None, flags: Network | None) -> Network | None:
     return Network(
         allow=(*file.allow, *flags.allow), deny=(*file.deny, *flags.deny), presets=(*file.presets, *flags.presets),
         peers=flags.peers, inspect=flags.inspect, on_unknown=flags.on_unknown,
+        handlers=flags.handlers, mirror=flags.mirror,
     )  # fmt: skip

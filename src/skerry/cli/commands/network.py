@@ -23,11 +23,12 @@ from skerry.cli.options.network import (
 from skerry.cli.options.project import project_from_options, project_options
 from skerry.cli.output import denial_fix
 from skerry.cli.project import find_project_file
+from skerry.client.handler_rules import parse_handlers
 from skerry.client.host.cassette_file import save_cassette
 from skerry.config import load
 from skerry.errors import InvalidRequest, NotFound
 from skerry.network.policy.suggest import project_file_patch
-from skerry.types import Network, NetworkAttempt, NetworkInfo, Preset
+from skerry.types import Handler, Network, NetworkAttempt, NetworkInfo, Preset
 
 if TYPE_CHECKING:
     from skerry.client._sync.sandbox import Sandbox
@@ -92,7 +93,8 @@ def deny(cli: CliContext, sandbox: str, rules: tuple[str, ...], as_json: bool) -
 @pass_cli
 def set_(cli: CliContext, /, sandbox: str, as_json: bool, **given: Any) -> None:
     """Replace the policy of SANDBOX with these options and the project's skerry.toml."""
-    network = network_policy(given, project_from_options(given).settings)
+    project = project_from_options(given)
+    network = network_policy(given, project.settings, project.directory)
     if network is None:
         raise click.UsageError("no new policy given: use --allow RULE, --preset NAME or --network none")
     cassette, target = cassette_to_load(given, network), cli.sandbox(sandbox)
@@ -100,6 +102,42 @@ def set_(cli: CliContext, /, sandbox: str, as_json: bool, **given: Any) -> None:
     if cassette is not None:
         target.network.load_cassette(cassette)
     _print(info, as_json)
+
+
+@network.command()
+@json_option
+@sandbox_argument
+@click.argument("rules", nargs=-1, required=True, metavar="RULE...")
+@pass_cli
+def handle(cli: CliContext, sandbox: str, rules: tuple[str, ...], as_json: bool) -> None:
+    """Change, redirect or answer the HTTP requests of SANDBOX, with immediate effect.
+
+    A RULE is "HOST set NAME: VALUE", "HOST add NAME: VALUE" or "HOST remove NAME", with `response` before the verb
+    for headers of responses, or "HOST redirect OTHER", or "HOST answer [STATUS] FILE". HOST is [METHODS
+    ]HOST[:PORTS][/PATH]. The rules of a host replace its earlier ones. They open nothing: the policy must allow the
+    host, and OTHER too.
+    """
+    _print(cli.sandbox(sandbox).network.add_handlers(*parse_handlers(rules, Path.cwd())), as_json)
+
+
+@network.command()
+@json_option
+@sandbox_argument
+@click.argument("hosts", nargs=-1, required=True, metavar="HOST...")
+@pass_cli
+def unhandle(cli: CliContext, sandbox: str, hosts: tuple[str, ...], as_json: bool) -> None:
+    """Remove the handlers of these hosts from SANDBOX. HOST is as `skerry network show` prints it."""
+    _print(cli.sandbox(sandbox).network.remove_handlers(*hosts), as_json)
+
+
+@network.command()
+@json_option
+@sandbox_argument
+@click.argument("hosts", nargs=-1, metavar="[HOST]...")
+@pass_cli
+def mirror(cli: CliContext, sandbox: str, hosts: tuple[str, ...], as_json: bool) -> None:
+    """Write the HTTP exchanges of SANDBOX with these hosts, and no others, to its trace. Without HOST: stop."""
+    _print(cli.sandbox(sandbox).network.mirror(*hosts), as_json)
 
 
 @network.command()
@@ -234,10 +272,11 @@ def _print(info: NetworkInfo, as_json: bool) -> None:
 def policy_pairs(policy: Network) -> list[tuple[str, str]]:
     """Describe a policy: one rule per row, at most 20 of each kind."""
     rows = [("network", _mode_text(policy))]
-    for name in ("allow", "deny", "inspect"):
+    for name in ("allow", "deny", "inspect", "mirror"):
         rules: tuple[str, ...] = getattr(policy, name)
         rows += [(name, rule) for rule in rules[:20]]
         rows += [(name, f"and {len(rules) - 20:,} more: --json lists them all")] if len(rules) > 20 else []
+    rows += [("handler", text) for handler in policy.handlers for text in _handler_texts(handler)]
     for preset in policy.presets:
         hosts = f": {', '.join(preset.allow)}" if isinstance(preset, Preset) else ""
         rows.append(("preset", f"{preset.name if isinstance(preset, Preset) else preset}{hosts}"))
@@ -248,6 +287,22 @@ def policy_pairs(policy: Network) -> list[tuple[str, str]]:
         meaning = {"record": "HTTP exchanges are recorded", "replay": "responses come from the cassette only"}
         rows.append(("cassette", f"{policy.cassette}: {meaning[policy.cassette]}"))
     return [*rows, *([("bounds", ", ".join(bounds))] if bounds else [])]
+
+
+def _handler_texts(handler: Handler) -> list[str]:
+    """Describe a handler by the rules that would make it."""
+    texts = []
+    for prefix, field in (("", ""), ("response ", "response_")):
+        texts += [f"{prefix}remove {name}" for name in getattr(handler, f"{field}remove_headers")]
+        for verb in ("set", "add"):
+            headers: dict[str, str] = getattr(handler, f"{field}{verb}_headers")
+            texts += [f"{prefix}{verb} {name}: {value}" for name, value in headers.items()]
+    texts += [f"redirect {handler.redirect}"] if handler.redirect is not None else []
+    if handler.answer is not None:
+        texts.append(f"answer {handler.answer.status}, {len(handler.answer.body or b'')} bytes")
+    whats = {"request": "requests", "response": "responses", "both": "requests and responses"}
+    texts += [f"a client decides about {whats[handler.callback]}"] if handler.callback is not None else []
+    return [f"{handler.host} {text}" for text in texts]
 
 
 def _mode_text(policy: Network) -> str:

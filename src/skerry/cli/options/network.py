@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from skerry.cli import output
 from skerry.cli.context import CliContext, SandboxName
+from skerry.client.handler_rules import parse_handlers
 from skerry.client.host.cassette_file import read_cassette
 from skerry.config import Settings
 from skerry.errors import InvalidRequest
@@ -49,6 +51,11 @@ preset_option = click.option(
     "--preset", "presets", multiple=True, type=PresetName(), metavar="NAME",
     help="Allow the hosts that a package manager uses on this machine: pip, npm, apt, git, cargo, go, maven or gem.",
 )  # fmt: skip
+handle_option = click.option(
+    "--handle", "handlers", multiple=True, metavar="RULE",
+    help='Change HTTP requests: "HOST set NAME: VALUE", "HOST remove NAME", "HOST response set NAME: VALUE", '
+    '"HOST redirect OTHER" or "HOST answer [STATUS] FILE".',
+)  # fmt: skip
 _OPTIONS = (
     click.option(
         "--allow", multiple=True, metavar="RULE", help="Allow connections to a host, *.host, host:port or CIDR."
@@ -68,6 +75,11 @@ _OPTIONS = (
         "--inspect", multiple=True, metavar="HOST",
         help="Decrypt TLS to this host so that rules see methods and paths.",
     ),
+    handle_option,
+    click.option(
+        "--mirror", multiple=True, metavar="HOST",
+        help="Write the HTTP exchanges with this host to the trace. Decrypts TLS to it.",
+    ),
     click.option(
         "--record-network", is_flag=True,
         help="Record the HTTP exchanges, into the file of --cassette. Decrypts TLS to all hosts.",
@@ -85,26 +97,33 @@ def network_options(command: F) -> F:
     return command
 
 
-def network_policy(given: dict[str, Any], settings: Settings) -> Network | None:
+def network_policy(given: dict[str, Any], settings: Settings, directory: Path | None = None) -> Network | None:
     """Remove the network flags, except the name of a cassette's file, from `given` and join them with the project's
-    skerry.toml. Return None if neither sets a policy."""
-    flags = {name: tuple(given.pop(name)) for name in ("allow", "deny", "presets", "inspect")}
+    skerry.toml, in `directory`. Return None if neither sets a policy."""
+    flags = {name: tuple(given.pop(name)) for name in ("allow", "deny", "presets", "inspect", "mirror")}
+    handlers = parse_handlers(given.pop("handlers"), Path.cwd())
     warn_loopback(flags["allow"])
     peers, mode = _peers(given.pop("peers")), given.pop("mode")
     cassette: Any = "record" if given.pop("record_network") else "replay" if given["cassette"] else None
     if mode == "none":
-        if peers or flags["allow"] or flags["presets"] or flags["inspect"]:
-            raise click.UsageError("--network none cannot be combined with --allow, --preset, --peer or --inspect")
+        if peers or handlers or any(flags[name] for name in ("allow", "presets", "inspect", "mirror")):
+            raise click.UsageError(
+                "--network none cannot be combined with --allow, --preset, --peer, --inspect, --handle or --mirror"
+            )
         return Network(deny=flags["deny"], cassette=cassette)
-    project = {name: project_setting(settings, f"network.{name}") for name in ("allow", "deny", "presets")}
-    given_any = mode is not None or peers or any(flags.values()) or cassette is not None
-    if not given_any and all(value is None for value in project.values()):
+    project = {name: project_setting(settings, f"network.{name}") for name in ("allow", "deny", "presets", "mirror")}
+    rules = project_setting(settings, "network.handlers")
+    given_any = mode is not None or peers or handlers or any(flags.values()) or cassette is not None
+    if not given_any and rules is None and all(value is None for value in project.values()):
         return None
+    named = {handler.host for handler in handlers}
+    theirs = parse_handlers(rules or (), directory or Path.cwd(), confined=True)
+    handlers += tuple(handler for handler in theirs if handler.host not in named)
     joined: dict[str, Any] = {name: _joined(project.get(name) or (), words) for name, words in flags.items()}
     if mode == "open":
         joined["allow"] = _joined(("*",), joined["allow"])
     on_unknown: Any = mode if mode in ("learn", "ask") else "deny"
-    return Network(peers=peers, on_unknown=on_unknown, cassette=cassette, **joined)
+    return Network(peers=peers, on_unknown=on_unknown, cassette=cassette, handlers=handlers, **joined)
 
 
 def cassette_of_run(given: dict[str, Any], network: Network | None) -> str | None:

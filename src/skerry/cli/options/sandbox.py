@@ -130,7 +130,7 @@ def sandbox_arguments(given: dict[str, Any], project: Project) -> dict[str, Any]
     Flags override the environment, which overrides the project's skerry.toml. The server applies the operator's
     settings."""
     settings = project.settings
-    network = network_policy(given, settings)
+    network = network_policy(given, settings, project.directory)
     return {
         **({"network": network} if network is not None else {}),
         "secrets": secrets_from_options(given, settings),

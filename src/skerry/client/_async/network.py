@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar
 
 import httpx2
 
@@ -14,6 +16,7 @@ from skerry.client.policy_inputs import check_secrets_exist, resolve_presets
 from skerry.client.transport import backend_async as backend
 from skerry.client.transport.backoff import Backoff
 from skerry.client.transport.requests import network as requests
+from skerry.client.transport.requests.sandboxes import Request
 from skerry.client.transport.responses import decode
 from skerry.codecs.ndjson import LineDecoder
 from skerry.errors import InvalidRequest, NotFound, ServerUnreachable, SkerryError
@@ -21,15 +24,26 @@ from skerry.types import (
     Approval,
     ApprovalRequest,
     CassetteInfo,
+    Handler,
+    HandlerCall,
+    HandlerDecision,
+    HttpRequest,
+    HttpResponse,
     Network,
     NetworkAttempt,
     NetworkChange,
     NetworkInfo,
     Preset,
 )
+from skerry.types.handlers import HANDLER_TIMEOUT_S, check_handlers
 
 if TYPE_CHECKING:
+    from skerry.client._async.client import AsyncClient
     from skerry.client._async.sandbox import AsyncSandbox
+
+MAX_SEEN = 1000
+MAX_CALL_LINE = 4 << 20  # a body for a handler, in base64
+V = TypeVar("V", bound=ApprovalRequest | HandlerCall)
 
 
 class AsyncSandboxNetwork:
@@ -136,6 +150,44 @@ class AsyncSandboxNetwork:
         await asking.start()
         return asking
 
+    async def add_handlers(self, *handlers: Handler) -> NetworkInfo:
+        """Add handlers that change, redirect or answer requests, before the others. A handler replaces one of the same
+        `host`."""
+        check_handlers(handlers)
+        return await self._change(NetworkChange(handlers=handlers))
+
+    async def remove_handlers(self, *hosts: str) -> NetworkInfo:
+        """Remove the handlers of these hosts, as `Handler.host` names them."""
+        return await self._change(NetworkChange(remove_handlers=hosts))
+
+    async def mirror(self, *hosts: str) -> NetworkInfo:
+        """Write the exchanges with these hosts, and no others, to the trace from now on."""
+        return await self._change(NetworkChange(mirror=hosts))
+
+    async def handle(
+        self,
+        host: str,
+        handler: backend.RequestHandler | None = None,
+        *,
+        on_response: backend.ResponseHandler | None = None,
+        timeout: float = HANDLER_TIMEOUT_S,
+        bodies: bool = False,
+    ) -> AsyncNetworkHandler:
+        """Decide about the requests to a host in this program, until the handler or the sandbox is closed.
+        `handler(request)` returns None (send it unchanged), a changed request, or an `HttpResponse` in place of the
+        host's. `on_response(request, response)` returns None or a changed response. Without a decision within `timeout`
+        seconds, after an exception, and while this program does not run, the requests fail. The calls come one after
+        another. `bodies`: also pass bodies, of up to 1 MiB."""
+        if handler is None and on_response is None:
+            raise InvalidRequest("handle: no handler given", hint="handle(host, handler) or on_response=handler")
+        callback: Literal["request", "response", "both"] = "request" if on_response is None else "response"
+        if handler is not None and on_response is not None:
+            callback = "both"
+        await self.add_handlers(Handler(host=host, callback=callback, timeout=timeout, bodies=bodies))
+        handling = AsyncNetworkHandler(self._sandbox, host, handler, on_response)
+        await handling.start()
+        return handling
+
 
 def _rules(rules: tuple[str, ...]) -> tuple[str, ...]:
     if not rules:
@@ -145,23 +197,22 @@ def _rules(rules: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(Network(allow=rules).allow)
 
 
-class AsyncApprovals:
-    """Iterate with `async for question in …`, over broken connections, until `aclose` or the deletion of the
-    sandbox."""
+class _AsyncWaiting(Generic[V]):
+    """Iterate over values that wait for an answer, each once, over broken connections."""
 
-    def __init__(self, sandbox: AsyncSandbox) -> None:
-        self._sandbox = sandbox
-        self._questions: AsyncGenerator[ApprovalRequest, None] | None = None
+    def __init__(self, client: AsyncClient, request: Request, kind: type[V], what: str) -> None:
+        self._client, self._request, self._kind, self._what = client, request, kind, what
+        self._values: AsyncGenerator[V, None] | None = None
         self._response: httpx2.Response | None = None
         self._ended = False
 
-    def __aiter__(self) -> AsyncApprovals:
+    def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> ApprovalRequest:
-        if self._questions is None:
-            self._questions = self._follow()
-        return await anext(self._questions)
+    async def __anext__(self) -> V:
+        if self._values is None:
+            self._values = self._follow()
+        return await anext(self._values)
 
     def end(self) -> None:
         """End the iteration, also from another thread that waits for the next request."""
@@ -171,40 +222,48 @@ class AsyncApprovals:
 
     async def aclose(self) -> None:
         self.end()
-        questions, self._questions = self._questions, None
-        if questions is not None:
-            await questions.aclose()
+        values, self._values = self._values, None
+        if values is not None:
+            await values.aclose()
 
-    async def _follow(self) -> AsyncGenerator[ApprovalRequest, None]:
-        """Yield each request once; pending requests come again after a reconnect."""
-        seen: set[str] = set()
+    async def _follow(self) -> AsyncGenerator[V, None]:
+        """Yield each value once; pending values come again after a reconnect."""
+        seen: deque[str] = deque(maxlen=MAX_SEEN)
         backoff = Backoff()
         while not self._ended:
             try:
-                async for question in self._once():
-                    if question.id in seen:
+                async for value in self._once():
+                    if value.id in seen:
                         backoff.connected()
                         continue
                     backoff.reset()
-                    seen.add(question.id)
-                    yield question
-                raise ServerUnreachable("the stream of approval requests ended", hint="`skerry server status`")
+                    seen.append(value.id)
+                    yield value
+                raise ServerUnreachable(f"the stream of {self._what} ended", hint="`skerry server status`")
             except ServerUnreachable as error:
                 if not self._ended:
                     await backend.sleep(backoff.next_delay(error))
             except NotFound:  # the sandbox was deleted
                 return
 
-    async def _once(self) -> AsyncGenerator[ApprovalRequest, None]:
-        lines = LineDecoder()
-        async with self._sandbox.client.response(requests.approvals(self._sandbox.id)) as response:
+    async def _once(self) -> AsyncGenerator[V, None]:
+        lines = LineDecoder(MAX_CALL_LINE)
+        async with self._client.response(self._request) as response:
             self._response = response
             try:
                 async for chunk in response.aiter_raw():
                     for line in lines.feed(chunk):
-                        yield decode(line, ApprovalRequest)
+                        yield decode(line, self._kind)
             finally:
                 self._response = None
+
+
+class AsyncApprovals(_AsyncWaiting[ApprovalRequest]):
+    """Iterate with `async for question in …`, over broken connections, until `aclose` or the deletion of the
+    sandbox."""
+
+    def __init__(self, sandbox: AsyncSandbox) -> None:
+        super().__init__(sandbox.client, requests.approvals(sandbox.id), ApprovalRequest, "approval requests")
 
 
 class AsyncApprovalHandler:
@@ -256,3 +315,89 @@ class AsyncApprovalHandler:
             warnings.warn(f"the approval request for {question.host} was not answered: {error!r}", stacklevel=2)
             said = False
         return said if isinstance(said, Approval) else Approval(allow=said is True)
+
+
+class AsyncNetworkHandler:
+    """Decides about the requests to a host in the background. `aclose` removes the handler from the policy; without
+    it, the requests fail as soon as the sandbox object is closed or the program has ended."""
+
+    def __init__(
+        self,
+        sandbox: AsyncSandbox,
+        host: str,
+        handler: backend.RequestHandler | None,
+        on_response: backend.ResponseHandler | None,
+    ) -> None:
+        self._sandbox, self.host = sandbox, host
+        self._handler, self._on_response = handler, on_response
+        request = requests.handler_calls(sandbox.id, host)
+        self._calls = _AsyncWaiting(sandbox.client, request, HandlerCall, "handler calls")
+        self._aside = backend.BackgroundTask()
+
+    async def start(self) -> None:
+        self._sandbox.network_handlers.append(self)
+        await self._aside.start(self._work)
+
+    async def __aenter__(self) -> AsyncNetworkHandler:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Remove the handler from the policy: requests then reach the host unchanged."""
+        if self in self._sandbox.network_handlers:
+            with contextlib.suppress(NotFound):  # the sandbox was deleted
+                await self._sandbox.network.remove_handlers(self.host)
+        await self.detach()
+
+    async def detach(self) -> None:
+        """Stop deciding, and leave the handler in the policy: requests fail until a client handles them again."""
+        if self in self._sandbox.network_handlers:
+            self._sandbox.network_handlers.remove(self)
+        self._calls.end()
+        await self._aside.end()
+
+    async def _work(self) -> None:
+        try:
+            async for call in self._calls:
+                await self._decide(call)
+        except SkerryError as error:
+            warnings.warn(f"requests to {self.host} are no longer handled: {error}", stacklevel=2)
+
+    async def _decide(self, call: HandlerCall) -> None:
+        decision = await self._decision(call)
+        try:
+            await self._sandbox.client.request(requests.decide_call(self._sandbox.id, call.id, decision))
+        except (NotFound, ServerUnreachable):  # too late: the request has failed
+            return
+
+    async def _decision(self, call: HandlerCall) -> HandlerDecision:
+        """Return the decision of the callback. An exception and a value of another type fail the request."""
+        try:
+            if call.response is None:
+                found = await backend.call_handler(self._handler or _unchanged, call.request)
+            else:
+                found = await backend.call_handler(self._on_response or _unchanged, call.request, call.response)
+            return _decision_of(call, found)
+        except Exception as error:
+            warnings.warn(f"the handler of {self.host} failed: {error!r}", stacklevel=2)
+            return HandlerDecision(error=type(error).__name__)
+
+
+def _unchanged(*_: object) -> None:
+    return None
+
+
+def _decision_of(call: HandlerCall, found: object) -> HandlerDecision:
+    if found is None:
+        return HandlerDecision()
+    if isinstance(found, HttpResponse):
+        return HandlerDecision(response=found)
+    if not isinstance(found, HttpRequest) or call.response is not None:
+        wanted = "None, an HttpRequest or an HttpResponse" if call.response is None else "None or an HttpResponse"
+        raise TypeError(f"it returned a {type(found).__name__}, not {wanted}")
+    headers = found.headers if found.headers != call.request.headers else None
+    return HandlerDecision(headers=headers, redirect=found.redirect)

@@ -16,7 +16,7 @@ from skerry.client._async.client import AsyncClient
 from skerry.client._async.code import AsyncCode
 from skerry.client._async.files import AsyncFiles
 from skerry.client._async.forward import AsyncForward
-from skerry.client._async.network import AsyncApprovalHandler, AsyncSandboxNetwork
+from skerry.client._async.network import AsyncApprovalHandler, AsyncNetworkHandler, AsyncSandboxNetwork
 from skerry.client._async.previews import AsyncPreview, AsyncPreviews
 from skerry.client._async.processes import AsyncProcess, AsyncProcesses, AsyncRun, prepare_stdin, start_process
 from skerry.client._async.records.trace import AsyncRecords
@@ -140,6 +140,7 @@ class AsyncSandbox:
         self.review = AsyncSandboxReview(self)
         self.sessions = AsyncSessions(self)
         self.approval_handlers: builtins.list[AsyncApprovalHandler] = []  # callbacks that answer approval requests
+        self.network_handlers: builtins.list[AsyncNetworkHandler] = []  # callbacks that decide about requests
         self._secrets = secrets
         self._on_unknown = on_unknown
         self._described = None
@@ -339,6 +340,8 @@ class AsyncSandbox:
         running."""
         for one in self.approval_handlers[:]:
             await one.aclose()
+        for handler in self.network_handlers[:]:
+            await handler.detach()
         if not self._shares_client:
             await self.client.aclose()
 

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar
 
 import httpx2
 
@@ -15,6 +17,7 @@ from skerry.client.policy_inputs import check_secrets_exist, resolve_presets
 from skerry.client.transport import backend_sync as backend
 from skerry.client.transport.backoff import Backoff
 from skerry.client.transport.requests import network as requests
+from skerry.client.transport.requests.sandboxes import Request
 from skerry.client.transport.responses import decode
 from skerry.codecs.ndjson import LineDecoder
 from skerry.errors import InvalidRequest, NotFound, ServerUnreachable, SkerryError
@@ -22,15 +25,26 @@ from skerry.types import (
     Approval,
     ApprovalRequest,
     CassetteInfo,
+    Handler,
+    HandlerCall,
+    HandlerDecision,
+    HttpRequest,
+    HttpResponse,
     Network,
     NetworkAttempt,
     NetworkChange,
     NetworkInfo,
     Preset,
 )
+from skerry.types.handlers import HANDLER_TIMEOUT_S, check_handlers
 
 if TYPE_CHECKING:
+    from skerry.client._sync.client import Client
     from skerry.client._sync.sandbox import Sandbox
+
+MAX_SEEN = 1000
+MAX_CALL_LINE = 4 << 20  # a body for a handler, in base64
+V = TypeVar("V", bound=ApprovalRequest | HandlerCall)
 
 
 class SandboxNetwork:
@@ -137,6 +151,44 @@ class SandboxNetwork:
         asking.start()
         return asking
 
+    def add_handlers(self, *handlers: Handler) -> NetworkInfo:
+        """Add handlers that change, redirect or answer requests, before the others. A handler replaces one of the same
+        `host`."""
+        check_handlers(handlers)
+        return self._change(NetworkChange(handlers=handlers))
+
+    def remove_handlers(self, *hosts: str) -> NetworkInfo:
+        """Remove the handlers of these hosts, as `Handler.host` names them."""
+        return self._change(NetworkChange(remove_handlers=hosts))
+
+    def mirror(self, *hosts: str) -> NetworkInfo:
+        """Write the exchanges with these hosts, and no others, to the trace from now on."""
+        return self._change(NetworkChange(mirror=hosts))
+
+    def handle(
+        self,
+        host: str,
+        handler: backend.RequestHandler | None = None,
+        *,
+        on_response: backend.ResponseHandler | None = None,
+        timeout: float = HANDLER_TIMEOUT_S,
+        bodies: bool = False,
+    ) -> NetworkHandler:
+        """Decide about the requests to a host in this program, until the handler or the sandbox is closed.
+        `handler(request)` returns None (send it unchanged), a changed request, or an `HttpResponse` in place of the
+        host's. `on_response(request, response)` returns None or a changed response. Without a decision within `timeout`
+        seconds, after an exception, and while this program does not run, the requests fail. The calls come one after
+        another. `bodies`: also pass bodies, of up to 1 MiB."""
+        if handler is None and on_response is None:
+            raise InvalidRequest("handle: no handler given", hint="handle(host, handler) or on_response=handler")
+        callback: Literal["request", "response", "both"] = "request" if on_response is None else "response"
+        if handler is not None and on_response is not None:
+            callback = "both"
+        self.add_handlers(Handler(host=host, callback=callback, timeout=timeout, bodies=bodies))
+        handling = NetworkHandler(self._sandbox, host, handler, on_response)
+        handling.start()
+        return handling
+
 
 def _rules(rules: tuple[str, ...]) -> tuple[str, ...]:
     if not rules:
@@ -146,23 +198,22 @@ def _rules(rules: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(Network(allow=rules).allow)
 
 
-class Approvals:
-    """Iterate with `for question in …`, over broken connections, until `close` or the deletion of the
-    sandbox."""
+class _AsyncWaiting(Generic[V]):
+    """Iterate over values that wait for an answer, each once, over broken connections."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
-        self._questions: Generator[ApprovalRequest, None] | None = None
+    def __init__(self, client: Client, request: Request, kind: type[V], what: str) -> None:
+        self._client, self._request, self._kind, self._what = client, request, kind, what
+        self._values: Generator[V, None] | None = None
         self._response: httpx2.Response | None = None
         self._ended = False
 
-    def __iter__(self) -> Approvals:
+    def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> ApprovalRequest:
-        if self._questions is None:
-            self._questions = self._follow()
-        return next(self._questions)
+    def __next__(self) -> V:
+        if self._values is None:
+            self._values = self._follow()
+        return next(self._values)
 
     def end(self) -> None:
         """End the iteration, also from another thread that waits for the next request."""
@@ -172,40 +223,48 @@ class Approvals:
 
     def close(self) -> None:
         self.end()
-        questions, self._questions = self._questions, None
-        if questions is not None:
-            questions.close()
+        values, self._values = self._values, None
+        if values is not None:
+            values.close()
 
-    def _follow(self) -> Generator[ApprovalRequest, None]:
-        """Yield each request once; pending requests come again after a reconnect."""
-        seen: set[str] = set()
+    def _follow(self) -> Generator[V, None]:
+        """Yield each value once; pending values come again after a reconnect."""
+        seen: deque[str] = deque(maxlen=MAX_SEEN)
         backoff = Backoff()
         while not self._ended:
             try:
-                for question in self._once():
-                    if question.id in seen:
+                for value in self._once():
+                    if value.id in seen:
                         backoff.connected()
                         continue
                     backoff.reset()
-                    seen.add(question.id)
-                    yield question
-                raise ServerUnreachable("the stream of approval requests ended", hint="`skerry server status`")
+                    seen.append(value.id)
+                    yield value
+                raise ServerUnreachable(f"the stream of {self._what} ended", hint="`skerry server status`")
             except ServerUnreachable as error:
                 if not self._ended:
                     backend.sleep(backoff.next_delay(error))
             except NotFound:  # the sandbox was deleted
                 return
 
-    def _once(self) -> Generator[ApprovalRequest, None]:
-        lines = LineDecoder()
-        with self._sandbox.client.response(requests.approvals(self._sandbox.id)) as response:
+    def _once(self) -> Generator[V, None]:
+        lines = LineDecoder(MAX_CALL_LINE)
+        with self._client.response(self._request) as response:
             self._response = response
             try:
                 for chunk in response.iter_raw():
                     for line in lines.feed(chunk):
-                        yield decode(line, ApprovalRequest)
+                        yield decode(line, self._kind)
             finally:
                 self._response = None
+
+
+class Approvals(_AsyncWaiting[ApprovalRequest]):
+    """Iterate with `for question in …`, over broken connections, until `close` or the deletion of the
+    sandbox."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        super().__init__(sandbox.client, requests.approvals(sandbox.id), ApprovalRequest, "approval requests")
 
 
 class ApprovalHandler:
@@ -257,3 +316,89 @@ class ApprovalHandler:
             warnings.warn(f"the approval request for {question.host} was not answered: {error!r}", stacklevel=2)
             said = False
         return said if isinstance(said, Approval) else Approval(allow=said is True)
+
+
+class NetworkHandler:
+    """Decides about the requests to a host in the background. `close` removes the handler from the policy; without
+    it, the requests fail as soon as the sandbox object is closed or the program has ended."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        host: str,
+        handler: backend.RequestHandler | None,
+        on_response: backend.ResponseHandler | None,
+    ) -> None:
+        self._sandbox, self.host = sandbox, host
+        self._handler, self._on_response = handler, on_response
+        request = requests.handler_calls(sandbox.id, host)
+        self._calls = _AsyncWaiting(sandbox.client, request, HandlerCall, "handler calls")
+        self._aside = backend.BackgroundTask()
+
+    def start(self) -> None:
+        self._sandbox.network_handlers.append(self)
+        self._aside.start(self._work)
+
+    def __enter__(self) -> NetworkHandler:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the handler from the policy: requests then reach the host unchanged."""
+        if self in self._sandbox.network_handlers:
+            with contextlib.suppress(NotFound):  # the sandbox was deleted
+                self._sandbox.network.remove_handlers(self.host)
+        self.detach()
+
+    def detach(self) -> None:
+        """Stop deciding, and leave the handler in the policy: requests fail until a client handles them again."""
+        if self in self._sandbox.network_handlers:
+            self._sandbox.network_handlers.remove(self)
+        self._calls.end()
+        self._aside.end()
+
+    def _work(self) -> None:
+        try:
+            for call in self._calls:
+                self._decide(call)
+        except SkerryError as error:
+            warnings.warn(f"requests to {self.host} are no longer handled: {error}", stacklevel=2)
+
+    def _decide(self, call: HandlerCall) -> None:
+        decision = self._decision(call)
+        try:
+            self._sandbox.client.request(requests.decide_call(self._sandbox.id, call.id, decision))
+        except (NotFound, ServerUnreachable):  # too late: the request has failed
+            return
+
+    def _decision(self, call: HandlerCall) -> HandlerDecision:
+        """Return the decision of the callback. An exception and a value of another type fail the request."""
+        try:
+            if call.response is None:
+                found = backend.call_handler(self._handler or _unchanged, call.request)
+            else:
+                found = backend.call_handler(self._on_response or _unchanged, call.request, call.response)
+            return _decision_of(call, found)
+        except Exception as error:
+            warnings.warn(f"the handler of {self.host} failed: {error!r}", stacklevel=2)
+            return HandlerDecision(error=type(error).__name__)
+
+
+def _unchanged(*_: object) -> None:
+    return None
+
+
+def _decision_of(call: HandlerCall, found: object) -> HandlerDecision:
+    if found is None:
+        return HandlerDecision()
+    if isinstance(found, HttpResponse):
+        return HandlerDecision(response=found)
+    if not isinstance(found, HttpRequest) or call.response is not None:
+        wanted = "None, an HttpRequest or an HttpResponse" if call.response is None else "None or an HttpResponse"
+        raise TypeError(f"it returned a {type(found).__name__}, not {wanted}")
+    headers = found.headers if found.headers != call.request.headers else None
+    return HandlerDecision(headers=headers, redirect=found.redirect)

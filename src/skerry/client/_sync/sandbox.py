@@ -17,7 +17,7 @@ from skerry.client._sync.client import Client
 from skerry.client._sync.code import Code
 from skerry.client._sync.files import Files
 from skerry.client._sync.forward import Forward
-from skerry.client._sync.network import ApprovalHandler, SandboxNetwork
+from skerry.client._sync.network import ApprovalHandler, NetworkHandler, SandboxNetwork
 from skerry.client._sync.previews import Preview, Previews
 from skerry.client._sync.processes import Process, Processes, Run, prepare_stdin, start_process
 from skerry.client._sync.records.trace import Records
@@ -141,6 +141,7 @@ class Sandbox:
         self.review = SandboxReview(self)
         self.sessions = Sessions(self)
         self.approval_handlers: builtins.list[ApprovalHandler] = []  # callbacks that answer approval requests
+        self.network_handlers: builtins.list[NetworkHandler] = []  # callbacks that decide about requests
         self._secrets = secrets
         self._on_unknown = on_unknown
         self._described = None
@@ -340,6 +341,8 @@ class Sandbox:
         running."""
         for one in self.approval_handlers[:]:
             one.close()
+        for handler in self.network_handlers[:]:
+            handler.detach()
         if not self._shares_client:
             self.client.close()
 

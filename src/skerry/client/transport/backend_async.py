@@ -16,7 +16,7 @@ from skerry.client.host.content import PIECE, Source, pieces, size_of
 from skerry.client.transport.address import Address
 from skerry.client.transport.connection import listen_on, reset_on_close, transport_options
 from skerry.errors import SkerryError
-from skerry.types import Approval, ApprovalRequest
+from skerry.types import Approval, ApprovalRequest, HttpRequest, HttpResponse
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,6 +26,9 @@ Lock = asyncio.Lock
 Callback = Callable[[A], Awaitable[None] | None]
 Said = bool | Approval | None
 Answerer = Callable[[ApprovalRequest], Awaitable[Said] | Said]
+Handled = HttpRequest | HttpResponse | None
+RequestHandler = Callable[[HttpRequest], Awaitable[Handled] | Handled]
+ResponseHandler = Callable[[HttpRequest, HttpResponse], Awaitable[HttpResponse | None] | HttpResponse | None]
 
 
 def open_transport(address: Address) -> httpx2.AsyncHTTPTransport:
@@ -84,6 +87,11 @@ async def deliver(callback: Callback[A], value: A) -> None:
 async def call_answerer(answerer: Answerer, question: ApprovalRequest) -> Said:
     said = answerer(question)
     return await said if inspect.isawaitable(said) else said
+
+
+async def call_handler(handler: Callable[..., Any], *messages: HttpRequest | HttpResponse) -> object:
+    found = handler(*messages)
+    return await found if inspect.isawaitable(found) else found
 
 
 def abort(response: httpx2.Response) -> None:

@@ -19,7 +19,7 @@ from skerry.client.host.content import PIECE, Source, pieces
 from skerry.client.transport.address import Address
 from skerry.client.transport.connection import listen_on, reset_on_close, transport_options
 from skerry.errors import SkerryError
-from skerry.types import Approval, ApprovalRequest
+from skerry.types import Approval, ApprovalRequest, HttpRequest, HttpResponse
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,6 +29,9 @@ Lock = threading.Lock
 Callback = Callable[[A], None]
 Said = bool | Approval | None
 Answerer = Callable[[ApprovalRequest], Said]
+Handled = HttpRequest | HttpResponse | None
+RequestHandler = Callable[[HttpRequest], Handled]
+ResponseHandler = Callable[[HttpRequest, HttpResponse], HttpResponse | None]
 READ = 64 << 10
 
 
@@ -52,6 +55,10 @@ def deliver(callback: Callback[A], value: A) -> None:
 
 def call_answerer(answerer: Answerer, question: ApprovalRequest) -> Said:
     return answerer(question)
+
+
+def call_handler(handler: Callable[..., Any], *messages: HttpRequest | HttpResponse) -> object:
+    return handler(*messages)
 
 
 def abort(response: httpx2.Response) -> None:

@@ -83,7 +83,7 @@ class ApprovalQueue:
             return ApprovalAnswer(False, f"{MAX_OPEN} other approval requests wait for an answer")
         now = time.time()
         question = ApprovalRequest(
-            id=_new_id(), sandbox=sandbox_id, host=host, port=port, at=now, ends_at=now + within, process=process
+            id=new_id("q"), sandbox=sandbox_id, host=host, port=port, at=now, ends_at=now + within, process=process
         )
         return await self._wait_for_answer(asked, _Open(question, asyncio.get_running_loop().create_future()), within)
 
@@ -170,8 +170,9 @@ def _remember_answer(asked: _Asked, key: Key, answered: ApprovalAnswer) -> None:
     asked.stand[key] = now + ANSWER_VALID_S, answered
 
 
-def _new_id() -> str:
-    return "q-" + base64.b32encode(secrets.token_bytes(7)).decode().lower()[:10]
+def new_id(kind: str) -> str:
+    """Return the ID of a new request that waits for a client."""
+    return f"{kind}-" + base64.b32encode(secrets.token_bytes(7)).decode().lower()[:10]
 
 
 MAX_ANSWER = 4096

@@ -6,6 +6,7 @@ that a follower sees both and a later reader only the last. Every value from the
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import re
 import sqlite3
@@ -22,8 +23,9 @@ from msgspec.structs import replace
 from skerry.engine.database import Database
 from skerry.engine.events import Events, PendingEvent
 from skerry.engine.records.audit.service import AuditService
-from skerry.network.messages import AttemptMessage
+from skerry.network.messages import AttemptMessage, ExchangeMessage
 from skerry.types import NetworkAttempt
+from skerry.types.handlers import HttpHeaders
 
 if TYPE_CHECKING:
     from skerry.engine.records.trace.service import TraceService
@@ -69,6 +71,21 @@ def _printable(text: str | None, most: int) -> str | None:
     if text is None or (len(text) <= most and text.isascii() and text.isprintable()):
         return text
     return "".join(c if " " <= c <= "~" else "?" for c in text[:most])
+
+
+def _shown_headers(headers: HttpHeaders) -> list[list[str]]:
+    return [[_printable(name, 200) or "", _printable(value, 8192) or ""] for name, value in headers[:500]]
+
+
+def _shown_body(which: str, body: bytes, size: int) -> dict[str, object]:
+    """Return the beginning of a body as text, or as base64, and the size of the whole body."""
+    if not size:
+        return {}
+    try:
+        shown: dict[str, object] = {f"{which}_body": body.decode()}
+    except UnicodeDecodeError:
+        shown = {f"{which}_body_base64": base64.b64encode(body).decode()}
+    return {**shown, f"{which}_size": size}
 
 
 @dataclass(eq=False)
@@ -218,6 +235,23 @@ class AttemptLog:
             process = tries.processes.find(cgroup, attempt.at)
             more = {"path": attempt.path, "why": attempt.why, "id": attempt.id}
             self._traces.event(sandbox_id, decision, {**given, **more}, text=target, process=process)
+
+    def add_exchange(self, message: ExchangeMessage) -> None:
+        """Write a mirrored exchange into the trace."""
+        if self._traces is None:
+            return
+        if not 0 <= message.status <= 599 or max(map(len, (message.request_body, message.response_body))) > 16 << 10:
+            raise WorkerProtocolError("an impossible exchange")
+        url, method = _printable(message.url, 2048), _printable(message.method, 32)
+        params: dict[str, object] = {
+            "method": method, "url": url, "status": message.status or None, "note": _printable(message.note, 1000),
+            "request_headers": _shown_headers(message.request_headers),
+            "response_headers": _shown_headers(message.response_headers),
+            **_shown_body("request", message.request_body, message.request_size),
+            **_shown_body("response", message.response_body, message.response_size),
+        }  # fmt: skip
+        process = self.of(message.sandbox).processes.find(message.cgroup, time.time())
+        self._traces.event(message.sandbox, "network.exchange", params, text=f"{method} {url}"[:500], process=process)
 
     def count(self, sandbox_id: str, sent: int, received: int) -> None:
         if not (0 <= sent < _MAX_COUNT and 0 <= received < _MAX_COUNT):

@@ -30,6 +30,7 @@ from skerry.network.messages import (
     CaKeyPair,
     ChangeRules,
     CloseGateway,
+    ExchangeMessage,
     FromServer,
     FromWorker,
     InjectedSecret,
@@ -320,6 +321,9 @@ class GatewayManager:
             match message:
                 case AttemptMessage():
                     self._attempts.add(message, self._known(message.sandbox).sandbox.record.owner)
+                case ExchangeMessage():
+                    self._known(message.sandbox)
+                    self._attempts.add_exchange(message)
                 case TrafficMessage():
                     opened = self._known(message.sandbox)
                     self._attempts.count(message.sandbox, message.sent, message.received)
@@ -362,7 +366,7 @@ def rules_of(
         allow=(*network.allow, *(rule for preset in presets for rule in preset.allow), *anything),
         deny=tuple(dict.fromkeys((*network.deny, *settings["network.deny"]))),
         ceiling=tuple(settings["max.network"]), inspect=tuple(network.inspect),
-        on_unknown=network.on_unknown,
+        handlers=tuple(network.handlers), mirror=tuple(network.mirror), on_unknown=network.on_unknown,
         approval_timeout_s=parse_span(network.approval_timeout or settings["network.approval_timeout"]),
         peers=network.peers,
         proxies=tuple((preset.allow, preset.proxy) for preset in presets if preset.proxy is not None),

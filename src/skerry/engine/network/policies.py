@@ -71,7 +71,12 @@ class PolicyService(Hook, WorkerHandler):
 
     async def change(self, caller: Caller, ref: str, change: NetworkChange) -> NetworkInfo:
         sandbox = self._registry.find(caller, ref)
-        check_rules(Network(allow=change.allow, deny=change.deny, presets=change.presets))
+        given = Network(
+            allow=change.allow, deny=change.deny, presets=change.presets, handlers=change.handlers,
+            mirror=change.mirror or (),
+        )  # fmt: skip
+        check_rules(given)
+        policy_resolution.check_handled(given)
         await self._tasks.shield(
             self._put(sandbox, lambda network: policy_resolution.apply_change(network, change), caller)
         )

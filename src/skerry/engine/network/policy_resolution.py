@@ -3,15 +3,17 @@ out."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
 from skerry.config import Settings
 from skerry.engine.sandboxes import guest_files
-from skerry.errors import NotFound, PermissionDenied, QuotaExceeded
+from skerry.errors import InvalidRequest, NotFound, PermissionDenied, QuotaExceeded
+from skerry.network.policy.handlers import check_mirror, parse_handled
 from skerry.network.policy.rules import canonical, check_rules, narrowest_rule
-from skerry.types import Caller, Network, NetworkChange, parse_size, readable_size
+from skerry.types import Caller, Handler, Network, NetworkChange, parse_size, readable_size
 from skerry.types.hosts import parse_host
 
 Peer = Callable[[str], str]
@@ -37,10 +39,29 @@ def resolve_new(asked: Network | None, settings: Settings, peer: Peer) -> Networ
 def resolve(network: Network, settings: Settings, peer: Peer) -> Network:
     """Return the stored form of the policy. `peer` returns the id of a sandbox of the same owner, or raises."""
     check_rules(network)
+    check_handled(network)
     guest_files.check(network)
     check_maxima(network, settings)
-    rules = {"allow": canonical(network.allow), "deny": canonical(network.deny), "inspect": canonical(network.inspect)}
-    return replace(network, **rules, peers={name: peer(ref) for name, ref in network.peers.items()})
+    rules = {name: canonical(getattr(network, name)) for name in ("allow", "deny", "inspect", "mirror")}
+    peers = {name: peer(ref) for name, ref in network.peers.items()}
+    return replace(network, **rules, handlers=_handlers(network.handlers), peers=peers)
+
+
+def check_handled(network: Network) -> None:
+    """Raise InvalidRequest for an invalid host of a handler or of the mirror."""
+    for handler in network.handlers:
+        parse_handled(handler.host)
+    for host in network.mirror:
+        check_mirror(host)
+
+
+def _handlers(handlers: Iterable[Handler]) -> tuple[Handler, ...]:
+    """Return the handlers with canonical hosts. Raise InvalidRequest if one would never be used."""
+    named = [replace(handler, host=str(parse_handled(handler.host))) for handler in handlers]
+    for host, count in Counter(handler.host for handler in named).items():
+        if count > 1:
+            raise InvalidRequest(f"network.handlers: {host} has {count} handlers", hint="put them together into one")
+    return tuple(named)
 
 
 def check_maxima(network: Network, settings: Settings) -> None:
@@ -69,7 +90,15 @@ def apply_change(network: Network, change: NetworkChange) -> Network:
     allow = _joined((rule for rule in network.allow if rule not in less), more)
     deny = _joined((rule for rule in network.deny if rule not in more), less)
     presets = {p.name: p for p in (*guest_files.presets(network), *change.presets)}
-    made = replace(network, allow=allow, deny=deny, presets=tuple(presets.values()))
+    added = {one.host: one for one in _handlers(change.handlers)}  # they come first: an earlier one could cover all
+    handlers = added | {one.host: one for one in network.handlers if one.host not in added}
+    for host in change.remove_handlers:
+        handlers.pop(str(parse_handled(host)), None)
+    mirror = network.mirror if change.mirror is None else canonical(change.mirror)
+    made = replace(
+        network, allow=allow, deny=deny, presets=tuple(presets.values()), handlers=tuple(handlers.values()),
+        mirror=mirror,
+    )  # fmt: skip
     if change.presets:
         guest_files.check(made)
     return made

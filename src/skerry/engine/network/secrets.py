@@ -179,7 +179,7 @@ def _life(spec: SandboxSpec) -> float | None:
 def inspects(network: Network, ceiling: Iterable[str] = ()) -> bool:
     """Return whether any rule requires interception. Such a rule contains a space or a slash, and most contain neither:
     a policy of ten thousand hosts is not parsed for this."""
-    if network.inspect or network.cassette is not None:
+    if network.inspect or network.handlers or network.mirror or network.cassette is not None:
         return True
     presets = (rule for preset in network.presets if isinstance(preset, Preset) for rule in preset.allow)
     rules = (*network.allow, *network.deny, *presets, *ceiling)

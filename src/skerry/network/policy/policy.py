@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from skerry.network.messages import Rules
+from skerry.network.policy.handlers import handled_places
 from skerry.network.policy.paths import plain_path
 from skerry.network.policy.rules import (
     ALL_PORTS,
@@ -57,11 +58,11 @@ class Verdict:
 class Policy:
     def __init__(
         self, *, allow: RuleTable, deny: RuleTable, ceiling: RuleTable, inspect: RuleTable, secret: RuleTable,
-        peers: dict[str, str], proxies: tuple[tuple[RuleTable, str], ...],
+        mirror: RuleTable, peers: dict[str, str], proxies: tuple[tuple[RuleTable, str], ...],
         on_unknown: Literal["deny", "ask", "learn"],
     ) -> None:  # fmt: skip
         self._allow, self._deny, self._ceiling = allow, deny, ceiling
-        self._inspect, self._secret = inspect, secret
+        self._inspect, self._secret, self._mirror = inspect, secret, mirror
         self._peers, self._proxies, self._on_unknown = peers, proxies, on_unknown
         self._proxy_hosts = tuple(dict.fromkeys(parse_proxy(proxy) for _, proxy in proxies))
         self._upstreams = frozenset(_proxy_endpoints(self._proxy_hosts, allow))
@@ -77,12 +78,16 @@ class Policy:
         allow = RuleTable.parse(rules.allow, "network.allow", WEB_PORTS)
         for entry in secret:
             allow.add(entry)
+        inspect = RuleTable.parse(rules.inspect, "network.inspect", _TLS)
+        for entry in handled_places(rules.handlers, rules.mirror):
+            inspect.add(entry)
         return cls(
             allow=allow,
             deny=RuleTable.parse(rules.deny, "network.deny", ALL_PORTS),
             ceiling=RuleTable.parse(ceiling, "max.network", WEB_PORTS),
-            inspect=RuleTable.parse(rules.inspect, "network.inspect", _TLS),
+            inspect=inspect,
             secret=RuleTable.of(secret),
+            mirror=RuleTable.parse(rules.mirror, "network.mirror", WEB_PORTS),
             peers=dict(rules.peers),
             proxies=tuple((RuleTable.parse(these, "proxies", WEB_PORTS), proxy) for these, proxy in rules.proxies),
             on_unknown=rules.on_unknown,
@@ -249,11 +254,15 @@ class Policy:
         return _all_restricted(self._allow, host, port) or _all_restricted(self._ceiling, host, port)
 
     def intercepts_tls(self, host: Host, port: int) -> bool:
-        """Return whether the host's TLS is intercepted: for a secret, because of `inspect`, or because rules look at
-        its requests."""
+        """Return whether the host's TLS is intercepted: for a secret, because of `inspect`, a handler or `mirror`, or
+        because rules look at its requests."""
         if any(e.covers_port(port) for table in (self._secret, self._inspect) for e in table.matching(host)):
             return True
         return self.requests_only(host, port)
+
+    def mirrors(self, host: Host, port: int) -> bool:
+        """Return whether the exchanges with this host are written to the trace."""
+        return any(entry.covers_port(port) for entry in self._mirror.matching(host))
 
     def proxies_on(self, port: int) -> tuple[Host, ...]:
         """Return the upstream proxies that listen on this port: a connection to this port must reach none of them."""

@@ -1,5 +1,6 @@
 """Reports attempts to the server: each once when it begins and once when it has ended, equal ones within a second as
-one with a count, and at most MAX_REPORTED in a second. A flood costs the server nothing."""
+one with a count, and at most MAX_REPORTED in a second. A flood costs the server nothing. Exchanges with mirrored hosts
+are reported too."""
 
 from __future__ import annotations
 
@@ -11,12 +12,18 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from skerry.network.messages import AttemptMessage
+from skerry.network.messages import AttemptMessage, ExchangeMessage
+from skerry.network.worker.http.filters import BodyFilter, Headers, RequestHead, ResponseHead
+from skerry.network.worker.http.handlers import decode_headers
+from skerry.network.worker.secrets.masking import SecretPatterns, StreamMask
 from skerry.types import NetworkAttempt
+from skerry.types.handlers import HttpHeaders
 
 WINDOW_S: Final = 1.0
 MAX_REPORTED: Final = 50
 _MAX_HOST, _MAX_TEXT, _MAX_PATH = 300, 600, 1024
+MAX_MIRRORED_BODY: Final = 8 << 10
+_MAX_MIRRORED_HEADERS, _MAX_MIRRORED_URL = 6 << 10, 2048
 
 Kind = Literal["name", "connection", "request", "datagram"]
 
@@ -166,3 +173,101 @@ def _printable_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return {
         k: printable(v, _MAX_PATH if k == "path" else _MAX_TEXT) if isinstance(v, str) else v for k, v in fields.items()
     }
+
+
+class _Beginning:
+    """The beginning of a body without values of secrets: a value at the cut is held back by the mask."""
+
+    def __init__(self, patterns: SecretPatterns | None) -> None:
+        self._mask = StreamMask(patterns) if patterns is not None else None
+        self.data = bytearray()
+        self.size = 0
+
+    def add(self, data: bytes) -> None:
+        self.size += len(data)
+        if len(self.data) < MAX_MIRRORED_BODY:
+            self.data += data if self._mask is None else self._mask.feed(data)
+
+    def end(self) -> bytes:
+        if self._mask is not None and len(self.data) < MAX_MIRRORED_BODY:
+            self.data += self._mask.end()
+        return bytes(self.data[:MAX_MIRRORED_BODY])
+
+
+class _CopiedBody:
+    """A filter that passes a request's body and copies it."""
+
+    def __init__(self, inner: BodyFilter | None, copy: _Beginning) -> None:
+        self._inner, self._copy = inner, copy
+        self.same_length = inner is None or inner.same_length
+
+    def feed(self, data: bytes) -> bytes:
+        self._copy.add(data)
+        return data if self._inner is None else self._inner.feed(data)
+
+    def end(self) -> bytes:
+        return b"" if self._inner is None else self._inner.end()
+
+
+class MirroredExchange:
+    """One exchange for the trace: both heads, and the beginnings of both bodies. The request is copied before secrets
+    are injected, the response after they were masked; all secrets of the sandbox are masked once more. It is reported
+    once, when it ends."""
+
+    def __init__(
+        self, sandbox: str, url: str, request: RequestHead, patterns: SecretPatterns | None, cgroup: int | None,
+        report: Callable[[ExchangeMessage], None],
+    ) -> None:  # fmt: skip
+        self._patterns, self._report = patterns, report
+        self._sandbox, self._url, self._head, self._cgroup = sandbox, url, request, cgroup
+        self._sent, self._received = _Beginning(patterns), _Beginning(patterns)
+        self._status = 0
+        self._headers: HttpHeaders = ()
+        self._note: str | None = None
+        self._reported = False
+
+    def request_filter(self, inner: BodyFilter | None) -> BodyFilter | None:
+        return _CopiedBody(inner, self._sent) if self._head.body else inner
+
+    def start(self, head: ResponseHead, length: int | None) -> None:
+        self._status, self._headers = head.status, self._shown(head.headers)
+
+    def switched(self, head: ResponseHead) -> None:
+        """The connection becomes a WebSocket, whose frames are not copied."""
+        self.start(head, None)
+        self.close("it is a WebSocket")
+
+    def data(self, data: bytes) -> None:
+        self._received.add(data)
+
+    def finish(self, whole: bool) -> None:
+        self.close(None)
+
+    def close(self, note: str | None) -> None:
+        """Report the exchange; `note`: the reason if it is not complete."""
+        if self._reported:
+            return
+        self._reported = True
+        self._report(
+            ExchangeMessage(
+                sandbox=self._sandbox, method=self._head.method.decode("latin-1"), url=self._masked_url(),
+                status=self._status, request_headers=self._shown(self._head.headers), response_headers=self._headers,
+                request_body=self._sent.end(), response_body=self._received.end(),
+                request_size=self._sent.size, response_size=self._received.size, note=note, cgroup=self._cgroup,
+            )
+        )  # fmt: skip
+
+    def _masked_url(self) -> str:
+        url = self._url.encode("latin-1")
+        return (url if self._patterns is None else self._patterns.mask(url)).decode("latin-1")[:_MAX_MIRRORED_URL]
+
+    def _shown(self, headers: Headers) -> HttpHeaders:
+        kept, size = [], 0
+        for name, value in headers:
+            if self._patterns is not None:
+                name, value = self._patterns.mask_name(name), self._patterns.mask(value)
+            size += len(name) + len(value)
+            if size > _MAX_MIRRORED_HEADERS:
+                break
+            kept.append((name, value))
+        return decode_headers(tuple(kept))

@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 from collections import deque
-from typing import Final
+from typing import Final, Protocol
 
 from skerry.codecs import cassette as codec
 from skerry.codecs.cassette import ExchangeHead, RecordedExchange
@@ -147,6 +147,10 @@ class Recording:
         self._hash = BodyHash(inner)
         return self._hash
 
+    def switched(self, head: ResponseHead) -> None:
+        """The connection becomes a WebSocket."""
+        self.omit("it is a WebSocket")
+
     def start(self, head: ResponseHead, length: int | None) -> None:
         """Record the head of the response. `length`: of its body, if known."""
         if length is not None and length > codec.MAX_BODY:
@@ -212,10 +216,16 @@ def _too_large() -> str:
     return f"its response is larger than {readable_size(codec.MAX_BODY)}"
 
 
+class BodyCopy(Protocol):
+    """A receiver of a response's body."""
+
+    def data(self, data: bytes) -> None: ...
+
+
 class RecordedBody:
     """A filter that passes a response's body and records it as the client receives it."""
 
-    def __init__(self, inner: BodyFilter | None, recording: Recording) -> None:
+    def __init__(self, inner: BodyFilter | None, recording: BodyCopy) -> None:
         self._inner, self._recording = inner, recording
         self.same_length = inner is None or inner.same_length
 

@@ -14,9 +14,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import msgspec
+
 from skerry.network.channel import WorkerChannel
 from skerry.network.messages import (
     CONNECTION_REFUSED,
+    MAX_MESSAGE_FROM_WORKER,
     ApprovalMessage,
     ApprovalNeeded,
     AttemptMessage,
@@ -26,8 +29,13 @@ from skerry.network.messages import (
     DialResult,
     DisconnectPreviews,
     Done,
+    ExchangeMessage,
     FromServer,
     FromWorker,
+    HandlerBody,
+    HandlerDone,
+    HandlerNeeded,
+    HandlerResult,
     ListenPreviews,
     OpenGateway,
     PreviewUsed,
@@ -37,10 +45,17 @@ from skerry.network.messages import (
     TrafficMessage,
     UnsharePreview,
 )
+from skerry.network.worker.rate_limit import TokenBucket
+from skerry.types import Handler
+from skerry.types.handlers import HttpHeaders
 
 MAX_UNSENT_REPORTS: Final = (
     4 << 20
 )  # further reports are dropped: the server does not keep up, and the worker must not wait for it
+MAX_PENDING_CALLS: Final = 64  # calls of handlers, of one sandbox
+_BODY_PIECE: Final = 32 << 10  # of the body for a handler: in base64 it fits into a message to the server
+_EXCHANGES_PER_SECOND: Final = 50
+_CALL_GRACE_S: Final = 10.0
 ANSWER_TIMEOUT_S: Final = 3600.0  # the server bounds every answer itself, far below
 MAX_PENDING_DIALS: Final = 4096
 
@@ -64,6 +79,21 @@ class ServerLink(Protocol):
     def report_traffic(self, traffic: TrafficMessage) -> None: ...
 
     async def ask(self, host: str, port: int | None, cgroup: int | None) -> tuple[bool, str]: ...
+
+    async def handle(
+        self,
+        handler: Handler,
+        method: str,
+        url: str,
+        headers: HttpHeaders,
+        response: tuple[int, HttpHeaders] | None,
+        body: bytes | None,
+        cgroup: int | None,
+    ) -> HandlerResult:
+        """Ask the client of a handler. Raise TimeoutError or another OSError without an answer."""
+        ...  # fmt: skip
+
+    def report_exchange(self, exchange: ExchangeMessage) -> None: ...
 
     async def dial(self, sandbox: str, port: int) -> socket.socket: ...
 
@@ -108,6 +138,7 @@ class WorkerControl:
         self._numbers = itertools.count(1)
         self._dials: dict[int, asyncio.Future[socket.socket]] = {}
         self._approvals: dict[str, asyncio.Future[tuple[bool, str]]] = {}
+        self._calls: dict[str, asyncio.Future[HandlerResult]] = {}
         self._previews = None if make_previews is None else make_previews(self.dial, self.preview_used)
 
     async def run(self, first: FromWorker) -> None:
@@ -138,6 +169,10 @@ class WorkerControl:
                 approval = self._approvals.pop(message.approval_id, None)
                 if approval is not None and not approval.done():
                     approval.set_result((message.allow, message.why))
+            case HandlerResult():
+                call = self._calls.pop(message.call_id, None)
+                if call is not None and not call.done():
+                    call.set_result(message)
             case DialResult():
                 self._dialled(message, fds)
             case _:
@@ -234,7 +269,22 @@ class WorkerControl:
         finally:
             self._approvals.pop(approval_id, None)
 
-    def report(self, message: AttemptMessage | TrafficMessage) -> None:
+    async def handle(self, handler: Handler, call: HandlerNeeded, body: bytes | None) -> HandlerResult:
+        """Ask the client of a handler, through the server."""
+        answer: asyncio.Future[HandlerResult] = asyncio.get_running_loop().create_future()
+        self._calls[call.call_id] = answer
+        try:
+            for start in range(0, len(body or b""), _BODY_PIECE):
+                piece = (body or b"")[start : start + _BODY_PIECE]
+                self._send(HandlerBody(call_id=call.call_id, sandbox=call.sandbox, data=piece))
+            self._send(call)
+            async with asyncio.timeout(handler.timeout_s + _CALL_GRACE_S):
+                return await answer
+        finally:
+            if self._calls.pop(call.call_id, None) is not None:
+                self._send(HandlerDone(call_id=call.call_id, sandbox=call.sandbox))
+
+    def report(self, message: AttemptMessage | TrafficMessage | ExchangeMessage) -> None:
         if self._channel.unsent < MAX_UNSENT_REPORTS:
             self._send(message)
 
@@ -242,17 +292,58 @@ class WorkerControl:
         self._channel.send(message)
 
 
+def fits(message: FromWorker) -> bool:
+    """Return whether the server accepts a message: a longer one would end this worker, and with it the connections of
+    all sandboxes. A host can choose characters that take six bytes in JSON."""
+    return len(msgspec.json.encode(message)) <= MAX_MESSAGE_FROM_WORKER
+
+
 class _SandboxLink:
     """The link of one sandbox: it cannot report for another."""
 
     def __init__(self, control: WorkerControl, sandbox: str) -> None:
         self._control, self._sandbox = control, sandbox
+        self._pending_calls = 0
+        self._mirrored = TokenBucket(_EXCHANGES_PER_SECOND, _EXCHANGES_PER_SECOND)
+        self._dropped = 0
 
     def report(self, attempt: AttemptMessage) -> None:
         self._control.report(attempt)
 
     def report_traffic(self, traffic: TrafficMessage) -> None:
         self._control.report(traffic)
+
+    def report_exchange(self, exchange: ExchangeMessage) -> None:
+        """Report at most some exchanges in a second: the server reads the messages of all sandboxes in turn."""
+        if not self._mirrored.take():
+            self._dropped += 1
+            return
+        if self._dropped:
+            note = f"{self._dropped} exchanges before this one were not mirrored"
+            exchange = msgspec.structs.replace(exchange, note="; ".join(filter(None, (exchange.note, note))))
+            self._dropped = 0
+        if not fits(exchange):
+            note = "its head has too many special characters"
+            exchange = msgspec.structs.replace(exchange, url="", request_headers=(), response_headers=(), note=note)
+        self._control.report(exchange)
+
+    async def handle(
+        self, handler: Handler, method: str, url: str, headers: HttpHeaders,
+        response: tuple[int, HttpHeaders] | None, body: bytes | None, cgroup: int | None,
+    ) -> HandlerResult:  # fmt: skip
+        if self._pending_calls >= MAX_PENDING_CALLS:
+            raise ConnectionRefusedError(f"{MAX_PENDING_CALLS} other requests wait for it")
+        call = HandlerNeeded(
+            call_id=secrets.token_hex(8), sandbox=self._sandbox, host=handler.host, method=method, url=url,
+            headers=headers, response=response, body=body is not None, cgroup=cgroup,
+        )  # fmt: skip
+        if not fits(call):
+            raise ConnectionAbortedError("the head of the message has too many special characters")
+        self._pending_calls += 1
+        try:
+            return await self._control.handle(handler, call, body)
+        finally:
+            self._pending_calls -= 1
 
     async def ask(self, host: str, port: int | None, cgroup: int | None) -> tuple[bool, str]:
         return await self._control.ask(self._sandbox, host, port, cgroup)

@@ -14,6 +14,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Final
 
 from skerry.network.messages import PROXY_IP, PROXY_PORT, RESOLVER_IP, OpenGateway, Rules, TrafficMessage
+from skerry.network.policy.handlers import HandlerTable
 from skerry.network.policy.policy import Policy
 from skerry.network.worker.audit import AttemptReporter
 from skerry.network.worker.cassette import Player, Recorder
@@ -71,6 +72,7 @@ class Egress:
             pipes=resources.pipes.lease(),
             resolver=resources.resolver.for_sandbox(),
             interceptor=resources.intercept(message.rules),
+            handlers=HandlerTable(message.rules.handlers),
             recorder=_recorder(message.rules, sockets),
             player=_player(message.rules, sockets),
         )
@@ -95,7 +97,8 @@ class Egress:
     def change(self, rules: Rules) -> None:
         """Apply new rules. On return, no byte passes that they do not allow."""
         context = self._context
-        context.policy, context.rules = Policy.compile(rules, rules.ceiling), rules
+        handlers = HandlerTable(rules.handlers)
+        context.policy, context.rules, context.handlers = Policy.compile(rules, rules.ceiling), rules, handlers
         context.interceptor = self._resources.intercept(rules)
         context.meter.limit(rules.bytes_per_second, rules.max_bytes)
         for task, connection in list(self._tasks.items()):

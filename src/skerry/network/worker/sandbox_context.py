@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from skerry.network.messages import Rules
+from skerry.network.policy.handlers import HandlerTable
 from skerry.network.policy.policy import Policy
 from skerry.network.worker.audit import AttemptReporter
 from skerry.network.worker.cassette import Player, Recorder
@@ -34,6 +35,7 @@ class SandboxContext:
     pipes: PipeLease
     resolver: SandboxResolver
     interceptor: Interceptor | None
+    handlers: HandlerTable
     recorder: Recorder | None = None
     player: Player | None = None  # then nothing leaves: every response comes from the cassette
     handshakes: TokenBucket = field(default_factory=lambda: TokenBucket(HANDSHAKES_PER_SECOND, HANDSHAKE_BURST))

@@ -38,11 +38,12 @@ memory mode n name network note on_exceeded on_idle on_unknown open_files option
 pids platform port pty public purge reason rebuild recursive reference reject remember reopen replace reproducible
 rows runtime scope session signal snapshot split steps sudo target timeout tip to use_pool user wait waive_guarantees
 wall wanted cassette clock read_only_root image_digest keep size volumes auto_remove
-default_session on_start ready ready_timeout ttl
+default_session on_start ready ready_timeout ttl mirror remove_handlers redirect error
 """
-_NAMES_ONLY: Final = "calls edit env labels peers presets secrets"
+_NAMES_ONLY: Final = "calls edit env handlers labels peers presets secrets"
 _HIDDEN: Final = """
-copied_at credentials git_email git_name haves ignore key known new new_base64 old old_base64 origin replay seen
+copied_at credentials git_email git_name haves headers ignore key known new new_base64 old old_base64 origin replay
+response seen
 since stdin stdin_base64 stdin_stream tracked wants
 """
 RECORDED, NAMES_ONLY, HIDDEN = (frozenset(names.split()) for names in (_RECORDED, _NAMES_ONLY, _HIDDEN))

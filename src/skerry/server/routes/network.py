@@ -15,6 +15,8 @@ from skerry.types import (
     Approval,
     ApprovalRequest,
     CassetteInfo,
+    HandlerCall,
+    HandlerDecision,
     Network,
     NetworkAttempt,
     NetworkChange,
@@ -25,6 +27,7 @@ from skerry.types import (
 LIMIT = 2 << 20  # room for many hosts and for presets with certificates
 MAX_LOG = 100_000
 _APPROVAL = re.compile(r"q-[a-z2-7]{10}")
+_CALL = re.compile(r"h-[a-z2-7]{10}")
 _encoder = msgspec.json.Encoder()
 
 
@@ -44,6 +47,12 @@ class AttemptLogQuery(Value, frozen=True, kw_only=True):
             raise InvalidRequest(f"limit: {self.limit} is out of range", hint=f"1 to {MAX_LOG:,}")
         if self.limit is not None and self.follow:
             raise InvalidRequest("limit: a log that is followed has no end", hint="leave `limit` or `follow` out")
+
+
+class HandlerQuery(Value, frozen=True, kw_only=True):
+    """`host`: of the handler, as the policy has it."""
+
+    host: str
 
 
 async def show(call: Call[Empty, Empty]) -> NetworkInfo:
@@ -86,6 +95,20 @@ async def approvals(call: Call[Empty, Empty]) -> StreamResponse:
     return StreamResponse(NDJSON, _lines(call.engine.network.questions(call.caller, call.ref)), endless=True)
 
 
+async def handler_calls(call: Call[HandlerQuery, Empty]) -> StreamResponse:
+    call.accepts(NDJSON)
+    return StreamResponse(
+        NDJSON, _lines(call.engine.handlers.read(call.caller, call.ref, call.query.host)), endless=True
+    )
+
+
+async def decide_call(call: Call[Empty, HandlerDecision]) -> None:
+    name = call.parameters["call"]
+    if not _CALL.fullmatch(name):
+        raise NotFound(f"handler call {name[:40]!r} not found")
+    call.engine.handlers.decide(call.caller, call.ref, name, call.body)
+
+
 async def answer_approval(call: Call[Empty, Approval]) -> None:
     approval = call.parameters["approval"]
     if not _APPROVAL.fullmatch(approval):
@@ -94,7 +117,9 @@ async def answer_approval(call: Call[Empty, Approval]) -> None:
 
 
 async def _lines(
-    pages: AsyncGenerator[list[NetworkAttempt], None] | AsyncGenerator[list[ApprovalRequest], None],
+    pages: AsyncGenerator[list[NetworkAttempt], None]
+    | AsyncGenerator[list[ApprovalRequest], None]
+    | AsyncGenerator[list[HandlerCall], None],
 ) -> AsyncGenerator[bytes, None]:
     async with contextlib.aclosing(pages) as stream:
         async for page in stream:
@@ -109,5 +134,5 @@ async def _last(pages: AsyncGenerator[list[NetworkAttempt], None], limit: int) -
     yield _encoded(kept)
 
 
-def _encoded(values: Iterable[NetworkAttempt] | Iterable[ApprovalRequest]) -> bytes:
+def _encoded(values: Iterable[NetworkAttempt | ApprovalRequest | HandlerCall]) -> bytes:
     return b"".join(_encoder.encode(value) + b"\n" for value in values)

@@ -15,9 +15,10 @@ from skerry.client.transport.requests.sandboxes import (
     sandbox_path,
 )
 from skerry.errors import NotFound
-from skerry.types import Approval, Network, NetworkChange
+from skerry.types import Approval, HandlerDecision, Network, NetworkChange
 
 _APPROVAL = re.compile(r"q-[a-z2-7]{10}")
+_CALL = re.compile(r"h-[a-z2-7]{10}")
 
 
 @dataclass(frozen=True)
@@ -75,3 +76,14 @@ def answer_approval(ref: str, approval: str, value: Approval) -> Request:
     if not _APPROVAL.fullmatch(approval):
         raise NotFound(f"approval request {approval[:40]!r} not found")
     return json_request("POST", sandbox_path(ref, "network", "approvals", approval), value)
+
+
+def handler_calls(ref: str, host: str) -> Request:
+    params = parameters(host=host)
+    return Request("GET", sandbox_path(ref, "network", "handlers"), params, accept=NDJSON, read_timeout=None)
+
+
+def decide_call(ref: str, call: str, decision: HandlerDecision) -> Request:
+    if not _CALL.fullmatch(call):
+        raise NotFound(f"handler call {call[:40]!r} not found")
+    return json_request("POST", sandbox_path(ref, "network", "handlers", call), decision)

@@ -7,25 +7,28 @@ import base64
 import hashlib
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 import h11
 
 from skerry.codecs.cassette import DamagedCassette, RecordedExchange, read_body, read_head
-from skerry.network.worker.cassette import BodyHash, Player, RecordedBody, Recording
+from skerry.network.worker.cassette import BodyHash, Player, RecordedBody
 from skerry.network.worker.dial import DialedUpstream
 from skerry.network.worker.http.filters import (
     BlockedByFilter,
     BodyFilter,
+    ExchangeCopy,
     FilterDenial,
     Headers,
     HttpFilters,
     Interceptor,
     RequestHead,
     ResponseHead,
+    ResponseStep,
 )
+from skerry.network.worker.http.handling import BodyCollector
 from skerry.network.worker.http.headers import MAX_HEAD, ParsedRequest, allowed_trailers, end_to_end
 from skerry.network.worker.rate_limit import TrafficMeter
 from skerry.network.worker.relay import PipeLease, SpliceDirection, relay
@@ -152,6 +155,7 @@ class HttpUpstream:
     destination: tuple[Host, int]
     stream: ByteStream
     dialed: DialedUpstream
+    tls: bool = False
     verified_by: Interceptor | None = None
 
     def target(self, target: bytes) -> bytes:
@@ -183,10 +187,12 @@ class HttpExchange:
         request: ParsedRequest,
         sent: RequestHead,
         filters: HttpFilters | None,
-        recording: Recording | None = None,
+        copies: Sequence[ExchangeCopy] = (),
+        step: ResponseStep | None = None,
     ) -> None:
         self._context, self._client, self._head, self._filters = context, client, head, filters
-        self._recording = recording
+        self._copies, self._step = copies, step
+        self._opaque = filters is None and step is None  # nothing looks at 1xx heads and trailers
         self.request, self._sent_head = request, sent
         self.started = self.reusable = self.client_gone = False
         self.sent = self.received = 0
@@ -197,8 +203,8 @@ class HttpExchange:
         body_filter = (
             self._filters.request_filter(self._sent_head) if self._filters is not None and self.request.body else None
         )
-        if self._recording is not None:
-            body_filter = self._recording.request_filter(body_filter)
+        for copy in self._copies:
+            body_filter = copy.request_filter(body_filter)
         chunked = self.request.length is None or (body_filter is not None and not body_filter.same_length)
         head = self._request_head(cycle, chunked, upstream)
         await upstream.stream.write(head)
@@ -261,7 +267,7 @@ class HttpExchange:
         else:
             await copier.plain(self.request.length, body_filter, wrap)
         if chunked:  # trailers are not inspected: where filters apply, drop them
-            await upstream.stream.write(last_chunk([] if self._filters is not None else trailers))
+            await upstream.stream.write(last_chunk(trailers if self._opaque else []))
 
     # -- from upstream -------------------------------------------------------------------------------------------------
 
@@ -324,10 +330,10 @@ class HttpExchange:
     async def _forward_informational(self, event: h11.InformationalResponse) -> None:
         """Forward 100 and 103. Where filters apply, drop their reason and headers: these are not inspected."""
         headers: Headers = ()
-        if self._filters is None:
+        if self._opaque:
             headers = end_to_end(tuple((bytes(name), bytes(value)) for name, value in event.headers))
         if not self.request.is_http_1_0:
-            reason = bytes(event.reason) if self._filters is None else b""
+            reason = bytes(event.reason) if self._opaque else b""
             await self._client.write(_head(event.status_code, reason, headers))
 
     async def _forward_response(
@@ -350,8 +356,14 @@ class HttpExchange:
             head = changed
             body_filter = self._filters.response_filter(self._sent_head, head)
         found = {bytes(name): bytes(value) for name, value in event.headers}
-        if self._recording is not None:
-            body_filter = self._record_start(self._recording, head, found, body_filter)
+        if self._step is not None and event.status_code != 101:
+            bodiless = self.request.method == b"HEAD" or head.status in _BODILESS
+            if self._step.needs_response_body and not bodiless:
+                return await self._respond_whole(cycle, upstream, head, found, body_filter, pump)
+            head, body = await self._step.on_response(head, None)
+            if body is not None:
+                return await self._send_whole(head, body, pump)
+        body_filter = self._copy_start(head, found, body_filter)
         if event.status_code == 101:
             if not self._accepts_websocket(head.headers):
                 raise IncompleteMessage("its WebSocket handshake is invalid")
@@ -359,25 +371,62 @@ class HttpExchange:
             return False
         left = await self._body(cycle, upstream, head, found, body_filter)
         options = found.get(b"connection", b"").lower()
-        whole = pump is True or (isinstance(pump, asyncio.Future) and pump.done() and pump.exception() is None)
-        if self._recording is not None:
-            self._recording.finish(whole)
+        whole = _is_sent(pump)
+        for copy in self._copies:
+            copy.finish(whole)
         self.reusable = left and whole and event.http_version == b"1.1" and b"close" not in options
         return left and whole and not self.request.closes
 
-    def _record_start(
-        self, recording: Recording, head: ResponseHead, found: dict[bytes, bytes], body_filter: BodyFilter | None
+    async def _respond_whole(
+        self,
+        cycle: h11.Connection,
+        upstream: HttpUpstream,
+        head: ResponseHead,
+        found: dict[bytes, bytes],
+        body_filter: BodyFilter | None,
+        pump: asyncio.Future[None] | bool,
+    ) -> bool:
+        """Collect the body for a handler, and send the client its response."""
+        assert self._step is not None  # noqa: S101 -- it needs the body
+        collector = BodyCollector(body_filter)
+        copier = BodyCopier(
+            upstream.stream, self._client, self._context.meter, self._context.pipes, self._count_received
+        )
+        if b"transfer-encoding" in found:
+            await copier.chunked(cycle, collector, None)
+        else:
+            upstream.stream.unread(bytes(cycle.trailing_data[0]))
+            await copier.plain(int(found[b"content-length"]) if b"content-length" in found else None, collector, None)
+        self._count_received(len(collector.data))
+        changed, body = await self._step.on_response(head, bytes(collector.data))
+        return await self._send_whole(changed, body or b"", pump)
+
+    async def _send_whole(self, head: ResponseHead, body: bytes, pump: asyncio.Future[None] | bool) -> bool:
+        """Send the client a response with this body; the connection to the upstream is not used again."""
+        self.started, whole = True, _is_sent(pump)
+        await send_whole(self._client, self.request, head, body, self._copies)
+        for copy in self._copies:
+            copy.finish(whole)
+        return whole and not self.request.closes
+
+    def _copy_start(
+        self, head: ResponseHead, found: dict[bytes, bytes], body_filter: BodyFilter | None
     ) -> BodyFilter | None:
-        """Record the head of the response, and return a filter that records its body."""
+        """Copy the head of the response, and return a filter that copies its body."""
         if head.status == 101:
-            recording.omit("it is a WebSocket")
+            for copy in self._copies:
+                copy.switched(head)
+            return body_filter
+        if not self._copies:
             return body_filter
         bodiless = self.request.method == b"HEAD" or head.status in _BODILESS
         length = found.get(b"content-length") if b"transfer-encoding" not in found else None
         if bodiless and length is not None and head.status != 204:
             head = replace(head, headers=(*head.headers, (b"content-length", length)))
-        recording.start(head, None if bodiless or length is None else int(length))
-        return body_filter if bodiless else RecordedBody(body_filter, recording)
+        for copy in self._copies:
+            copy.start(head, None if bodiless or length is None else int(length))
+            body_filter = body_filter if bodiless else RecordedBody(body_filter, copy)
+        return body_filter
 
     async def _body(
         self,
@@ -420,7 +469,7 @@ class HttpExchange:
             upstream.stream.unread(ahead)
             await copier.plain(length, body_filter, wrap)
         if wrap is not None:
-            await self._client.write(last_chunk([] if self._filters is not None else trailers))
+            await self._client.write(last_chunk(trailers if self._opaque else []))
         return wrap is not None
 
     async def _start_response(
@@ -494,17 +543,8 @@ class CassetteExchange:
         """Read the request's body to its end."""
         if not self._request.body:
             return ""
-        if dict(self._request.headers).get(b"expect", b"").lower() == b"100-continue":
-            await self._client.write(_head(100, b"Continue", ()))
         body = BodyHash(discard=True)
-        copier = BodyCopier(self._client, self._client, self._context.meter, self._context.pipes, lambda _: None)
-        if self._request.length is None:
-            try:
-                await copier.chunked(chunk_reader(self._head), body, None)
-            except h11.RemoteProtocolError:
-                raise IncompleteMessage("the request's chunks are invalid") from None
-        else:
-            await copier.plain(self._request.length, body, None)
+        await consume_body(self._context, self._client, self._head, self._request, body)
         return body.hexdigest()
 
     async def _respond(self, player: Player, exchange: RecordedExchange) -> None:
@@ -521,6 +561,49 @@ class CassetteExchange:
         if self._request.method != b"HEAD" and head.status not in _BODILESS:
             for data in read_body(player.read, exchange, CHUNK):
                 await self._client.write(data)
+
+
+async def consume_body(
+    context: SandboxContext, client: ByteStream, head: bytes, request: ParsedRequest, body_filter: BodyFilter
+) -> None:
+    """Read the request's body to its end, into a filter that passes nothing on."""
+    if dict(request.headers).get(b"expect", b"").lower() == b"100-continue" and not request.is_http_1_0:
+        await client.write(_head(100, b"Continue", ()))
+    copier = BodyCopier(client, client, context.meter, context.pipes, lambda _: None)
+    if request.length is None:
+        try:
+            await copier.chunked(chunk_reader(head), body_filter, None)
+        except h11.RemoteProtocolError:
+            raise IncompleteMessage("the request's chunks are invalid") from None
+    else:
+        await copier.plain(request.length, body_filter, None)
+
+
+def put_back_body(client: ByteStream, request: ParsedRequest, body: bytes) -> None:
+    """Let the next reader of the client find a consumed body again."""
+    client.unread((chunk(body) if body else b"") + last_chunk([]) if request.length is None else body)
+
+
+async def send_whole(
+    client: ByteStream, request: ParsedRequest, head: ResponseHead, body: bytes, copies: Sequence[ExchangeCopy] = ()
+) -> None:
+    """Send a response that is known from its beginning to its end. Its framing follows from the body alone."""
+    bodiless = request.method == b"HEAD" or head.status in _BODILESS
+    headers = list(end_to_end(head.headers))
+    if head.status not in _BODILESS:
+        headers.append((b"content-length", b"%d" % len(body)))
+    for copy in copies:
+        copy.start(replace(head, headers=tuple(headers)), None if bodiless else len(body))
+        if not bodiless:
+            copy.data(body)
+    if request.closes:
+        headers.append((b"connection", b"close"))
+    await client.write(_head(head.status, head.reason, tuple(headers)) + (b"" if bodiless else body))
+
+
+def _is_sent(pump: asyncio.Future[None] | bool) -> bool:
+    """Return whether the whole request was sent."""
+    return pump is True or (isinstance(pump, asyncio.Future) and pump.done() and pump.exception() is None)
 
 
 async def _wait_reset(client: ByteStream) -> bool:

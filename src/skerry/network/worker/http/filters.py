@@ -61,6 +61,39 @@ class BodyFilter(Protocol):
     def end(self) -> bytes: ...
 
 
+class ResponseStep(Protocol):
+    """A step after the filters: it may wait for a decision about the response, and replace its body."""
+
+    @property
+    def needs_response_body(self) -> bool: ...
+
+    async def on_response(self, head: ResponseHead, body: bytes | None) -> tuple[ResponseHead, bytes | None]:
+        """Raise BlockedByFilter if the response must not pass."""
+        ...
+
+
+class ExchangeCopy(Protocol):
+    """Copies an exchange in transit, as the client sends and receives it."""
+
+    def request_filter(self, inner: BodyFilter | None) -> BodyFilter | None: ...
+
+    def start(self, head: ResponseHead, length: int | None) -> None:
+        """Copy the head of the response. `length`: of its body, if known."""
+        ...
+
+    def switched(self, head: ResponseHead) -> None:
+        """A 101 has come: the exchange becomes a WebSocket."""
+        ...
+
+    def data(self, data: bytes) -> None:
+        """Copy bytes of the response's body."""
+        ...
+
+    def finish(self, whole: bool) -> None:
+        """`whole`: the whole request was sent before the response ended."""
+        ...
+
+
 class HttpFilters(Protocol):
     """The filters of one connection. Without a body filter a body passes unchanged, on the fast path."""
 

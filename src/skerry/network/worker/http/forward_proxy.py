@@ -53,7 +53,7 @@ class ForwardProxy:
             return
         dialed: DialedUpstream | None = None
         try:
-            if self._context.player is None:
+            if self._context.player is None and not self._context.handlers.covers(host, port):
                 dialed = await dial_upstream(self._context, host, port)
         except AddressDenied as denied:
             await self._deny(host, port, denied.verdict, denied.address)

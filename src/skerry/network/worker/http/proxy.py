@@ -8,17 +8,35 @@ import os
 import re
 import ssl
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import h11
 
 from skerry.network.policy.policy import Verdict
-from skerry.network.worker.audit import AttemptRecord, printable
+from skerry.network.worker.audit import AttemptRecord, MirroredExchange, printable
 from skerry.network.worker.cassette import RECORD_AGAIN, NotRecorded, Player, Recording, request_url
 from skerry.network.worker.dial import Authorization, DialedUpstream, authorize, dial_upstream, quota_denial
 from skerry.network.worker.dns.resolver import AddressDenied
-from skerry.network.worker.http.exchange import CassetteExchange, HttpExchange, HttpUpstream
-from skerry.network.worker.http.filters import BlockedByFilter, FilterDenial, HttpFilters, Interceptor, RequestHead
+from skerry.network.worker.http.exchange import (
+    CassetteExchange,
+    HttpExchange,
+    HttpUpstream,
+    consume_body,
+    put_back_body,
+    send_whole,
+)
+from skerry.network.worker.http.filters import (
+    BlockedByFilter,
+    ExchangeCopy,
+    FilterDenial,
+    HttpFilters,
+    Interceptor,
+    RequestHead,
+    ResponseHead,
+)
+from skerry.network.worker.http.handlers import Destination, encode_headers, routed
+from skerry.network.worker.http.handling import BodyCollector, Discarded, HandlerRun, reason_of
 from skerry.network.worker.http.headers import (
     MAX_HEAD,
     BadRequest,
@@ -30,6 +48,7 @@ from skerry.network.worker.http.headers import (
 )
 from skerry.network.worker.sandbox_context import SandboxContext
 from skerry.network.worker.streams import ByteStream
+from skerry.types import HttpResponse
 from skerry.types.hosts import Address, Host, Name, show_host
 
 FIRST_HEAD_TIMEOUT_S: Final = 10.0
@@ -41,6 +60,21 @@ _REPEATABLE: Final = frozenset((b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE"))
 _DEFAULT_PORTS: Final = {True: 443, False: 80}
 
 Connect = Callable[[ParsedRequest], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class _Request:
+    """One request of the client. `url`: as the client made it. `head`: for `to`, before secrets are injected;
+    `verdict` allows it."""
+
+    parsed: ParsedRequest
+    head_bytes: bytes
+    url: str
+    head: RequestHead
+    to: Destination
+    verdict: Verdict
+    copies: tuple[ExchangeCopy, ...] = ()
+    run: HandlerRun | None = None
 
 
 class HttpProxy:
@@ -62,8 +96,9 @@ class HttpProxy:
         self._approved: Verdict | None = None  # by an approval
         self._upstream: HttpUpstream | None = None
         self._adopted: DialedUpstream | None = None  # dialed before HTTP was detected
-        self._cached_filters: tuple[Interceptor | None, tuple[Host, int], HttpFilters | None] | None = None
+        self._cached_filters: tuple[Interceptor | None, Destination, HttpFilters | None] | None = None
         self._current: tuple[Host, int, str, str] | None = None
+        self._redirected: tuple[Destination, str, str, bool] | None = None  # by a handler; whether it was approved
         self._first = True
 
     def adopt(self, dialed: DialedUpstream) -> None:
@@ -86,10 +121,20 @@ class HttpProxy:
             return None
         host, port, method, target = self._current
         verdict = self._context.policy.request(host, port, method, target, self._tls)
-        redirected = self._upstream.dialed.denial(self._context, host, port) if self._upstream is not None else None
-        if redirected is not None:
-            return redirected
-        return None if verdict.allowed or (verdict.unknown and self._approved is not None) else verdict
+        moved = self._upstream.dialed.denial(self._context, *self._upstream.destination) if self._upstream else None
+        if moved is not None:
+            return moved
+        if not verdict.allowed and not (verdict.unknown and self._approved is not None):
+            return verdict
+        return self._redirect_denial()
+
+    def _redirect_denial(self) -> Verdict | None:
+        """Return the reason why the current rules no longer allow the host that a handler redirected to."""
+        if self._redirected is None:
+            return None
+        to, method, target, approved = self._redirected
+        verdict = self._context.policy.request(*to.place, method, target, to.tls)
+        return None if verdict.allowed or (verdict.unknown and approved) else verdict
 
     def stop(self, verdict: Verdict) -> None:
         """Reset the request in progress and report the reason."""
@@ -109,7 +154,7 @@ class HttpProxy:
                 head = await self._head()
                 if head is None or not await self._serve(head):
                     break
-                self._current = None
+                self._current = self._redirected = None
         except BadRequest as error:
             await self._reject(str(error))
         await self._linger()
@@ -165,7 +210,114 @@ class HttpProxy:
         await self._context.meter.wait_allowance(len(head))
         if self._context.player is not None:
             return await self._replay(self._context.player, head, request, target, destination, verdict)
-        return await self._forward(head, request, target, destination, verdict)
+        headers = tuple(one for one in end_to_end(request.headers) if one[0] != b"host")
+        given = RequestHead(
+            request.method, target, ((b"host", self._host(request, destination)), *headers), request.body
+        )
+        url = request_url(destination, target, self._tls)
+        wanted = _Request(request, head, url, given, Destination(*destination, self._tls), verdict)
+        wanted = replace(wanted, copies=self._copies(wanted))
+        try:
+            return await self._handle(wanted)
+        finally:
+            for copy in wanted.copies:
+                if isinstance(copy, MirroredExchange):
+                    copy.close("it did not complete")
+
+    # -- handlers ------------------------------------------------------------------------------------------------------
+
+    async def _handle(self, wanted: _Request) -> bool:
+        """Apply the handler that covers the request, if there is one, and forward or answer it."""
+        method, target = wanted.parsed.method.decode(), wanted.head.target.decode("latin-1")
+        handler = self._context.handlers.find(*wanted.to.place, method, target)
+        if handler is None:
+            return await self._forward(wanted)
+        run = HandlerRun(self._context, handler, wanted.url, self._cgroup)
+        try:
+            body = await self._collect_body(wanted) if run.needs_request_body else None
+            handled = await run.on_request(wanted.head, body)
+        except BlockedByFilter as blocked:
+            await self._deny(wanted.to.place, wanted.parsed, _verdict_of(blocked.denial), blocked.denial.status)
+            return False
+        verdict = replace(wanted.verdict, why=f"{wanted.verdict.why}; handled by {handler.host}")
+        wanted = replace(wanted, head=handled.head, verdict=verdict, run=run if run.sees_response else None)
+        if handled.answer is not None:
+            return await self._answer(wanted, handled.answer, body is not None)
+        if body is not None:
+            put_back_body(self._client, wanted.parsed, body)
+        to = wanted.to.redirected(handled.redirect) if handled.redirect is not None else wanted.to
+        checked = await self._judge_handled(wanted, to, redirected=handled.redirect is not None)
+        return False if checked is None else await self._forward(checked)
+
+    async def _collect_body(self, wanted: _Request) -> bytes:
+        collector = BodyCollector()
+        if wanted.parsed.body:
+            await consume_body(self._context, self._client, wanted.head_bytes, wanted.parsed, collector)
+        return bytes(collector.data)
+
+    async def _judge_handled(self, wanted: _Request, to: Destination, *, redirected: bool) -> _Request | None:
+        """Judge a request that a handler has changed, for the host that it goes to now. Return None if it is denied."""
+        verdict, approved = wanted.verdict, False
+        method, target = wanted.parsed.method.decode(), wanted.head.target.decode("latin-1")
+        if redirected:
+            authorization = await authorize(self._context, *to.place, self._cgroup)
+            approved = authorization.approved
+            verdict = authorization.verdict
+            if verdict.allowed:
+                verdict = self._context.policy.request(*to.place, method, target, to.tls)
+                verdict = authorization.verdict if verdict.unknown and approved else verdict
+            why = f"{verdict.why}; redirected from {show_host(*wanted.to.place)} by a handler"
+            verdict = replace(verdict, why=why)
+        other = override_header(wanted.head.headers)
+        if verdict.allowed and other is not None and self._context.policy.requests_only(*to.place):
+            why = f"rules look at its requests, and {other} would change the request"
+            verdict = Verdict(False, why, verdict.rule, f"leave {other} out")
+        if not verdict.allowed:
+            await self._deny(to.place, wanted.parsed, verdict)
+            return None
+        if not redirected:
+            return wanted
+        self._redirected = (to, method, target, approved)
+        return replace(wanted, to=to, head=routed(wanted.head, to), verdict=verdict)
+
+    async def _answer(self, wanted: _Request, answer: HttpResponse, consumed: bool) -> bool:
+        """Answer for the host, which receives nothing."""
+        body, request = answer.body or b"", wanted.parsed
+        record = self._record_start(wanted.to.place, request, wanted.verdict, (), None)
+        sent, failure = 0, None
+        try:
+            passed: Any = None
+            for copy in wanted.copies:
+                passed = copy.request_filter(passed)
+            if request.body and not consumed:
+                await consume_body(self._context, self._client, wanted.head_bytes, request, Discarded(passed))
+            head = ResponseHead(answer.status, reason_of(answer.status), encode_headers(answer.headers))
+            if body:
+                await self._context.meter.wait_allowance(len(body))
+            await send_whole(self._client, request, head, body, wanted.copies)
+            sent = len(body)
+            for copy in wanted.copies:
+                copy.finish(True)
+        except OSError as error:
+            failure = describe_error(error)
+            raise
+        finally:
+            self._context.meter.add(0, sent)
+            self._context.attempts.end(record, 0, sent, failure)
+        return not request.closes
+
+    def _copies(self, wanted: _Request) -> tuple[ExchangeCopy, ...]:
+        """Begin to copy a request as the client sent it: into the cassette, and to the trace."""
+        recorder, interceptor, copies = self._context.recorder, self._context.interceptor, list[ExchangeCopy]()
+        patterns = interceptor.patterns() if interceptor is not None else None
+        if recorder is not None:
+            copies.append(recorder.begin(wanted.parsed, wanted.url, patterns))
+        if self._context.policy.mirrors(*wanted.to.place):
+            report = self._context.server.report_exchange
+            copies.append(
+                MirroredExchange(self._context.sandbox, wanted.url, wanted.head, patterns, self._cgroup, report)
+            )
+        return tuple(copies)
 
     async def _authorize(self, request: ParsedRequest, host: Host | None, port: int | None) -> Authorization | None:
         """Check that the request is for the connection's destination or, at a forward proxy, that its destination is
@@ -198,24 +350,19 @@ class HttpProxy:
         verdict = self._context.policy.request(*destination, method.decode(), target.decode("latin-1"), self._tls)
         return authorization.verdict if verdict.unknown and authorization.approved else verdict
 
-    async def _forward(
-        self, head: bytes, request: ParsedRequest, target: bytes, destination: tuple[Host, int], verdict: Verdict
-    ) -> bool:
-        headers = tuple(one for one in end_to_end(request.headers) if one[0] != b"host")
-        original = RequestHead(
-            request.method, target, ((b"host", self._host(request, destination)), *headers), request.body
-        )
+    async def _forward(self, wanted: _Request) -> bool:
+        request, to, destination, verdict = wanted.parsed, wanted.to, wanted.to.place, wanted.verdict
         record: AttemptRecord | None
         fresh = False
         while True:
-            filters = self._filters(destination)
-            sent = filters.on_request(original) if filters is not None else original
+            filters = self._filters(to)
+            sent = filters.on_request(wanted.head) if filters is not None else wanted.head
             if isinstance(sent, FilterDenial):
                 await self._deny(destination, request, _verdict_of(sent), sent.status)
                 return False
             secrets = filters.secrets() if filters is not None else ()
             try:
-                upstream, new = await self._upstream_for(destination)
+                upstream, new = await self._upstream_for(to)
             except AddressDenied as denied:
                 await self._deny(destination, request, denied.verdict, address=denied.address)
                 return False
@@ -227,10 +374,11 @@ class HttpProxy:
                 )
                 return False
             fresh = fresh or new
-            if self._filters(destination) is filters:
+            if self._filters(to) is filters:
                 break  # otherwise the rules changed meanwhile, and perhaps the secrets
-        recording = self._record(request, destination, target)
-        exchange = HttpExchange(self._context, self._client, head, request, sent, filters, recording)
+        exchange = HttpExchange(
+            self._context, self._client, wanted.head_bytes, request, sent, filters, wanted.copies, wanted.run
+        )
         record = self._record_start(destination, request, verdict, secrets, upstream.dialed.address)
         failure: str | None = None
         try:
@@ -250,20 +398,11 @@ class HttpProxy:
                 await self._send_error(502, "Bad Gateway", f"{show_host(*destination)} did not answer: {failure}", None)
         finally:
             if record is not None:
-                if failure is None and recording is not None and recording.why is not None:
-                    failure = f"not recorded: {recording.why}"
+                failure = failure or _unrecorded(wanted.copies)
                 self._context.attempts.end(record, exchange.sent, exchange.received, failure)
             if not exchange.reusable:
                 self._drop()
         return False
-
-    def _record(self, request: ParsedRequest, destination: tuple[Host, int], target: bytes) -> Recording | None:
-        """Begin to record a request as the client sent it."""
-        recorder, interceptor = self._context.recorder, self._context.interceptor
-        if recorder is None:
-            return None
-        patterns = interceptor.patterns() if interceptor is not None else None
-        return recorder.begin(request, request_url(destination, target, self._tls), patterns)
 
     async def _replay(
         self, player: Player, head: bytes, request: ParsedRequest, target: bytes, destination: tuple[Host, int],
@@ -271,7 +410,7 @@ class HttpProxy:
     ) -> bool:  # fmt: skip
         """Answer from the cassette. A request that a secret's rules deny is denied as it was in the recording."""
         original = RequestHead(request.method, target, end_to_end(request.headers), request.body)
-        filters = self._filters(destination)
+        filters = self._filters(Destination(*destination, self._tls))
         filtered = filters.on_request(original) if filters is not None else original
         if isinstance(filtered, FilterDenial):
             await self._deny(destination, request, _verdict_of(filtered), filtered.status)
@@ -297,9 +436,10 @@ class HttpProxy:
             if fresh or exchange.received or exchange.client_gone or not again:
                 raise
         self._drop()
-        filters = self._filters(upstream.destination)
-        upstream, _ = await self._upstream_for(upstream.destination)
-        if self._filters(upstream.destination) is not filters:
+        to = Destination(*upstream.destination, upstream.tls)
+        filters = self._filters(to)
+        upstream, _ = await self._upstream_for(to)
+        if self._filters(to) is not filters:
             raise ConnectionAbortedError("the rules were changed")
         return await exchange.run(upstream)
 
@@ -319,33 +459,35 @@ class HttpProxy:
 
     # -- upstream ------------------------------------------------------------------------------------------------------
 
-    async def _upstream_for(self, destination: tuple[Host, int]) -> tuple[HttpUpstream, bool]:
+    async def _upstream_for(self, to: Destination) -> tuple[HttpUpstream, bool]:
         """Return a connection to the destination, and whether it is new."""
-        kept = self._upstream
+        kept, destination = self._upstream, to.place
         if (
             kept is not None
-            and kept.destination == destination
+            and (kept.destination, kept.tls) == (destination, to.tls)
             and not kept.stale
             # new rules may send a secret there: the certificate must be verified for that
-            and (not self._tls or kept.verified_by is self._context.interceptor)
+            and (not to.tls or kept.verified_by is self._context.interceptor)
             and not kept.dialed.denial(self._context, *destination)
         ):
             return kept, False
         self._drop()
-        dialed, self._adopted = self._adopted, None
+        dialed = None
+        if (destination, to.tls) == (self._destination, self._tls):  # not if a handler redirects the request
+            dialed, self._adopted = self._adopted, None
         if dialed is None:
-            dialed = await dial_upstream(self._context, *destination, plain_http=not self._tls)
+            dialed = await dial_upstream(self._context, *destination, plain_http=not to.tls)
         stream: ByteStream = dialed.stream
-        interceptor = self._context.interceptor if self._tls else None
+        interceptor = self._context.interceptor if to.tls else None
         try:
-            if self._tls:
+            if to.tls:
                 if interceptor is None:
                     raise ConnectionAbortedError("its TLS can no longer be intercepted")
                 stream = await interceptor.connect(dialed.stream, str(destination[0]), destination[1])
         except BaseException:
             dialed.stream.abort()
             raise
-        self._upstream = HttpUpstream(destination, stream, dialed, interceptor)
+        self._upstream = HttpUpstream(destination, stream, dialed, to.tls, interceptor)
         return self._upstream, True
 
     def _drop(self) -> None:
@@ -353,18 +495,12 @@ class HttpProxy:
             self._upstream.dialed.stream.abort()
             self._upstream = None
 
-    def _filters(self, destination: tuple[Host, int]) -> HttpFilters | None:
+    def _filters(self, to: Destination) -> HttpFilters | None:
         """Return the filters of the current rules: a removed secret is not injected into the next request."""
         interceptor = self._context.interceptor
-        if (
-            self._cached_filters is None
-            or self._cached_filters[0] is not interceptor
-            or self._cached_filters[1] != destination
-        ):
-            filters = (
-                interceptor.filters(str(destination[0]), destination[1], self._tls) if interceptor is not None else None
-            )
-            self._cached_filters = (interceptor, destination, filters)
+        if self._cached_filters is None or self._cached_filters[0] is not interceptor or self._cached_filters[1] != to:
+            filters = interceptor.filters(str(to.host), to.port, to.tls) if interceptor is not None else None
+            self._cached_filters = (interceptor, to, filters)
         return self._cached_filters[2]
 
     def _host(self, request: ParsedRequest, destination: tuple[Host, int]) -> bytes:
@@ -450,6 +586,12 @@ def describe_error(error: BaseException) -> str:
 
 def _may_be_request(data: bytearray) -> bool:
     return not data or data[:1].isalpha()
+
+
+def _unrecorded(copies: tuple[ExchangeCopy, ...]) -> str | None:
+    """Return the reason why an exchange is missing in the cassette."""
+    reason = next((copy.why for copy in copies if isinstance(copy, Recording) and copy.why is not None), None)
+    return None if reason is None else f"not recorded: {reason}"
 
 
 def _verdict_of(denial: FilterDenial) -> Verdict:
