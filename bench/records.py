@@ -13,7 +13,8 @@ from pathlib import Path
 
 from bench import usage
 from bench.inside import RUN
-from bench.measure import Figure, Part, repeat, row
+from bench.measure import Figure, Part, Row, repeat, row, timed
+from bench.switched_server import switched_server
 from skerry import Sandbox
 from skerry.config import load
 from skerry.engine.records.audit.index import AuditFilter, AuditIndex
@@ -25,7 +26,8 @@ from skerry.engine.records.trace.recorder import Step, plain
 from skerry.engine.records.trace.store import TraceBounds, TraceStore, TraceThreads
 from skerry.types import RunRequest, RunResult, TraceStep, Usage
 
-RECORDS = 1_000_000
+EFFECTS = 1_000_000
+BLOCK = 20  # commands between two turns of the switch
 STEPS = 10_000
 FILTERS = {
     "all": AuditFilter(),
@@ -55,9 +57,28 @@ def records(count: int) -> Part:
             "trace, % of a command", traced / ran.p50 * 100, f"{traced * 1000:.0f} µs / {ran.p50:.2f} ms", most=5
         )
         opened = Figure(f"trace of {STEPS:,} steps, s", shown, "`skerry trace`", most=1)
-        return rows, [*figures, usage.exactness(), usage.idle(), share, opened]
+        pair, switched = _pair(count, root)
+        return [*rows, *pair], [*figures, switched, usage.exactness(), usage.idle(), share, opened]
     finally:
         shutil.rmtree(root)
+
+
+def _pair(count: int, root: Path) -> tuple[list[Row], Figure]:
+    """A command with and without audit log and metering: one server and one sandbox, in turns."""
+    spent: dict[bool, list[float]] = {True: [], False: []}
+    with switched_server(root / "switch") as switch, Sandbox() as sandbox:
+        for _ in range(BLOCK):
+            sandbox.run(["/bin/true"])
+        for turn in range(max(2, count // 2) * 2):
+            switch(turn % 2 == 0)
+            sandbox.run(["/bin/true"])
+            spent[turn % 2 == 0] += [timed(lambda: sandbox.run(["/bin/true"])) for _ in range(BLOCK)]
+        switch(True)
+    names = {True: f"{RUN}, audit and metering on", False: f"{RUN}, audit and metering off"}
+    on, off = (row(names[state], spent[state]) for state in (True, False))
+    share = (on.p50 / off.p50 - 1) * 100
+    beside = f"{on.p50:.3f} ms on, {off.p50:.3f} ms off"
+    return [on, off], Figure("a command with audit and metering, % slower than without", share, beside, most=5)
 
 
 def _long_trace(sandbox: Sandbox) -> float:
@@ -123,7 +144,7 @@ def _cost(log: AuditLog, keys: KeyStore) -> float:
 
 
 def _million(log: AuditLog, keys: KeyStore, root: Path, run_ms: float, cost_ms: float) -> Part:
-    for number in range(RECORDS // 2):
+    for number in range(EFFECTS):
         log.reserve(1000)
         line, _ = log.append(
             type=("process.run", "file.write", "code.run")[number % 3], owner=f"tk-own{number % 50:04d}",
@@ -152,9 +173,12 @@ def _million(log: AuditLog, keys: KeyStore, root: Path, run_ms: float, cost_ms: 
     beside = f"{cost_ms * 1000:.0f} + {metering_ms * 1000:.0f} µs / {run_ms:.2f} ms"
     return rows, [
         Figure("audit and metering, % of a command", share, beside, most=5),
-        Figure("verify 1,000,000 records, s", spent * RECORDS / report.records, most=30),
-        Figure("slowest audit page, ms", slowest.p50, slowest.name, most=50),
-        Figure("disk per audit record, bytes", size / RECORDS, most=400),
+        Figure(
+            "verify 1,000,000 records, s", spent * 1e6 / report.records, f"{report.records:,} in {spent:.1f} s", most=30
+        ),
+        Figure(f"slowest audit page of {EFFECTS:,} effects, ms", slowest.p50, slowest.name, most=50),
+        Figure("disk per audit record, bytes", size / report.records, "a line, with its part of the index", most=400),
+        Figure("disk per effect, bytes", size / EFFECTS, "its record, its result and the index"),
     ]
 
 

@@ -239,8 +239,9 @@ class AuditIndex:
         ).fetchall()
         if len(rows) == limit:
             return rows, rows[-1][0]
-        (lowest, scanned) = self._database.execute(f"SELECT min(seq), count(*) FROM ({inner})", values).fetchone()  # noqa: S608
-        return rows, lowest if scanned == MAX_SCANNED else None
+        last = f"SELECT seq FROM records {index} WHERE {bounds} ORDER BY seq DESC LIMIT 1 OFFSET {MAX_SCANNED - 1}"  # noqa: S608
+        lowest = self._database.execute(last, values).fetchone()  # of the index alone: a tenth of the time of the rows
+        return rows, lowest[0] if lowest is not None else None
 
     def _terms(self, wanted: AuditFilter) -> list[tuple[str, int]] | None:
         """Return columns with the numbers of their values; None if a value never occurred."""
