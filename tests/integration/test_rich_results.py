@@ -88,6 +88,13 @@ def test_pil_image_is_a_png(sandbox: Sandbox) -> None:
     assert decode_png(value.png).width == 3
 
 
+def test_shown_image_is_a_result_although_a_viewer_is_installed(sandbox: Sandbox) -> None:
+    sandbox.run("printf '#!/bin/sh\\n' > /usr/local/bin/xdg-open; chmod +x /usr/local/bin/xdg-open", user="root")
+    (value,) = sandbox.code.run("from PIL import Image\nImage.new('RGB', (4, 3), 'red').show()", fresh=True).results
+    assert value.png is not None
+    assert decode_png(value.png).colours == {RED}
+
+
 def test_figure_is_returned_without_show_or_a_file(sandbox: Sandbox) -> None:
     picture, axes = drawn(
         sandbox,

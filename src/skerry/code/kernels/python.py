@@ -505,6 +505,7 @@ def prepare() -> None:
         "threading": lambda threading: kernel.part("errors")["watch_threads"](kernel, threading),
         "multiprocessing.context": fork_by_default,
         "matplotlib.pyplot": lambda pyplot: kernel.part("figures")["take_figures"](kernel, pyplot),
+        "PIL.ImageShow": lambda module: kernel.part("figures")["take_images"](kernel, module),
         "IPython.core.display_functions": lambda module: setattr(module, "display", display),
     }))  # fmt: skip
 

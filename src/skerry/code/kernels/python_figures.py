@@ -1,4 +1,4 @@
-"""Figures of matplotlib: the part of the Python kernel that is compiled when the code imports pyplot.
+"""Figures of matplotlib and images of PIL: the part of the Python kernel that is compiled when the code imports pyplot.
 
 All figures that are open at a run's end are drawn and closed; `plt.show()` does so at once."""
 
@@ -33,6 +33,17 @@ def take_figures(kernel: Any, pyplot: Any) -> None:
 
     pyplot.show = show
     Figure.show = show_one
+
+
+def take_images(kernel: Any, image_show: Any) -> None:
+    """Make `image.show()` show a result: PIL prefers programs that open a window, if there are any."""
+
+    class ResultViewer(image_show.Viewer):  # type: ignore[misc]
+        def show(self, image: Any, **_options: Any) -> bool:
+            kernel.show(image)
+            return True
+
+    image_show.register(ResultViewer, 0)
 
 
 def draw_open_figures(kernel: Any, drawing: bool) -> None:
