@@ -109,7 +109,7 @@ def interpreter_image(environment: dict[str, str], tmp_path_factory: pytest.Temp
 def test_smoke_passes_with_a_published_release(environment: dict[str, str], version: str) -> None:
     requirement = version if version == "e2b" else f"e2b=={version}"
     python = python_of(f"smoke-{version}", requirement)
-    done = subprocess.run([python, SMOKE], env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run([python, "-P", SMOKE], env=environment, capture_output=True, text=True, timeout=600)
     report_line(version, done.stdout)
     assert done.returncode == 0, done.stderr[-3000:]
 
@@ -141,7 +141,7 @@ def test_first_command_takes_at_most_twice_as_long_as_with_skerrys_sdk(environme
         clients = {}
         for name, python in pythons.items():
             client = subprocess.Popen(
-                [python, program, name], env={**environment, "PYTHONPATH": ""}, text=True,
+                [python, "-P", program, name], env={**environment, "PYTHONPATH": ""}, text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             )  # fmt: skip
             stack.callback(client.kill)
