@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -261,6 +262,26 @@ def test_host_names_without_a_port_reach_no_program(box: Box, name: str) -> None
     answer = box.account.http.get("/", headers={"Host": f"{name.format(box.id)}.boxes.example"})
     assert answer.status_code in (400, 401, 404, 502), answer.text
     assert "user-agent" not in answer.text.lower()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "GET / HTTP/1.1\r\nHost: {}\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: {}\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nabcde",
+        "GET / HTTP/1.1\r\nHost: {}\r\nX: a\r\n b: c\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        "TRACE / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: {}\r\nHost: other\r\nConnection: close\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: {}\r\nX: a\0b\r\nConnection: close\r\n\r\n",
+    ],
+)
+def test_ambiguous_request_does_not_reach_the_program(server: Server, box: Box, lines: str) -> None:
+    """Two readings of one request could hide another request behind the first."""
+    with socket.socket(socket.AF_UNIX) as line:
+        line.settimeout(60)
+        line.connect(str(socket_path(server.state_dir)))
+        line.sendall(lines.format(host(box)).encode())
+        assert line.recv(65536).startswith(b"HTTP/1.1 400 ")
 
 
 def test_masks_that_are_no_host_are_refused(account: Account) -> None:

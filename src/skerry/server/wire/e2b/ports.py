@@ -87,6 +87,8 @@ class PortTraffic:
         self, target: SandboxPort, scope: Scope, receive: Receive, send: Send, context: RequestContext
     ) -> None:
         """Check the caller before any effect, above all before the sandbox resumes."""
+        if scope["method"] in ("CONNECT", "TRACE"):  # a tunnel past the checks; an echo of the headers
+            raise InvalidRequest(f"the method {scope['method']} is not allowed")
         caller, mark = self._admit(target, context)
         if context.caller is not None:
             scope[KNOWN_CALLER] = True
