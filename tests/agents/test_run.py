@@ -14,7 +14,6 @@ from world.world import World
 from skerry import Client, Sandbox
 from skerry.client.agents.kits import BUILT_IN, load_kit
 
-pytestmark = pytest.mark.agents
 ANTHROPIC = {"ANTHROPIC_API_KEY": model_apis.KEY}
 OPENAI = {"OPENAI_API_KEY": model_apis.KEY}
 VARIABLES = {
@@ -22,6 +21,7 @@ VARIABLES = {
     "aider": ANTHROPIC, "qwen-code": OPENAI, "pi": ANTHROPIC, "mini-swe-agent": ANTHROPIC, "copilot": ANTHROPIC,
     "cline": ANTHROPIC,
 }  # fmt: skip
+QUICK = ("pi", "claude-code")  # installed and run the fastest: `make test` runs them if a package registry is reachable
 OPTIONS: dict[str, list[str]] = {"opencode": ["-m", "anthropic/claude-sonnet-4-5"]}
 FORGETFUL = ("mini-swe-agent", "cline")  # without a terminal, they cannot continue a conversation
 
@@ -35,7 +35,9 @@ def found_inside(sandbox: Sandbox, text: str) -> bool:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.agents) for name in BUILT_IN]
+)
 def test_agent_edits_tests_and_is_reviewed_applied_and_undone(
     name: str, agent_server: Server, world: World, repository: Path
 ) -> None:

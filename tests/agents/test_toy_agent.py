@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -102,11 +103,16 @@ def test_settings_are_copied_by_name_and_links_are_not(call: Call, box: Callable
     (own / "auth.json").write_text("a-login")
     (own / "link").symlink_to("auth.json")
     (own / "skills" / "stolen").symlink_to(own / "auth.json")
+    plain, secret = {"command": "npx", "args": ["server"]}, {"command": "npx", "env": {"API_KEY": "a-login"}}
+    (own / "settings.json").write_text(json.dumps({"mcpServers": {"plain": plain, "secret": secret}, "key": "a-login"}))
     done = run(call, "hello", "--with-config")
     assert b"copied your settings: ~/.toy/rules.md, ~/.toy/skills\n" in done.stderr
+    assert b"copied MCP servers: plain." in done.stderr
+    assert b"or paths of this machine: secret\n" in done.stderr
     files = box().files
     assert files.read_text("/home/user/.toy/rules.md") == "be calm"
     assert files.read_text("/home/user/.toy/skills/one/SKILL.md") == "a skill"
+    assert json.loads(files.read_text("/home/user/.toy/settings.json")) == {"mcpServers": {"plain": plain}}
     assert box().run(["grep", "-rs", "a-login", "/home/user"]).exit_code == 1
     assert not files.exists("/home/user/.toy/auth.json")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from skerry.cli import output
+from skerry.cli.commands.agent_config import copy_files, copy_servers
 from skerry.cli.commands.agent_image import AgentImage, ensure_image, image_of
 from skerry.cli.context import CliContext
 from skerry.cli.options.repository import report_import
@@ -168,8 +169,10 @@ def create_sandbox(cli: CliContext, client: Client, request: AgentRequest) -> tu
     try:
         report_import(cli, sandbox.imported)
         if request.with_config:
-            _copy_config(cli, sandbox, kit)
+            copy_files(cli, sandbox, kit)
         _install(sandbox, kit, image)
+        if request.with_config:
+            copy_servers(cli, sandbox, kit)
     except BaseException:
         sandbox.delete(force=True, purge=True)
         raise
@@ -245,20 +248,6 @@ def _forget(sandbox: Sandbox, process: str) -> None:
         sandbox.processes.remove(process)
     except SkerryError:
         return
-
-
-def _copy_config(cli: CliContext, sandbox: Sandbox, kit: Kit) -> None:
-    """Copy the user's settings that the kit names. Links are left out, so that no other file comes along."""
-    copied = []
-    for name in kit.extension.user_config:
-        source = os.path.join(os.path.expanduser("~"), name)
-        if os.path.lexists(source) and os.path.realpath(source) == os.path.abspath(source):
-            target = posixpath.join("/home/user", name)
-            sandbox.files.mkdir(posixpath.dirname(target))
-            sandbox.files.upload(source, target)
-            copied.append(f"~/{name}")
-    if not cli.quiet:
-        output.info(f"copied your settings: {', '.join(copied)}" if copied else "none of your settings was copied")
 
 
 def mark_used(sandbox: Sandbox) -> None:

@@ -279,6 +279,19 @@ class KitEvents(_Strict, frozen=True, kw_only=True):
             raise ValueError(f"dialect: not one of {', '.join(DIALECTS)}")
 
 
+class KitMcp(_Strict, frozen=True, kw_only=True):
+    """The MCP servers in the agent's settings: the file below the home directory, JSON or TOML, and the key in it."""
+
+    file: str
+    key: str
+
+    def __post_init__(self) -> None:
+        if not is_below_home(self.file) or not self.file.endswith((".json", ".toml")):
+            raise ValueError("file: not a JSON or TOML file below the home directory")
+        if not _VARIABLE.fullmatch(self.key):
+            raise ValueError("key: not a name")
+
+
 class KitExtension(_Strict, frozen=True, kw_only=True):
     """skerry/agent@1, for what the specification has no word. `package`: the agent's package, as npm:NAME or pip:NAME;
     its newest version is the version of an update. `needs_credential`: one of the optional credentials must be there.
@@ -286,6 +299,7 @@ class KitExtension(_Strict, frozen=True, kw_only=True):
     `continue_prompt`: words for a further prompt of the last conversation. `user_config`: files and directories of the
     user's home that `--with-config` copies. `quiet`: hosts that the agent tries and does not need: a denied attempt is
     logged, and gives no hint. `events`: how the agent reports its tool calls.
+    `mcp`: the MCP servers in the user's settings, of which `--with-config` copies those without logins.
     `exclude`: the agent's own files in the workspace, which the review leaves out."""
 
     package: str = ""
@@ -296,6 +310,7 @@ class KitExtension(_Strict, frozen=True, kw_only=True):
     user_config: tuple[str, ...] = ()
     quiet: tuple[str, ...] = ()
     events: KitEvents | None = None
+    mcp: KitMcp | None = None
     exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -303,9 +318,12 @@ class KitExtension(_Strict, frozen=True, kw_only=True):
             raise ValueError("package: not npm:NAME or pip:NAME")
         if self.continue_prompt and PROMPT not in "\0".join(self.continue_prompt):
             raise ValueError(f"continuePrompt: without {PROMPT}")
-        for path in self.user_config:
-            if path.startswith("/") or ".." in path.split("/") or not path:
-                raise ValueError("userConfig: not a path below the home directory")
+        if not all(map(is_below_home, self.user_config)):
+            raise ValueError("userConfig: not a path below the home directory")
+
+
+def is_below_home(path: str) -> bool:
+    return bool(path) and not path.startswith("/") and ".." not in path.split("/") and "\0" not in path
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
