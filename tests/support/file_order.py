@@ -8,7 +8,8 @@ import pytest
 
 LONGEST = """
     keeper/test_watch engine/test_faults integration/test_lifecycle engine/sandboxes/test_ends
-    agents/test_run docs/test_sandbox_pages docs/test_review_pages docs/test_file_pages docs/test_network_pages docs/test_first_pages
+    agents/test_run docs/test_sandbox_pages docs/test_review_pages docs/test_file_pages docs/test_network_pages
+    docs/test_first_pages
     attacks/test_lying_keeper integration/test_rich_results keeper/test_tracking engine/review/test_review_faults
     cli/test_apply cli/test_review_story integration/test_processes integration/test_presets cli/test_shell
     engine/snapshots/test_snapshot_faults integration/test_gateway integration/test_terminals integration/test_events

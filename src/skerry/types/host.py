@@ -33,7 +33,7 @@ class Caller(Value, frozen=True, kw_only=True):
 class ImageInfo(Answer, frozen=True, kw_only=True):
     """An image in the store. `size` is its disk space, of which `shared` is used by other images too. `recipe`: the
     digest of the build, for images that Skerry built. `source` and `platform`: origin and platform of a pulled image.
-    `entrypoint` and `cmd`: the default command."""
+    `entrypoint` and `cmd`: the default command. `kit`: the descriptor of a pulled Docker sandbox kit."""
 
     name: str
     digest: str
@@ -49,6 +49,7 @@ class ImageInfo(Answer, frozen=True, kw_only=True):
     source: str | None = None
     platform: str | None = None
     shared: int = 0
+    kit: str | None = None
 
 
 class ImageList(Answer, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -30,8 +31,9 @@ from skerry.cli.options.sandbox import limit_options, limits_from_options, parse
 from skerry.cli.options.secrets import secret_options, secrets_from_options
 from skerry.client._sync.client import Client
 from skerry.client.agents.credentials import find_value, variables_of
-from skerry.client.agents.kits import BUILT_IN, VERSION, Kit, describe, load_directory, load_kit
+from skerry.client.agents.kits import BUILT_IN, VERSION, Kit, describe, load_directory, load_image, load_kit
 from skerry.codecs.text import escape
+from skerry.errors import NotFound
 from skerry.types import Limits
 
 START = "start"
@@ -62,7 +64,7 @@ def agent() -> None:
 
 
 kit_option = click.option(
-    "--kit", "kit_directory", metavar="DIR", help="Use the Docker sandbox kit (version 3) in this directory."
+    "--kit", "kit_place", metavar="DIR|IMAGE", help="Use the Docker sandbox kit (version 3) in this directory or image."
 )
 kit_arg_option = click.option(
     "--kit-arg", "kit_args", multiple=True, metavar="NAME=VALUE", help="Set an argument of the agent's kit."
@@ -207,15 +209,26 @@ def _kit(client: Client, name: str | None, given: dict[str, Any]) -> Kit:
     args = parse_pairs(given["kit_args"], "--kit-arg")
     if given.get("model"):
         args["model"] = given["model"]
-    if given["kit_directory"]:
+    if given["kit_place"]:
         if name is not None:
             raise click.UsageError("give AGENT or --kit, not both; arguments of the agent come after --")
-        return load_directory(given["kit_directory"], args)
+        return _other_kit(client, given["kit_place"], args)
     if name is None:
         raise click.UsageError("Missing argument 'AGENT'.")
     kit = load_kit(name, args)
     installed = installed_version(client, name) if VERSION not in args else None
     return load_kit(name, {**args, VERSION: installed}) if installed is not None else kit
+
+
+def _other_kit(client: Client, place: str, args: dict[str, str]) -> Kit:
+    """Return the kit in a directory, or the one of an image, which is pulled if it is not here."""
+    if os.path.isdir(place) or place.startswith((".", "/")):
+        return load_directory(place, args)
+    try:
+        image = client.images.get(place)
+    except NotFound:
+        image = client.images.pull(place)
+    return load_image(image, args)
 
 
 @agent.command()

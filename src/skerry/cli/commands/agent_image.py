@@ -51,6 +51,8 @@ def digest_of(kit: Kit) -> str:
 
 def ensure_image(cli: CliContext, client: Client, kit: Kit) -> AgentImage:
     """Return the image of the kit; build a missing one, and one whose recipe has changed."""
+    if kit.pulled is not None:
+        return _image(kit.image, client.images.get(kit.image))
     try:
         found = client.images.get(kit.image)
         if found.env.get(MARK) == digest_of(kit):

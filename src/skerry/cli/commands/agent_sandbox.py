@@ -97,7 +97,7 @@ def open_sandbox(cli: CliContext, client: Client, request: AgentRequest) -> tupl
     if found is None:
         sandbox, image = create_sandbox(cli, client, request)
         return sandbox, image, False
-    if found.labels.get(LABEL) != request.kit.name:
+    if found.labels.get(LABEL) != request.kit.label:
         raise Conflict(f"sandbox {request.name} is not one of {request.kit.name}", hint="--name NAME for another one")
     if found.labels.get(LABEL_REPO, "") != repository_id(request.top):
         raise Conflict(f"sandbox {request.name} has another repository", hint="--name NAME for another one")
@@ -160,7 +160,7 @@ def create_sandbox(cli: CliContext, client: Client, request: AgentRequest) -> tu
     kit, secrets = request.kit, find_secrets(request.kit, given_names)  # a missing key is the first error
     image = ensure_image(cli, client, kit)
     given = dict(request.arguments)
-    given["labels"] = {**given.get("labels", {}), LABEL: kit.name, LABEL_REPO: repository_id(request.top)}
+    given["labels"] = {**given.get("labels", {}), LABEL: kit.label, LABEL_REPO: repository_id(request.top)}
     given["env"] = {**_ENVIRONMENT, **kit.environment, **given.get("env", {})}
     given["secrets"] = (*secrets, *given.get("secrets", ()))
     if request.top is not None:
@@ -192,11 +192,12 @@ def _install(sandbox: Sandbox, kit: Kit, image: AgentImage) -> None:
             sandbox.files.mkdir(posixpath.dirname(file.path))
             sandbox.files.write(file.path, file.content, mode=int(file.mode, 8) if file.mode else None)
     for context in kit.contexts:
-        _write_context(sandbox, kit, context.directory, context.filename, context.content)
+        staged = f"Read {context.content_file}.\n" if context.content_file else ""
+        _write_context(sandbox, context.directory, context.filename, context.content or staged)
     _run_hooks(sandbox, kit, kit.lifecycle.startup, image)
 
 
-def _write_context(sandbox: Sandbox, kit: Kit, directory: str, filename: str, content: str) -> None:
+def _write_context(sandbox: Sandbox, directory: str, filename: str, content: str) -> None:
     """Write instructions into the file that the agent reads, after those that are there."""
     if not (directory and filename):
         return

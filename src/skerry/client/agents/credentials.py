@@ -35,12 +35,12 @@ def find_secrets(kit: Kit, given: Collection[str] = ()) -> tuple[Secret, ...]:
     """Return the secrets of the kit's credentials that exist on this machine, except those in `given`. A missing one
     that the agent needs is an error, with the variables to set.
 
-    A kit of a directory gets nothing of this machine: it could name any variable, and its own host for it."""
+    A kit of a directory or an image gets nothing of this machine: it could name any variable, and its own host."""
     found = []
     for one in kit.credentials:
         if one.api_key is None or one.api_key.name in given:
             continue
-        if kit.directory is not None:
+        if not kit.built_in:
             if one.service not in kit.optional:
                 where = ",".join(injection.domain for injection in one.api_key.inject)
                 raise InvalidRequest(
@@ -61,7 +61,7 @@ def find_secrets(kit: Kit, given: Collection[str] = ()) -> tuple[Secret, ...]:
 def present_secrets(kit: Kit, given: Collection[str] = ()) -> tuple[Secret, ...]:
     """Return the secrets of the kit's credentials that exist on this machine, for a sandbox that has them already. A
     missing one is no error."""
-    if kit.directory is not None:
+    if not kit.built_in:
         return ()
     keys = [(one, one.api_key) for one in kit.credentials if one.api_key is not None and one.api_key.name not in given]
     values = [(one.service, key, find_value(one.service, variables_of(kit, one))) for one, key in keys]

@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from skerry.client.agents.acp import VERSION as ACP_VERSION
 from skerry.client.agents.descriptor import (
@@ -33,7 +34,7 @@ from skerry.client.agents.descriptor import (
 )
 from skerry.client.repository.locate import read_plain
 from skerry.errors import InvalidRequest, NotFound
-from skerry.types import WORKSPACE, check_env, check_path
+from skerry.types import WORKSPACE, ImageInfo, check_env, check_path
 from skerry.types.hosts import BadHost, parse_authority
 
 BUILT_IN: Final = (
@@ -81,6 +82,17 @@ class Kit:
     contexts: tuple[KitContext, ...] = ()
     acp: tuple[KitAcp, ...] = ()
     skipped: tuple[str, ...] = ()
+    pulled: str | None = None  # the image of a kit from a registry
+
+    @property
+    def label(self) -> str:
+        """Return the mark of its sandboxes. Another kit of the same name must not get into one."""
+        return self.name if self.built_in else f"{self.name} (kit)"
+
+    @property
+    def built_in(self) -> bool:
+        """Return whether the kit is part of Skerry. Others get no key of this machine by themselves."""
+        return self.directory is None and self.pulled is None
 
     @property
     def version(self) -> str:
@@ -88,7 +100,7 @@ class Kit:
 
     @property
     def image(self) -> str:
-        return f"agent/{self.name}@{self.version}"
+        return self.pulled or f"agent/{self.name}@{self.version}"
 
     @property
     def build_arguments(self) -> dict[str, str]:
@@ -153,6 +165,21 @@ def load_directory(directory: str, arguments: Mapping[str, str] = {}) -> Kit:
     return make_kit(name, read_descriptor(text, f"{directory}/{found[0]}"), top, arguments)
 
 
+def load_image(image: ImageInfo, arguments: Mapping[str, str] = {}) -> Kit:
+    """Return the kit of a pulled image. Its name is the last part of the image's."""
+    if image.kit is None:
+        raise InvalidRequest(
+            f"--kit: the image {image.name} is not a kit",
+            hint=f"if an earlier version of Skerry pulled it: skerry image pull {image.name}",
+        )
+    name = image.name.partition("@")[0].rpartition("/")[2].partition(":")[0].lower()
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest(f"--kit: {name!r} does not name an agent", hint="pull it under another name: --name")
+    home = "/root" if image.user in ("root", "0") else f"/home/{image.user.partition(':')[0]}"
+    env = {"HOME": home, "WORKSPACE_DIR": WORKSPACE, **image.env}
+    return make_kit(name, read_descriptor(image.kit, image.name), None, arguments, pulled=image.name, env=env)
+
+
 def _text(path: str) -> str:
     data = read_plain(path)
     try:
@@ -163,7 +190,15 @@ def _text(path: str) -> str:
     raise InvalidRequest(f"--kit: {path} is not a readable text file")
 
 
-def make_kit(name: str, descriptor: KitDescriptor, directory: str | None, arguments: Mapping[str, str]) -> Kit:
+def make_kit(
+    name: str,
+    descriptor: KitDescriptor,
+    directory: str | None,
+    arguments: Mapping[str, str],
+    *,
+    pulled: str | None = None,
+    env: Mapping[str, str] = {"HOME": "/home/user", "WORKSPACE_DIR": WORKSPACE},
+) -> Kit:
     """Check a descriptor and its capabilities. A required capability that is not supported is an error."""
     args = _arguments(name, descriptor, arguments)
     skipped: list[str] = []
@@ -178,7 +213,7 @@ def make_kit(name: str, descriptor: KitDescriptor, directory: str | None, argume
         if kind is None:
             _skip(one, where, skipped)
             continue
-        value = convert(_expanded(one, args, where), kind, where)
+        value = convert(expand(one.config, args, env, where), kind, where)
         if one.type in _SEVERAL:
             several[one.type].append(value)
             if isinstance(value, KitCredential) and one.optional:
@@ -188,7 +223,7 @@ def make_kit(name: str, descriptor: KitDescriptor, directory: str | None, argume
         else:
             single[one.type] = value
     kit = Kit(
-        name, descriptor, directory, _recipe(name, descriptor, directory), args,
+        name, descriptor, directory, "" if pulled is not None else _recipe(name, descriptor, directory), args,
         network=single.get(f"{_DOCKER}network-policy@1", KitNetwork()),
         lifecycle=single.get(f"{_DOCKER}lifecycle@1", KitLifecycle()),
         sessions=single.get(f"{_DOCKER}agent-sessions@1", KitSessions()),
@@ -196,8 +231,9 @@ def make_kit(name: str, descriptor: KitDescriptor, directory: str | None, argume
         resources=single.get(f"{_DOCKER}resources@1", KitResources()),
         extension=single.get("skerry/agent@1", KitExtension()),
         credentials=tuple(several[f"{_DOCKER}credential@1"]), optional=frozenset(optional),
-        contexts=tuple(several[f"{_DOCKER}agent-context@1"]), acp=tuple(several[f"{_DOCKER}acp@1"]),
-        skipped=tuple(skipped),
+        contexts=tuple(_with_content(name, directory, one) for one in several[f"{_DOCKER}agent-context@1"]),
+        acp=tuple(several[f"{_DOCKER}acp@1"]),
+        skipped=tuple(skipped), pulled=pulled,
     )  # fmt: skip
     _check(kit)
     return kit
@@ -207,10 +243,6 @@ def _skip(capability: KitCapability, where: str, skipped: list[str]) -> None:
     if not capability.optional:
         raise InvalidRequest(f"{where} is required, and not supported", hint="a kit may declare it with optional: true")
     skipped.append(capability.type)
-
-
-def _expanded(capability: KitCapability, args: Mapping[str, str], where: str) -> Any:
-    return expand(capability.config, args, {"HOME": "/home/user", "WORKSPACE_DIR": WORKSPACE}, where)
 
 
 def _arguments(name: str, descriptor: KitDescriptor, given: Mapping[str, str]) -> dict[str, str]:
@@ -239,10 +271,21 @@ def _recipe(name: str, descriptor: KitDescriptor, directory: str | None) -> str:
         return descriptor.build
     if directory is None:
         raise InvalidRequest(f"{name}: a workload needs a recipe", hint="build: or dockerfile:")
-    path = os.path.normpath(os.path.join(directory, descriptor.dockerfile or f"{name}.dockerfile"))
+    return _text(_within(name, directory, descriptor.dockerfile or f"{name}.dockerfile"))
+
+
+def _within(name: str, directory: str, file: str) -> str:
+    path = os.path.normpath(os.path.join(directory, file))
     if not path.startswith(f"{directory}/"):
-        raise InvalidRequest(f"{name}: dockerfile: {descriptor.dockerfile} is outside of the kit")
-    return _text(path)
+        raise InvalidRequest(f"{name}: {file[:80]} is outside of the kit")
+    return path
+
+
+def _with_content(name: str, directory: str | None, context: KitContext) -> KitContext:
+    """Read the instructions of a kit in a directory. Those of an image are inside of it."""
+    if not context.content_file or directory is None:
+        return context
+    return replace(context, content=_text(_within(name, directory, context.content_file)), content_file="")
 
 
 def _check(kit: Kit) -> None:

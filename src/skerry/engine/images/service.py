@@ -188,9 +188,10 @@ class ImageService:
         return [self._layers.path(layer) for layer in image.layers]
 
     async def shown(self, name: str | None = None) -> builtins.list[ImageInfo]:
-        """Return one or all images, with their size on disk and how much of it they share."""
+        """Return one or all images, with their size on disk and how much of it they share. A list has no descriptors of
+        kits, which are long."""
         there = self._store.list()
-        wanted = there if name is None else [self.get(name)]
+        wanted = [replace(image, kit=None) for image in there] if name is None else [self.get(name)]
         return await asyncio.to_thread(self._measured, wanted, there)
 
     def _measured(self, wanted: builtins.list[ImageInfo], there: builtins.list[ImageInfo]) -> builtins.list[ImageInfo]:

@@ -26,6 +26,8 @@ INDEXES: Final = (
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
 MAX_LAYERS: Final = 127
+KIT: Final = "vnd.docker.sandbox.kit.descriptor"
+MAX_KIT: Final = 256 << 10
 _CONFIGS: Final = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
 _LAYER: Final = re.compile(
     r"application/vnd\.(?:docker\.image\.rootfs\.diff\.tar(?:\.gzip|\.zstd)?|oci\.image\.layer\.v1\.tar(?:\+gzip|\+zstd)?)"
@@ -62,6 +64,13 @@ class ImageManifest(msgspec.Struct, frozen=True):
 
     config: Descriptor
     layers: tuple[Descriptor, ...]
+    annotations: Any = None
+
+    @property
+    def kit(self) -> str | None:
+        """Return the descriptor of a Docker sandbox kit, if the image is one. Other annotations are not used."""
+        found = self.annotations.get(KIT) if isinstance(self.annotations, dict) else None
+        return found if isinstance(found, str) and len(found) <= MAX_KIT else None
 
 
 class Index(msgspec.Struct, frozen=True):

@@ -95,7 +95,7 @@ class Pull:
             stage.finish("done")
             self._passed("pull.manifest")
             layers = self._all_layers(manifest, config)
-            return self._keep(source, config, layers)
+            return self._keep(source, config, layers, manifest.kit)
         finally:
             for registry in self._registries:
                 registry.close()
@@ -239,7 +239,7 @@ class Pull:
 
     # -- the image ----------------------------------------------------------------------------------------------------
 
-    def _keep(self, source: str, config: Config, layers: tuple[str, ...]) -> Image:
+    def _keep(self, source: str, config: Config, layers: tuple[str, ...], kit: str | None) -> Image:
         if not layers:
             raise Damaged("the image contains no files")
         image = Image(
@@ -255,6 +255,7 @@ class Pull:
             cmd=config.cmd,
             source=source,
             platform=str(config.platform) if config.architecture else str(self._platform),
+            kit=kit,
         )
         with self._layers.held():
             self._images.put(image)
