@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.code import code
-from bench.creation import at_once, claim, cold
+from bench.creation import at_once, claim, cold, images
 from bench.crowd import crowd, neighbour
 from bench.density import density
 from bench.far import address
@@ -36,7 +36,7 @@ from bench.volumes import volumes
 STATE_DIR = "/var/lib/skerry-bench"
 PARTS: dict[str, Callable[[int], Part]] = {
     "crowd": crowd, "neighbour": neighbour, "stream": stream, "files": large_files, "network": network, "cold": cold,
-    "claim": claim,
+    "images": images, "claim": claim,
     "inside": inside, "bytes": first_bytes, "trees": trees, "import": imports, "review": review,
     "code": code, "mcp": mcp, "previews": previews, "snapshots": snapshots, "sleep": sleep, "at_once": at_once,
     "density": density, "restart": restart, "records": records, "volumes": volumes,

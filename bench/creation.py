@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from bench.measure import Figure, Part, Row, private_memory, row, side_by_side, timed, times
 from bench.peers import TRUE, docker, peers, run
@@ -12,6 +13,7 @@ from skerry import Client, Options, Sandbox
 
 COLD = Options(use_pool=False)
 CREATE, CLAIM = "create → first output, cold", "create → first output, claimed from the pool"
+OWN_IMAGES = ("base", "base-slim", "data", "browser", "base-go", "base-java")
 READY_WITHIN_S = 30.0
 
 
@@ -44,6 +46,22 @@ def cold(count: int) -> Part:
     if (other := by_name.get("docker run --rm --network none")) is not None:
         figures.append(times(other, made, least=5))
     return [made, *others, row("delete", deletes[2:])], figures
+
+
+def images(count: int) -> Part:
+    """Cold creates from Skerry's own images that are built here: their size and their number of layers cost nothing."""
+    with Client() as client:
+        there = {image.name for image in client.images.list()}
+    works = {name: partial(create_from, name) for name in OWN_IMAGES if name in there}
+    found = {one.name: one for one in side_by_side(works, count)}
+    made = {name: row(f"{CREATE}, image {name}", list(one.times)) for name, one in found.items()}
+    figures = [times(one, made["base"], most=1.25) for name, one in made.items() if name != "base"]
+    return list(made.values()), figures
+
+
+def create_from(image: str) -> None:
+    with Sandbox(image, options=COLD) as sandbox:
+        assert sandbox.run(["echo", "up"]).stdout == "up\n"
 
 
 def claim(count: int) -> Part:

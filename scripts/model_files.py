@@ -45,16 +45,34 @@ Rules that save time:
 {python}
 ```
 
+Run code, with its values, output and errors:
+
+```python
+{code}
+```
+
+A session keeps its directory, variables and functions:
+
+```python
+{session}
+```
+
+A snapshot saves the files, and starts other sandboxes:
+
+```python
+{snapshot}
+```
+
 ## Commands
 
 {commands}
 """
 
 
-def blocks(page: str, language: str, heading: str) -> str:
-    """Return the first block of a language below a heading."""
+def blocks(page: str, language: str, heading: str | None = None) -> str:
+    """Return the first block of a language below a heading, or of the page."""
     text = (ROOT / "docs" / page).read_text()
-    below = text[text.index(f"\n## {heading}\n") :]
+    below = text if heading is None else text[text.index(f"\n## {heading}\n") :]
     found = re.search(rf"```{language}\n(.*?)\n```", below, re.DOTALL)
     if found is None:
         raise SystemExit(f"{page}: no {language} block below {heading!r}")
@@ -69,6 +87,9 @@ def skill() -> str:
         summary=SUMMARY, commands=commands,
         shell=blocks("guides/quickstart.md", "console", "Keep a sandbox"),
         python=blocks("guides/quickstart.md", "python", "Use Python"),
+        code=blocks("guides/code.md", "python", "From Python"),
+        session=blocks("guides/sessions.md", "python", "Sessions"),
+        snapshot=blocks("guides/snapshots.md", "python"),
     )  # fmt: skip
 
 

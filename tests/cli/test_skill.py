@@ -65,3 +65,14 @@ def test_skill_has_a_name_and_a_description() -> None:
     head = text().split("---\n")[1]
     assert head.startswith("name: skerry\ndescription: ")
     assert len(head) < 1024
+
+
+def test_skill_shows_code_sessions_and_snapshots() -> None:
+    for call in (
+        "sandbox.code.run(",
+        "sandbox.code.stream(",
+        "sandbox.session(",
+        "sandbox.snapshot()",
+        "image=snapshot",
+    ):
+        assert call in text(), call

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -162,12 +163,12 @@ def test_cargo_of_this_machine_fetches_a_crate_inside(server: Server) -> None:
 # -- a company's own mirrors, in the tests' world ----------------------------------------------------------------------
 
 
-def run_there(world: World, server: Server, home: Path, preset: str, script: str, **env: str) -> str:
+def run_there(world: World, server: Server, home: Path, preset: str, script: str, *options: str, **env: str) -> str:
     """Run `skerry run --preset` as a user of that internet with these client settings."""
     home.mkdir(exist_ok=True)
     kept = {"PATH": os.environ["PATH"], "HOME": str(home), "PIP_CONFIG_FILE": "/dev/null"}
     done = subprocess.run(
-        [*world.inside, sys.executable, "-m", "skerry", "run", "--preset", preset, "--", "sh", "-c", script],
+        [*world.inside, sys.executable, "-m", "skerry", "run", "--preset", preset, *options, "--", "sh", "-c", script],
         env={**kept, "SKERRY_SERVER": server.address, "SSL_CERT_FILE": str(world.home / "ca.pem"), **env},
         cwd=home, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
@@ -250,6 +251,37 @@ def test_npm_token_is_used_and_never_inside(world: World, world_server: Server, 
     )  # fmt: skip
     assert said.startswith("42\n")
     assert said.endswith("42\n42\n")
+    assert "hidden-token" not in said
+    asked = [call for call in world.calls(places.NPM) if any("tiny-lib" in request for request in call["requests"])]
+    assert asked
+    assert all("Bearer hidden-token" in call["raw"] for call in asked)
+    assert world.strays() == []
+
+
+YARN_BERRY = "@yarnpkg/cli-dist@4.9.2"  # yarn 2 and later in one file
+
+
+@needs_npm
+def test_yarn_berry_installs_with_the_login_of_npm(world: World, world_server: Server, tmp_path: Path) -> None:
+    fetched = subprocess.run(
+        ["npm", "pack", "--silent", "--fetch-retries=0", YARN_BERRY], cwd=tmp_path, capture_output=True, timeout=90
+    )
+    if fetched.returncode != 0:
+        pytest.skip("this machine's own npm reaches no registry")
+    with tarfile.open(next(tmp_path.glob("*.tgz"))) as archive:
+        archive.extract("package/bin/yarn.js", tmp_path, filter="data")
+    world.reset()
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".npmrc").write_text("registry=https://npm.example.test/\n//npm.example.test/:_authToken=hidden-token\n")
+    said = run_there(
+        world, world_server, home, "npm",
+        "mkdir app && cd app && echo '{\"name\": \"app\"}' >package.json && node ../yarn.js --version"
+        " && node ../yarn.js add tiny-lib >&2 && node -p 'require(\"tiny-lib\")' && env",
+        "--file", f"{tmp_path}/package/bin/yarn.js:yarn.js", "-e", "YARN_NODE_LINKER=node-modules",
+        "-e", "YARN_ENABLE_TELEMETRY=0",
+    )  # fmt: skip
+    assert said.startswith("4.9.2\n42\n")
     assert "hidden-token" not in said
     asked = [call for call in world.calls(places.NPM) if any("tiny-lib" in request for request in call["requests"])]
     assert asked
