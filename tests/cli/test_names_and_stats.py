@@ -195,3 +195,38 @@ def test_usage_in_a_table_as_json_and_as_csv(server: Server) -> None:
     assert skerry("usage", "--by", "colour", server=server.address).returncode == 2
     assert skerry("usage", "--csv", "--json", server=server.address).returncode == 2
     assert skerry("usage", "--since", "yesterday", server=server.address).returncode == 2
+
+
+# -- show --
+
+FORKS = """
+import os, signal
+children = []
+try:
+    while len(children) < 200:
+        children.append(os.fork())
+        if not children[-1]:
+            signal.pause()
+except OSError:
+    print(len(children))
+for child in children:
+    os.kill(child, signal.SIGKILL)
+"""
+
+
+def test_show_prints_the_limits_that_hold_inside(server: Server, client: Client) -> None:
+    limits = Limits(cpus=0.5, memory="256M", disk="1G", pids=100, open_files=2048)
+    with Sandbox(limits=limits, server=client) as sandbox:
+
+        def shown() -> dict[str, str]:
+            text = skerry("show", sandbox.id, server=server.address).stdout.decode()
+            return dict(re.split(" {2,}", line, maxsplit=1) for line in text.splitlines())
+
+        found = shown()
+        named = ("cpus", "memory", "disk", "processes", "open files")
+        assert [found[name].split(" (")[0] for name in named] == ["0.5", "256M", "1G", "100", "2048 per process"]
+        assert sandbox.run("ulimit -n").stdout == "2048\n"
+        assert 0 < int(sandbox.run(["python3", "-c", FORKS]).stdout) < 100
+        sandbox.update(limits=Limits(memory="512M", cpus=2))
+        found = shown()
+        assert [found[name].split(" (")[0] for name in named] == ["2", "512M", "1G", "100", "2048 per process"]

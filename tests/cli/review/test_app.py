@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import time
@@ -283,3 +284,25 @@ def test_200000_lines_stay_responsive_and_are_marked_as_cut(sandbox: Sandbox, se
         assert len(wire.sent) < 200_000
         wire.press(b"q")
         assert wire.ends() == 0
+
+
+@pytest.mark.parametrize(("line", "ending"), [("exit 3", "exit 3"), ("kill -9 $$", "signal KILL")])
+def test_command_that_failed_is_named_in_review_history_and_why(
+    sandbox: Sandbox, server: Server, line: str, ending: str
+) -> None:
+    def shown(*words: str) -> tuple[str, str]:
+        done = skerry(*words, server=server.address)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.decode(), done.stderr.decode()
+
+    command = f"echo half > half.txt; {line}"
+    sandbox.run(command)
+    with_time = re.compile(rf"{re.escape(f'$ {command}')}  {ending} · \d+(\.\d)? m?s\b")
+    for words in ((NAME, "half.txt"), (NAME,)):  # also when the paths leave its changes out
+        failed = [one for one in shown("review", "--list", *words)[1].splitlines() if one.startswith("failed: ")]
+        assert with_time.search(failed[-1].removeprefix("failed: ")), failed
+    assert with_time.search(shown("history", "--no-pager", NAME, "half.txt")[0].splitlines()[-1])
+    [hunk] = sandbox.review.changes("half.txt").hunks
+    made = [one for one in shown("why", "--no-pager", NAME, hunk.id)[0].splitlines() if one.startswith("made by  ")]
+    assert with_time.search(made[-1]), made
+    sandbox.run("rm half.txt; echo done", check=True)
