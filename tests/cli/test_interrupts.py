@@ -90,30 +90,6 @@ def test_ctrl_c_while_the_interpreter_exits_keeps_the_exit_code(interrupted_at: 
     assert b"Traceback" not in done.stderr
 
 
-# The same for the first import of the installed command, of the package itself.
-AT_FIRST_IMPORT = """
-import os, signal, sys
-
-def hook(event, args):
-    if event == "import" and sys.argv[0].endswith(("/skerry", "/git-remote-skerry")):
-        os.write(1, args[0].encode() + b"\\n")
-        os.kill(os.getpid(), signal.SIGINT)
-
-sys.addaudithook(hook)
-"""
-
-
-@pytest.mark.parametrize("name", ["skerry", "git-remote-skerry"])
-def test_installed_command_handles_ctrl_c_before_it_imports_anything(tmp_path: Path, name: str) -> None:
-    (tmp_path / "usercustomize.py").write_text("")
-    (tmp_path / "sitecustomize.py").write_text(f"import usercustomize, encodings.idna\n{AT_FIRST_IMPORT}")
-    command = Path(sys.executable).parent / name
-    done = subprocess.run(
-        [command, "--version"], env=environment(PYTHONPATH=str(tmp_path)), capture_output=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"skerry.cli\n", b"")
-
-
 def started(server: Server, *words: str) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [*SKERRY, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -42,7 +42,9 @@ hint: use it in WSL; the Python SDK works here: skerry.Sandbox(server="https://h
 
 def _end_at_ctrl_c() -> None:
     """Let Ctrl-C end the program at once until its command is loaded: there is nothing to clean up yet, and
-    KeyboardInterrupt in an import would print a traceback."""
+    KeyboardInterrupt in an import would print a traceback. An earlier Ctrl-C is out of reach: Python's own start takes
+    some 10 ms, and then the script that pip writes for `skerry` may import `re` first. A script of our own would avoid
+    that, but pip gives it no interpreter in a path with spaces."""
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _exit_interrupted)
 
