@@ -50,7 +50,7 @@ def hashes(name: str, version: str, index: str) -> list[str]:
 def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    needed = [*project["dependencies"], *extras["server"], *extras["mcp"], *extras["otel"]]
+    needed = [*project["dependencies"], *extras["server"], *extras["mcp"], *extras["otel"], *extras["ssh"]]
     markers = {re.split(r"[^\w.-]", line)[0].replace(".", "-"): line.partition(";")[2] for line in needed}
     configured = subprocess.run([sys.executable, "-m", "pip", "config", "get", "global.index-url"], capture_output=True,
                                 text=True, check=False).stdout.strip()  # fmt: skip

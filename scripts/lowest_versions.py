@@ -32,7 +32,7 @@ def lowest() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     tests = [line for line in extras["dev"] if line.startswith("pytest")]
-    needed = [*project["dependencies"], *extras["server"], *extras["mcp"], *extras["otel"]]
+    needed = [*project["dependencies"], *extras["server"], *extras["mcp"], *extras["otel"], *extras["ssh"]]
     return sorted({pinned(line) for line in needed}) + tests
 
 

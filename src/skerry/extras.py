@@ -7,7 +7,7 @@ from typing import Literal
 
 from skerry.errors import HostUnsupported
 
-Extra = Literal["server", "mcp", "otel", "audit"]
+Extra = Literal["server", "mcp", "otel", "audit", "ssh"]
 # The modules that each extra brings; tests/test_packaging.py compares them with pyproject.toml.
 MODULES: dict[Extra, tuple[str, ...]] = {
     "server": (
@@ -23,12 +23,14 @@ MODULES: dict[Extra, tuple[str, ...]] = {
     "mcp": ("anyio", "mcp", "mcp_types", "pydantic", "pydantic_core", "starlette"),
     "otel": ("opentelemetry.exporter.otlp.proto.http", "opentelemetry.sdk", "opentelemetry.trace"),
     "audit": ("cryptography",),
+    "ssh": ("asyncssh", "cryptography"),
 }
 _PURPOSE: dict[Extra, str] = {
     "server": "the server",
     "mcp": "MCP",
     "otel": "OpenTelemetry",
     "audit": "the verification of audit logs",
+    "ssh": "SSH",
 }
 
 

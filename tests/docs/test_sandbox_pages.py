@@ -11,6 +11,7 @@ PAGES = [
     "docs/guides/processes.md",
     "docs/guides/sessions.md",
     "docs/guides/terminals.md",
+    "docs/guides/ssh.md",
     "docs/guides/code.md",
     "docs/guides/agents.md",
     "docs/guides/replay.md",

@@ -217,7 +217,11 @@ class PageRun:
         programs = self.home / ".bin"
         programs.mkdir()
         (programs / "sudo").write_text('#!/bin/sh\n[ "$1" = -E ] && shift\nexec "$@"\n')
-        (programs / "sudo").chmod(0o755)
+        for name in ("ssh", "scp", "sftp"):  # they take the home directory from the account, not from HOME
+            config = '[ ! -f "$HOME/.ssh/config" ] || set -- -F "$HOME/.ssh/config" "$@"'
+            (programs / name).write_text(f'#!/bin/sh\n{config}\nexec /usr/bin/{name} "$@"\n')
+        for program in programs.iterdir():
+            program.chmod(0o755)
 
     def environment(self) -> dict[str, str]:
         path = [bin_directory(self.before), Path(sys.executable).parent, self.home / ".bin"]

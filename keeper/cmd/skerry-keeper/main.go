@@ -2,8 +2,8 @@
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
 
-// Command skerry-keeper is PID 1 of every sandbox, the launcher of its commands, and its sudo: one static binary with
-// three roles, because every sandbox carries it.
+// Command skerry-keeper is PID 1 of every sandbox, the launcher of its commands, its sudo, and the programs that an SSH
+// connection runs inside: one static binary with several roles, because every sandbox carries it.
 package main
 
 import (
@@ -13,6 +13,8 @@ import (
 	"skerry/keeper/internal/build"
 	"skerry/keeper/internal/keeper"
 	"skerry/keeper/internal/launcher"
+	"skerry/keeper/internal/relay"
+	"skerry/keeper/internal/sftp"
 	"skerry/keeper/internal/sudo"
 )
 
@@ -35,6 +37,16 @@ func run(args []string) int {
 			return 0
 		}
 	}
-	fmt.Fprintln(os.Stderr, "usage: skerry-keeper init | launcher | --version")
+	if len(args) >= 2 {
+		switch args[1] {
+		case "sftp":
+			return sftp.Run()
+		case "dial":
+			return relay.Dial(args[2:])
+		case "listen":
+			return relay.Listen(args[2:])
+		}
+	}
+	fmt.Fprintln(os.Stderr, "usage: skerry-keeper init | launcher | sftp | dial | listen | --version")
 	return 2
 }

@@ -46,6 +46,21 @@ func SetMtime(fd int, when syscall.Timespec) error {
 	return orNil(e)
 }
 
+// SetTimesAt sets the atime and mtime of a path without following a link, or of the file of `dir` if the path is empty.
+func SetTimesAt(dir int, path string, times []syscall.Timespec) error {
+	name, err := syscall.BytePtrFromString(path)
+	if err != nil {
+		return err
+	}
+	flags := uintptr(atSymlinkNoFollow)
+	if path == "" {
+		flags = atEmptyPath
+	}
+	_, _, e := syscall.Syscall6(syscall.SYS_UTIMENSAT, uintptr(dir), uintptr(unsafe.Pointer(name)),
+		uintptr(unsafe.Pointer(&times[0])), flags, 0, 0)
+	return orNil(e)
+}
+
 // Extent finds the next extent at or after an offset that is not a hole; syscall.ENXIO: none.
 func Extent(fd int, from int64) (start, end int64, err error) {
 	if start, err = syscall.Seek(fd, from, seekData); err != nil {

@@ -12,7 +12,6 @@ import contextlib
 import os
 import re
 import secrets
-import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from skerry.client.host.posix import effective_uid, require_posix
+from skerry.client.host.posix import require_posix
+from skerry.client.host.private_files import check_directory, check_private, user_directory
 from skerry.errors import InvalidRequest, NotFound, PermissionDenied, SkerryError
 from skerry.types import SecretValue
 
@@ -87,7 +87,7 @@ class UserSecrets:
     """The store in `directory`; by default `skerry` in the user's directory of settings."""
 
     def __init__(self, directory: Path | None = None) -> None:
-        self._directory = directory or _default_directory()
+        self._directory = directory or user_directory()
         self._path = self._directory / "secrets.json"
 
     def services(self) -> dict[str, StoredSecret]:
@@ -156,7 +156,7 @@ class UserSecrets:
         import fcntl  # Windows lacks it
 
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._check_directory()
+        check_directory(self._directory)
         fd = os.open(f"{self._path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -173,8 +173,8 @@ class UserSecrets:
         except OSError as error:
             raise PermissionDenied(f"{self._path}: {error.strerror}") from None
         with open(fd, "rb") as source:
-            self._check_directory()
-            _check_private(self._path, os.fstat(fd))
+            check_directory(self._directory)
+            check_private(self._path, os.fstat(fd), "secrets")
             text = source.read(MAX_SIZE + 1)
         try:
             if len(text) > MAX_SIZE:
@@ -185,14 +185,6 @@ class UserSecrets:
                 f"{self._path} is damaged, or of another version of Skerry",
                 hint="move it away and set its secrets again",
             ) from None
-
-    def _check_directory(self) -> None:
-        found = os.stat(self._directory)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != effective_uid() or found.st_mode & 0o022:
-            raise PermissionDenied(
-                f"{self._directory}: another user owns it or can write there",
-                hint="make it yours with mode 0700, and run this without sudo",
-            )
 
     def _write(self, file: _StoreFile) -> None:
         draft = f"{self._path}.{secrets.token_hex(6)}.new"
@@ -240,23 +232,6 @@ def known_hosts(service: str) -> tuple[str, ...]:
             "`skerry secret ls --known` lists the known services",
         )
     return SERVICES[service].hosts
-
-
-def _default_directory() -> Path:
-    base = os.environ.get("XDG_CONFIG_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".config") / "skerry"
-
-
-def _check_private(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise PermissionDenied(f"{path}: not a regular file", hint="move it away")
-    if found.st_uid != effective_uid():
-        raise PermissionDenied(f"{path}: it belongs to another user", hint="run this as that user, without sudo")
-    if found.st_mode & 0o077:
-        raise PermissionDenied(
-            f"{path}: other users may read it (mode {stat.S_IMODE(found.st_mode):04o})",
-            hint=f"replace the secrets in it, or, if no other user has read it: chmod 600 {path}",
-        )
 
 
 def has_keyring() -> bool:
