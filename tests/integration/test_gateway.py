@@ -179,6 +179,33 @@ def test_killed_worker_is_replaced_and_nothing_leaks_meanwhile(own_server: Serve
             assert [attempt.host for attempt in result.denied] == ["198.51.100.7"]
 
 
+def test_connection_that_a_hung_worker_resets_is_explained(own_server: Server) -> None:
+    listen = "import socket; s = socket.create_server(('127.0.0.1', 5432)); a = []\nwhile True:\n"
+    listen += "    a.append(s.accept()[0])\n    a[-1].send(b'x')"
+    ask = "import socket; a = socket.create_connection(('db', 5432)); a.recv(1); print('open', flush=True); a.recv(1)"
+    own_server.start()
+    with (
+        Sandbox(server=own_server.address) as database,
+        Sandbox(server=own_server.address, network=Network(peers={"db": database})) as sandbox,
+    ):
+        database.spawn(["python3", "-c", listen])
+        database.wait_for_port(5432)
+        process = sandbox.spawn(["python3", "-c", ask])
+        process.wait_for_output("open", timeout=60)
+        worker = worker_of(own_server)
+        assert worker is not None
+        wait_until(lambda: any(not attempt.ended for attempt in sandbox.network.log()), "the report of the connection")
+        os.kill(worker, signal.SIGSTOP)
+        result = process.wait(timeout=60)
+        assert "ConnectionResetError" in result.stderr
+        assert "db:5432 was disconnected: the network worker hung and is replaced; try again" in (result.hint or "")
+        (attempt,) = (one for one in sandbox.network.log() if one.kind == "connection")
+        assert (attempt.ended, attempt.decision) == (True, "allowed")
+        assert "the network worker hung" in (attempt.hint or "")
+    text = own_server.tail()
+    assert f'"worker":{worker}' in text.split("the network worker hangs")[1].split("\n")[0]
+
+
 def test_create_does_not_wait_for_a_worker(own_server: Server) -> None:
     own_server.start()
     for _ in range(3):

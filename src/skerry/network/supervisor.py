@@ -66,12 +66,19 @@ State = Literal["starting", "ready", "down", "closed"]
 
 class Supervisor:
     """`on_message` is called with every message that is not an answer to a call. `on_ready` is called when a new worker
-    accepts messages: the caller must then send its whole state again. Use from the event loop's thread only."""
+    accepts messages: the caller must then send its whole state again. `on_end` is called with the reason before a
+    hanging worker is killed, and so before its connections are reset. Use from the event loop's thread only."""
 
-    def __init__(self, uid: int, on_message: Callable[[FromWorker], None], on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        uid: int,
+        on_message: Callable[[FromWorker], None],
+        on_ready: Callable[[], None],
+        on_end: Callable[[str], None] = lambda reason: None,
+    ) -> None:
         self._uid = uid
-        self._on_message = on_message
-        self._on_ready = on_ready
+        self._on_message, self._on_ready, self._on_end = on_message, on_ready, on_end
+        self._reason = ""
         self._channel: WorkerChannel[Any] | None = None
         self._numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[bool]] = {}
@@ -123,8 +130,9 @@ class Supervisor:
         """Whether messages of the worker wait to be read."""
         return self._channel is not None and self._channel.unread
 
-    def restart(self) -> None:
+    def restart(self, reason: str) -> None:
         """End the current worker; another one takes its place."""
+        self._reason = reason
         if self._channel is not None:
             self._channel.close()
 
@@ -194,7 +202,7 @@ class Supervisor:
             os.close(their_stderr)
         self.pid, self.starts = pid, self.starts + 1
         channel: WorkerChannel[Any] = WorkerChannel(ours, FromWorker, MAX_MESSAGE_FROM_WORKER)
-        self._channel = channel
+        self._channel, self._reason = channel, "ended"
         heartbeat: asyncio.Task[None] | None = None
         tail = _StderrTail(stderr)
         try:
@@ -211,6 +219,7 @@ class Supervisor:
             self._channel = None
             if heartbeat is not None:
                 heartbeat.cancel()
+            self._on_end(self._reason)
             channel.close()
             await _stop(pidfd)
             tail.log_and_close()
@@ -247,8 +256,8 @@ class Supervisor:
             await asyncio.sleep(HEARTBEAT_S)
             reason = await self._hang(channel, pid)
             if reason is not None and self._channel is channel:
-                log.warning("the network worker hangs", extra={"error": reason})
-                self.restart()
+                log.warning("the network worker hangs", extra={"error": reason, "worker": pid})
+                self.restart("hung")
                 return
 
     async def _hang(self, channel: WorkerChannel[Any], pid: int) -> str | None:

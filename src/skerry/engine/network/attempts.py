@@ -35,6 +35,7 @@ MAX_PER_SANDBOX: Final = 10_000  # of each sandbox
 SLACK: Final = 1_000
 MAX_WAITING: Final = 20_000
 MAX_RECENT: Final = 1_000  # denials of a sandbox that are still at hand for its commands' results
+MAX_OPEN: Final = 2_048  # attempts of a sandbox that have not ended
 MAX_NOTED: Final = 16_384  # processes of a sandbox with a known cgroup
 MAX_HOSTS: Final = 256  # reported for a command
 BATCH_S: Final = 0.05
@@ -122,6 +123,7 @@ class AttemptStats:
     processes: ProcessByCgroup = field(default_factory=ProcessByCgroup)
     denied: deque[tuple[NetworkAttempt, int | None]] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
     unreached: deque[tuple[NetworkAttempt, int | None]] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
+    open: dict[str, tuple[NetworkAttempt, int | None]] = field(default_factory=dict)  # allowed and not ended, by ID
     recorded: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)  # in the audit log, by attempt
     subjects: set[str] = field(default_factory=set)
     heard: int = 0  # number of messages, to see whether there were any
@@ -198,14 +200,33 @@ class AttemptLog:
             tries.denied.append((attempt, tried.cgroup))
         elif attempt.hint is not None and attempt.ended:
             tries.unreached.append((attempt, tried.cgroup))
-        key = (tried.sandbox, attempt.id)
+        tries.open.pop(attempt.id, None)
+        if attempt.decision == "allowed" and not attempt.ended and len(tries.open) < MAX_OPEN:
+            tries.open[attempt.id] = (attempt, tried.cgroup)
+        self._put(tried.sandbox, attempt, tried.cgroup)
+        self._record(tries, attempt, tried.cgroup, tried.sandbox, owner)
+        return attempt
+
+    def _put(self, sandbox_id: str, attempt: NetworkAttempt, cgroup: int | None) -> None:
+        key = (sandbox_id, attempt.id)
         self._pending.pop(key, None)
-        self._pending[key] = (attempt, tried.cgroup)
+        self._pending[key] = (attempt, cgroup)
         while len(self._pending) > MAX_WAITING:
             del self._pending[next(iter(self._pending))]
         self._flush_soon()
-        self._record(tries, attempt, tried.cgroup, tried.sandbox, owner)
-        return attempt
+
+    def interrupt(self, hint: str) -> int:
+        """End all open attempts with that hint, because their connections are reset; return their number."""
+        number, now = 0, time.time()
+        for sandbox_id, tries in self._tries.items():
+            for attempt, cgroup in tries.open.values():
+                ended = replace(attempt, ended=True, hint=hint, duration_s=max(0.0, now - attempt.at))
+                tries.unreached.append((ended, cgroup))
+                self._put(sandbox_id, ended, cgroup)
+            tries.heard += len(tries.open)
+            number += len(tries.open)
+            tries.open.clear()
+        return number
 
     def _record(
         self, tries: AttemptStats, attempt: NetworkAttempt, cgroup: int | None, sandbox_id: str, owner: str

@@ -101,7 +101,7 @@ class GatewayManager:
         except QuotaExceeded as error:
             log.error("no network: no free uid range for the worker", extra={"error": error.message})
             return
-        self.worker = Supervisor(self._uid, self._handle_message, self._renew)
+        self.worker = Supervisor(self._uid, self._handle_message, self._renew, self._interrupted)
         self.worker.start()
         self._tasks.spawn(self._refuse_without_worker(self.worker))
         self._tasks.spawn(_check_host())
@@ -208,7 +208,7 @@ class GatewayManager:
     def _replace_worker_unless(self, done: bool, started: int, sandbox: Sandbox) -> None:
         if not done and self.worker is not None and self.worker.starts == started:
             log.warning("the network worker did not confirm a change", extra={"sandbox": sandbox.record.id})
-            self.worker.restart()
+            self.worker.restart("did not confirm a change")
 
     def info(self, sandbox: Sandbox) -> NetworkInfo:
         opened = self._open.get(sandbox.record.id)
@@ -293,6 +293,18 @@ class GatewayManager:
         for handler in self._handlers:
             handler.on_worker_start()
         self._tasks.spawn(self._send_all())
+
+    def _interrupted(self, reason: str) -> None:
+        """Note on the connections of an ended worker why they are reset."""
+        number = self._attempts.interrupt(
+            f"it was disconnected: the network worker {reason} and is replaced; try again"
+        )
+        for opened in self._open.values():
+            opened.connections = 0
+        if number:
+            log.warning(
+                "connections were reset", extra={"connections": number, "reason": f"the network worker {reason}"}
+            )
 
     async def _send_all(self) -> None:
         """Send every gateway to a new worker, as fast as it reads."""
