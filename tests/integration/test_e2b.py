@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from integration.test_revocation import Stream, assert_ended
 from support.e2b import SETTINGS, STREAM, Account, Box, events, output, signed
 from support.server import Server, wait_until
 
@@ -200,6 +201,44 @@ def test_access_token_ends_with_the_token_that_it_stands_for(server: Server) -> 
         with server.http() as http:
             http.delete(f"/v1/tokens/{account.id}").raise_for_status()
             assert box.account.http.get("/health", headers=box.headers()).status_code == 401
+            http.delete(f"/v1/sandboxes/{box.id}").raise_for_status()
+
+
+HOLD = """
+import socket
+listener, held = socket.create_server(("127.0.0.1", 8000)), []
+while True:
+    held.append(listener.accept()[0])
+    held[-1].sendall(b"HTTP/1.1 200 OK\\r\\n\\r\\nfirst")
+"""
+
+
+def request(box: Box, path: str, body: bytes, port: int = 49983, kind: str = STREAM, **more: str) -> bytes:
+    headers = box.headers(port, **{"Content-Type": kind, "Content-Length": str(len(body)), **more})
+    lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{''.join(lines)}\r\n".encode() + body
+
+
+def test_deleting_a_token_closes_its_streams(server: Server) -> None:
+    account = Account(server, "eva")
+    with account.http, contextlib.ExitStack() as stack:
+        box = account.create()
+        run = {"process": {"cmd": "/bin/bash", "args": ["-c", "echo begun; exec sleep 3000"]}}
+        box.run(f"python3 -c '{HOLD}' >/dev/null 2>&1 & while ! (: >/dev/tcp/127.0.0.1/8000) 2>/dev/null; do :; done")
+        requests = [
+            request(box, "/process.Process/Start", envelope(json.dumps(run).encode())),
+            request(box, "/filesystem.Filesystem/WatchDir", envelope(b'{"path": "/tmp"}')),
+            request(box, "/execute", b'{"code": "print(1, flush=True)\\nimport time\\ntime.sleep(3000)"}', 49999,
+                    "application/json", **{"E2B-Traffic-Access-Token": box.made["trafficAccessToken"]}),
+            request(box, "/", b"", 8000, "text/plain"),
+        ]  # fmt: skip
+        streams = [stack.enter_context(Stream(server, one)) for one in requests]
+        assert [stream.status for stream in streams] == [200] * 4
+        assert not any(stream.ended() for stream in streams)
+        with server.http() as http:
+            http.delete(f"/v1/tokens/{account.id}").raise_for_status()
+        assert_ended(server, streams)
+        with server.http() as http:
             http.delete(f"/v1/sandboxes/{box.id}").raise_for_status()
 
 
