@@ -45,7 +45,7 @@ SUMS = re.compile(
     r"/proc/(cgroups|loadavg|locks|meminfo|stat|uptime|vmstat|net/(sockstat6?|protocols))"
     r"|/proc/sys/fs/(file-nr|inode-nr|inode-state|dentry-state|aio-nr)|/proc/sys/kernel/(ns_last_pid|pty/nr|random/.*)|/proc/net/.*|/proc/sysvipc/.*"
     r"|/sys/devices/system/(node|cpu)/.*|/sys/devices/.*/power/.*|/sys/devices/.*/hwmon/.*|/sys/class/thermal/.*"
-    r"|/sys/devices/virtual/thermal/.*|/sys/devices/.*/statistics/.*|/sys/fs/cgroup/.*"
+    r"|/sys/devices/virtual/thermal/.*|/sys/devices/.*/statistics/.*|/sys/fs/cgroup/.*|/sys/kernel/mm/.*"
 )
 OWN_GROUPS = re.compile(r"/sys/fs/cgroup/c\d+(/|$)")  # of its commands, on cgroup v2
 READ = """

@@ -33,6 +33,7 @@ MASKED: Final = (
     "/proc/buddyinfo",
     "/proc/cmdline",
     "/proc/config.gz",
+    "/proc/crypto",  # with the number of users of each algorithm
     "/proc/diskstats",
     "/proc/fs",  # the state of each file system of the host
     "/proc/interrupts",
