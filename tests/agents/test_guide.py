@@ -1,4 +1,4 @@
-"""The commands that README.md and docs/guides/coding-agents.md print are valid. Without a key each of them ends before
+"""The commands that README.md and the pages of agents print are valid. Without a key each of them ends before
 it creates anything; `make test-agents` runs agents to their end."""
 
 from __future__ import annotations
@@ -13,9 +13,23 @@ from support.pages import ROOT, blocks
 from support.recorded_terminal import Wire
 from support.server import Server
 
+from skerry.client.agents.credentials import variables_of
+from skerry.client.agents.kits import BUILT_IN, load_kit
+
 # A developer's own keys would start a real agent.
-NO_KEYS = {"ANTHROPIC_API_KEY": "", "CLAUDE_CODE_OAUTH_TOKEN": ""}
-PAGES = ("README.md", "docs/guides/coding-agents.md")
+NO_KEYS = {
+    variable: ""
+    for name in BUILT_IN
+    for kit in [load_kit(name)]
+    for credential in kit.credentials
+    for variable in variables_of(kit, credential)
+}
+# README.md, coding-agents.md, claude-code.md, codex.md, gemini-cli.md, open-agents.md, aider.md, copilot.md
+PAGES = (
+    "README.md",
+    "docs/guides/coding-agents.md",
+    *(f"docs/agents/{page.name}" for page in ROOT.glob("docs/agents/*.md")),
+)
 COMMANDS = sorted(
     {
         line.partition("  #")[0].strip()
@@ -36,7 +50,7 @@ def test_printed_command_needs_only_a_key(command: str, server: Server, tmp_path
     with Wire(server.address, *words, cols=200, cwd=tmp_path, **home, **NO_KEYS) as wire:
         assert wire.ends() == 2
         shown = wire.seen()
-    assert re.search(rb"ANTHROPIC_API_KEY .* is not set", shown), shown
+    assert re.search(rb"needs a credential: .*(KEY|TOKEN) is not set here", shown), shown
 
 
 def test_commands_are_found() -> None:
