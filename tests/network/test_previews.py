@@ -51,7 +51,7 @@ def test_many_small_pieces_leave_others_their_turn(
 ) -> None:
     pieces, most = 0, 0
 
-    def piece() -> None:
+    def piece(*_: int) -> None:
         nonlocal pieces
         pieces += 1
 
@@ -404,10 +404,11 @@ def test_a_websocket_passes_both_ways(harness: PreviewHarness) -> None:
         host = harness.share(BOX, 8000, server.socket.getsockname()[1])
         sock = harness.connect()
         with connect(f"ws://{host}/", sock=sock, additional_headers={"X-Skerry-Preview-Token": TOKEN}) as socket_:
-            for message in ("text", b"bytes", "x" * 300_000):
+            for message in ("text", b"bytes", "x" * 300_000, os.urandom(300_000)):
                 socket_.send(message)
                 assert socket_.recv(20) == message
         server.shutdown()
+    wait_until(lambda: min(harness.sent, harness.received) > 300_000, "the report of the bytes in both directions")
 
 
 def test_a_websocket_of_another_page_is_refused(harness: PreviewHarness) -> None:
@@ -490,6 +491,12 @@ def test_use_is_reported_at_a_limited_rate(harness: PreviewHarness, host: str) -
         harness.ask(host)
     assert harness.used[0] == BOX
     assert len(harness.used) < 10
+
+
+def test_bytes_of_requests_and_websockets_are_reported(harness: PreviewHarness, host: str) -> None:
+    assert harness.ask(host, "/")[1] == b"hello"
+    wait_until(lambda: harness.sent > 0, "the report of the request")
+    assert len(b"hello") < harness.sent < 10_000  # with the heads
 
 
 # -- the end of a preview ---------------------------------------------------------------------------------------------

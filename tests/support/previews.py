@@ -30,6 +30,7 @@ class PreviewHarness:
         self.inside: dict[tuple[str, int], int] = {}
         self.dials: deque[tuple[str, int]] = deque(maxlen=10_000)
         self.used: deque[str] = deque(maxlen=10_000)
+        self.sent = self.received = 0
         self.unforeseen: list[dict[str, Any]] = []
         self._loop = uvloop.new_event_loop()
         self._loop.set_exception_handler(lambda _, context: self.unforeseen.append(context))
@@ -43,7 +44,7 @@ class PreviewHarness:
         return self
 
     async def _listen(self, listener: socket.socket) -> None:
-        self.previews = PreviewServer(self._dial, self.used.append)
+        self.previews = PreviewServer(self._dial, self._note_use)
         await self.previews.listen(
             listener,
             ListenPreviews(
@@ -52,6 +53,10 @@ class PreviewHarness:
                 max_per_address=self._max_per_address,
             ),
         )
+
+    def _note_use(self, sandbox: str, sent: int, received: int) -> None:
+        self.used.append(sandbox)
+        self.sent, self.received = self.sent + sent, self.received + received
 
     def call(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)

@@ -214,6 +214,10 @@ _LIMIT_COUNTERS = """
 CREATE TABLE limit_counters (sandbox TEXT PRIMARY KEY, memory INTEGER NOT NULL, pids INTEGER NOT NULL);
 INSERT INTO limit_counters SELECT id, -1, -1 FROM sandboxes;
 """
+# Bytes of previews and forwarded ports.
+_SERVED_TRAFFIC = """
+CREATE TABLE served_traffic (sandbox TEXT PRIMARY KEY, sent INTEGER NOT NULL, received INTEGER NOT NULL);
+"""
 STEPS = (
     _FIRST,
     _EVENTS,
@@ -228,6 +232,7 @@ STEPS = (
     _VOLUMES,
     _PREVIEW_NAMES,
     _LIMIT_COUNTERS,
+    _SERVED_TRAFFIC,
 )  # an older database is brought up step by step; a step that was released never changes
 SCHEMA_VERSION = len(STEPS)
 _SPEC_FIELDS = {

@@ -273,10 +273,13 @@ class DialRequest(Message, frozen=True, kw_only=True):
 
 
 class PreviewUsed(Message, frozen=True, kw_only=True):
-    """Report that a preview has traffic, at most once a second. The sandbox is then not idle, and a paused sandbox
-    resumes: a connection that is already open cannot resume it otherwise."""
+    """Report that a preview has traffic, at most once a second, with the bytes since the last report, as its sandbox
+    sent and received them. The sandbox is then not idle, and a paused sandbox resumes: a connection that is already
+    open cannot resume it otherwise."""
 
     sandbox: str
+    sent: int = 0
+    received: int = 0
 
 
 FromWorker = (

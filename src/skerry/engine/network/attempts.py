@@ -129,6 +129,7 @@ class AttemptStats:
     heard: int = 0  # number of messages, to see whether there were any
     sent: int = 0  # bytes since the sandbox was created
     received: int = 0
+    served: tuple[int, int] = (0, 0)  # bytes of previews and forwarded ports, sent and received
 
     def denied_by(self, process: str) -> tuple[NetworkAttempt, ...]:
         """Return each denied attempt once, in its latest version."""
@@ -177,6 +178,9 @@ class AttemptLog:
             row["sandbox"]: AttemptStats(sent=row["sent"], received=row["received"])
             for row in database.read("SELECT sandbox, sent, received FROM traffic")
         }
+        for row in database.read("SELECT sandbox, sent, received FROM served_traffic"):
+            self.of(row["sandbox"]).served = row["sent"], row["received"]
+        self._served: set[str] = set()  # sandboxes whose served bytes are not stored yet
         self._pending: dict[tuple[str, str], tuple[NetworkAttempt, int | None]] = {}
         self._moved: dict[str, list[int]] = {}
         self._flushing: asyncio.TimerHandle | None = None
@@ -284,6 +288,21 @@ class AttemptLog:
         stats.sent, stats.received = stats.sent + sent, stats.received + received
         self._flush_soon()
 
+    def count_served(self, sandbox_id: str, sent: int, received: int) -> None:
+        """Count bytes of previews and forwarded ports. No rule of the network policy limits them."""
+        if not (0 <= sent < _MAX_COUNT and 0 <= received < _MAX_COUNT):
+            raise WorkerProtocolError("impossible numbers of bytes")
+        if sent or received:
+            stats = self.of(sandbox_id)
+            stats.served = stats.served[0] + sent, stats.served[1] + received
+            self._served.add(sandbox_id)
+            self._flush_soon()
+
+    def served(self, sandbox_id: str) -> tuple[int, int]:
+        """Return the bytes of previews and forwarded ports, sent and received since the sandbox was created."""
+        stats = self._tries.get(sandbox_id)
+        return stats.served if stats is not None else (0, 0)
+
     def all_traffic(self) -> dict[str, tuple[int, int]]:
         """Return the bytes of each sandbox, sent and received."""
         return {sandbox_id: (stats.sent, stats.received) for sandbox_id, stats in self._tries.items()}
@@ -298,18 +317,20 @@ class AttemptLog:
         self._tries.pop(sandbox_id, None)
         self._counts.pop(sandbox_id, None)
         self._moved.pop(sandbox_id, None)
+        self._served.discard(sandbox_id)
         for key in [key for key in self._pending if key[0] == sandbox_id]:
             del self._pending[key]
         with self._database.transaction() as cursor:
             cursor.execute("DELETE FROM attempts WHERE sandbox = ?", (sandbox_id,))
             cursor.execute("DELETE FROM traffic WHERE sandbox = ?", (sandbox_id,))
+            cursor.execute("DELETE FROM served_traffic WHERE sandbox = ?", (sandbox_id,))
         self._tell()
 
     def flush(self) -> None:
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None
-        if not self._pending and not self._moved:
+        if not self._pending and not self._moved and not self._served:
             return
         try:
             with self._database.transaction() as cursor:
@@ -320,6 +341,7 @@ class AttemptLog:
             return
         self._pending.clear()
         self._moved.clear()
+        self._served.clear()
         self._tell()
 
     def close(self) -> None:
@@ -350,6 +372,9 @@ class AttemptLog:
                 " sent = sent + excluded.sent, received = received + excluded.received",
                 (sandbox_id, sent, received),
             )
+
+        rows = [(sandbox_id, *self.of(sandbox_id).served) for sandbox_id in self._served]
+        cursor.executemany("INSERT OR REPLACE INTO served_traffic VALUES (?, ?, ?)", rows)
 
     def _flush_soon(self) -> None:
         if self._flushing is None:

@@ -53,6 +53,10 @@ class PortDialer(WorkerHandler):
                 work.add_done_callback(_close)
                 raise
 
+    def count(self, sandbox: Sandbox, sent: int, received: int) -> None:
+        """Count bytes of a connection to a caller, as the sandbox sent and received them."""
+        self._gateways.count_served(sandbox, sent, received)
+
     async def _port(self, sandbox: Sandbox, port: int) -> socket.socket:
         if sandbox.runtime is None or sandbox.record.init is None:
             raise SandboxUnavailable(

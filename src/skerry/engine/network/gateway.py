@@ -223,6 +223,10 @@ class GatewayManager:
         """Return the bytes that each sandbox has sent and received."""
         return self._attempts.all_traffic()
 
+    def count_served(self, sandbox: Sandbox, sent: int, received: int) -> None:
+        """Count bytes of a preview or a forwarded port, as the sandbox sent and received them."""
+        self._attempts.count_served(sandbox.record.id, sent, received)
+
     def attempts(
         self, sandbox_id: str, since: int, follow: bool, denied: bool
     ) -> AsyncGenerator[list[NetworkAttempt], None]:

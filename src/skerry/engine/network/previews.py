@@ -171,13 +171,15 @@ class PreviewService(Hook, WorkerHandler):
     def on_worker_message(self, message: FromWorker) -> bool:
         if not isinstance(message, PreviewUsed):
             return False
-        self._used(message.sandbox)
+        sandbox = self._registry.get(message.sandbox)
+        if sandbox is not None:
+            self._gateways.count_served(sandbox, message.sent, message.received)
+            self._used(sandbox)
         return True
 
-    def _used(self, sandbox_id: str) -> None:
+    def _used(self, sandbox: Sandbox) -> None:
         """There is traffic: not idle; and paused it could not answer."""
-        sandbox = self._registry.get(sandbox_id)
-        if sandbox is None or not self._of_sandbox(sandbox_id):
+        if not self._of_sandbox(sandbox.record.id):
             return
         sandbox.mark_active()
         if sandbox.record.state == "paused":

@@ -18,10 +18,10 @@ PIECE = 256 << 10
 
 
 class Connection:
-    """Bytes to and from a program inside. While they flow the sandbox is not idle."""
+    """Bytes to and from a program inside. While they flow the sandbox is not idle, and they are metered."""
 
-    def __init__(self, sandbox: Sandbox, connected: socket.socket) -> None:
-        self._sandbox = sandbox
+    def __init__(self, sandbox: Sandbox, connected: socket.socket, reach: PortDialer) -> None:
+        self._sandbox, self._reach = sandbox, reach
         self._socket = connected
         self._loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):
@@ -33,11 +33,13 @@ class Connection:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         data = await self._loop.sock_recv(self._socket, PIECE)
         self._sandbox.mark_active()
+        self._reach.count(self._sandbox, len(data), 0)
         return data
 
     async def write(self, data: bytes) -> None:
         """At the program's speed."""
         self._sandbox.mark_active()
+        self._reach.count(self._sandbox, 0, len(data))
         await self._loop.sock_sendall(self._socket, data)
 
     def end(self) -> None:
@@ -84,7 +86,7 @@ class PortService:
         """Connect to a listening program."""
         sandbox = self._registry.find(caller, ref)
         try:
-            return Connection(sandbox, await self._reach.port(sandbox, port))
+            return Connection(sandbox, await self._reach.port(sandbox, port), self._reach)
         except OSError as error:
             raise Conflict(
                 f"nothing listens on port {port} of {sandbox.record.id}",

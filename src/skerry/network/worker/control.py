@@ -125,7 +125,9 @@ class PreviewHandler(Protocol):
 
 
 EgressFactory = Callable[[OpenGateway, GatewaySockets, ServerLink], EgressHandler]
-PreviewFactory = Callable[[Callable[[str, int], Awaitable[socket.socket]], Callable[[str], None]], PreviewHandler]
+PreviewFactory = Callable[
+    [Callable[[str, int], Awaitable[socket.socket]], Callable[[str, int, int], None]], PreviewHandler
+]
 
 
 class WorkerControl:
@@ -236,8 +238,8 @@ class WorkerControl:
 
     # -- for egress and previews --------------------------------------------------------------------------------------
 
-    def preview_used(self, sandbox: str) -> None:
-        self._send(PreviewUsed(sandbox=sandbox))
+    def preview_used(self, sandbox: str, sent: int, received: int) -> None:
+        self._send(PreviewUsed(sandbox=sandbox, sent=sent, received=received))
 
     async def dial(self, sandbox: str, port: int, peer_of: str | None = None) -> socket.socket:
         """Connect to a port inside a sandbox; the server makes the connection and decides whether it is allowed."""

@@ -237,9 +237,10 @@ class Meter(Hook):
 
     def _sample_of(self, sandbox: Sandbox, found: _Measured) -> Sample:
         sent, received = self._attempts.traffic(sandbox.record.id)
+        served = self._attempts.served(sandbox.record.id)
         return Sample(
             at=found.at, cpu_s=found.cpu_s, memory=found.memory, memory_peak=found.memory_peak, disk=found.disk,
-            sent=sent, received=received, active_s=sandbox.activity.active_s,
+            sent=sent + served[0], received=received + served[1], active_s=sandbox.activity.active_s,
         )  # fmt: skip
 
     def _advance(self, sandbox: Sandbox, sample: Sample, phase: Phase | None) -> None:
@@ -279,6 +280,7 @@ class Meter(Hook):
         """Store the accounts that changed. What cannot be stored, for example on a full disk, is kept for the next
         time."""
         async with self._saving:
+            self._attempts.flush()  # counters on disk that are behind a stored sample would count from zero again
             changed = [sandbox for sandbox in self._registry if sandbox.account.dirty]
             ended, self._ended = self._ended, {}
             unsaved = [self._unsaved(sandbox) for sandbox in changed if sandbox.account.phase is not None]

@@ -60,8 +60,11 @@ class PreviewClient:
                     drained += len(data)
 
 
+OnUse = Callable[[int, int], None]
+
+
 class PreviewExchange:
-    """`on_use` is called with every piece that passes."""
+    """`on_use` is called with the bytes of every piece that passes, as the sandbox sent and received them."""
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class PreviewExchange:
         upstreams: UpstreamPool,
         address: PreviewAddress,
         peer: str,
-        on_use: Callable[[], None],
+        on_use: OnUse,
     ) -> None:
         self._client = client
         self._upstreams = upstreams
@@ -106,6 +109,7 @@ class PreviewExchange:
             await self._run(forwarded, bodiless)
         finally:
             if self.upstream is not None:
+                self._on_use(*self.upstream.take_counts())
                 self._upstreams.put_back(self.upstream)
                 self.upstream = None
 
@@ -117,6 +121,7 @@ class PreviewExchange:
         try:
             await self._attempt(upstream, request, bodiless)
         except _StaleUpstream:
+            self._on_use(*upstream.take_counts())
             upstream.abort()
             self.upstream = None
             if not repeatable:
@@ -125,7 +130,7 @@ class PreviewExchange:
             await self._attempt(self.upstream, request, bodiless)
 
     async def _attempt(self, upstream: PreviewUpstream, request: h11.Request, bodiless: bool) -> None:
-        self._on_use()
+        self._on_use(*upstream.take_counts())
         try:
             await _send(upstream, request)
             if bodiless:
@@ -174,16 +179,16 @@ class PreviewExchange:
                 raise EndedWithPage(pages.NOT_HTTP) from None
             if isinstance(event, h11.ConnectionClosed):
                 raise PreviewClientGone
-            await self._count_piece()
+            await self._count_piece(upstream)
             if isinstance(event, h11.EndOfMessage):
                 await _send(upstream, h11.EndOfMessage())  # without trailers: they would bypass the checks
                 return
             if isinstance(event, h11.Data):
                 await _send(upstream, h11.Data(data=event.data))
 
-    async def _count_piece(self) -> None:
+    async def _count_piece(self, upstream: PreviewUpstream) -> None:
         """Count a piece and yield now and then: one-byte pieces are much work, and others wait."""
-        self._on_use()
+        self._on_use(*upstream.take_counts())
         self._pieces += 1
         if self._pieces % PIECES_PER_TURN == 0:
             await asyncio.sleep(0)
@@ -204,7 +209,7 @@ class PreviewExchange:
             elif isinstance(event, h11.Response):
                 await self._begin(event)
             elif isinstance(event, h11.Data):
-                await self._count_piece()
+                await self._count_piece(upstream)
                 await self._client.send(h11.Data(data=event.data))
             elif isinstance(event, h11.EndOfMessage):
                 await self._client.send(h11.EndOfMessage())
@@ -235,8 +240,8 @@ class PreviewExchange:
         first, _ = client.http.trailing_data
         answer, _ = upstream.http.trailing_data
         tasks = [
-            asyncio.ensure_future(self._pump(first, client.reader, upstream.writer)),
-            asyncio.ensure_future(self._pump(answer, upstream.reader, client.writer)),
+            asyncio.ensure_future(self._pump(first, client.reader, upstream.writer, inward=True)),
+            asyncio.ensure_future(self._pump(answer, upstream.reader, client.writer, inward=False)),
         ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -247,10 +252,12 @@ class PreviewExchange:
                 task.cancel()
             await asyncio.wait(tasks)
 
-    async def _pump(self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, inward: bool
+    ) -> None:
         data = first or await reader.read(BUFFER_SIZE)
         while data:
-            self._on_use()
+            self._on_use(0 if inward else len(data), len(data) if inward else 0)
             await write(writer, data)
             data = await reader.read(BUFFER_SIZE)
         end(writer)
@@ -267,4 +274,4 @@ class PreviewClientGone(Exception):
 async def _send(upstream: PreviewUpstream, event: h11.Event) -> None:
     data = upstream.http.send(event)
     if data:
-        await write(upstream.writer, data)
+        await upstream.write(data)

@@ -28,7 +28,7 @@ from skerry.network.worker.previews.address import (
     take_token,
 )
 from skerry.network.worker.previews.connections import ConnectionTable
-from skerry.network.worker.previews.exchange import PreviewClient, PreviewClientGone, PreviewExchange
+from skerry.network.worker.previews.exchange import OnUse, PreviewClient, PreviewClientGone, PreviewExchange
 from skerry.network.worker.previews.pages import EndedWithPage, ErrorPage
 from skerry.network.worker.previews.upstream import BUFFER_SIZE, MAX_HEAD, DialPort, UpstreamPool
 
@@ -151,9 +151,10 @@ USAGE_REPORT_S = 1.0
 
 
 class PreviewServer:
-    """`dial` connects to a port inside; `used` is called for a sandbox with traffic, at most once a second."""
+    """`dial` connects to a port inside; `used` is called for a sandbox with traffic and its bytes, at most once a
+    second."""
 
-    def __init__(self, dial: DialPort, used: Callable[[str], None]) -> None:
+    def __init__(self, dial: DialPort, used: Callable[[str, int, int], None]) -> None:
         self._previews = PreviewTable(dial)
         self._usage = UsageReporter(used)
         self._domains = PreviewDomains(())
@@ -382,17 +383,20 @@ def _address(writer: asyncio.StreamWriter, which: str) -> str:
 
 
 class UsageReporter:
-    """Reports each sandbox's use at most once a second, and always the last one."""
+    """Reports each sandbox's use and its bytes at most once a second, and always the last one."""
 
-    def __init__(self, report: Callable[[str], None]) -> None:
+    def __init__(self, report: Callable[[str, int, int], None]) -> None:
         self._report = report
         self._last_report: dict[str, float] = {}
         self._pending: set[str] = set()
+        self._bytes: dict[str, tuple[int, int]] = {}  # sent and received since the last report
 
-    def of(self, sandbox: str) -> Callable[[], None]:
-        return lambda: self._used(sandbox)
+    def of(self, sandbox: str) -> OnUse:
+        return lambda sent, received: self._used(sandbox, sent, received)
 
-    def _used(self, sandbox: str) -> None:
+    def _used(self, sandbox: str, sent: int, received: int) -> None:
+        before = self._bytes.get(sandbox, (0, 0))
+        self._bytes[sandbox] = before[0] + sent, before[1] + received
         if sandbox in self._pending:
             return
         wait = self._last_report.get(sandbox, -USAGE_REPORT_S) + USAGE_REPORT_S - time.monotonic()
@@ -407,4 +411,4 @@ class UsageReporter:
         self._last_report[sandbox] = time.monotonic()
         if len(self._last_report) > 4096:
             del self._last_report[next(iter(self._last_report))]
-        self._report(sandbox)
+        self._report(sandbox, *self._bytes.pop(sandbox, (0, 0)))

@@ -26,7 +26,8 @@ BUFFER_SIZE = 64 << 10
 
 
 class PreviewUpstream:
-    """One connection. `http` is the protocol state; `reused`: it has answered a request before."""
+    """One connection. `http` is the protocol state; `reused`: it has answered a request before. `sent` and `received`:
+    bytes from and to the program inside."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -34,6 +35,7 @@ class PreviewUpstream:
         self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
         self.reused = False
         self.idle_since = 0.0
+        self.sent = self.received = 0
         self._socket: socket.socket | None = writer.get_extra_info("socket")
 
     async def read(self) -> bytes:
@@ -42,7 +44,18 @@ class PreviewUpstream:
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-        return await self.reader.read(BUFFER_SIZE)
+        data = await self.reader.read(BUFFER_SIZE)
+        self.sent += len(data)
+        return data
+
+    async def write(self, data: bytes) -> None:
+        self.received += len(data)
+        await write(self.writer, data)
+
+    def take_counts(self) -> tuple[int, int]:
+        """Return the bytes since the last call."""
+        counts, self.sent, self.received = (self.sent, self.received), 0, 0
+        return counts
 
     def abort(self) -> None:
         self.writer.transport.abort()
