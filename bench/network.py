@@ -14,7 +14,7 @@ from pathlib import Path
 
 from bench.far import address
 from bench.measure import Figure, Part, Row, row, side_by_side, timed
-from skerry import Limits, Network, Options, Preset, Sandbox
+from skerry import Handler, Limits, Network, Options, Preset, Sandbox
 from skerry.network.messages import Rules
 from skerry.network.policy.policy import Policy
 from skerry.types.hosts import parse_host
@@ -24,6 +24,7 @@ BULK, BULK_STRAIGHT = "256 MiB over TCP, through the gateway", "256 MiB over TCP
 HTTP, HTTP_STRAIGHT = "256 MiB over HTTP, through the gateway", "256 MiB over HTTP, straight"
 TLS, TLS_STRAIGHT = "256 MiB over HTTPS, inspected", "256 MiB over HTTPS, straight"
 OPEN, CLOSED = "create with a policy of 100 rules", "create with no network"
+PLAIN, RULE, CALLBACK = "an HTTP request", "a request, header set by a rule", "a request, header set by a callback"
 DECIDE = "10,000 hosts: one decision"
 AT_ONCE = 500
 BULK_BYTES = 256 << 20
@@ -81,6 +82,9 @@ if what == "connect":
 elif what == "http":
     with connected() as made:
         print(json.dumps([fetch(made)]))
+elif what == "requests":
+    with connected() as made:
+        print(json.dumps([fetch(made) for _ in range(200)][20:]))
 elif what == "raw":
     with connected() as made:
         print(json.dumps([fetch(made, b"\0")]))  # which is not HTTP: bytes are carried as they are
@@ -151,6 +155,7 @@ def network(count: int) -> Part:
             *_turns(there, sandbox, "https", there.tls, BULK_BYTES, 4, (TLS_STRAIGHT, TLS)),
         ]
         (right,) = there.inside(sandbox, "many", there.echo, AT_ONCE)
+        rows += handlers(there, sandbox, max(3, count // 4))
     rows += [*creates(max(count, 20)), decisions()]
     return rows, figures({one.name: one for one in rows}, int(right))
 
@@ -168,6 +173,30 @@ def _turns(
         for name, work in zip(names, works, strict=True):
             spent = work()
             times[name] += spent if turn else []
+    return [row(name, spent) for name, spent in times.items()]
+
+
+def handlers(there: Far, sandbox: Sandbox, rounds: int) -> list[Row]:
+    """Requests on one connection: inspected, with a rule, with a Python function of this process; in turns."""
+    host = f"{there.name}:{there.plain}"
+
+    def requests() -> list[float]:
+        return there.inside(sandbox, "requests", there.plain, 1)
+
+    def with_rule() -> list[float]:
+        sandbox.network.add_handlers(Handler(host=host, set_headers={"X-Team": "blue"}))
+        spent = requests()
+        sandbox.network.remove_handlers(host)
+        return spent
+
+    def with_callback() -> list[float]:
+        with sandbox.network.handle(host, lambda request: request.with_header("X-Team", "blue")):
+            return requests()
+
+    times: dict[str, list[float]] = {PLAIN: [], RULE: [], CALLBACK: []}
+    for _ in range(rounds):
+        for name, work in ((PLAIN, requests), (RULE, with_rule), (CALLBACK, with_callback)):
+            times[name] += work()
     return [row(name, spent) for name, spent in times.items()]
 
 
@@ -220,5 +249,7 @@ def figures(rows: dict[str, Row], right: int) -> list[Figure]:
         share("inspected bulk, share of straight TLS", TLS_STRAIGHT, TLS, 0.15),
         Figure(f"{AT_ONCE} connections at once through the gateway, right", right, least=AT_ONCE),
         Figure("a decision of 10,000 hosts, µs", rows[DECIDE].p50 * 1000, most=50),
+        above("a handler that changes one header, ms above none", RULE, PLAIN, 2),
+        Figure("a Python handler that changes one header, ms above none", rows[CALLBACK].p50 - rows[PLAIN].p50),
         above("create with a policy, ms above one without", OPEN, CLOSED, 5),
     ]

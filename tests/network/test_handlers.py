@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import http.client
 import re
 import ssl
@@ -20,6 +22,7 @@ from skerry.network import ca
 from skerry.network.ca import LeafIssuer
 from skerry.network.messages import PROXY_IP, PROXY_PORT, HandlerNeeded, HandlerResult, InjectedSecret, Rules
 from skerry.network.policy.handlers import HandlerTable
+from skerry.network.worker.sandbox_context import MAX_HELD_BODIES
 from skerry.network.worker.tls import interception
 from skerry.network.worker.tls.interception import TlsInterceptor
 from skerry.types import Handler, HandlerDecision, HttpResponse, Network
@@ -616,6 +619,38 @@ def test_mirror_reports_answers_and_failed_exchanges(lab: Lab) -> None:
     local, failed = lab.harness.server.exchanges
     assert (local.status, local.response_body) == (200, b"local")
     assert (failed.status, failed.note) == (0, "it did not complete")
+
+
+def test_body_of_an_answered_request_is_mirrored_and_recorded(lab: Lab) -> None:
+    """Also if the handler has received it."""
+    lab.decide(HandlerDecision(response=HttpResponse(body=b"mine")))
+    lab.open(Handler(host="far.example", callback="request", bodies=True), mirror=("far.example",), cassette="record")
+    post = b"POST / HTTP/1.1\r\nHost: far.example\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello"
+    assert lab.talk(post).endswith(b"\r\n\r\nmine")
+    wait_until(lambda: bool(lab.harness.server.exchanges), "the mirrored exchange")
+    (one,) = lab.harness.server.exchanges
+    assert (one.request_body, one.request_size, one.response_body) == (b"hello", 5, b"mine")
+    with open(lab.harness.cassette_file.name, "rb") as file:
+        assert hashlib.sha256(b"hello").hexdigest().encode() in file.read()
+
+
+def test_bodies_for_a_handler_are_held_for_few_exchanges_at_once(lab: Lab) -> None:
+    lab.open(Handler(host="far.example", callback="request", bodies=True))
+    lab.decide(HandlerDecision())
+    assert lab.harness.egress is not None
+    bodies = lab.harness.egress._context.bodies
+    post = b"POST / HTTP/1.1\r\nHost: far.example\r\nConnection: close\r\nContent-Length: 2\r\n\r\n"
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(lab.harness.connect("far.example", 80)) for _ in range(MAX_HELD_BODIES + 1)]
+        for sock in slow:
+            sock.sendall(post + b"o")
+        wait_until(bodies.locked, "all places to be taken")
+        assert lab.harness.server.calls == []
+        for sock in slow:
+            sock.sendall(b"k")
+        for sock in slow:
+            assert b" 200 " in read_all(sock)
+    assert not bodies.locked()
 
 
 # -- values -----------------------------------------------------------------------------------------------------------

@@ -11,8 +11,10 @@ import pytest
 from support.descriptors import descriptors, left_over
 
 from skerry.network.channel import WorkerChannel
-from skerry.network.messages import ChangeRules, Done, FromWorker, OpenGateway, Ready, Rules, Sync
-from skerry.network.worker.control import GatewaySockets, ServerLink, WorkerControl
+from skerry.network.messages import ChangeRules, Done, FromWorker, HandlerNeeded, OpenGateway, Ready, Rules, Sync
+from skerry.network.worker.control import GatewaySockets, ServerLink, WorkerControl, fits
+from skerry.network.worker.http.handling import MAX_CALL_HEAD
+from skerry.types.handlers import HttpHeaders
 
 GOOD, BAD = "sb-aaaaaaaaaa", "sb-bbbbbbbbbb"
 
@@ -81,3 +83,19 @@ async def test_invalid_rules_close_only_their_own_sandbox(tmp_path: Path, capfd:
         server.close()
         await work
     assert "not a rule" in capfd.readouterr().err
+
+
+def test_attack_host_cannot_end_the_worker_with_a_head_that_grows_in_json() -> None:
+    """The server ends a worker that sends more than 64 KiB: the connections of all sandboxes would be reset."""
+    worst = "\x01" * 200
+    headers = tuple((f"x{number}", worst) for number in range(100))
+    assert not fits(needed(headers, "/"))
+    quotes = tuple((f"x{number}", '"' * 40) for number in range(250))
+    assert sum(len(name) + len(value) for name, value in (*quotes, *quotes)) + 2000 < MAX_CALL_HEAD
+    assert fits(needed(quotes, "/" + '"' * 2000, response=(200, quotes)))
+
+
+def needed(headers: HttpHeaders, url: str, response: tuple[int, HttpHeaders] | None = None) -> HandlerNeeded:
+    return HandlerNeeded(
+        call_id="c" * 16, sandbox=GOOD, host="h" * 300, method="M" * 32, url=url, headers=headers, response=response
+    )

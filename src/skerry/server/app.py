@@ -183,7 +183,7 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", f"{NETWORK}/approvals/{{approval}}", network.answer_approval, "use", "Answer an approval request",
           204, (404, 413, 415), effect="network.approve"),
     Route("GET", f"{NETWORK}/handlers", network.handler_calls, "use",
-          "Stream the requests that wait for a client's handler", errors=(404, 406), gives=(NDJSON,),
+          "Stream the requests that wait for a client's handler", errors=(404, 406, 409), gives=(NDJSON,),
           lines=(HandlerCall,), effect=None),
     Route("POST", f"{NETWORK}/handlers/{{call}}", network.decide_call, "use",
           "Decide about a request or response that waits for a handler", 204, (404, 413, 415), limit=network.LIMIT,

@@ -20,6 +20,7 @@ from skerry.engine.network.attempts import AttemptLog
 from skerry.engine.network.cassettes import CassetteStore
 from skerry.engine.network.dial import PortDialer
 from skerry.engine.network.gateway import GatewayManager, rules_of
+from skerry.engine.network.handlers import MAX_CALLS, HandlerService
 from skerry.engine.network.policies import MAX_ASKS, PolicyService
 from skerry.engine.network.secrets import SecretStore
 from skerry.engine.sandboxes.record import SandboxRecord, SandboxSpec, SandboxTable
@@ -31,16 +32,21 @@ from skerry.network.messages import (
     AttemptMessage,
     CloseGateway,
     DialRequest,
+    ExchangeMessage,
     FromServer,
+    HandlerBody,
+    HandlerNeeded,
+    HandlerResult,
     TrafficMessage,
 )
-from skerry.types import Lifecycle, Limits, Network, NetworkAttempt, Options, Preset
+from skerry.types import Handler, Lifecycle, Limits, Network, NetworkAttempt, Options, Preset
 
 BOX, OTHER, FOREIGN = "sb-aaaaaaaaaa", "sb-bbbbbbbbbb", "sb-cccccccccc"
 SPEC = SandboxSpec(
     image="base", image_digest="", layers=(), user="root", cwd="/", image_env={}, env={}, labels={},
     limits=Limits(memory="1G"), lifecycle=Lifecycle(idle_timeout="1h"),
-    network=Network(peers={"db": OTHER, "x": FOREIGN}), options=Options(),
+    network=Network(peers={"db": OTHER, "x": FOREIGN}, handlers=(Handler(host="h.example", callback="both"),)),
+    options=Options(),
 )  # fmt: skip
 
 
@@ -73,7 +79,8 @@ class GatewayHarness:
         registry.add(self.sandboxes.values())
         itself: Any = self  # takes the place of the lifecycle and of the previews
         self.policies = PolicyService(self.settings, self.gateways, cassettes, registry, itself, self.tasks)
-        self.gateways.add(self.policies, PortDialer(self.gateways, registry, itself, itself, self.tasks))
+        self.handlers = HandlerService(self.gateways, registry, self.tasks)
+        self.gateways.add(self.policies, self.handlers, PortDialer(self.gateways, registry, itself, itself, self.tasks))
         self.gateways.start()
         self.gateways.send = lambda message, fds=(): self.sent.append(message)  # type: ignore[method-assign]
 
@@ -194,6 +201,70 @@ async def test_approval_answer_is_forwarded_with_its_reason(harness: GatewayHarn
     await harness.settle()
     (told,) = harness.sent
     assert (told.approval_id, told.allow, told.why) == ("q1", True, "somebody said so")  # type: ignore[union-attr]
+
+
+def needed(call_id: str, sandbox: str = BOX, host: str = "h.example", **more: Any) -> HandlerNeeded:
+    return HandlerNeeded(
+        call_id=call_id,
+        sandbox=sandbox,
+        host=host,
+        **{"method": "GET", "url": "http://h.example/", "headers": (), **more},
+    )
+
+
+async def test_attack_worker_cannot_flood_the_server_with_handler_calls(harness: GatewayHarness) -> None:
+    """A call of a handler that the policy does not have, of another sandbox, or above the maximum fails at once."""
+    assert harness.gateways.worker is not None
+    assert await harness.gateways.worker.wait_ready(60)
+    harness.gateways._handle_message(needed("no handler", host="x.example"))
+    await harness.settle()
+    assert [one.error for one in harness.sent if isinstance(one, HandlerResult)] == ["it was removed"]
+    for number in range(MAX_CALLS + 20):
+        harness.gateways._handle_message(needed(f"c{number}"))
+    harness.gateways._handle_message(needed("other", OTHER))
+    harness.gateways._handle_message(needed("c0"))
+    harness.gateways._handle_message(needed("c" * 1000))
+    await harness.settle()
+    failed = [one.error for one in harness.sent if isinstance(one, HandlerResult)][1:]
+    assert failed == [f"{MAX_CALLS} other requests wait for it"] * 20
+
+
+async def test_attack_worker_cannot_fill_the_server_with_bodies(harness: GatewayHarness) -> None:
+    piece = bytes(32 << 10)
+    for number in range(3000):
+        harness.gateways._handle_message(HandlerBody(call_id=f"c{number}", sandbox=BOX, data=piece))
+        assert harness.handlers._held <= 64 << 20
+    for _ in range(100):
+        harness.gateways._handle_message(HandlerBody(call_id="one", sandbox=BOX, data=piece))
+        assert sum(map(len, harness.handlers._bodies.values())) == harness.handlers._held
+    for number in range(5000):
+        harness.gateways._handle_message(HandlerBody(call_id=f"d{number}", sandbox=BOX, data=b""))
+    assert len(harness.handlers._bodies) <= 4096
+    harness.gateways._handle_message(HandlerBody(call_id="c", sandbox=OTHER, data=piece))
+    assert (OTHER, "c") not in harness.handlers._bodies
+
+
+async def test_attack_worker_cannot_call_a_handler_with_a_head_that_splits_a_message(harness: GatewayHarness) -> None:
+    assert harness.gateways.worker is not None
+    assert await harness.gateways.worker.wait_ready(60)
+    harness.gateways._handle_message(needed("a", headers=(("X", "a\r\nb: c"),)))
+    harness.gateways._handle_message(needed("b", response=(99, ())))
+    harness.gateways._handle_message(needed("c", response=(200, (("Content-Length", "5"),))))
+    await harness.settle()
+    errors = [one.error for one in harness.sent if isinstance(one, HandlerResult)]
+    assert len(errors) == 3
+    assert all(errors)
+
+
+async def test_exchange_of_an_impossible_kind_is_ignored(harness: GatewayHarness) -> None:
+    for exchange in (
+        ExchangeMessage(sandbox=OTHER, method="GET", url="http://a/", status=200),
+        ExchangeMessage(sandbox=BOX, method="GET", url="http://a/", status=-1),
+        ExchangeMessage(sandbox=BOX, method="GET", url="http://a/", status=200, request_body=bytes(60_000)),
+    ):
+        violations = harness.gateways._violations
+        harness.gateways._handle_message(exchange)
+        assert harness.gateways._violations in (violations, violations + 1)
 
 
 def test_rules_combine_policy_presets_and_operator_maximum() -> None:

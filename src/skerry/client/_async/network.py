@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import warnings
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -63,8 +64,8 @@ class AsyncSandboxNetwork:
             return await self._change(NetworkChange(allow=_rules(rules)))
         requested = Network(presets=presets)
         check_network(requested)
-        settled, secrets = await backend.in_thread(resolve_presets, requested)
-        check_secrets_exist(secrets, self._sandbox.cached_info.secrets)
+        settled, carried = await backend.in_thread(resolve_presets, requested)
+        check_secrets_exist(carried, self._sandbox.cached_info.secrets)
         read = tuple(preset for preset in settled.presets if isinstance(preset, Preset))
         return await self._change(NetworkChange(allow=_rules(rules) if rules else (), presets=read))
 
@@ -79,8 +80,8 @@ class AsyncSandboxNetwork:
         """Replace the policy. A password in a preset's configuration is a secret, which only a create can send: such a
         preset is rejected here."""
         check_network(network)
-        settled, secrets = await backend.in_thread(resolve_presets, network)
-        check_secrets_exist(secrets, self._sandbox.cached_info.secrets)
+        settled, carried = await backend.in_thread(resolve_presets, network)
+        check_secrets_exist(carried, self._sandbox.cached_info.secrets)
         return await self._sandbox.client.request_json(requests.set_(self._sandbox.id, settled), NetworkInfo)
 
     def log(
@@ -330,7 +331,7 @@ class AsyncNetworkHandler:
     ) -> None:
         self._sandbox, self.host = sandbox, host
         self._handler, self._on_response = handler, on_response
-        request = requests.handler_calls(sandbox.id, host)
+        request = requests.handler_calls(sandbox.id, host, secrets.token_hex(8))
         self._calls = _AsyncWaiting(sandbox.client, request, HandlerCall, "handler calls")
         self._aside = backend.BackgroundTask()
 

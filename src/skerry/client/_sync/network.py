@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import warnings
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
@@ -64,8 +65,8 @@ class SandboxNetwork:
             return self._change(NetworkChange(allow=_rules(rules)))
         requested = Network(presets=presets)
         check_network(requested)
-        settled, secrets = backend.in_thread(resolve_presets, requested)
-        check_secrets_exist(secrets, self._sandbox.cached_info.secrets)
+        settled, carried = backend.in_thread(resolve_presets, requested)
+        check_secrets_exist(carried, self._sandbox.cached_info.secrets)
         read = tuple(preset for preset in settled.presets if isinstance(preset, Preset))
         return self._change(NetworkChange(allow=_rules(rules) if rules else (), presets=read))
 
@@ -80,8 +81,8 @@ class SandboxNetwork:
         """Replace the policy. A password in a preset's configuration is a secret, which only a create can send: such a
         preset is rejected here."""
         check_network(network)
-        settled, secrets = backend.in_thread(resolve_presets, network)
-        check_secrets_exist(secrets, self._sandbox.cached_info.secrets)
+        settled, carried = backend.in_thread(resolve_presets, network)
+        check_secrets_exist(carried, self._sandbox.cached_info.secrets)
         return self._sandbox.client.request_json(requests.set_(self._sandbox.id, settled), NetworkInfo)
 
     def log(
@@ -331,7 +332,7 @@ class NetworkHandler:
     ) -> None:
         self._sandbox, self.host = sandbox, host
         self._handler, self._on_response = handler, on_response
-        request = requests.handler_calls(sandbox.id, host)
+        request = requests.handler_calls(sandbox.id, host, secrets.token_hex(8))
         self._calls = _AsyncWaiting(sandbox.client, request, HandlerCall, "handler calls")
         self._aside = backend.BackgroundTask()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,13 +19,15 @@ from skerry.engine.network.gateway import GatewayManager, WorkerHandler
 from skerry.engine.sandboxes.registry import SandboxRegistry
 from skerry.engine.sandboxes.sandbox import Sandbox
 from skerry.engine.tasks import Tasks
-from skerry.errors import InvalidRequest, NotFound
+from skerry.errors import Conflict, InvalidRequest, NotFound
 from skerry.network.messages import FromWorker, HandlerBody, HandlerDone, HandlerNeeded, HandlerResult
 from skerry.network.policy.handlers import parse_handled
 from skerry.types import Caller, Handler, HandlerCall, HandlerDecision, HttpRequest, HttpResponse
 from skerry.types.handlers import MAX_HANDLER_BODY, check_headers
 
 MAX_CALLS: Final = 64  # of one sandbox
+MAX_BODIES: Final = 4096  # of all sandboxes, that the worker began to send
+MAX_HELD: Final = 64 << 20  # bytes of them
 MAX_URL: Final = 40_000
 ATTACH_GRACE_S: Final = 5.0  # a client that connects again does not fail the requests of that moment
 
@@ -54,6 +56,8 @@ class _HandlerQueue:
 
     calls: dict[str, _Call] = field(default_factory=dict)
     reader: object | None = None
+    client: str = ""  # of the reader
+    replaced: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_CALLS))  # clients that must not come back
     more: asyncio.Event = field(default_factory=asyncio.Event)
 
     def notify(self) -> None:
@@ -93,10 +97,18 @@ class HandlerCalls:
         except TimeoutError:
             raise HandlerFailed(f"it gave no answer within {timeout_s:g} s") from None
 
-    async def read(self, sandbox_id: str, host: str) -> AsyncGenerator[list[HandlerCall], None]:
+    def check_not_replaced(self, sandbox_id: str, host: str, client: str) -> None:
+        """Raise Conflict for a client that another one has replaced: the two would replace each other for ever."""
+        place = self._places.get((sandbox_id, host))
+        if place is not None and client and client in place.replaced:
+            raise Conflict(f"another client handles {host}", hint="close one of them")
+
+    async def read(self, sandbox_id: str, host: str, client: str = "") -> AsyncGenerator[list[HandlerCall], None]:
         """Yield the calls of a handler, until another client takes its place or the handler is gone."""
         place = self._places.setdefault((sandbox_id, host), _HandlerQueue())
-        place.reader = reader = object()
+        if place.reader is not None and place.client != client:
+            place.replaced.append(place.client)
+        place.reader, place.client = (reader := object()), client
         place.notify()  # an earlier reader ends
         try:
             while place.reader is reader:
@@ -149,12 +161,13 @@ class HandlerService(Hook, WorkerHandler):
         self._gateways, self._registry, self._tasks = gateways, registry, tasks
         self._calls = HandlerCalls()
         self._counts: Counter[str] = Counter()
-        self._bodies: dict[str, dict[str, bytearray]] = {}  # of calls to come, by sandbox
+        self._bodies: dict[tuple[str, str], bytearray] = {}  # of calls to come
+        self._held = 0  # their bytes
         self._waiting: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     # -- for the API --------------------------------------------------------------------------------------------------
 
-    def read(self, caller: Caller, ref: str, host: str) -> AsyncGenerator[list[HandlerCall], None]:
+    def read(self, caller: Caller, ref: str, host: str, client: str) -> AsyncGenerator[list[HandlerCall], None]:
         """Yield the calls of a handler of the sandbox's policy."""
         sandbox = self._registry.find(caller, ref)
         host = str(parse_handled(host))
@@ -163,20 +176,23 @@ class HandlerService(Hook, WorkerHandler):
                 f"host: {host[:80]!r} is not a handler with a callback",
                 hint="PATCH the network's `handlers` first, with `callback`",
             )
-        return self._calls.read(sandbox.record.id, host)
+        self._calls.check_not_replaced(sandbox.record.id, host, client)
+        return self._calls.read(sandbox.record.id, host, client)
 
     def decide(self, caller: Caller, ref: str, call_id: str, decision: HandlerDecision) -> None:
         self._calls.decide(self._registry.find(caller, ref).record.id, call_id, decision)
 
     async def on_deleted(self, sandbox: Sandbox) -> None:
         self._calls.end(sandbox.record.id)
-        self._bodies.pop(sandbox.record.id, None)
+        for key in [key for key in self._bodies if key[0] == sandbox.record.id]:
+            self._take_body(*key)
 
     # -- for the worker -----------------------------------------------------------------------------------------------
 
     def on_worker_start(self) -> None:
         """The calls of an earlier worker have ended with it."""
         self._bodies.clear()
+        self._held = 0
         for task in self._waiting.values():
             task.cancel()
 
@@ -196,21 +212,29 @@ class HandlerService(Hook, WorkerHandler):
 
     def _add_body(self, message: HandlerBody) -> None:
         self._gateways.sandbox_of(message.sandbox)
-        bodies = self._bodies.setdefault(message.sandbox, {})
-        body = bodies.setdefault(message.call_id, bytearray())
-        if len(message.call_id) > 64 or len(bodies) > MAX_CALLS or len(body) + len(message.data) > MAX_HANDLER_BODY:
-            self._bodies.pop(message.sandbox)
-            raise WorkerProtocolError("bodies for handlers that are too large")
+        body = self._bodies.setdefault((message.sandbox, message.call_id), bytearray())
         body += message.data
+        self._held += len(message.data)
+        too_many = len(self._bodies) > MAX_BODIES or self._held > MAX_HELD
+        if too_many or len(message.call_id) > 64 or len(body) > MAX_HANDLER_BODY:
+            self._bodies.clear()
+            self._held = 0
+            raise WorkerProtocolError("bodies for handlers that are too large")
+
+    def _take_body(self, sandbox_id: str, call_id: str) -> bytes:
+        body = self._bodies.pop((sandbox_id, call_id), b"")
+        self._held -= len(body)
+        return bytes(body)
 
     def _begin(self, message: HandlerNeeded) -> None:
         sandbox = self._gateways.sandbox_of(message.sandbox)
-        body = self._bodies.get(message.sandbox, {}).pop(message.call_id, None)
+        body = self._take_body(message.sandbox, message.call_id)
         key = (message.sandbox, message.call_id)
         if len(message.call_id) > 64 or key in self._waiting:
             raise WorkerProtocolError("an invalid call of a handler")
+        crowded = self._counts[message.sandbox] >= MAX_CALLS
         self._counts[message.sandbox] += 1
-        self._waiting[key] = task = self._tasks.spawn(self._answer(message, sandbox, body))
+        self._waiting[key] = task = self._tasks.spawn(self._answer(message, sandbox, body, crowded))
         task.add_done_callback(lambda _: self._ended(key))
 
     def _ended(self, key: tuple[str, str]) -> None:
@@ -219,9 +243,11 @@ class HandlerService(Hook, WorkerHandler):
         if self._counts[key[0]] <= 0:
             del self._counts[key[0]]
 
-    async def _answer(self, message: HandlerNeeded, sandbox: Sandbox, body: bytearray | None) -> None:
+    async def _answer(self, message: HandlerNeeded, sandbox: Sandbox, body: bytes, crowded: bool) -> None:
         decision, error = HandlerDecision(), None
         try:
+            if crowded:
+                raise HandlerFailed(f"{MAX_CALLS} other requests wait for it")
             decision = await self._ask(message, sandbox, body)
         except (HandlerFailed, InvalidRequest) as failed:
             error = str(failed)
@@ -229,14 +255,12 @@ class HandlerService(Hook, WorkerHandler):
         if worker is not None and await worker.wait_drained():
             self._gateways.send(HandlerResult(call_id=message.call_id, decision=decision, error=error))
 
-    async def _ask(self, message: HandlerNeeded, sandbox: Sandbox, body: bytearray | None) -> HandlerDecision:
+    async def _ask(self, message: HandlerNeeded, sandbox: Sandbox, body: bytes) -> HandlerDecision:
         handler = _callback(sandbox, message.host)
         if handler is None:
             raise HandlerFailed("it was removed")
-        if self._counts[message.sandbox] > MAX_CALLS:
-            raise HandlerFailed(f"{MAX_CALLS} other requests wait for it")
         process = self._gateways.process_of(sandbox.record.id, message.cgroup)
-        call = _call(message, bytes(body or b"") if message.body else None, process, handler.timeout_s)
+        call = _call(message, body if message.body else None, process, handler.timeout_s)
         return await self._calls.ask(call, handler.timeout_s)
 
 

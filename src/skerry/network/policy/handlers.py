@@ -39,7 +39,7 @@ class HandlerTable:
 
 
 def handled_places(handlers: Iterable[Handler], mirror: Iterable[str]) -> list[RuleEntry]:
-    """Return the hosts and ports whose requests must be readable."""
+    """Return the hosts and ports with handlers or a mirror: their requests must be readable."""
     rules = [parse_rule(handler.host, _WHERE) for handler in handlers]
     rules += [parse_rule(host, "network.mirror") for host in mirror]
     return [make_entry(rule._replace(methods=(), path="", at=()), WEB_PORTS) for rule in rules]

@@ -233,7 +233,7 @@ class MirroredExchange:
         self._status, self._headers = head.status, self._shown(head.headers)
 
     def switched(self, head: ResponseHead) -> None:
-        """The connection becomes a WebSocket, whose frames are not copied."""
+        """The connection becomes a WebSocket. Its frames are not copied."""
         self.start(head, None)
         self.close("it is a WebSocket")
 

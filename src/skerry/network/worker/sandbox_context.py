@@ -18,6 +18,7 @@ from skerry.network.worker.relay import PipeLease
 from skerry.types.hosts import Host
 
 MAX_PENDING_APPROVALS = 64
+MAX_HELD_BODIES = 16  # exchanges at once with bodies for a handler: each body is held in memory
 HANDSHAKES_PER_SECOND, HANDSHAKE_BURST = (
     200,
     200,
@@ -39,4 +40,5 @@ class SandboxContext:
     recorder: Recorder | None = None
     player: Player | None = None  # then nothing leaves: every response comes from the cassette
     handshakes: TokenBucket = field(default_factory=lambda: TokenBucket(HANDSHAKES_PER_SECOND, HANDSHAKE_BURST))
+    bodies: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_HELD_BODIES))
     pending_approvals: dict[tuple[Host, int], asyncio.Future[tuple[bool, str]]] = field(default_factory=dict)

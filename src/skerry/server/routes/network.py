@@ -50,9 +50,15 @@ class AttemptLogQuery(Value, frozen=True, kw_only=True):
 
 
 class HandlerQuery(Value, frozen=True, kw_only=True):
-    """`host`: of the handler, as the policy has it."""
+    """`host`: of the handler, as the policy has it. `client`: a random text that is the same when a client connects
+    again; a client that another one has replaced gets an error then."""
 
     host: str
+    client: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.client) > 64:
+            raise InvalidRequest("client: longer than 64 characters")
 
 
 async def show(call: Call[Empty, Empty]) -> NetworkInfo:
@@ -98,7 +104,9 @@ async def approvals(call: Call[Empty, Empty]) -> StreamResponse:
 async def handler_calls(call: Call[HandlerQuery, Empty]) -> StreamResponse:
     call.accepts(NDJSON)
     return StreamResponse(
-        NDJSON, _lines(call.engine.handlers.read(call.caller, call.ref, call.query.host)), endless=True
+        NDJSON,
+        _lines(call.engine.handlers.read(call.caller, call.ref, call.query.host, call.query.client)),
+        endless=True,
     )
 
 

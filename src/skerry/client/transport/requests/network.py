@@ -78,8 +78,8 @@ def answer_approval(ref: str, approval: str, value: Approval) -> Request:
     return json_request("POST", sandbox_path(ref, "network", "approvals", approval), value)
 
 
-def handler_calls(ref: str, host: str) -> Request:
-    params = parameters(host=host)
+def handler_calls(ref: str, host: str, client: str) -> Request:
+    params = parameters(host=host, client=client)
     return Request("GET", sandbox_path(ref, "network", "handlers"), params, accept=NDJSON, read_timeout=None)
 
 

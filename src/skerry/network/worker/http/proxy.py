@@ -28,6 +28,7 @@ from skerry.network.worker.http.exchange import (
 )
 from skerry.network.worker.http.filters import (
     BlockedByFilter,
+    BodyFilter,
     ExchangeCopy,
     FilterDenial,
     HttpFilters,
@@ -233,16 +234,22 @@ class HttpProxy:
         if handler is None:
             return await self._forward(wanted)
         run = HandlerRun(self._context, handler, wanted.url, self._cgroup)
+        if not handler.bodies:
+            return await self._run_handler(wanted, run)
+        async with self._context.bodies:
+            return await self._run_handler(wanted, run)
+
+    async def _run_handler(self, wanted: _Request, run: HandlerRun) -> bool:
         try:
             body = await self._collect_body(wanted) if run.needs_request_body else None
             handled = await run.on_request(wanted.head, body)
         except BlockedByFilter as blocked:
             await self._deny(wanted.to.place, wanted.parsed, _verdict_of(blocked.denial), blocked.denial.status)
             return False
-        verdict = replace(wanted.verdict, why=f"{wanted.verdict.why}; handled by {handler.host}")
+        verdict = replace(wanted.verdict, why=f"{wanted.verdict.why}; handled by {run.handler.host}")
         wanted = replace(wanted, head=handled.head, verdict=verdict, run=run if run.sees_response else None)
         if handled.answer is not None:
-            return await self._answer(wanted, handled.answer, body is not None)
+            return await self._answer(wanted, handled.answer, body)
         if body is not None:
             put_back_body(self._client, wanted.parsed, body)
         to = wanted.to.redirected(handled.redirect) if handled.redirect is not None else wanted.to
@@ -280,16 +287,18 @@ class HttpProxy:
         self._redirected = (to, method, target, approved)
         return replace(wanted, to=to, head=routed(wanted.head, to), verdict=verdict)
 
-    async def _answer(self, wanted: _Request, answer: HttpResponse, consumed: bool) -> bool:
-        """Answer for the host, which receives nothing."""
+    async def _answer(self, wanted: _Request, answer: HttpResponse, consumed: bytes | None) -> bool:
+        """Answer for the host, which receives nothing. `consumed`: the body of the request, if it was read."""
         body, request = answer.body or b"", wanted.parsed
         record = self._record_start(wanted.to.place, request, wanted.verdict, (), None)
         sent, failure = 0, None
         try:
-            passed: Any = None
+            passed: BodyFilter | None = None
             for copy in wanted.copies:
                 passed = copy.request_filter(passed)
-            if request.body and not consumed:
+            if consumed and passed is not None:
+                passed.feed(consumed)
+            elif request.body and consumed is None:
                 await consume_body(self._context, self._client, wanted.head_bytes, request, Discarded(passed))
             head = ResponseHead(answer.status, reason_of(answer.status), encode_headers(answer.headers))
             if body:
