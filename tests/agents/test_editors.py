@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from agents.test_run import VARIABLES
+from agents.test_run import VARIABLES, found_inside
 from support.editor import Editor
 from support.server import Server
 from world import model_apis
@@ -38,5 +38,6 @@ def test_editor_prompts_an_agent_whose_edit_is_a_tool_call(
         (origin,) = sandbox.review.origin(hunk).entries
         assert origin.within is not None
         assert model_apis.EDIT in origin.command
+        assert not found_inside(sandbox, model_apis.KEY)
         sandbox.delete(force=True, purge=True)
     assert world.strays() == []

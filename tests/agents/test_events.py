@@ -41,6 +41,18 @@ OPENCODE = [
     {"type": "text", "part": {"text": "Done."}},
     {"type": "error", "error": {"name": "Overloaded", "data": {"message": "too busy"}}},
 ]  # fmt: skip
+PI = [
+    {"type": "session", "version": 3, "id": "uuid", "cwd": "/workspace"},
+    {"type": "message_end", "message": {"role": "user", "content": "task"}},
+    {"type": "message_update", "assistantMessageEvent": {"type": "text_delta", "contentIndex": 0, "delta": "I ed"}},
+    {"type": "message_end", "message": {"role": "assistant", "content": [{"type": "text", "text": "I edit."}]}},
+    {"type": "tool_execution_start", "toolCallId": "p1", "toolName": "edit", "args": {"path": "a.py"}},
+    {"type": "tool_execution_end", "toolCallId": "p1", "toolName": "edit", "result": {}, "isError": True},
+    {
+        "type": "message_end",
+        "message": {"role": "assistant", "content": [], "stopReason": "error", "errorMessage": "busy"},
+    },
+]
 
 
 def read(dialect: str, events: list[Any], step: int = 7) -> list[AgentEvent]:
@@ -85,6 +97,13 @@ def test_opencode_reports_a_call_at_its_end() -> None:
     assert ("Done." in found[1].text, found[2].error) == (True, "too busy")
 
 
+def test_pi_reports_calls_and_its_error() -> None:
+    found = read("pi", PI)
+    assert "".join(one.text for one in found) == "I edit.\n"
+    assert calls(found) == [("p1", "edit a.py", ("a.py",), "started"), ("p1", "", (), "failed")]
+    assert found[-1].error == "busy"
+
+
 def test_line_that_is_no_event_is_text() -> None:
     reader = EventReader("claude-code")
     found = [*reader.feed(b"warning: \xff\n\n[1, 2]\nthe end"), *reader.end()]
@@ -108,7 +127,7 @@ HOSTILE: list[Any] = [
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_hostile_event_is_a_valid_report_or_nothing(dialect: str) -> None:
     """Every field of every known event gets every kind of value."""
-    known = {"claude-code": CLAUDE, "codex": CODEX, "gemini-cli": GEMINI, "opencode": OPENCODE}[dialect]
+    known = {"claude-code": CLAUDE, "codex": CODEX, "gemini-cli": GEMINI, "opencode": OPENCODE, "pi": PI}[dialect]
     for event in known:
         for changed in _changed(event):
             for found in read(dialect, [changed], 1 << 20):

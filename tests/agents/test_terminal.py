@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from agents.test_run import VARIABLES
+from agents.test_run import VARIABLES, found_inside
 from support.server import Server
 from support.tmux import Window
 from world import model_apis
@@ -42,5 +42,6 @@ def test_agent_in_a_terminal_edits_and_is_reviewed(
     with Client(agent_server.address) as client:
         sandbox = Sandbox.get(f"{name}-calc", server=client)
         assert [hunk.path for hunk in sandbox.review.changes().hunks] == ["calc.py"]
+        assert not found_inside(sandbox, model_apis.KEY)
         sandbox.delete(force=True, purge=True)
     assert world.strays() == []

@@ -16,6 +16,7 @@ from support.server import Server, wait_until
 from support.tmux import Window
 
 from skerry import Client, Sandbox
+from skerry.client.agents.kits import BUILT_IN
 
 KIT = ("--kit", str(Path(__file__).parent / "toy"))
 NUMBERS = itertools.count()
@@ -74,7 +75,8 @@ def test_prompt_changes_the_copy_and_the_next_one_continues(call: Call, box: Cal
     assert "Skerry sandbox" in context
     assert box().files.exists("/home/user/.toy/installed")
     assert str(box().cached_info.limits.memory) in ("4G", str(4 << 30))
-    assert b"toy" not in call("agent", "ls").stdout
+    listed = call("agent", "ls").stdout.decode().splitlines()
+    assert [line.split()[0] for line in listed[1:]] == list(BUILT_IN)
 
 
 def test_exit_code_is_the_agents(call: Call, box: Callable[[], Sandbox]) -> None:
@@ -133,6 +135,23 @@ def test_sandbox_of_another_repository_or_agent_is_not_used(
     assert b"has another repository" in done.stderr
     Sandbox.create(name="plain", server=box().client)
     assert b"plain is not one of toy" in run(call, "hello", "--name", "plain").stderr
+
+
+def test_sandbox_of_a_killed_set_up_is_not_used(call: Call, box: Callable[[], Sandbox], top: Path) -> None:
+    run(call, "hello")
+    box().update(labels={name: text for name, text in box().labels.items() if name != "skerry.agent.ready"})
+    done = run(call, "hello")
+    assert done.returncode == 2
+    assert f"skerry rm toy-{top.name}".encode() in done.stderr
+    box().delete(force=True, purge=True)
+    assert run(call, "hello").stdout == b"prompt 1: hello\n"
+
+
+def test_error_event_is_a_failure(call: Call, box: Callable[[], Sandbox]) -> None:
+    """Some agents end with 0 after an error if they print events."""
+    done = run(call, "error too busy")
+    assert done.returncode == 1
+    assert b"the agent reported an error: too busy" in done.stderr
 
 
 def test_later_options_change_the_sandbox_or_are_named(call: Call, box: Callable[[], Sandbox], top: Path) -> None:

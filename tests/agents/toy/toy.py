@@ -45,6 +45,8 @@ def follow(prompt):
         edit(rest)
     elif word == "run":
         say(subprocess.run(["sh", "-c", rest], capture_output=True, text=True, check=False).stdout.strip())
+    elif word == "error":
+        print(json.dumps({"type": "result", "is_error": True, "result": rest}), flush=True)
     elif word == "fail":
         say("failed")
         return int(rest)

@@ -43,7 +43,7 @@ def run_attempts(
     forks = _fork(client, sandbox, count)
     if not cli.quiet:
         output.info(f"{count} attempts: {', '.join(str(fork.name) for fork in forks)}")
-    results = _run(cli, forks, argv, dialect)
+    results, codes = zip(*_run(cli, forks, argv, dialect), strict=True)
     for fork, result in zip(forks, results, strict=True):
         mark_used(fork)
         report_denied(cli, request.kit, fork, result)
@@ -51,7 +51,6 @@ def run_attempts(
     show(compared)
     if not cli.quiet:
         _suggest(compared)
-    codes = [output.result_exit_code(result) for result in results]
     if check is not None:
         return 0 if any(one.check is not None and one.check.ok for one in compared.attempts) else 1
     return 0 if 0 in codes else codes[0]
@@ -72,11 +71,11 @@ def _fork(client: Client, sandbox: Sandbox, count: int) -> list[Sandbox]:
     return forks
 
 
-def _run(cli: CliContext, forks: Sequence[Sandbox], argv: list[str], dialect: str | None) -> list[Result]:
-    """Run the command in all forks at once. Ctrl-C kills all of them."""
+def _run(cli: CliContext, forks: Sequence[Sandbox], argv: list[str], dialect: str | None) -> list[tuple[Result, int]]:
+    """Run the command in all forks at once; return their results and exit codes. Ctrl-C kills all of them."""
     attempts = [_Attempt(cli, fork, dialect, number) for number, fork in enumerate(forks, 1)]
     with ThreadPoolExecutor(len(forks), "skerry-attempt") as pool:
-        futures: list[Future[Result]] = [pool.submit(attempt.run, argv) for attempt in attempts]
+        futures: list[Future[tuple[Result, int]]] = [pool.submit(attempt.run, argv) for attempt in attempts]
         try:
             wait(futures)
         except BaseException:
@@ -98,9 +97,9 @@ class _Attempt:
         self._process: Process | None = None
         self._over = False
 
-    def run(self, argv: list[str]) -> Result:
+    def run(self, argv: list[str]) -> tuple[Result, int]:
         if self._over:
-            return Result(id="-", exit_code=None, command=argv)
+            return Result(id="-", exit_code=None, command=argv), 1
         self._process = process = self._sandbox.spawn(argv, stdin=False)
         self._shown.started(process.id)
         if self._over:  # Ctrl-C came meanwhile
@@ -110,7 +109,8 @@ class _Attempt:
         self._shown.end()
         for stream, rest in self._held.items():
             self._print(stream, rest + b"\n" if rest else b"")
-        return process.wait()
+        result = process.wait()
+        return result, self._shown.exit_code(result)
 
     def end(self) -> None:
         self._over = True

@@ -76,7 +76,7 @@ def run_headless(
     mark_used(sandbox)
     report_denied(cli, request.kit, sandbox, result)
     review_changes(cli, sandbox, review=bool(review))
-    return output.result_exit_code(result)
+    return shown.exit_code(result)
 
 
 def headless_command(
@@ -112,6 +112,7 @@ class AgentOutput:
         self._reader = EventReader(dialect) if dialect is not None else None
         self._process: str | None = None
         self._last = b"\n"
+        self._failed = False  # the last event was an error
 
     def started(self, process: str) -> None:
         self._process = process
@@ -131,6 +132,7 @@ class AgentOutput:
     def _handle(self, events: Iterable[AgentEvent]) -> None:
         calls = []
         for event in events:
+            self._failed = bool(event.error) or (self._failed and not event.text)
             if event.text:
                 data = event.text.encode()
                 self._write("stdout", data)
@@ -143,6 +145,10 @@ class AgentOutput:
                     self._info(f"  {escape(event.call.name[:MAX_TITLE])}")
         if calls and self._process is not None:
             self._report(self._process, calls)
+
+    def exit_code(self, result: Result) -> int:
+        """Return the agent's exit code. Some agents that print events end with 0 after an error too."""
+        return output.result_exit_code(result) or int(self._failed)
 
     def _report(self, process: str, calls: list[ReportedCall]) -> None:
         try:

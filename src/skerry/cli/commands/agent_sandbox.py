@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 LABEL: Final = "skerry.agent"
 LABEL_REPO: Final = "skerry.agent.repo"
 LABEL_USED: Final = "skerry.agent.used"
+LABEL_READY: Final = "skerry.agent.ready"  # the kit's install commands have run
 HOOK_TIMEOUT: Final = 300
 MEMORY: Final = "4G"
 _BASELINE: Final = frozenset({"PATH", "HOME", "HOSTNAME", "TERM", "PWD", "OLDPWD", "SHLVL", "_"})
@@ -101,6 +102,11 @@ def open_sandbox(cli: CliContext, client: Client, request: AgentRequest) -> tupl
         raise Conflict(f"sandbox {request.name} is not one of {request.kit.name}", hint="--name NAME for another one")
     if found.labels.get(LABEL_REPO, "") != repository_id(request.top):
         raise Conflict(f"sandbox {request.name} has another repository", hint="--name NAME for another one")
+    if LABEL_READY not in found.labels:
+        raise Conflict(
+            f"sandbox {request.name} is not set up: another call does it now, or was killed",
+            hint=f"wait, or remove it: skerry rm {request.name}",
+        )
     image, was_running = image_of(client, found.cached_info.image), found.state == "running"
     _change(cli, found, request)
     if request.top is not None:
@@ -173,6 +179,7 @@ def create_sandbox(cli: CliContext, client: Client, request: AgentRequest) -> tu
         _install(sandbox, kit, image)
         if request.with_config:
             copy_servers(cli, sandbox, kit)
+        sandbox.update(labels={**sandbox.labels, LABEL_READY: "1"})
     except BaseException:
         sandbox.delete(force=True, purge=True)
         raise

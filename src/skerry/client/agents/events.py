@@ -166,10 +166,27 @@ def _opencode(event: Json) -> Iterator[AgentEvent]:
         yield AgentEvent(error=_plain(said) or "the agent failed")
 
 
+def _pi(event: Json) -> Iterator[AgentEvent]:
+    """pi: `--mode json`."""
+    kind, message = event.get("type"), _dict(event.get("message"))
+    if kind == "message_end" and message.get("role") == "assistant":
+        content = message.get("content")
+        for part in map(_dict, content if isinstance(content, list) else ()):
+            if part.get("type") == "text":
+                yield AgentEvent(text=_plain(part.get("text")) + "\n")
+        if message.get("stopReason") in ("error", "aborted"):
+            yield AgentEvent(error=_plain(message.get("errorMessage")) or "the agent failed")
+    elif kind == "tool_execution_start":
+        yield AgentEvent(call=tool_call(event.get("toolCallId"), event.get("toolName"), event.get("args")))
+    elif kind == "tool_execution_end":
+        state = "failed" if event.get("isError") else "ended"
+        yield AgentEvent(call=tool_call(event.get("toolCallId"), state=state))
+
+
 def _dict(value: object) -> Json:
     return value if isinstance(value, dict) else {}
 
 
 DIALECTS: Final[Mapping[str, Callable[[Json], Iterator[AgentEvent]]]] = {
-    "claude-code": _claude, "codex": _codex, "gemini-cli": _gemini, "opencode": _opencode,
+    "claude-code": _claude, "codex": _codex, "gemini-cli": _gemini, "opencode": _opencode, "pi": _pi,
 }  # fmt: skip
