@@ -146,12 +146,13 @@ int main(void) { signal(SIGINT, end); write(1, "ready\\n", 6); for (;;) pause();
 SHELL_CODE = "trap 'echo saved; exit 3' INT; echo ready; while :; do sleep 0.1; done"
 REPEATS = """
 import time
-print("ready", flush=True)
+said = "ready"
 while True:
     try:
+        print(said, flush=True)
         time.sleep(600)
     except KeyboardInterrupt:
-        print("got", flush=True)
+        said = "got"
 """
 
 
