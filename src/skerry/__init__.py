@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from skerry.client._sync.snapshots import Snapshot
     from skerry.client._sync.terminal import Terminal
     from skerry.client._sync.volumes.volume import Volume
+    from skerry.client.buckets import Bucket
     from skerry.client.repository.source import Repo
     from skerry.client.results.command import Output
     from skerry.client.results.execute import ExecuteResult, validate_session_id
@@ -125,6 +126,7 @@ __all__ = [
     "AsyncTerminal",
     "AsyncVolume",
     "AuditUnavailable",
+    "Bucket",
     "Budget",
     "BudgetExceeded",
     "BudgetInfo",
@@ -214,6 +216,7 @@ _ELSEWHERE = {
     "AsyncSnapshot": ("skerry.client._async.snapshots", "AsyncSnapshot"),
     "AsyncTerminal": ("skerry.client._async.terminal", "AsyncTerminal"),
     "AsyncVolume": ("skerry.client._async.volumes.volume", "AsyncVolume"),
+    "Bucket": ("skerry.client.buckets", "Bucket"),
     "Client": ("skerry.client._sync.client", "Client"),
     "CodeEvent": ("skerry.client._sync.code", "CodeEvent"),
     "CodeResult": ("skerry.client._sync.code", "CodeResult"),

@@ -27,6 +27,7 @@ from skerry.types import (
     DEFAULT_LIMITS,
     NAME,
     AlertForm,
+    EndpointForm,
     LanguageForm,
     Lifecycle,
     Limits,
@@ -223,6 +224,15 @@ def _mounts(value: Any, name: str) -> dict[str, MountForm]:
     return {key: _form(form, MountForm, f"{name}.{key}") for key, form in value.items()}
 
 
+def _buckets(value: Any, name: str) -> dict[str, EndpointForm]:
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{name}: not a table of servers", hint='[buckets.minio] url = "https://…"')
+    for key in value:
+        if not NAME.fullmatch(key):
+            raise InvalidRequest(f"{name}: {key[:40]!r} can't be a server's name", hint="letters, digits, '-', '_'")
+    return {key: _form(form, EndpointForm, f"{name}.{key}") for key, form in value.items()}
+
+
 def _form(value: Any, kind: type[F], name: str) -> F:
     try:
         return msgspec.convert(value, kind)
@@ -320,6 +330,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("volumes.per_owner", 100, _count, "maximum volumes per owner"),
     Setting("max.volume_size", None, _size, "maximum size of a volume; none: the storage of the host"),
     Setting("mounts", {}, _mounts, "host directories that sandboxes may mount, by name"),
+    Setting("buckets", {}, _buckets, "servers of object storage whose buckets sandboxes may mount, by name"),
     Setting("pool.per_image", 2, _number, "ready sandboxes kept for each image in the pool; 0: none"),
     Setting("pool.images", (), _words, "images that always have ready sandboxes; others have them while in use"),
     Setting("pool.max_total", 8, _number, "maximum ready sandboxes of all images"),

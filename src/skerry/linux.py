@@ -15,6 +15,7 @@ MOVE_MOUNT_F_EMPTY_PATH: Final = 4
 MOVE_MOUNT_T_EMPTY_PATH: Final = 0x40
 FSOPEN_CLOEXEC: Final = 1
 FSMOUNT_CLOEXEC: Final = 1
+FSCONFIG_SET_FLAG: Final = 0
 FSCONFIG_SET_STRING: Final = 1
 FSCONFIG_SET_FD: Final = 5
 FSCONFIG_CMD_CREATE: Final = 6
@@ -137,6 +138,10 @@ def fsopen(kind: str) -> int:
 
 def fsconfig_string(fd: int, key: str, value: str) -> None:
     _call(f"fsconfig {key}={value}", _FSCONFIG, fd, FSCONFIG_SET_STRING, key, value, 0)
+
+
+def fsconfig_flag(fd: int, key: str) -> None:
+    _call(f"fsconfig {key}", _FSCONFIG, fd, FSCONFIG_SET_FLAG, key, None, 0)
 
 
 def fsconfig_fd(fd: int, key: str, value: int) -> None:

@@ -10,6 +10,7 @@ from skerry.config import Settings, instance_of, run_dir
 from skerry.engine.network.cassettes import CassetteStore
 from skerry.engine.network.secrets import SecretStore
 from skerry.engine.sandboxes.record import SandboxRecord, SandboxSpec
+from skerry.engine.volumes.buckets import BucketMounter
 from skerry.errors import HostUnsupported, NotFound, SandboxUnavailable, SkerryError
 from skerry.keeper import Keeper, binary, build_id
 from skerry.runtimes import BindMount, ContainerConfig, Runtime, pick_runtime
@@ -28,6 +29,7 @@ class Host:
             settings.state_dir / "secrets", (*settings["max.network"], *settings["network.deny"])
         )
         self.cassettes = CassetteStore(settings.state_dir / "cassettes")
+        self.buckets = BucketMounter(settings["buckets"], self.secrets)
         self._runtimes: dict[str | None, Runtime] = {}
 
     @classmethod
@@ -77,8 +79,8 @@ class Host:
         )  # fmt: skip
 
     def mounts(self, spec: SandboxSpec) -> tuple[BindMount, ...]:
-        """Return the volumes of a sandbox as directories of this host."""
-        return tuple(map(self._mount, spec.volumes))
+        """Return the volumes of a sandbox that are directories of this host; `buckets` mounts the others."""
+        return tuple(self._mount(one) for one in spec.volumes if one.bucket is None)
 
     def _mount(self, mount: VolumeMount) -> BindMount:
         if mount.volume is not None:

@@ -160,6 +160,9 @@ def _attach(top: int, tree: int, target: str, base: int) -> None:
 @contextlib.contextmanager
 def _tree(given: BindMount, base: int, namespaces: UserNamespaces) -> Iterator[int]:
     """Yield a detached mount of a directory, for this sandbox only."""
+    if given.tree is not None:
+        yield given.tree
+        return
     tree, owner = _opened_tree(given)
     try:
         namespace = namespaces.fd(base) if owner is None else one_user(*owner, base + DEFAULT_USER)

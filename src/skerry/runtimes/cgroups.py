@@ -247,6 +247,10 @@ class Cgroups:
                 raise SandboxUnavailable(f"{sandbox} could not be {action} within {timeout_s:g} s")
             time.sleep(0.0005)
 
+    def add(self, sandbox: str, pid: int) -> None:
+        for path in self.paths(sandbox):
+            _write(path / "cgroup.procs", str(pid))
+
     def kill(self, sandbox: str) -> None:
         """Send SIGKILL to everything in it at once, frozen or not. Forks cannot escape it."""
         with contextlib.suppress(FileNotFoundError):

@@ -185,6 +185,9 @@ class OciRuntime:
         adjust.mount(init, uid_base, mounts, self.overlays.namespaces)
         posture.check_mounts(init.pid, mounts)
 
+    def add_process(self, sandbox: str, pid: int) -> None:
+        self.cgroups.add(sandbox, pid)
+
     def seal_root(self, init: Init) -> None:
         adjust.seal_root(init)
         posture.check_read_only(init.pid)

@@ -71,7 +71,7 @@ def check_mounts(pid: int, mounts: Sequence[BindMount]) -> None:
     found = mounts_of(pid)
     for one in mounts:
         options = found.get(one.target, frozenset())
-        needed = {"nosuid", "nodev", "idmapped", "ro" if one.read_only else "rw"}
+        needed = {"nosuid", "nodev", "ro" if one.read_only else "rw", *(["idmapped"] if one.tree is None else [])}
         if missing := needed - options:
             raise SandboxUnavailable(f"the mount on {one.target} is not {', '.join(sorted(missing))}")
 

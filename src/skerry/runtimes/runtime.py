@@ -24,6 +24,7 @@ class BindMount:
     target: str
     read_only: bool = False
     listed: bool = False
+    tree: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,10 @@ class Runtime(Protocol):
 
     def mount(self, init: Init, uid_base: int, mounts: Sequence[BindMount]) -> None:
         """Mount directories in a running sandbox, nosuid and nodev, before any command has run in it."""
+
+    def add_process(self, sandbox: str, pid: int) -> None:
+        """Move a process of the host into the sandbox's cgroup: it counts towards the limits, is frozen with the
+        sandbox, and ends with it. Code inside cannot see it."""
 
     def seal_root(self, init: Init) -> None:
         """Make the root file system read-only, except for the writable places that `start` prepared, before any command

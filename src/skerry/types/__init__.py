@@ -299,6 +299,9 @@ from skerry.types.values import (
     readable_size,
 )
 from skerry.types.volumes import (
+    BUCKET_SCHEME,
+    BucketForm,
+    EndpointForm,
     ImportedVolume,
     MountForm,
     VolumeInfo,
@@ -307,12 +310,14 @@ from skerry.types.volumes import (
     VolumeRequest,
     VolumeSnapshotRequest,
     check_volume_size,
+    parse_bucket,
     parse_volumes,
 )
 
 __all__ = [
     "AMOUNTS",
     "AMOUNT_NAMES",
+    "BUCKET_SCHEME",
     "DEFAULT_LIMITS",
     "HUNK_ID",
     "LANGUAGE",
@@ -382,6 +387,7 @@ __all__ = [
     "AuditResult",
     "Axes",
     "BeginReview",
+    "BucketForm",
     "Budget",
     "BudgetInfo",
     "BudgetList",
@@ -408,6 +414,7 @@ __all__ = [
     "DeletedSandbox",
     "DeletedSandboxList",
     "DiffStat",
+    "EndpointForm",
     "Entries",
     "ErrorBody",
     "ErrorResponse",
@@ -583,6 +590,7 @@ __all__ = [
     "language_of_file",
     "media_type",
     "normal_budget",
+    "parse_bucket",
     "parse_clock",
     "parse_label",
     "parse_lifetime",

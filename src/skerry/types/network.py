@@ -10,7 +10,7 @@ from msgspec.structs import force_setattr
 
 from skerry.errors import InvalidRequest
 from skerry.types.handlers import Handler, check_handlers
-from skerry.types.values import Answer, Value, check_env, check_name, check_text, parse_size, parse_span
+from skerry.types.values import VARIABLE, Answer, Value, check_env, check_name, check_text, parse_size, parse_span
 
 MAX_RULES = 20_000  # of a policy, with those of its presets
 MAX_DETAILED_RULES = 2_000  # of them, rules with more than a name: parsing takes a hundred times as long
@@ -24,7 +24,6 @@ MIN_SECRET = 8
 MAX_SECRET = 16 << 10
 MAX_PEM = 1 << 20
 MAX_PEERS = 64
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}: ?[\x20-\x7e]*\{\}[\x20-\x7e]*")
 # Headers that frame or route a request: HTTP mode writes these itself.
 _FRAMING = frozenset((
@@ -182,7 +181,7 @@ class SecretForm(Value, frozen=True, kw_only=True):
     basic: str | None = None
 
     def __post_init__(self) -> None:
-        if not _VARIABLE.fullmatch(self.name):
+        if not VARIABLE.fullmatch(self.name):
             raise InvalidRequest(f"secrets: {self.name[:60]!r} is not a variable's name")
         if len(self.hosts) > MAX_SECRET_HOSTS:
             raise InvalidRequest(f"secrets: {self.name} has more than {MAX_SECRET_HOSTS} hosts")

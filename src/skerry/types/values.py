@@ -14,6 +14,7 @@ from skerry.errors import InvalidRequest
 MAX_PATH = 4096  # bytes, as in the kernel
 MAX_ENV = 128 << 10  # bytes of the variables of a sandbox or command; Linux permits no more in a single one
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 SANDBOX_ID = re.compile(r"sb-[a-z2-7]{10}")
 VOLUME_ID = re.compile(r"vl-[a-z2-7]{10}")
 _HTTP_PATH = re.compile(r"/[!-~]{0,1023}")

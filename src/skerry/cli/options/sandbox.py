@@ -15,7 +15,7 @@ from skerry.cli.options.secrets import secret_options, secrets_from_options
 from skerry.cli.project import Project
 from skerry.config import Settings
 from skerry.errors import InvalidRequest
-from skerry.types import SIZES, Budget, Lifecycle, Limits, Options
+from skerry.types import BUCKET_SCHEME, SIZES, Budget, Lifecycle, Limits, Options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -199,11 +199,13 @@ def budget_from_options(given: dict[str, Any]) -> Budget | None:
 
 
 def parse_mounts(words: tuple[str, ...]) -> dict[str, str]:
-    """Parse NAME:PATH[:ro] words into volumes by path."""
+    """Parse NAME:PATH[:ro] words into volumes by path. The URL of a bucket contains a colon too."""
     found: dict[str, str] = {}
     for word in words:
         read_only = ":ro" * word.endswith(":ro")
-        name, colon, path = word.removesuffix(":ro").partition(":")
+        scheme = BUCKET_SCHEME if word.startswith(BUCKET_SCHEME) else ""
+        name, colon, path = word.removeprefix(scheme).removesuffix(":ro").partition(":")
+        name = scheme + name
         if not (name and colon and path):
             raise InvalidRequest(f"--volume: {word!r} is not NAME:PATH", hint="like data:/data or data:/data:ro")
         if path in found:

@@ -79,6 +79,11 @@ class SecretStore:
         kept = self._read(record.id) if record.spec.secrets else None
         return () if kept is None else tuple(value.value for value in kept.secrets)
 
+    def value(self, record: SandboxRecord, name: str) -> str | None:
+        """Return the value of one secret, for the server's use outside of the sandbox."""
+        kept = self._read(record.id) if record.spec.secrets else None
+        return next((one.value for one in kept.secrets if one.name == name), None) if kept is not None else None
+
     def placeholders(self, record: SandboxRecord) -> dict[str, str]:
         """The variables that stand inside for the values."""
         kept = self._read(record.id) if record.spec.secrets else None

@@ -100,6 +100,7 @@ async def bind(
     if record.spec.volumes:
         mounts = await asyncio.to_thread(transitions.host.mounts, record.spec)
         work.append(asyncio.to_thread(runtime.mount, init, record.uid_base or 0, mounts))
+        work.append(transitions.host.buckets.mount(runtime, init, record.uid_base or 0, record))
     await _gather_all(work)
     await guest_files.write(keeper, record, files, renew=False)
     if git_identity.of(record.spec.options) != git_identity.of(ready.spec.options):

@@ -225,7 +225,7 @@ class SandboxService:
         image, origin = self._snapshots.image(caller, request.image)
         peers = self._policies.peers(caller, caller.owner)
         spec = resolve_spec(request, image, self._settings, self._maxima, peers, caller.scope)
-        volumes = self._volumes.resolve(caller, request.volumes)
+        volumes = self._volumes.resolve(caller, request.volumes, [one.name for one in request.secrets])
         spec = msgspec.structs.replace(spec, actor=caller.actor, volumes=volumes)
         # No await until the sandbox is in the registry and its key is noted: two callers with one key, or with one
         # place left, must not both pass.

@@ -106,6 +106,7 @@ class Transitions:
             async with self._mounting(record):
                 init = await runtime.start(config)
             fault_point("start.container")
+            await host.buckets.mount(runtime, init, base, record)
             now = time.time()
             ends_at = end_of_life(record.spec, now)
             keeper = host.keeper(runtime, record.id)

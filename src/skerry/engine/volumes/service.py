@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
@@ -32,10 +32,12 @@ from skerry.engine.sandboxes.record import SandboxRecord
 from skerry.engine.sandboxes.registry import SandboxRegistry
 from skerry.engine.sandboxes.spec import new_id
 from skerry.engine.tasks import Tasks
-from skerry.errors import Conflict, HostUnsupported, NotFound, QuotaExceeded, SkerryError
+from skerry.engine.volumes.buckets import find_endpoint, find_program
+from skerry.errors import Conflict, HostUnsupported, InvalidRequest, NotFound, QuotaExceeded, SkerryError
 from skerry.images.archive.unpack import UnpackLimits, unpack
 from skerry.runtimes import DEFAULT_USER
 from skerry.types import (
+    BucketForm,
     Caller,
     ImportedVolume,
     VolumeInfo,
@@ -148,12 +150,14 @@ class VolumeService:
 
     # -- mounting -----------------------------------------------------------------------------------------------------
 
-    def resolve(self, caller: Caller, volumes: dict[str, str]) -> tuple[VolumeMount, ...]:
+    def resolve(self, caller: Caller, volumes: dict[str, str], secrets: Collection[str]) -> tuple[VolumeMount, ...]:
         """Return the mounts of a new sandbox of the caller. From the moment that it is in the registry, its volumes
-        cannot be deleted: the caller does not wait in between."""
-        return tuple(self._resolve(caller, mount) for mount in parse_volumes(volumes))
+        cannot be deleted: the caller does not wait in between. `secrets`: the names of the sandbox's secrets."""
+        return tuple(self._resolve(caller, mount, secrets) for mount in parse_volumes(volumes))
 
-    def _resolve(self, caller: Caller, mount: VolumeMount) -> VolumeMount:
+    def _resolve(self, caller: Caller, mount: VolumeMount, secrets: Collection[str]) -> VolumeMount:
+        if mount.bucket is not None:
+            return self._resolve_bucket(mount, mount.bucket, secrets)
         if mount.volume is None:
             form = self._settings["mounts"].get(mount.name)
             if form is None:
@@ -175,6 +179,16 @@ class VolumeService:
             )
         name = info.name if info.owner == caller.owner else info.id
         return replace(mount, name=name, volume=info.id, read_only=read_only)
+
+    def _resolve_bucket(self, mount: VolumeMount, bucket: BucketForm, secrets: Collection[str]) -> VolumeMount:
+        find_endpoint(self._settings["buckets"], bucket)
+        find_program()
+        if bucket.secret is not None and bucket.secret not in secrets:
+            raise InvalidRequest(
+                f"volumes: the sandbox has no secret {bucket.secret}, which {mount.name} names",
+                hint=f'its value is KEY_ID:KEY, like secrets=[Secret("{bucket.secret}", hosts=[…], value=…)]',
+            )
+        return mount
 
     def _users(self, info: VolumeInfo, caller: Caller, *, writing: bool = False) -> Iterator[str]:
         """Yield the sandboxes that mount a volume; with `writing`, only those that could write to it now."""
