@@ -330,7 +330,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("volumes.per_owner", 100, _count, "maximum volumes per owner"),
     Setting("max.volume_size", None, _size, "maximum size of a volume; none: the storage of the host"),
     Setting("mounts", {}, _mounts, "host directories that sandboxes may mount, by name"),
-    Setting("buckets", {}, _buckets, "servers of object storage whose buckets sandboxes may mount, by name"),
+    Setting("buckets", {}, _buckets, "servers of object storage with buckets for sandboxes, by name"),
     Setting("pool.per_image", 2, _number, "ready sandboxes kept for each image in the pool; 0: none"),
     Setting("pool.images", (), _words, "images that always have ready sandboxes; others have them while in use"),
     Setting("pool.max_total", 8, _number, "maximum ready sandboxes of all images"),

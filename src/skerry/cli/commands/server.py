@@ -187,10 +187,10 @@ def repair(dry_run: bool, only_list: bool, purge: bool, as_json: bool) -> None:
 
     The damaged database is kept as state.db.corrupt-TIME in the state directory."""
     require_root()
-    from skerry.engine.repair import offline  # other commands here do not need the engine
+    from skerry.engine.repair import rebuild  # other commands here do not need the engine
 
     settings = load()
-    report = offline.listing(settings) if only_list else offline.repair_now(settings, dry_run=dry_run, purge=purge)
+    report = rebuild.listing(settings) if only_list else rebuild.repair_now(settings, dry_run=dry_run, purge=purge)
     if as_json:
         output.json(msgspec.to_builtins(report))
         return

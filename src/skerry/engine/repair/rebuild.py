@@ -7,7 +7,9 @@ another name in every case.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 import os
 import secrets
 import sqlite3
@@ -20,10 +22,11 @@ from typing import Literal, get_args
 
 import msgspec
 
+from skerry.config import Settings
 from skerry.engine.code.context_table import ContextRecord
 from skerry.engine.database import SCHEMA_VERSION, Database, migrate, newer_schema, release_reserve
 from skerry.engine.host import Host
-from skerry.engine.repair.quarantine import QuarantineEntry, write_entry
+from skerry.engine.repair.quarantine import Quarantine, QuarantineEntry, read_entries, write_entry
 from skerry.engine.repair.record_files import (
     TABLES,
     FoundRecords,
@@ -40,6 +43,7 @@ from skerry.engine.repair.record_files import (
 from skerry.engine.repair.record_writer import RecordWriter
 from skerry.engine.review.tables import ReviewRecord
 from skerry.engine.sandboxes.record import POOL_OWNER, RecordState, decode_sandbox
+from skerry.engine.state_dir import StateDir
 from skerry.errors import Conflict
 from skerry.storage import tree
 from skerry.types import Budget, SnapshotInfo, VolumeInfo
@@ -342,3 +346,54 @@ def _renamed(record: RecordFile) -> RecordFile:
     if record.kind == "snapshot":
         row["key"] = None
     return msgspec.structs.replace(record, tables={**record.tables, table: [row]})
+
+
+# -- `skerry server repair`: a state directory that no server uses ------------------------------------------------
+
+
+class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
+    """`condition` of the database before: ok, empty, behind, foreign or damaged; `problem`: the reason."""
+
+    condition: str = "ok"
+    problem: str = ""
+    actions: list[RepairAction] = []
+    quarantine: list[QuarantineEntry] = []
+
+
+def listing(settings: Settings) -> RepairReport:
+    entries = read_entries(settings.state_dir / "quarantine")
+    return RepairReport(quarantine=list(entries.values()))
+
+
+def repair_now(settings: Settings, *, dry_run: bool = False, purge: bool = False) -> RepairReport:
+    """Repair the database, then optionally remove all quarantined data. Raise Conflict if a server runs."""
+    return asyncio.run(_repair(settings, dry_run, purge))
+
+
+async def _repair(settings: Settings, dry_run: bool, purge: bool) -> RepairReport:
+    state = StateDir.acquire(settings.state_dir)
+    try:
+        host = await Host.open(settings)
+        try:
+            if not dry_run:
+                release_reserve(state.database)
+            found = examine(state.database, record_files(host))
+            actions = repair(state.database, host, found, dry_run=dry_run)
+            if purge and not dry_run:
+                await _purge(host, state)
+        finally:
+            await host.release()
+            host.close()
+    finally:
+        state.release()
+    return RepairReport(
+        condition=found.condition, problem=found.problem, actions=actions, quarantine=listing(settings).quarantine
+    )
+
+
+async def _purge(host: Host, state: StateDir) -> None:
+    database = Database(state.database)
+    try:
+        await Quarantine(host, database).purge(older_than=math.inf)
+    finally:
+        database.close()
