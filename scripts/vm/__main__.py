@@ -48,7 +48,8 @@ ATTACKS = [
         f"tests/attacks/test_{name}.py"
         for name in (
             *("capabilities", "devices", "first_process", "host_files", "host_information", "host_processes"),
-            *("kernel_memory", "kernel_switches", "mounts", "network", "shared_inodes", "sudo_socket", "system_calls"),
+            *("kernel_memory", "kernel_switches", "mounts", "network", "security_modules", "shared_inodes"),
+            *("sudo_socket", "system_calls"),
         )
     ),
 ]

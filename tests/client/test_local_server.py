@@ -68,6 +68,14 @@ def test_server_output_explains_a_failed_start(monkeypatch: pytest.MonkeyPatch, 
         Client().info()
 
 
+def test_failure_of_the_engine_is_named_and_a_later_start_works(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKERRY_LANGUAGES_ALLOW", "cobol")
+    with pytest.raises(ServerUnreachable, match=r"languages\.allow: language: 'cobol' is not known"):
+        Client().info()
+    monkeypatch.delenv("SKERRY_LANGUAGES_ALLOW")
+    assert Client().info()["sandboxes"] == 0
+
+
 def test_explicitly_named_server_is_never_started(tmp_path: Path) -> None:
     with pytest.raises(ServerUnreachable, match="no server at"):
         Client(f"unix://{tmp_path}/none").info()

@@ -78,6 +78,7 @@ def _run_server(serve: Serve, status: int, log: Path) -> NoReturn:
         os.chdir("/")
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)  # the command line's, closed below: uvloop would restore it, and fail
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         os.dup2(nothing, 0)
         os.dup2(nothing, 1)
