@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -153,6 +155,36 @@ def test_requests_fail_while_the_program_of_a_handler_is_gone(
         assert world.calls() == []
         sandbox.network.remove_handlers("api.example.test")
         assert sandbox.run(f"{CURL} -f {API}").ok
+
+
+KILLED = """
+import sys, time
+from skerry import Sandbox
+sandbox = Sandbox.get(sys.argv[1], server=sys.argv[2])
+def handler(request):
+    print("called", flush=True)
+    time.sleep(600)
+sandbox.network.handle("api.example.test", handler, timeout=120)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_request_fails_at_once_when_the_program_of_its_handler_is_killed(
+    client: Client, world_server: Server, world: World
+) -> None:
+    with Sandbox(network=Network(allow=["api.example.test"]), server=client) as sandbox:
+        argv = [sys.executable, "-c", KILLED, sandbox.id, world_server.address]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as program:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "ready\n"
+            request = sandbox.spawn(f"{CURL} -w '%{{http_code}}' {API}")
+            assert program.stdout.readline() == "called\n"
+            program.kill()
+            result = request.wait(60)
+        assert result.stdout.endswith("502")
+        assert "its client disconnected" in result.denied[0].why
+    assert world.calls() == []
 
 
 async def test_async_program_handles_requests(world_server: Server) -> None:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import mimetypes
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import force_setattr, replace
 
@@ -34,6 +35,12 @@ _FIXED = frozenset((
     "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
 ))  # fmt: skip
 HttpHeaders = tuple[tuple[str, str], ...]
+if TYPE_CHECKING:  # a list of names and a dictionary of headers are accepted, and stored as tuples
+    Names = Sequence[str]
+    GivenHeaders = Any
+else:
+    Names = tuple[str, ...]
+    GivenHeaders = HttpHeaders | dict[str, str]
 
 
 def check_headers(what: str, headers: HttpHeaders, max_headers: int = 500) -> None:
@@ -65,7 +72,7 @@ class HttpResponse(Value, frozen=True, kw_only=True):
     header here: it follows from the body."""
 
     status: int = 200
-    headers: HttpHeaders = ()
+    headers: GivenHeaders = ()
     body: bytes | None = None
 
     def __post_init__(self) -> None:
@@ -166,10 +173,10 @@ class Handler(Value, frozen=True, kw_only=True):
     host: str
     set_headers: dict[str, str] = {}
     add_headers: dict[str, str] = {}
-    remove_headers: tuple[str, ...] = ()
+    remove_headers: Names = ()
     response_set_headers: dict[str, str] = {}
     response_add_headers: dict[str, str] = {}
-    response_remove_headers: tuple[str, ...] = ()
+    response_remove_headers: Names = ()
     redirect: str | None = None
     answer: HttpResponse | None = None
     callback: Literal["request", "response", "both"] | None = None

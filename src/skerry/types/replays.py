@@ -78,6 +78,7 @@ class RecordedNetwork(Value, frozen=True, kw_only=True, forbid_unknown_fields=Fa
     presets: tuple[Preset, ...] = ()
     peers: dict[str, str] = {}
     on_unknown: str = "deny"
+    handlers: tuple[dict[str, Any], ...] = ()
 
 
 class RecordedLifecycle(Value, frozen=True, kw_only=True, forbid_unknown_fields=False):

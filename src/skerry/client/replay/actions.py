@@ -433,6 +433,8 @@ def replay_request(
     if spec.volumes:
         notes.append(f"volumes are not in a trace: {', '.join(volume.path for volume in spec.volumes)}")
     policy = spec.network
+    if policy.handlers and network:
+        notes.append("handlers are not taken from a trace: requests pass unchanged")
     if cassette and not network:
         notes.append("the network is closed; responses come from the cassette of the trace")
     elif policy.allow and not network:
