@@ -44,7 +44,7 @@ _NAMES_ONLY: Final = "calls edit env handlers labels peers presets secrets"
 _HIDDEN: Final = """
 copied_at credentials git_email git_name haves headers ignore key known new new_base64 old old_base64 origin replay
 response seen
-since stdin stdin_base64 stdin_stream tracked wants
+since stdin stdin_base64 stdin_stream token tracked wants
 """
 RECORDED, NAMES_ONLY, HIDDEN = (frozenset(names.split()) for names in (_RECORDED, _NAMES_ONLY, _HIDDEN))
 _DETAILS: Final = ("exit_code", "signal", "timed_out", "oom_killed", "id")
