@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from support.containers import Container, eventually, limits, started_container
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.vm
 
 def value(container: Container, controller: str, v1: str, v2: str) -> str:
     cgroups = container.runtime.cgroups
-    return cgroups._file(container.config.id, controller, v2 if cgroups.mode == "v2" else v1).read_text().strip()
+    return Path(cgroups._file(container.config.id, controller, v2 if cgroups.mode == "v2" else v1)).read_text().strip()
 
 
 async def test_memory_pids_and_cpu_are_in_the_cgroup(container: Container) -> None:

@@ -46,6 +46,7 @@ class Cgroups:
     def __init__(self, root: str, hierarchies: Hierarchies | None = None) -> None:
         self.root = root.strip("/")
         self._found = hierarchies or mounted()
+        self._places: dict[str, str] = {}  # by controller
 
     @property
     def mode(self) -> Mode:
@@ -63,6 +64,7 @@ class Cgroups:
         """Make the instance's directory and enable the controllers on the way. Fails closed."""
         if self._found.v2 is None:
             self._found = Hierarchies(self._found.v1, _mount_own())
+            self._places.clear()
         missing = [name for name in NEEDED if name not in self._found.controllers]
         if missing:
             raise HostUnsupported(
@@ -141,7 +143,7 @@ class Cgroups:
         plain = self._file(sandbox, "memory", "memory.limit_in_bytes")
         both = self._file(sandbox, "memory", "memory.memsw.limit_in_bytes")
         files = [plain]
-        if both.exists():  # memory+swap may never be below memory: the order depends on the direction
+        if os.path.exists(both):  # memory+swap may never be below memory: the order depends on the direction
             growing = wanted > int(_read(both) or 0)
             files = [both, plain] if growing else [plain, both]
         for file in files:
@@ -213,9 +215,9 @@ class Cgroups:
 
     def oom_kills(self, sandbox: str) -> int | None:
         """Called twice for each command: read without the objects of pathlib and io."""
-        point, name = (self.v2_mount, "memory.events") if self.mode == "v2" else (self._found.v1["memory"], V1_OOM)
+        name = "memory.events" if self.mode == "v2" else V1_OOM
         try:
-            found = _OOM_KILL.search(_content(f"{point}/{self.root}/{sandbox}/{name}"))
+            found = _OOM_KILL.search(_content(self._file(sandbox, "memory", name)))
         except OSError:
             return None
         return int(found[1]) if found is not None else None
@@ -224,7 +226,7 @@ class Cgroups:
         """Return how often a process or thread could not start because of the limit. A kernel before 6.11 with pure
         cgroup v2 counts them in the cgroup of the command, which is gone after it."""
         try:
-            found = _MAX_EVENTS.search(_content(str(self._file(sandbox, "pids", "pids.events"))))
+            found = _MAX_EVENTS.search(_content(self._file(sandbox, "pids", "pids.events")))
         except OSError:
             return None
         return int(found[1]) if found is not None else None
@@ -237,11 +239,11 @@ class Cgroups:
 
     def _freeze(self, sandbox: str, timeout_s: float, *, frozen: bool) -> None:
         try:
-            _write(self.v2(sandbox) / "cgroup.freeze", "1" if frozen else "0")
+            _write(self._v2_file(sandbox, "cgroup.freeze"), "1" if frozen else "0")
         except FileNotFoundError:
             raise SandboxUnavailable(f"{sandbox} is not running") from None
         end = time.monotonic() + timeout_s
-        while (_fields(self.v2(sandbox) / "cgroup.events").get("frozen") == 1) is not frozen:
+        while (_fields(self._v2_file(sandbox, "cgroup.events")).get("frozen") == 1) is not frozen:
             if time.monotonic() > end:
                 action = "frozen" if frozen else "thawed"
                 raise SandboxUnavailable(f"{sandbox} could not be {action} within {timeout_s:g} s")
@@ -254,12 +256,12 @@ class Cgroups:
     def kill(self, sandbox: str) -> None:
         """Send SIGKILL to everything in it at once, frozen or not. Forks cannot escape it."""
         with contextlib.suppress(FileNotFoundError):
-            _write(self.v2(sandbox) / "cgroup.kill", "1")
+            _write(self._v2_file(sandbox, "cgroup.kill"), "1")
 
     def populated(self, sandbox: str) -> bool:
         """Return whether a process is in its v2 cgroup or below: one file, where `strays` reads one per hierarchy."""
         try:
-            return b"populated 1" in _content(f"{self.v2_mount}/{self.root}/{sandbox}/cgroup.events")
+            return b"populated 1" in _content(self._v2_file(sandbox, "cgroup.events"))
         except OSError:  # it is gone
             return False
 
@@ -292,9 +294,16 @@ class Cgroups:
             raise HostUnsupported("no cgroup2 file system is mounted", hint="mount -t cgroup2 none /run/skerry/cgroup2")
         return self._found.v2
 
-    def _file(self, sandbox: str, controller: str, name: str) -> Path:
-        point = self.v2_mount if self.mode == "v2" else self._found.v1.get(controller, self.v2_mount)
-        return point / self.root / sandbox / name
+    def _file(self, sandbox: str, controller: str, name: str) -> str:
+        """Return the path of a file. Each command and create needs several: without the objects of pathlib."""
+        place = self._places.get(controller)
+        if place is None:
+            point = self.v2_mount if self.mode == "v2" else self._found.v1.get(controller, self.v2_mount)
+            place = self._places[controller] = f"{point}/{self.root}"
+        return f"{place}/{sandbox}/{name}"
+
+    def _v2_file(self, sandbox: str, name: str) -> str:
+        return f"{self.v2_mount}/{self.root}/{sandbox}/{name}"
 
     def _number(self, sandbox: str, controller: str, name: str) -> int | None:
         text = _read(self._file(sandbox, controller, name)).strip()
@@ -371,14 +380,14 @@ def _content(path: str, *, missing: bytes | None = None) -> bytes:
         os.close(fd)
 
 
-def _fields(path: Path) -> dict[str, int]:
+def _fields(path: str) -> dict[str, int]:
     pairs = (line.split() for line in _read(path).splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
 
-def _read(path: Path) -> str:
+def _read(path: Path | str) -> str:
     try:
-        return path.read_text()
+        return _content(str(path)).decode()
     except OSError:
         return ""
 

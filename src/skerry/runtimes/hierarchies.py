@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +20,7 @@ class Hierarchies:
     v1: dict[str, Path]
     v2: Path | None
 
-    @property
+    @cached_property  # every command reads it several times
     def mode(self) -> Mode:
         if not self.v1:
             return "v2"

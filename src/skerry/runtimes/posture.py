@@ -102,10 +102,7 @@ def _plain(text: str) -> str:
 
 
 def _status(pid: int) -> dict[str, str]:
-    try:
-        text = Path(f"/proc/{pid}/status").read_text()
-    except OSError as error:
-        raise SandboxUnavailable("the sandbox's PID 1 exited during the start") from error
+    text = _read(pid, "status")
     pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
     return {name: " ".join(value.split()) for name, value in pairs}
 
@@ -132,7 +129,12 @@ def _own(name: str) -> str:
 
 
 def _map(pid: int, name: str) -> list[int]:
+    return [int(word) for word in _read(pid, name).split()]
+
+
+def _read(pid: int, name: str) -> str:
     try:
-        return [int(word) for word in Path(f"/proc/{pid}/{name}").read_text().split()]
+        with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
+            return file.read(1 << 16).decode()
     except OSError as error:
         raise SandboxUnavailable("the sandbox's PID 1 exited during the start") from error

@@ -49,7 +49,11 @@ def prefer(init: Init) -> None:
             tasks = {int(name) for name in os.listdir(f"/proc/{init.pid}/task")} - known
             for task in tasks:
                 os.setpriority(os.PRIO_PROCESS, task, _NICE)
-                Path(f"/proc/{task}/timerslack_ns").write_text(str(TIMER_SLACK_NS))
+                fd = os.open(f"/proc/{task}/timerslack_ns", os.O_WRONLY | os.O_CLOEXEC)
+                try:
+                    os.write(fd, b"%d" % TIMER_SLACK_NS)
+                finally:
+                    os.close(fd)
             known |= tasks
 
 
@@ -140,7 +144,8 @@ def _has(pid: int, arguments: tuple[str, ...]) -> bool:
 def _start_time(pid: int) -> int | None:
     """Return field 22. The name may contain spaces and brackets: the fields begin after the last bracket."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_bytes()
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            text = file.read(4096)
     except OSError:
         return None
     return int(text[text.rindex(b")") + 2 :].split()[19])
