@@ -232,6 +232,18 @@ finally:
 """
 
 
+CREWAI = """
+from crewai_tools import E2BExecTool, E2BFileTool, E2BPythonTool
+
+done = E2BExecTool()._run(command="echo hello $((6*7))")
+assert (done["exit_code"], done["stdout"]) == (0, "hello 42\\n"), done
+files = E2BFileTool(persistent=True)
+files._run(action="write", path="/home/user/a.txt", content="data")
+assert "data" in str(files._run(action="read", path="/home/user/a.txt"))
+assert "42" in str(E2BPythonTool()._run(code="6 * 7"))
+"""
+
+
 def test_standard_tests_of_langchain_pass(environment: dict[str, str], tmp_path: Path) -> None:
     python = python_of("langchain", "langchain-e2b", "langchain-tests", "deepagents<0.7", *PYTEST)
     tests = tmp_path / "source" / "tests"
@@ -243,10 +255,13 @@ def test_standard_tests_of_langchain_pass(environment: dict[str, str], tmp_path:
 
 @pytest.mark.parametrize(
     ("name", "program", "requirements"),
-    [("openai", OPENAI, ("openai-agents[e2b]",)), ("smolagents", SMOLAGENTS, ("smolagents", "e2b-code-interpreter"))],
-)
+    [
+        ("openai", OPENAI, ("openai-agents[e2b]",)), ("smolagents", SMOLAGENTS, ("smolagents", "e2b-code-interpreter")),
+        ("crewai", CREWAI, ("crewai-tools", "e2b-code-interpreter")),
+    ],
+)  # fmt: skip
 def test_example_of_a_framework_runs(
-    environment: dict[str, str], name: str, program: str, requirements: tuple[str, ...]
+    environment: dict[str, str], interpreter_image: None, name: str, program: str, requirements: tuple[str, ...]
 ) -> None:
     python = python_of(name, *requirements)
     done = subprocess.run([python, "-c", program], env=environment, capture_output=True, text=True, timeout=600)

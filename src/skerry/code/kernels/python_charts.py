@@ -177,7 +177,7 @@ def pies(patches: list[Any], points: int) -> list[dict[str, Any]]:
         return []
     labels = [label_of(wedge) for wedge in wedges]
     shares = [(wedge.theta2 - wedge.theta1) / 360 for wedge in wedges]
-    return [series(None, "pie", labels, [round(share, 6) for share in shares], points)]
+    return [series(None, "pie", labels, [round(float(share), 6) for share in shares], points)]
 
 
 def outlines(axes: Any, patches: list[Any], points: int) -> list[dict[str, Any]]:
