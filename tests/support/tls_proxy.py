@@ -20,7 +20,7 @@ class TlsProxy:
         self._context.load_cert_chain(place / "server.pem", place / "server.key")
         self._address, self._port = address, port
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)  # listening may fail
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> TlsProxy:
