@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,12 +24,14 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
         yield real
 
 
+def settings(registry: Real) -> dict[str, str]:
+    return {"SKERRY_SERVER_WIRE": "e2b", "SKERRY_SERVER_WIRE_REGISTRIES": registry.host}
+
+
 @pytest.fixture(scope="module")
 def server(make_server: Callable[[], Server], registry: Real) -> Iterator[Server]:
     """Start a server that lets template builds pull from the registry."""
-    made = make_server().start(
-        SKERRY_SERVER_WIRE="e2b", SKERRY_SERVER_WIRE_DOMAIN="boxes.example", SKERRY_SERVER_WIRE_REGISTRIES=registry.host
-    )
+    made = make_server().start(**settings(registry))
     yield made
     made.retire()
 
@@ -250,3 +253,27 @@ def test_interpreter_without_its_image_names_the_command(account: Account) -> No
     answer = account.api("POST", "/sandboxes", json={"templateID": "code-interpreter-v1"})
     assert answer.status_code == 404
     assert "skerry image build data" in answer.json()["message"]
+
+
+def test_templates_survive_a_killed_server(server: Server, account: Account, registry: Real) -> None:
+    """A build that was under way leaves neither a template nor a sandbox. This test is the last one: it restarts the
+    server."""
+    Template(account, "lasting:v1", cpuCount=2, memoryMB=600).make("echo 1 > number")
+    slow = Template(account, "slow")
+    assert slow.start([("RUN", ["sleep 600"], None)]).status_code == 202
+
+    def builds() -> list[str]:
+        with server.http() as http:
+            found = http.get("/v1/sandboxes").json()["sandboxes"]
+            return [one["id"] for one in found if "skerry.e2b-build" in one["labels"]]
+
+    wait_until(lambda: bool(builds()), "the sandbox of the build")
+    server.end(signal.SIGKILL)
+    server.start(**settings(registry))
+    wait_until(lambda: not builds(), "the end of the build's sandbox")
+    assert account.api("GET", f"{slow.build}/status").status_code == 404
+    assert account.api("GET", "/templates/aliases/slow").status_code == 404
+    assert [tag["tag"] for tag in account.api("GET", "/templates/lasting/tags").json()] == ["v1"]
+    with box_of(account, templateID="lasting:v1") as box:
+        assert account.api("GET", f"/sandboxes/{box.id}").json()["memoryMB"] == 600
+        assert output(box.run("cat number")) == b"1\n"

@@ -275,12 +275,13 @@ class E2bWire:
     async def running(self) -> AsyncIterator[None]:
         """Pause sandboxes at their ends, while the server serves."""
         self._builds.clear()
-        task = asyncio.create_task(self._watch_ends())
+        tasks = [asyncio.create_task(work) for work in (self._watch_ends(), self._builds.recover())]
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.wait((task,))
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
             await self._watchers.aclose()
             await self._builds.aclose()
 

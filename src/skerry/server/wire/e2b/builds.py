@@ -28,7 +28,7 @@ from skerry.engine.processes.run import collect
 from skerry.errors import Conflict, InvalidRequest, NotFound, QuotaExceeded, SkerryError
 from skerry.server.http.responses import BodyTooLarge
 from skerry.server.wire.e2b.template_store import MARK, TemplateEntry, Templates, check_tags, check_template
-from skerry.server.wire.e2b.values import moment
+from skerry.server.wire.e2b.values import BUILD, moment
 from skerry.types import (
     Caller,
     CreateRequest,
@@ -143,6 +143,17 @@ class Builds:
         """Remove the archives that an earlier server left."""
         shutil.rmtree(self._files, ignore_errors=True)
 
+    async def recover(self) -> None:
+        """Delete the sandboxes of builds that ended with an earlier server."""
+        known = self._builds.keys()
+        for sandbox in list(self._engine.registry):
+            info = sandbox.record.info()
+            if BUILD in info.labels and info.labels[BUILD] not in known:
+                caller = Caller(owner=info.owner, scope="use")
+                with contextlib.suppress(SkerryError):
+                    await self._engine.adoption.wait(caller, info.id)
+                    await self._engine.sandboxes.delete(caller, info.id, force=True, purge=True)
+
     async def aclose(self) -> None:
         tasks = [build.task for build in self._builds.values() if build.task is not None and not build.task.done()]
         for task in tasks:
@@ -235,7 +246,7 @@ class Builds:
         sandbox = await self._engine.sandboxes.create(
             build.caller,
             CreateRequest(
-                image=start.image, limits=build.limits, network=Network(allow=("*:*",)),
+                image=start.image, limits=build.limits, labels={BUILD: build.id}, network=Network(allow=("*:*",)),
                 lifecycle=Lifecycle(idle_timeout="never", max_lifetime=BUILD_S + 60),
             ),
         )  # fmt: skip

@@ -16,7 +16,10 @@ from skerry.types import SandboxInfo
 
 ENVD_VERSION: Final = "0.6.4"
 LABEL: Final = "skerry.e2b"  # the state of a sandbox in the words of E2B; other labels are its metadata
-HELPER: Final = "skerry.e2b-volume"  # the label of sandboxes that serve the files of a volume
+# Labels of sandboxes that are not the caller's: one serves the files of a volume, the other runs a build.
+HELPER: Final = "skerry.e2b-volume"
+BUILD: Final = "skerry.e2b-build"
+RESERVED: Final = (LABEL, HELPER, BUILD)
 DEFAULT_TIMEOUT_S: Final = 300
 MAX_TIMEOUT_S: Final = 10 * 365 * 86400
 LAST_MOMENT: Final = 253402300799.0  # of the year 9999

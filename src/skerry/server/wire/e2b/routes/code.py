@@ -143,28 +143,16 @@ def r_text(text: str) -> str:
     return '"' + "".join(one if one in plain else f"\\U{{{ord(one):X}}}" for one in text) + '"'
 
 
-class MarkedRun:
-    """A run with values on its standard output, each between two marks."""
+class MarkedOutput:
+    """Finds the values in a standard output, each between two marks. Pure."""
 
-    def __init__(self, run: CodeRun, mark: bytes) -> None:
-        self.id, self.pid, self.offset = run.id, run.pid, run.offset
-        self._run, self._begin, self._finish = run, mark + b"(\n", mark + b")\n"
+    def __init__(self, mark: bytes) -> None:
+        self._begin, self._finish = mark + b"(\n", mark + b")\n"
         self._held = b""
         self._inside = False
 
-    async def __aiter__(self) -> AsyncIterator[Piece]:
-        async for piece in self._run:
-            if isinstance(piece, CodeOutput) or piece[0] != "stdout":
-                yield piece
-                continue
-            self._held += piece[1]
-            for part in self._parts():
-                yield part
-        self.id = self._run.id
-        if self._held:
-            yield "stdout", self._held
-
-    def _parts(self) -> Iterator[Piece]:
+    def feed(self, data: bytes) -> Iterator[Piece]:
+        self._held += data
         while True:
             wanted = self._finish if self._inside else self._begin
             before, found, after = self._held.partition(wanted)
@@ -178,14 +166,35 @@ class MarkedRun:
             self._held, self._inside = after, not self._inside
         if self._inside and len(self._held) <= MAX_VALUE:
             return
-        ready, self._inside = self._held, False
-        kept = ready.rfind(wanted[:1])
-        if kept >= 0 and wanted.startswith(ready[kept:]):  # the start of a mark
-            ready, self._held = ready[:kept], ready[kept:]
-        else:
-            self._held = b""
+        self._inside = False  # a value that is too long is output
+        at = self._held.rfind(self._begin[:1])
+        kept = len(self._held) - at if at >= 0 and self._begin.startswith(self._held[at:]) else 0  # a part of a mark
+        ready, self._held = self._held[: len(self._held) - kept], self._held[len(self._held) - kept :]
         if ready:
             yield "stdout", ready
+
+    def end(self) -> Iterator[Piece]:
+        if self._held:
+            yield "stdout", self._held
+
+
+class MarkedRun:
+    """A run with values on its standard output."""
+
+    def __init__(self, run: CodeRun, mark: bytes) -> None:
+        self.id, self.pid, self.offset = run.id, run.pid, run.offset
+        self._run, self._output = run, MarkedOutput(mark)
+
+    async def __aiter__(self) -> AsyncIterator[Piece]:
+        async for piece in self._run:
+            if isinstance(piece, CodeOutput) or piece[0] != "stdout":
+                yield piece
+                continue
+            for part in self._output.feed(piece[1]):
+                yield part
+        self.id = self._run.id
+        for part in self._output.end():
+            yield part
 
     def end(self) -> CodeEnd:
         return self._run.end()

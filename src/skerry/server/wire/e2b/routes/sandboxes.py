@@ -25,10 +25,11 @@ from skerry.server.wire.e2b.egress import network_of, shown
 from skerry.server.wire.e2b.ports import check_mask
 from skerry.server.wire.e2b.template_store import MARK, TemplateBase, Templates
 from skerry.server.wire.e2b.values import (
+    BUILD,
     ENVD_VERSION,
     HELPER,
-    LABEL,
     MAX_TIMEOUT_S,
+    RESERVED,
     ConnectRequest,
     NetworkOptions,
     NewFork,
@@ -165,7 +166,7 @@ def create_request(body: NewSandbox, template: TemplateBase) -> CreateRequest:
             raise InvalidRequest(f"{name}: not supported by this server")
     if body.auto_resume.enabled and not body.auto_pause:
         raise InvalidRequest("autoResume: only with autoPause")
-    for label in (LABEL, HELPER):
+    for label in RESERVED:
         if label in (body.metadata or {}):
             raise InvalidRequest(f"metadata: the key {label} is reserved")
     check_mask(body.network.mask_request_host)
@@ -274,7 +275,7 @@ async def list_(call: Call[SandboxPageQuery, Empty]) -> StreamResponse:
         raise InvalidRequest(f"limit: {query.limit} is out of range", hint=f"1 to {MAX_PAGE}")
     found = [
         info for info in call.engine.sandboxes.list(call.caller, wanted, None)
-        if state_of(info) in states and HELPER not in info.labels
+        if state_of(info) in states and not info.labels.keys() & {HELPER, BUILD}
         and query.template in (None, mark_of(info).template, info.image)
         and (after is None or (info.started_at or info.created_at) >= after - CLOCK_S)
     ]  # fmt: skip
