@@ -225,6 +225,7 @@ def test_show_prints_the_limits_that_hold_inside(server: Server, client: Client)
         found = shown()
         named = ("cpus", "memory", "disk", "processes", "open files")
         assert [found[name].split(" (")[0] for name in named] == ["0.5", "256M", "1G", "100", "2048 per process"]
+        assert re.fullmatch(r"\d+(\.\d)?[BKMG] hours, peak .*", found["memory used"])
         assert sandbox.run("ulimit -n").stdout == "2048\n"
         assert 0 < int(sandbox.run(["python3", "-c", FORKS]).stdout) < 100
         sandbox.update(limits=Limits(memory="512M", cpus=2))

@@ -185,7 +185,8 @@ def format_size(number: int) -> str:
 
 def format_byte_hours(byte_s: float) -> str:
     """Format bytes times seconds as bytes times hours: "2.5G h" is 2.5 GB for an hour."""
-    return f"{format_size(int(byte_s / 3600))} h"
+    size = format_size(int(byte_s / 3600))
+    return f"{size}B h" if size.isdecimal() else f"{size} h"
 
 
 def format_age(seconds: float) -> str:
