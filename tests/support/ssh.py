@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -87,9 +89,78 @@ class OpenSsh:
             shutil.rmtree(directory)
 
 
-def free_port() -> int:
-    import socket
+def find_sshd() -> Path | None:
+    """Return OpenSSH's server: the machine's, or a copy that scripts/setup unpacked."""
+    unpacked = Path(sys.prefix, "sshd/usr/sbin/sshd")
+    found = shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin")
+    return Path(found) if found else unpacked if unpacked.exists() else None
 
+
+def _descendants(pid: int) -> list[int]:
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [one for child in children for one in (*_descendants(child), child)]
+
+
+class SshServer:
+    """OpenSSH's server on loopback, as an unprivileged user in a mount namespace with one account."""
+
+    def __init__(self, sshd: Path) -> None:
+        self.place = Path(tempfile.mkdtemp(prefix="sk-sshd-"))
+        self.port = free_port()
+        self.user_key = self.place / "user"
+        for key in ("host", "user"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.place / key], check=True)
+        (self.place / "passwd").write_text("tester:NP:65534:65534::/:/bin/sh\n")
+        self.place.chmod(0o755)
+        shutil.chown(self.place / "host", 65534)
+        shutil.copy(sshd, self.place / "sshd")
+        lines = [
+            f"Port {self.port}", "ListenAddress 127.0.0.1", "AddressFamily inet",
+            f"HostKey {self.place}/host", "StrictModes no", "UsePAM no",
+            f"AuthorizedKeysFile {self.place}/user.pub", "PidFile none", *self._parts(sshd),
+        ]  # fmt: skip
+        (self.place / "config").write_text("\n".join(lines) + "\n")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @staticmethod
+    def _parts(sshd: Path) -> list[str]:
+        """Newer servers have parts whose paths are compiled in."""
+        parts = sshd.parents[2] / "usr/lib/openssh"
+        names = (("SshdSessionPath", "sshd-session"), ("SshdAuthPath", "sshd-auth"))
+        return [f"{name} {parts / file}" for name, file in names if (parts / file).exists()]
+
+    def __enter__(self) -> SshServer:
+        serve = (
+            f"mount --bind {self.place}/passwd /etc/passwd && exec setpriv --reuid 65534 --regid 65534 --clear-groups"
+        )
+        command = f"{serve} {self.place}/sshd -D -e -f {self.place}/config"
+        with open(self.place / "log", "wb") as log:
+            self.process = subprocess.Popen(["unshare", "--mount", "sh", "-c", command], stderr=log)
+        wait_until(lambda: b"Server listening" in (self.place / "log").read_bytes(), "the SSH server to listen")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.process is not None
+        self.cut()
+        self.process.terminate()
+        self.process.wait(WAIT_S)
+        shutil.rmtree(self.place)
+
+    def cut(self) -> None:
+        """End all connections."""
+        assert self.process is not None
+        for process in _descendants(self.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+    @property
+    def options(self) -> list[str]:
+        """Options of `ssh` for this server."""
+        known = ["-o", "StrictHostKeyChecking=no", "-o", f"UserKnownHostsFile={self.place}/known"]
+        return ["-F", "none", "-p", str(self.port), "-i", str(self.user_key), *known]
+
+
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as found:
         return int(found.getsockname()[1])
 

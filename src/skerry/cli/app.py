@@ -194,6 +194,7 @@ SECTIONS = (
         _command("expose", "previews", "expose", "Expose a port of a sandbox at a URL."),
         _command("preview", "previews", "preview", "List or revoke the previews of a sandbox."),
         _command("forward", "previews", "forward", "Forward local TCP ports to a sandbox."),
+        _command("tunnel", "tunnel", "tunnel", "Make a port reachable on an SSH server of yours."),
     )),
     Section("Images", (
         _command("image", "images", "image", "Build, pull and manage images."),

@@ -47,7 +47,7 @@ class AsyncForward:
         self._listener: backend.PortListener | None = None
 
     async def __aenter__(self) -> AsyncForward:
-        self._listener = await backend.PortListener.open(*self._place, self._serve)
+        self._listener = await backend.PortListener.open(*self._place, self.serve)
         return self
 
     async def __aexit__(
@@ -81,7 +81,8 @@ class AsyncForward:
             raise InvalidRequest("this forward is not open", hint="`async with sandbox.forward(…) as forward:`")
         return self._listener.address
 
-    async def _serve(self, here: backend.LocalConnection) -> None:
+    async def serve(self, here: backend.LocalConnection) -> None:
+        """Forward one connection, also of another listener."""
         try:
             request = requests.connect(self._sandbox.id, self._remote)
             there = await AsyncWebSocket.open(self._sandbox.client, request)

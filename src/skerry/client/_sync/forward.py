@@ -48,7 +48,7 @@ class Forward:
         self._listener: backend.PortListener | None = None
 
     def __enter__(self) -> Forward:
-        self._listener = backend.PortListener.open(*self._place, self._serve)
+        self._listener = backend.PortListener.open(*self._place, self.serve)
         return self
 
     def __exit__(
@@ -82,7 +82,8 @@ class Forward:
             raise InvalidRequest("this forward is not open", hint="`with sandbox.forward(…) as forward:`")
         return self._listener.address
 
-    def _serve(self, here: backend.LocalConnection) -> None:
+    def serve(self, here: backend.LocalConnection) -> None:
+        """Forward one connection, also of another listener."""
         try:
             request = requests.connect(self._sandbox.id, self._remote)
             there = WebSocket.open(self._sandbox.client, request)
