@@ -246,6 +246,33 @@ def test_invalid_arguments_are_setup_errors_before_anything_is_created(tmp_path:
     assert server.asked == []
 
 
+class Hostile(dict[str, str]):
+    """A value that fails however it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+    def __iter__(self) -> Any:
+        raise KeyError("iterated")
+
+    items = keys = values = __len__ = __eq__ = __iter__  # type: ignore[assignment]
+
+
+def test_no_value_of_any_argument_raises(tmp_path: Path) -> None:
+    values = [None, True, -1, math.nan, 10**400, "\0", "\ud800", b"\xff", [7], (None,), {7: 7}, {"a": None}, set(), 1j,
+              object(), object, Hostile(), Path("/x"), memoryview(b"ab"), ValueError("x")]  # fmt: skip
+    arguments = (
+        "language code stdin timeout session_id files max_output_chars on_progress image repo env labels limits "
+        "network secrets lifecycle budget options volumes on_unknown name bogus"
+    )
+    with lying(tmp_path, serving()) as server:
+        for argument in arguments.split():
+            for value in values:
+                given: dict[str, Any] = {"language": "python", "code": "x", "server": server.address, argument: value}
+                result = execute_code(**given)
+                assert json.loads(json.dumps(result))["status"] in ("success", "setup_error"), argument
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
