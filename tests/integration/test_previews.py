@@ -403,7 +403,7 @@ def test_the_commands_expose_list_and_revoke(server: Server, sandbox: Sandbox) -
     assert data["link"] == data["url"]
     assert data["token"] is None
     rows = skerry(server, "preview", "ls", sandbox.id).splitlines()
-    assert rows[0].split() == ["PORT", "ACCESS", "EXPIRES", "LINK"]
+    assert rows[0].split() == ["PORT", "NAME", "ACCESS", "EXPIRES", "LINK"]
     assert any(row.startswith("8004") and "public" in row for row in rows)
     skerry(server, "preview", "rm", sandbox.id, "8004")
     assert 8004 not in [one["port"] for one in json.loads(skerry(server, "preview", "ls", "--json", sandbox.id))]
@@ -434,7 +434,7 @@ def test_urls_survive_a_server_restart(own_server: Server, how: signal.Signals) 
 def test_leftovers_of_deleted_sandboxes_are_swept(own_server: Server) -> None:
     own_server.start(**ANY_PORT)
     own_server.end()
-    own_server.sql("INSERT INTO previews VALUES ('sb-aaaaaaaaaa', 80, 'pv-a', 0, 'token', 0, NULL)")
+    own_server.sql("INSERT INTO previews VALUES ('sb-aaaaaaaaaa', 80, 'pv-a', 0, 'token', 0, NULL, NULL)")
     own_server.start(**ANY_PORT)
     assert own_server.sql("SELECT * FROM previews") == []
 
