@@ -134,6 +134,13 @@ def test_agent_may_ask_for_permission(bridge: AcpBridge) -> None:
     assert told_agent(bridge, id=7, result=answer) == {"jsonrpc": "2.0", "id": 7, "result": answer}
 
 
+@pytest.mark.parametrize("id_", [None, True, 1.5, [], {"a": 1}])
+def test_request_with_an_unusual_id_is_dropped(bridge: AcpBridge, id_: object) -> None:
+    for method in ("session/request_permission", "fs/read_text_file"):
+        passed = bridge.from_agent(line(id=id_, method=method, params={}))
+        assert (passed.to_agent, passed.to_editor) == (b"", b"")
+
+
 def test_agent_offers_no_login_and_no_extension(bridge: AcpBridge) -> None:
     """Editors run the command of a terminal login on their machine."""
     bridge.from_editor(line(id=1, method="initialize", params={"protocolVersion": 2, "clientCapabilities": {"fs": 1}}))

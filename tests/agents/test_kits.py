@@ -49,6 +49,7 @@ def test_built_in_kit_is_complete(name: str) -> None:
     assert kit.skipped == ()
     assert kit.resources.memory == "4g"
     assert kit.credentials
+    assert (kit.editor is not None) == bool(kit.acp)
     assert "fix it" in " ".join(kit.headless("fix it", again=False))
     assert PROMPT not in " ".join(kit.headless("fix it", again=True))
     hosts = {rule.partition(":")[0] for rule in kit.network.runtime.allow}
@@ -108,6 +109,48 @@ def test_wrong_kit_is_rejected(before: str, after: str, why: str, tmp_path: Path
     with pytest.raises(InvalidRequest) as error:
         load_directory(write(tmp_path, changed))
     assert why in str(error.value)
+
+
+ACP = """\
+provides: ["talker@1.0"]
+capabilities:
+  - type: com.docker.sandbox/acp@1
+    config: {agent: talker, command: [talker, --acp]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "spoken"),
+    [
+        ("", "", True),
+        ("agent: talker", "agent: com.docker.sandbox/talker", True),
+        ("agent: talker", "agent: other", False),
+        ("agent: talker", "agent: example.com/talker", False),
+        ("agent: talker", "protocolVersion: 2, agent: talker", False),
+    ],
+)
+def test_command_for_editors_is_one_of_a_provided_agent(before: str, after: str, spoken: bool, tmp_path: Path) -> None:
+    text = KIT.replace("capabilities:\n", ACP, 1).replace(before, after, 1)
+    assert (load_directory(write(tmp_path, text)).editor is not None) == spoken
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("agent: talker", "agent: talker@1.0"),
+        ("[talker, --acp]", "[]"),
+        ("[talker, --acp]", "' '"),
+        ("agent: talker", "agent: talker, protocolVersion: 0"),
+        (
+            "capabilities:\n",
+            "capabilities:\n  - {type: com.docker.sandbox/acp@1, config: {agent: talker, command: x}}\n",
+        ),
+    ],
+)
+def test_wrong_command_for_editors_is_rejected(before: str, after: str, tmp_path: Path) -> None:
+    text = KIT.replace("capabilities:\n", ACP, 1).replace(before, after, 1)
+    with pytest.raises(InvalidRequest):
+        load_directory(write(tmp_path, text))
 
 
 def test_kit_that_nests_without_end_is_rejected(tmp_path: Path) -> None:

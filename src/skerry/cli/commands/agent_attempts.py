@@ -98,6 +98,14 @@ class _Attempt:
         self._over = False
 
     def run(self, argv: list[str]) -> tuple[Result, int]:
+        """Run the command to its end. An attempt that fails for another reason leaves the others alone."""
+        try:
+            return self._run(argv)
+        except SkerryError as error:
+            self._info(f"error: {error.message}")
+            return Result(id="-", exit_code=None, command=argv), output.error_exit_code(error)
+
+    def _run(self, argv: list[str]) -> tuple[Result, int]:
         if self._over:
             return Result(id="-", exit_code=None, command=argv), 1
         self._process = process = self._sandbox.spawn(argv, stdin=False)

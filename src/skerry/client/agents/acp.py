@@ -144,6 +144,8 @@ class AcpBridge:
         method, id_ = message.get("method"), message.get("id")
         if not isinstance(method, str):
             return self._answer(message, id_)
+        if "id" in message and (not isinstance(id_, (str, int)) or isinstance(id_, bool)):
+            return Passed(notice=self._once("a request of the agent has no usable ID"))
         if method not in _FROM_AGENT:
             answer = _error(id_, _NOT_FOUND, "not available in a sandbox") if "id" in message else b""
             return Passed(to_agent=answer, notice=self._once(f"the agent's {method[:80]} is not passed to the editor"))

@@ -242,8 +242,11 @@ class KitAcp(_Strict, frozen=True, kw_only=True):
     protocol_version: int = 1
 
     def __post_init__(self) -> None:
-        if not self.command:
+        words = (self.command,) if isinstance(self.command, str) else self.command
+        if not words or not words[0].strip():
             raise ValueError("command: empty")
+        if not self.agent or "@" in self.agent or self.protocol_version < 1:
+            raise ValueError("agent: not a name without a version; protocolVersion: at least 1")
 
     @property
     def argv(self) -> tuple[str, ...]:

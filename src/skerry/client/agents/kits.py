@@ -112,8 +112,11 @@ class Kit:
 
     @property
     def editor(self) -> KitAcp | None:
-        """Return the command for editors: the first one of a supported version of the protocol."""
-        return next((one for one in self.acp if one.protocol_version <= ACP_VERSION), None)
+        """Return the command for editors: the first one of a supported version of the protocol, and of an agent that
+        the kit provides."""
+        provided = {_agent_name(one.partition("@")[0]) for one in self.descriptor.provides}
+        known = (one for one in self.acp if one.protocol_version <= ACP_VERSION)
+        return next((one for one in known if _agent_name(one.agent) in provided), None)
 
     def _named(self, kind: str) -> dict[str, str]:
         declared = ((getattr(one, kind), self.args[name]) for name, one in self.descriptor.args.items())
@@ -134,6 +137,11 @@ class Kit:
     def in_terminal(self, *, again: bool) -> list[str]:
         words = self.interactive.continue_ or self.sessions.continue_ if again else ()
         return list(words or self.interactive.new_session or self.lifecycle.interactive)
+
+
+def _agent_name(name: str) -> str:
+    """Return a name with its namespace."""
+    return name if "/" in name else f"{_DOCKER}{name}"
 
 
 def substitute(words: tuple[str, ...], placeholder: str, value: str) -> list[str]:
@@ -308,6 +316,9 @@ def _check(kit: Kit) -> None:
             check_path(kit.name, path)
             if not path.startswith("/") or ".." in path.split("/"):
                 raise InvalidRequest(f"{kit.name}: {path[:80]!r} is not an absolute path")
+    agents = [_agent_name(one.agent) for one in kit.acp]
+    if len(set(agents)) != len(agents):
+        raise InvalidRequest(f"{kit.name}: acp@1: two commands of one agent")
     if SESSION in "\0".join((*kit.sessions.continue_, *kit.interactive.continue_)):
         raise InvalidRequest(f"{kit.name}: continue: it has no session")
 
