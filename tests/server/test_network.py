@@ -160,3 +160,28 @@ def test_attack_token_of_scope_use_redirects_no_secret_of_its_owner(server: Serv
                 assert user.put(network, json={"presets": [trusting]}).status_code == 200, "no secret is left to read"
                 assert user.patch(f"/v1/sandboxes/{one}", json={"secrets": [secret]}).status_code == 200
                 admin.delete(f"/v1/sandboxes/{one}").raise_for_status()
+
+
+def test_handlers_are_added_and_removed_and_invalid_ones_change_nothing(http: httpx2.Client) -> None:
+    given = {"host": "a.test", "answer": {"status": 404, "headers": {"X-Local": "1"}, "body": "aGk="}}
+    info = http.patch("/network", json={"handlers": [given], "mirror": ["a.test"]}).json()["network"]
+    stored = {**given, "answer": {**given["answer"], "headers": [["X-Local", "1"]]}}  # type: ignore[dict-item]
+    assert (info["handlers"], info["mirror"]) == ([stored], ["a.test"])
+    for wrong in (
+        {"host": "a.test"}, {"host": "a.test@10.0.0.1", "redirect": "b.test"}, {"host": "a.test", "redirect": "b/c"},
+        {"host": "a.test", "set_headers": {"Content-Length": "5"}}, {"host": "a.test", "callback": "always"},
+        {"host": "a.test", "answer": {"status": 100}}, {"host": "a.test", "answer": {"body": "not base64!"}},
+        {"host": "a.test", "answer": {"headers": [["X", "a\r\nb: c"]]}},
+    ):  # fmt: skip
+        assert error(http.patch("/network", json={"handlers": [wrong]}), 400), wrong
+        assert error(http.put("/network", json={"handlers": [wrong]}), 400), wrong
+    assert http.get("/network").json()["network"]["handlers"] == [stored]
+    assert "handlers" not in http.patch("/network", json={"remove_handlers": ["a.test"]}).json()["network"]
+
+
+def test_decision_about_an_unknown_call_is_not_found(http: httpx2.Client) -> None:
+    for name in ("h-aaaaaaaaaa", "x", "h-AAAAAAAAAA"):
+        assert error(http.post(f"/network/handlers/{name}", json={}), 404)
+    assert error(http.post("/network/handlers/h-aaaaaaaaaa", json={"headers": [["Host", "b.test"]]}), 400)
+    assert error(http.get("/network/handlers", params={"host": "a.test"}), 400)
+    assert error(http.get("/network/handlers"), 400)

@@ -9,7 +9,7 @@ import pytest
 from skerry.config import Settings, load
 from skerry.engine.network import policy_resolution
 from skerry.errors import InvalidRequest, NotFound, QuotaExceeded
-from skerry.types import Network, NetworkChange, Preset
+from skerry.types import Handler, Network, NetworkChange, Preset
 
 
 @pytest.fixture
@@ -112,3 +112,35 @@ def test_invalid_rule_of_the_operator_is_rejected_at_startup(name: str, tmp_path
     bad = load(environ={}, operator_file=tmp_path / "none", flags={name: "http://a.test"})
     with pytest.raises(InvalidRequest, match=f"^{name}: 'http://a.test'"):
         policy_resolution.check_settings(bad)
+
+
+def test_handlers_are_stored_with_canonical_hosts_once_each(settings: Settings) -> None:
+    given = Network(handlers=(Handler(host="GET,get API.test:443", redirect="b.test"),), mirror=("A.test", "a.test"))
+    kept = policy_resolution.resolve(given, settings, policy_resolution.no_peer)
+    assert ([one.host for one in kept.handlers], kept.mirror) == (["GET api.test:443"], ("a.test",))
+    twice = Network(handlers=(Handler(host="a.test", redirect="b.test"), Handler(host="A.test", redirect="c.test")))
+    with pytest.raises(InvalidRequest, match=r"a\.test has 2 handlers"):
+        policy_resolution.resolve(twice, settings, policy_resolution.no_peer)
+
+
+@pytest.mark.parametrize("host", ["a.test@10.0.0.1", "http://a.test", "a.test/../b", "a test", "a.test:0"])
+def test_handler_of_an_invalid_host_is_rejected_by_name(settings: Settings, host: str) -> None:
+    for network in (Network(handlers=(Handler(host=host, redirect="b.test"),)), Network(mirror=(host,))):
+        with pytest.raises(InvalidRequest, match=r"network\.(handlers|mirror)"):
+            policy_resolution.resolve(network, settings, policy_resolution.no_peer)
+
+
+def test_added_handlers_come_first_and_replace_those_of_their_host() -> None:
+    a, b, c = (Handler(host=f"{name}.test", redirect="x.test") for name in "abc")
+    other = Handler(host="B.test", redirect="y.test")
+    before = Network(handlers=(a, b), mirror=("a.test",))
+    after = policy_resolution.apply_change(before, NetworkChange(handlers=(c, other)))
+    assert [(one.host, one.redirect) for one in after.handlers] == [
+        ("c.test", "x.test"), ("b.test", "y.test"), ("a.test", "x.test"),
+    ]  # fmt: skip
+    assert after.mirror == ("a.test",)
+    less = policy_resolution.apply_change(after, NetworkChange(remove_handlers=("A.test", "none.test"), mirror=()))
+    assert ([one.host for one in less.handlers], less.mirror) == (["c.test", "b.test"], ())
+    many = tuple(Handler(host=f"h{number}.test", redirect="x.test") for number in range(63))
+    with pytest.raises(InvalidRequest, match="more than 64"):
+        policy_resolution.apply_change(after, NetworkChange(handlers=many))
