@@ -189,6 +189,8 @@ class AuditService:
             await self._wait_for_sync(seq)
 
     async def _wait_for_sync(self, seq: int) -> None:
+        if self._closed:
+            raise AuditUnavailable("the audit log is closed: the server is stopping")
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append((seq, waiter))
         self._start_sync()
