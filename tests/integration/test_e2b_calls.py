@@ -285,7 +285,7 @@ def test_contexts_are_made_listed_restarted_and_deleted(box: Box) -> None:
     assert both.status_code == 400
 
 
-@pytest.mark.parametrize("method", ["process.Process/List", "process.Process/Start", "filesystem.Filesystem/Stat"])
+@pytest.mark.parametrize("method", ["process.Process/Start", "filesystem.Filesystem/Stat"])
 def test_silent_peer_in_the_middle_of_a_message_is_disconnected(server: Server, box: Box, method: str) -> None:
     """A client that announces a message, sends a part of it and keeps the connection open."""
     kind = STREAM if method.endswith("/Start") else JSON

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterator
 from typing import Any, Final
@@ -19,7 +20,7 @@ from skerry.types import SandboxStats, TraceContent, TraceStep, Value
 CPU_SAMPLE_S: Final = 0.1
 MAX_SAMPLES: Final = 100  # sandboxes in one request
 LEVELS: Final = ("debug", "info", "warn", "error")
-MAX_READ: Final = 16 << 20  # bytes of a trace
+MAX_READ: Final = 8 << 20  # bytes of a trace
 MAX_ENTRIES: Final = 1000
 MAX_TEXT: Final = 4096
 Entry = tuple[float, dict[str, Any]]
@@ -103,25 +104,38 @@ async def envd_metrics(call: Call[Empty, Empty]) -> StreamResponse:
 
 async def logs(call: Call[LogQuery, Empty]) -> StreamResponse:
     """The first version: each entry also as a line of JSON."""
-    found = _page(await _entries(call), call.query, call.query.start)
+    found = await _log(call, call.query.start)
     lines = [{"timestamp": one["timestamp"], "line": msgspec.json.encode(one).decode()} for one in found]
     return json_response({"logs": lines, "logEntries": found})
 
 
 async def logs_v2(call: Call[LogQuery, Empty]) -> StreamResponse:
-    return json_response({"logs": _page(await _entries(call), call.query, call.query.cursor)})
+    return json_response({"logs": await _log(call, call.query.cursor)})
 
 
-async def _entries(call: Call[Any, Any]) -> list[Entry]:
-    """Return the log of a sandbox, from the start of its trace."""
+async def _log(call: Call[LogQuery, Empty], at_ms: int | None) -> list[dict[str, Any]]:
+    """Return a page of the log, from the start of the sandbox's trace. A long one takes a while to read."""
+    check_log(call.query)
     sandbox = call.engine.registry.find(call.caller, call.ref).record.id
     data = bytearray()
-    async for piece in await call.engine.traces.lines(call.caller, sandbox):
-        data += piece
-        if len(data) > MAX_READ:
-            break
-    steps = await asyncio.to_thread(lambda: merge(bytes(data).splitlines()).steps)
-    return sorted((entry for step in steps for entry in _entries_of(step)), key=lambda entry: entry[0])
+    async with contextlib.aclosing(await call.engine.traces.lines(call.caller, sandbox)) as pieces:
+        async for piece in pieces:
+            data += piece
+            if len(data) > MAX_READ:
+                break
+    return await asyncio.to_thread(_read, bytes(data), call.query, at_ms)
+
+
+def _read(data: bytes, query: LogQuery, at_ms: int | None) -> list[dict[str, Any]]:
+    entries = [entry for step in merge(data.splitlines()).steps for entry in _entries_of(step)]
+    return _page(sorted(entries, key=lambda entry: entry[0]), query, at_ms)
+
+
+def check_log(query: LogQuery) -> None:
+    if query.level is not None and query.level not in LEVELS:
+        raise InvalidRequest(f"level: {query.level[:40]!r} is not a level", hint=f"one of {', '.join(LEVELS)}")
+    if query.direction not in ("forward", "backward") or not 0 <= query.limit <= MAX_ENTRIES:
+        raise InvalidRequest(f"direction is forward or backward, and limit at most {MAX_ENTRIES}")
 
 
 def _entries_of(step: TraceStep) -> Iterator[Entry]:
@@ -157,10 +171,6 @@ def _text(content: TraceContent | None) -> str:
 
 
 def _page(entries: list[Entry], query: LogQuery, at_ms: int | None) -> list[dict[str, Any]]:
-    if query.level is not None and query.level not in LEVELS:
-        raise InvalidRequest(f"level: {query.level[:40]!r} is not a level", hint=f"one of {', '.join(LEVELS)}")
-    if query.direction not in ("forward", "backward") or not 0 <= query.limit <= MAX_ENTRIES:
-        raise InvalidRequest(f"direction is forward or backward, and limit at most {MAX_ENTRIES}")
     levels = LEVELS[LEVELS.index(query.level or LEVELS[0]) :]
     found = entries if query.direction == "forward" else entries[::-1]
     if at_ms is not None:

@@ -125,6 +125,8 @@ class VolumeHelpers:
     async def remove(self, caller: Caller, volume: str) -> None:
         """Delete the sandboxes of a volume, also those that an earlier server created."""
         self._sandboxes.pop(volume, None)
+        if not self._users[volume]:
+            self._locks.pop(volume, None)
         for info in self._engine.sandboxes.list(caller, {HELPER: volume}, None):
             with contextlib.suppress(NotFound):
                 await self._engine.sandboxes.delete(caller, info.id, force=True, purge=True)
