@@ -11,12 +11,14 @@ from contextlib import contextmanager
 
 from bench.measure import Figure, Part, repeat, row, timed
 from bench.measure import times as ratio
+from bench.peers import TRUE, run
 from skerry import Options, Process, Sandbox
 
 MANY = 200
 CROWD, CROWD_HOST = f"{MANY} processes in one sandbox at once", f"{MANY}× subprocess.Popen at once"
 THREADS = 32
 ALONE_S = 3.0
+LEAST_RATE = 0.25
 
 
 def command(number: int) -> list[str]:
@@ -65,16 +67,22 @@ def neighbour(count: int) -> Part:
     another sandbox. And these threads alone."""
     with Sandbox(options=Options(use_pool=False)) as busy, Sandbox(options=Options(use_pool=False)) as quiet:
         idle = repeat("a command, idle server", count * 5, lambda: quiet.run(["/bin/true"]))
+        bare = repeat(TRUE, count * 5, lambda: run(["/bin/true"]))
         with hammer(busy) as alone:
             time.sleep(ALONE_S)
         name = f"a command beside {THREADS} threads of a neighbour"
         with hammer(busy) as rate:
             beside = repeat(name, count * 5, lambda: quiet.run(["/bin/true"]))
     of = f"{beside.at(0.99):.1f} ms / {idle.p50:.1f} ms"
-    return [idle, beside], [
+    rates = f"{alone[0]:.0f}/s; {1000 / bare.p50:.0f}/s; beside the quiet one: {rate[0]:.0f}/s"
+    return [idle, bare, beside], [
         Figure("a command beside a busy neighbour: p99 / idle p50", beside.at(0.99) / idle.p50, of, most=5),
+        Figure(f"commands per second of {THREADS} threads in one sandbox", alone[0]),
         Figure(
-            f"commands per second of {THREADS} threads in one sandbox", alone[0], f"beside the quiet one: {rate[0]:.0f}"
+            "their rate / that of bare programs, one after another",
+            alone[0] * bare.p50 / 1000,
+            rates,
+            least=LEAST_RATE,
         ),
     ]
 

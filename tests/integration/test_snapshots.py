@@ -11,7 +11,11 @@ import pytest
 from support.server import Server, wait_until
 
 from skerry import Client, Sandbox, Snapshot
+from skerry.config import instance_of
+from skerry.engine.snapshots.capture import FEW_BYTES
 from skerry.errors import Conflict, InvalidRequest, NotFound
+from skerry.runtimes.cgroups import Cgroups
+from skerry.runtimes.hierarchies import mounted, root_for
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +28,24 @@ def sandbox(client: Client) -> Iterator[Sandbox]:
 def kept(server: Server) -> int:
     """Return the snapshots in the storage, independent of the database."""
     return len(list((server.state_dir / "pool" / "s").iterdir()))
+
+
+def test_snapshot_writes_out_the_data_that_waits(server: Server, client: Client) -> None:
+    """Before it freezes the sandbox, if there is much; a snapshot of an idle sandbox has nothing to write."""
+    found = mounted()
+    cgroups = Cgroups(root_for(instance_of(server.state_dir), found), found)
+    with Sandbox(server=client) as sandbox:
+        sandbox.run("head -c 32M /dev/urandom > /workspace/large && sha256sum < /workspace/large > /workspace/sum")
+        assert (cgroups.unwritten(sandbox.id) or 0) > FEW_BYTES
+        (fork,) = sandbox.fork()
+        wait_until(lambda: (cgroups.unwritten(sandbox.id) or 0) <= FEW_BYTES, "the count to show that")
+        sandbox.run("echo small > /workspace/small")
+        (other,) = sandbox.fork()
+        for one in (fork, other):
+            assert one.run("sha256sum < /workspace/large | cmp - /workspace/sum").exit_code == 0
+        assert other.files.read_text("/workspace/small") == "small\n"
+        for one in (fork, other):
+            one.delete()
 
 
 def test_sandbox_from_a_snapshot_shares_no_writes_with_its_source(client: Client) -> None:

@@ -27,6 +27,7 @@ _MAX_EVENTS = re.compile(rb"^max (\d+)$", re.MULTILINE)
 _OOM_KILL = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 _CPU_USAGE = re.compile(rb"^usage_usec (\d+)$", re.MULTILINE)
 _CACHE = re.compile(rb"^inactive_file (\d+)$", re.MULTILINE)
+_UNWRITTEN = re.compile(rb"^(?:total_dirty|total_writeback|file_dirty|file_writeback) (\d+)$", re.MULTILINE)
 _V1_CACHE = re.compile(rb"^total_inactive_file (\d+)$", re.MULTILINE)
 _DELEGATED = ("", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control")
 _MAX_SUBGROUPS = 2048  # sub-cgroups that the sandbox's root may make through the keeper's fd
@@ -212,6 +213,15 @@ class Cgroups:
             return None
         freeable = int(cached[1]) if cached is not None else 0
         return Counters(cpu, max(used - freeable, 0), max(used, int(peak)))
+
+    def unwritten(self, sandbox: str) -> int | None:
+        """Return the bytes of files that wait to be written to the disk. The kernel's count is late by at most 64 pages
+        for each processor."""
+        try:
+            found = _UNWRITTEN.findall(_content(self._file(sandbox, "memory", "memory.stat")))
+        except OSError:
+            return None
+        return sum(map(int, found)) if found else None
 
     def oom_kills(self, sandbox: str) -> int | None:
         """Called twice for each command: read without the objects of pathlib and io."""

@@ -198,6 +198,9 @@ class OciRuntime:
     def counters(self, sandbox: str, *, brief: bool = False) -> Counters | None:
         return self.cgroups.counters(sandbox, brief=brief)
 
+    def unwritten(self, sandbox: str) -> int | None:
+        return self.cgroups.unwritten(sandbox)
+
     def oom_kills(self, sandbox: str) -> int | None:
         return self.cgroups.oom_kills(sandbox)
 

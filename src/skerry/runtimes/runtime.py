@@ -106,6 +106,9 @@ class Runtime(Protocol):
     def counters(self, sandbox: str, *, brief: bool = False) -> Counters | None:
         """Return the counters of a running sandbox. `brief`: fewer reads, for a less exact memory."""
 
+    def unwritten(self, sandbox: str) -> int | None:
+        """Return the bytes of its files that wait to be written to the disk; None: unknown."""
+
     def oom_kills(self, sandbox: str) -> int | None: ...
 
     def fork_failures(self, sandbox: str) -> int | None: ...

@@ -21,6 +21,7 @@ from skerry.types import parse_span
 
 log = logging.getLogger("skerry.engine")
 SYNC_ROUNDS = 3
+FEW_BYTES = 1 << 20  # are written out within the freeze
 SOON_S = 0.02  # the data written during a round this short is little enough for the freeze
 
 
@@ -35,12 +36,16 @@ class CapturedLayer:
 
 
 async def sync(host: Host, sandbox: Sandbox) -> float | None:
-    """Write out dirty pages, so that little is left for the freeze. Return how long that took; None if the sandbox did
-    not run. The lock is not held: writes meanwhile, or an ending sandbox, are no reason to wait."""
+    """Write out dirty pages, so that little is left for the freeze: nothing if there are few. Return how long that
+    took; None if the sandbox did not run. The lock is not held: writes meanwhile, or an ending sandbox, are no reason
+    to wait."""
     if sandbox.record.state != "running":
         return None
     began = time.monotonic()
     for _ in range(SYNC_ROUNDS):
+        unwritten = sandbox.runtime.unwritten(sandbox.record.id) if sandbox.runtime is not None else None
+        if unwritten is not None and unwritten <= FEW_BYTES:
+            break
         round_began = time.monotonic()
         with contextlib.suppress(SkerryError, OSError):  # it may be gone; the capture reports disk errors
             await asyncio.to_thread(host.driver.sync, sandbox.record.upper)
