@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import http.client
+import random
 import re
 import ssl
 import threading
@@ -151,6 +152,43 @@ def test_attack_handler_cannot_change_the_method_where_rules_look_at_requests(la
     assert lab.talk().startswith(b"HTTP/1.1 403 ")
     assert lab.far.requests == []
     assert lab.harness.denied_attempt("x-http-method-override")
+
+
+def test_attack_accepted_header_never_changes_the_framing_of_a_request(lab: Lab) -> None:
+    """Whatever name and value a handler may have, the host reads one request with the body that the program sent."""
+    rng = random.Random(21)
+    names = [
+        "Content-Length",
+        "content_length",
+        "Transfer-Encoding",
+        "TE",
+        "X",
+        "X-HTTP2",
+        "Cookie",
+        "Range",
+        "host",
+        "_",
+    ]
+    values = ["0", "5", "identity", "a, b", "GET / HTTP/1.1", "\t", "\r\n\r\nGET /smuggled HTTP/1.1", "\xff", "", "x:y"]
+    post = b"POST /one HTTP/1.1\r\nHost: far.example\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello"
+    lab.open()
+    accepted = 0
+    for _ in range(200):
+        name = rng.choice(names) + rng.choice(["", "", " ", "\t", "\n", ":", "-A", "\0"])
+        value = rng.choice(values) + rng.choice(["", "", " ", "\n", "\r", "z"])
+        try:
+            handler = Handler(host="far.example", add_headers={name: value}, response_add_headers={name: value})
+        except InvalidRequest:
+            continue
+        accepted += 1
+        lab.harness.change(f"far.example@{lab.address}", handlers=(handler,))
+        lab.far.requests.clear()
+        reply = lab.talk(post)
+        (seen,) = lab.far.requests
+        head, _, body = seen.partition(b"\r\n\r\n")
+        assert (seen[:9], body, len(head.split(b"\r\n"))) == (b"POST /one", b"hello", 4), (name, value)
+        assert reply.endswith(b"\r\n\r\nok"), (name, value)
+    assert accepted > 10
 
 
 def test_attack_connection_without_http_does_not_pass_a_handled_host(lab: Lab) -> None:
