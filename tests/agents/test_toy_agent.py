@@ -285,7 +285,7 @@ def test_agent_in_a_terminal_is_detached_attached_and_reviewed(
     assert [one.state for one in box().processes.list()] == ["running"]
 
     window.clear()
-    window.enter("skerry agent attach")
+    window.enter("skerry agent attach toy")
     window.shows("prompt 1: hello")
     window.enter("edit app.py changed")
     window.shows("edited app.py")

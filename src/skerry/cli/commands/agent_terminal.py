@@ -21,6 +21,7 @@ from skerry.cli.commands.shell.commands import with_terminal
 from skerry.cli.commands.shell.escapes import EscapeKeys, TypedInput
 from skerry.cli.context import CliContext
 from skerry.client._sync.sandbox import Sandbox
+from skerry.client.agents.kits import labels_of
 from skerry.errors import NotFound
 from skerry.types import Result
 
@@ -128,8 +129,8 @@ def find_attachable(client: Client, top: str | None, agent: str | None, name: st
         named = find_sandbox(client, name)
         found = [named] if named is not None else []
     else:
-        labels = {LABEL_REPO: repository_id(top), **({LABEL: agent} if agent is not None else {})}
-        found = [one for one in Sandbox.list(labels=labels, server=client) if LABEL in one.labels]
+        of_repository = Sandbox.list(labels={LABEL_REPO: repository_id(top)}, server=client)
+        found = [one for one in of_repository if agent is None or one.labels.get(LABEL) in labels_of(agent)]
     running = [(one, process) for one in found for process in [_running(one)] if process is not None]
     if not running:
         where = f"sandbox {name}" if name is not None else "a sandbox of this repository"

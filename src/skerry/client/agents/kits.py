@@ -87,7 +87,7 @@ class Kit:
     @property
     def label(self) -> str:
         """Return the mark of its sandboxes. Another kit of the same name must not get into one."""
-        return self.name if self.built_in else f"{self.name} (kit)"
+        return labels_of(self.name)[0 if self.built_in else 1]
 
     @property
     def built_in(self) -> bool:
@@ -137,6 +137,11 @@ class Kit:
     def in_terminal(self, *, again: bool) -> list[str]:
         words = self.interactive.continue_ or self.sessions.continue_ if again else ()
         return list(words or self.interactive.new_session or self.lifecycle.interactive)
+
+
+def labels_of(name: str) -> tuple[str, str]:
+    """Return the marks of sandboxes of a built-in kit, and of another kit of that name."""
+    return name, f"{name} (kit)"
 
 
 def _agent_name(name: str) -> str:
