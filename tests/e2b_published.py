@@ -131,6 +131,37 @@ def test_smoke_passes_with_a_published_release(environment: dict[str, str], vers
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+OLD = """
+import httpx, time
+from e2b import Sandbox
+
+sandbox = Sandbox(template="base", timeout=120)
+try:
+    assert sandbox.commands.run("echo $((6*7))").stdout == "42\\n"
+    sandbox.files.write("/home/user/a.txt", "data")
+    assert sandbox.files.read("/home/user/a.txt") == "data"
+    server = sandbox.commands.run("python3 -m http.server 8000", background=True)
+    for _ in range(60):
+        if httpx.get(f"https://{sandbox.get_host(8000)}").status_code == 200:
+            break
+        time.sleep(1)
+    else:
+        raise AssertionError("the port")
+    server.kill()
+finally:
+    sandbox.kill()
+"""
+
+
+@pytest.mark.parametrize("version", ["1.11.1"])
+def test_old_release_works_with_host_names_only(environment: dict[str, str], version: str) -> None:
+    """Releases before 2.20 know no other way than HTTPS to names below a domain."""
+    python = python_of(f"old-{version}", f"e2b=={version}")
+    own = {name: value for name, value in environment.items() if name not in ("E2B_API_URL", "E2B_SANDBOX_URL")}
+    done = subprocess.run([python, "-c", OLD], env=own, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 def test_smoke_passes_with_the_newest_releases_for_javascript(environment: dict[str, str], tmp_path: Path) -> None:
     if shutil.which("npm") is None:
         pytest.skip("this machine has no npm")
