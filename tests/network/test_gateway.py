@@ -273,7 +273,7 @@ async def test_dial_to_an_unused_port_is_refused(namespaces: Namespaces, namespa
 
 def test_doctor_builds_a_gateway_and_leaves_nothing() -> None:
     before = descriptors()
-    (check,) = checks.checks()
+    check = next(one for one in checks.checks() if one.name == "egress")
     assert (check.name, check.ok) == ("egress", True)
     assert "IPv4" in check.detail
     assert left_over(before) == 0

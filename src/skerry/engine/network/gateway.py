@@ -396,11 +396,12 @@ def rules_of(
 
 
 async def _check_host() -> None:
-    """Report at start-up that this host can't open gateways. On other hosts this loads the kernel modules in
-    advance."""
+    """Report at start-up that this host can't open gateways, or has unsafe settings. On other hosts this loads the
+    kernel modules in advance."""
     for check in await asyncio.to_thread(checks):
         if check.ok is not True:
-            log.warning("no sandbox can have a network", extra={"error": check.detail, "hint": check.fix})
+            event = "no sandbox can have a network" if check.name == "egress" else "a setting of this host is too high"
+            log.warning(event, extra={"error": check.detail, "hint": check.fix})
 
 
 def _smallest(*sizes: str | int | None) -> int | None:
