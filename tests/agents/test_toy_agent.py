@@ -73,7 +73,12 @@ def test_prompt_changes_the_copy_and_the_next_one_continues(call: Call, box: Cal
     assert (origin.command, origin.within is not None) == ("Edit /workspace/app.py", True)
     context = box().files.read_text("/home/user/.toy/TOY.md")
     assert "Skerry sandbox" in context
-    assert box().files.exists("/home/user/.toy/installed")
+    assert box().files.read_text("/home/user/.toy/installed") == "installed\n"
+    assert box().files.read_text("/home/user/.toy/started") == "started\n"
+    box().stop()
+    assert run(call, "hello").stdout == b"prompt 2: hello\n"
+    assert box().files.read_text("/home/user/.toy/installed") == "installed\n"
+    assert box().files.read_text("/home/user/.toy/started") == "started\nstarted\n"
     assert str(box().cached_info.limits.memory) in ("4G", str(4 << 30))
     listed = call("agent", "ls").stdout.decode().splitlines()
     assert [line.split()[0] for line in listed[1:]] == list(BUILT_IN)
@@ -179,11 +184,12 @@ def test_key_of_the_store_is_outside_and_is_renewed(
     assert run(call, "run echo $TOY_KEY", "--secret", "TOY_KEY=@toy").stdout.startswith(b"skerry-secret-TOY_KEY-")
     assert b"the-first-key-0123456789" in stored()
     set_key(b"the-second-key-0123456789")
+    box().stop()  # the next call starts it
     again = run(call, "run echo $TOY_KEY", "--secret", "TOY_KEY=@toy")
     assert again.stdout.startswith(b"skerry-secret-TOY_KEY-")
     assert b"the-second-key-0123456789" in stored()
     assert b"the-first-key" not in stored()
-    assert run(call, "hello").returncode == 0  # without the option, the sandbox keeps its key
+    assert run(call, "hello").stdout == b"prompt 3: hello\n"  # without the option, the sandbox keeps its key
     assert b"the-second-key-0123456789" in stored()
 
 
