@@ -7,6 +7,7 @@ import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cli import skerry
@@ -68,9 +69,7 @@ def test_prompt_changes_the_copy_and_the_next_one_continues(call: Call, box: Cal
     assert b"building" not in second.stderr
     assert run(call, "hello", "--new").stdout == b"prompt 1: hello\n"
 
-    (hunk,) = box().review.changes().hunks
-    (origin,) = box().review.origin(hunk).entries
-    assert (origin.command, origin.within is not None) == ("Edit /workspace/app.py", True)
+    assert [hunk.path for hunk in box().review.changes().hunks] == ["app.py"]
     context = box().files.read_text("/home/user/.toy/TOY.md")
     assert "Skerry sandbox" in context
     assert box().files.read_text("/home/user/.toy/installed") == "installed\n"
@@ -82,6 +81,18 @@ def test_prompt_changes_the_copy_and_the_next_one_continues(call: Call, box: Cal
     assert str(box().cached_info.limits.memory) in ("4G", str(4 << 30))
     listed = call("agent", "ls").stdout.decode().splitlines()
     assert [line.split()[0] for line in listed[1:]] == list(BUILT_IN)
+
+
+def test_change_is_attributed_to_the_agents_tool_call(server: Server, top: Path, box: Callable[[], Sandbox]) -> None:
+    with Wire(server.address, "agent", *KIT, "-p", "slowly app.py changed", cwd=top) as wire:
+        wire.shows("  Edit /workspace/app.py")
+        box().files.write("/tmp/one", "")
+        wire.shows("reported")  # the agent's next output is handled after the report
+        box().files.write("/tmp/two", "")
+        assert wire.ends() == 0
+    (hunk,) = box().review.changes().hunks
+    (origin,) = box().review.origin(hunk).entries
+    assert (origin.command, origin.within is not None) == ("Edit /workspace/app.py", True)
 
 
 def test_exit_code_is_the_agents(call: Call, box: Callable[[], Sandbox]) -> None:
@@ -240,7 +251,12 @@ def test_editor_runs_an_agent_and_its_files_stay_untouched(
         (top / "notes.txt").write_text("latest\n")
         link = {"type": "resource_link", "name": "app.py", "uri": f"file://{top}/app.py#L1"}
         prompt = [{"type": "text", "text": "from the editor"}, link]
-        done = editor.call(4, "session/prompt", sessionId="s1", prompt=prompt)
+
+        def go_on(message: Any) -> None:
+            if message["params"].get("update", {}).get("sessionUpdate") == "tool_call":
+                box().files.write("/tmp/reported", "")
+
+        done = editor.call(4, "session/prompt", go_on, sessionId="s1", prompt=prompt)
         assert done["result"] == {"stopReason": "end_turn"}
         updates = [one["params"]["update"] for one in editor.heard]
         texts = [one["content"]["text"] for one in updates if one["sessionUpdate"] == "agent_message_chunk"]

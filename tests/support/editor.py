@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ class Editor:
         self.process.kill()
         self.process.communicate()
 
-    def call(self, id_: int, method: str, **params: object) -> Any:
-        """Send a request; return its answer. Messages before it are kept."""
+    def call(self, id_: int, method: str, heard: Callable[[Any], None] = lambda _: None, **params: object) -> Any:
+        """Send a request; return its answer. Messages before it are kept, and passed to `heard`."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         message = {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
@@ -39,6 +40,7 @@ class Editor:
             if found.get("id") == id_ and "method" not in found:
                 return found
             self.heard.append(found)
+            heard(found)
         pytest.fail(f"no answer to {method}: {self.process.communicate()}")
 
     def end(self) -> tuple[int, bytes]:

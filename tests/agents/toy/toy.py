@@ -28,10 +28,21 @@ def event(kind, **part):
         print(json.dumps({"type": kind, "message": {"content": [part]}}), flush=True)
 
 
-def edit(line):
-    """Change a file, as a tool call that is reported before and after it."""
+def wait_for(name):
+    """Wait until the test has written a file."""
+    end = time.monotonic() + 60
+    while not Path("/tmp", name).exists() and time.monotonic() < end:
+        time.sleep(0.02)
+
+
+def edit(line, *, slowly=False):
+    """Change a file, as a tool call that is reported before and after it. `slowly`: let the test see the report."""
     name, _, text = line.partition(" ")
     event("assistant", type="tool_use", id="1", name="Edit", input={"file_path": f"/workspace/{name}"})
+    if slowly:
+        wait_for("one")
+        say("reported")
+        wait_for("two")
     Path("/workspace", name).write_text(text + "\n")
     event("user", type="tool_result", tool_use_id="1", content="ok")
     say(f"edited {name}")
@@ -41,8 +52,8 @@ def follow(prompt):
     earlier = CONVERSATION.read_text().splitlines() if CONVERSATION.exists() and "--continue" in sys.argv else []
     CONVERSATION.write_text("".join(f"{line}\n" for line in [*earlier, prompt]))
     word, _, rest = prompt.partition(" ")
-    if word == "edit":
-        edit(rest)
+    if word in ("edit", "slowly"):
+        edit(rest, slowly=word == "slowly")
     elif word == "run":
         say(subprocess.run(["sh", "-c", rest], capture_output=True, text=True, check=False).stdout.strip())
     elif word == "error":
@@ -101,6 +112,7 @@ def speak():
             update(sessionUpdate="agent_message_chunk", content={"type": "text", "text": f"{cwd} {uris}"})
             locations = [{"path": "/workspace/app.py"}, {"path": "/etc/passwd"}]
             update(sessionUpdate="tool_call", toolCallId="c1", title="Edit app.py", kind="edit", locations=locations)
+            wait_for("reported")
             Path("/workspace/app.py").write_text(f"{text}\n")
             update(sessionUpdate="tool_call_update", toolCallId="c1", status="completed")
             send(id="w1", method="fs/write_text_file", params={"path": "/workspace/app.py", "content": "stolen"})

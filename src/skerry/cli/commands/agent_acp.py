@@ -15,7 +15,7 @@ from skerry.cli.commands.agent_sandbox import AgentRequest, mark_used, open_sand
 from skerry.cli.context import CliContext
 from skerry.cli.terminal import read_chunks
 from skerry.client.agents.acp import AcpBridge, LineReader, Passed
-from skerry.errors import InvalidRequest, NotFound, SkerryError
+from skerry.errors import InvalidRequest, SkerryError
 from skerry.types import ReportedCall
 
 if TYPE_CHECKING:
@@ -51,24 +51,19 @@ class _Connection:
         self._bridge = AcpBridge(tuple(dict.fromkeys([top, *same] if top is not None else [])))
         self._lock = threading.Lock()  # of the bridge
         self._input: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._calls: queue.SimpleQueue[ReportedCall | None] = queue.SimpleQueue()
         self._from_agent = LineReader(lambda line: self._pass_on(self._bridge.from_agent, line))
         self._run: Run | None = None
         self._killed = False  # the editor had left
         self._ended = threading.Event()
 
     def run(self, argv: list[str], env: dict[str, str]) -> int:
-        threads = [threading.Thread(target=one, daemon=True) for one in (self._read_editor, self._report_calls)]
-        for thread in threads:
-            thread.start()
+        threading.Thread(target=self._read_editor, name="skerry-editor", daemon=True).start()
         try:
             result = self._sandbox.run(
                 argv, env=env, stdin=self._chunks(), timeout=None, on_output=self._shown, on_start=self._started
             )
         finally:
             self._ended.set()
-            self._calls.put(None)
-        threads[1].join(END_TIMEOUT_S)
         return 0 if self._killed else output.result_exit_code(result)
 
     def _started(self, run: Run) -> None:
@@ -108,7 +103,7 @@ class _Connection:
             self.used = True
             self._refresh()
         if passed.call is not None:
-            self._calls.put(passed.call)
+            self._report(passed.call)  # before the editor sees it: the change may come soon
         if passed.notice and not self._cli.quiet:
             output.info(passed.notice)
         if passed.to_editor:
@@ -125,14 +120,8 @@ class _Connection:
         except SkerryError as error:  # the prompt matters more
             output.info(f"your later edits are not in the sandbox: {error.message}")
 
-    def _report_calls(self) -> None:
-        """Report tool calls to the review, without holding messages up."""
-        while (call := self._calls.get()) is not None:
-            if self._run is None:
-                continue
-            try:
+    def _report(self, call: ReportedCall) -> None:
+        """Report a tool call to the review. A sandbox without a repository has none."""
+        if self._run is not None:
+            with suppress(SkerryError):
                 self._sandbox.processes.report_tool_calls(self._run.id, [call])
-            except NotFound:  # the sandbox has no review
-                return
-            except SkerryError:
-                continue
