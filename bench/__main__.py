@@ -28,6 +28,7 @@ from bench.previews import previews
 from bench.records import records
 from bench.restart import restart
 from bench.review import review
+from bench.ssh import ssh
 from bench.states import sleep, snapshots
 from bench.stream import stream
 from bench.trees import trees
@@ -39,7 +40,7 @@ PARTS: dict[str, Callable[[int], Part]] = {
     "images": images, "claim": claim,
     "inside": inside, "bytes": first_bytes, "trees": trees, "import": imports, "review": review,
     "code": code, "mcp": mcp, "previews": previews, "snapshots": snapshots, "sleep": sleep, "at_once": at_once,
-    "density": density, "restart": restart, "records": records, "volumes": volumes,
+    "density": density, "restart": restart, "records": records, "volumes": volumes, "ssh": ssh,
 }  # fmt: skip
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import stat
+from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, cast
 
 import asyncssh
@@ -20,12 +23,15 @@ from skerry.client.ssh.streams import Command
 from skerry.errors import InvalidRequest, SkerryError
 from skerry.types import RunRequest
 
-READ = 256 << 10
+READ: Final = 256 << 10
+PIPE: Final = 512 << 10
+MAX_VECTOR: Final = 64  # parts of one write
 WINDOW: Final = 8 << 20  # bytes that a client may send ahead
 PACKET: Final = 128 << 10
 LOGIN_TIMEOUT: Final = 60
 CLOSE_TIMEOUT: Final = 10.0
 END_TIMEOUT: Final = 5.0  # for the listeners inside
+_IGNORE: Final = 2  # SSH_MSG_IGNORE
 _CIPHERS: Final = ["aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes256-ctr", "aes128-ctr"]
 _MACS: Final = ["hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com", "hmac-sha2-256"]
 _EXCHANGES: Final = ["curve25519-sha256", "curve25519-sha256@libssh.org", "ecdh-sha2-nistp256"]
@@ -181,23 +187,28 @@ class StdioTransport(asyncio.Transport):
     def __init__(self, protocol: asyncio.Protocol) -> None:
         super().__init__()
         self._protocol = protocol
+        self._loop = asyncio.get_running_loop()
         self._read: asyncio.ReadTransport | None = None
-        self._write: asyncio.WriteTransport | None = None
+        self._output = -1
+        self._parts: deque[bytes | memoryview] = deque()
+        self._flushing = False
         self._closing = False
 
     async def open(self) -> None:
         """Connect stdin and stdout. The protocol receives data from then on."""
-        loop = asyncio.get_running_loop()
         for number in (0, 1):
             if not _is_stream(number):
                 raise InvalidRequest(
                     "stdin and stdout are not the connection of an SSH client",
                     hint="`skerry ssh NAME` opens a shell; --stdio is for ProxyCommand",
                 )
-        output = os.fdopen(os.dup(1), "wb", buffering=0)
-        self._write, _ = await loop.connect_write_pipe(lambda: _Output(self), output)
+            with contextlib.suppress(OSError, AttributeError):  # a socket, or another system
+                fcntl.fcntl(number, fcntl.F_SETPIPE_SZ, PIPE)
+        self._output = os.dup(1)
+        os.set_blocking(self._output, False)
         self._protocol.connection_made(self)
-        self._read, _ = await loop.connect_read_pipe(lambda: _Input(self), os.fdopen(os.dup(0), "rb", buffering=0))
+        source = os.fdopen(os.dup(0), "rb", buffering=0)
+        self._read, _ = await self._loop.connect_read_pipe(lambda: _Input(self), source)
         with contextlib.suppress(AttributeError):
             cast(Any, self._read).max_size = READ  # fewer and larger reads
 
@@ -205,32 +216,61 @@ class StdioTransport(asyncio.Transport):
         self._protocol.data_received(data)
 
     def lost(self, error: Exception | None) -> None:
-        """Report the end of one pipe: the client is gone."""
+        """Report the end of the connection: the client is gone."""
         if not self._closing:
-            self._closing = True
+            self.close()
             self._protocol.connection_lost(error)
-            self._shut()
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        if self._write is not None and not self._closing:
-            self._write.write(data)
+        """Send data, with all packets of the same moment in one system call. asyncio's transport of a pipe moves its
+        whole buffer for each write, and the buffer has as much as the client's window."""
+        if not self._closing:
+            self._parts.append(bytes(data))
+            if not self._flushing:
+                self._flushing = True
+                self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._output < 0:
+            return
+        try:
+            while self._parts:
+                self._sent(os.writev(self._output, list(islice(self._parts, MAX_VECTOR))))
+        except BlockingIOError:
+            self._loop.add_writer(self._output, self._flush)
+            return
+        except OSError as error:
+            self._parts.clear()
+            self.lost(error)
+            return
+        self._loop.remove_writer(self._output)
+        self._flushing = False
+
+    def _sent(self, size: int) -> None:
+        """Drop the first bytes."""
+        while size:
+            part = self._parts.popleft()
+            if len(part) > size:
+                self._parts.appendleft(memoryview(part)[size:])
+                return
+            size -= len(part)
 
     def is_closing(self) -> bool:
         return self._closing
 
     def close(self) -> None:
-        """Send the rest and close."""
+        """Send the rest, as far as the client takes it now, and close."""
         self._closing = True
-        self._shut()
+        if self._output >= 0:
+            self._flush()
+            self._loop.remove_writer(self._output)
+            os.close(self._output)
+            self._output = -1
+        if self._read is not None:
+            self._read.close()
 
     def abort(self) -> None:
         self.close()
-
-    def _shut(self) -> None:
-        if self._read is not None:
-            self._read.close()
-        if self._write is not None:
-            self._write.close()
 
 
 class _Input(asyncio.Protocol):
@@ -244,23 +284,22 @@ class _Input(asyncio.Protocol):
         self._transport.lost(error)
 
 
-class _Output(asyncio.BaseProtocol):
-    def __init__(self, transport: StdioTransport) -> None:
-        self._transport = transport
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._transport.lost(error)
-
-
 def _is_stream(number: int) -> bool:
     mode = os.fstat(number).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
 class _LoginConnection(asyncssh.SSHServerConnection):
-    """The agent's socket is inside the sandbox; the library would open one on this machine."""
+    """Differs from the library's in two points."""
+
+    def send_packet(self, pkttype: int, *args: bytes, handler: Any = None) -> None:
+        """Leave out the empty packet that the library sends before each other one. It protects CBC ciphers, which are
+        not offered here."""
+        if pkttype != _IGNORE:
+            super().send_packet(pkttype, *args, handler=handler)
 
     async def create_agent_listener(self) -> bool:
+        """Open the agent's socket in the sandbox; the library would open one on this machine."""
         login = self.get_owner()
         return await login.open_agent() if isinstance(login, Login) else False
 
@@ -268,8 +307,15 @@ class _LoginConnection(asyncssh.SSHServerConnection):
         return self._owner
 
 
+def _handle_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Ignore a harmless race of anyio, which sets the result of a wait that was cancelled at the same moment."""
+    if not isinstance(context.get("exception"), asyncio.InvalidStateError):
+        loop.default_exception_handler(context)
+
+
 async def serve(client: AsyncClient, sandbox: str, keys: UserKeys, options: LoginOptions) -> None:
     """Serve the SSH client on stdin and stdout until it leaves."""
+    asyncio.get_running_loop().set_exception_handler(_handle_exception)
     login = Login(client, sandbox, keys, options)
     settings = await asyncssh.SSHServerConnectionOptions.construct(
         server_factory=lambda: login, server_host_keys=[asyncssh.import_private_key(keys.host_key())],
@@ -284,6 +330,5 @@ async def serve(client: AsyncClient, sandbox: str, keys: UserKeys, options: Logi
     try:
         await login.ended.wait()
     finally:
-        with contextlib.suppress(OSError):
-            transport.close()
+        transport.close()
         await login.aclose()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, aclosing
 from typing import Final, Protocol
 
@@ -100,15 +100,29 @@ class Command:
     async def output(self) -> AsyncIterator[tuple[bool, bytes]]:
         """Yield its output to its end, each piece with True for stderr. The command waits for a slow reader."""
         while self.result is None:
-            while (frame := self._decoder.next()) is not None:
-                kind, payload = frame
-                if kind in OUTPUT:
-                    yield kind != STDOUT, payload
-                else:
-                    self._take(kind, payload)
+            for is_error, data in self._arrived():
+                yield is_error, data
             if self.result is None:
                 assert self._chunks is not None  # noqa: S101
                 self._decoder.push(await anext(self._chunks, b"") or self._lost())
+
+    def _arrived(self) -> Iterator[tuple[bool, bytes]]:
+        """Yield the output that has arrived. Neighbouring frames of one stream are joined, because each piece becomes a
+        packet and the keeper's frames are small."""
+        parts: list[bytes] = []
+        stream = STDOUT
+        while self.result is None and (frame := self._decoder.next()) is not None:
+            kind, payload = frame
+            if parts and kind != stream:
+                yield stream != STDOUT, b"".join(parts)
+                parts = []
+            if kind in OUTPUT:
+                stream = kind
+                parts.append(payload)
+            else:
+                self._take(kind, payload)
+        if parts:
+            yield stream != STDOUT, b"".join(parts)
 
     def _take(self, kind: int, payload: bytes) -> None:
         if kind == STARTED:
