@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import secrets
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -71,8 +72,7 @@ class UserKeys:
                 return
         except FileNotFoundError:
             pass
-        draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-        draft.unlink(missing_ok=True)
+        draft = path.with_name(f"{path.name}.{secrets.token_hex(6)}.new")
         fd = os.open(draft, NEW_FILE, 0o644)
         with open(fd, "wb") as target:
             target.write(data)
