@@ -23,7 +23,7 @@ TESTS = [
     "tests/client/test_responses.py", "tests/client/test_pack.py", "tests/server/test_listener.py",
     "tests/server/test_websockets.py", "tests/network/test_rules.py", "tests/network/test_dns.py",
     "tests/network/test_http_proxy.py", "tests/mcp/test_text.py", "tests/mcp/test_offline.py",
-    "tests/test_telemetry.py",
+    "tests/test_telemetry.py", "tests/client/test_ssh_keys.py",
 ]  # fmt: skip
 
 

@@ -198,7 +198,7 @@ def _rules(rules: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(Network(allow=rules).allow)
 
 
-class _AsyncWaiting(Generic[V]):
+class _Waiting(Generic[V]):
     """Iterate over values that wait for an answer, each once, over broken connections."""
 
     def __init__(self, client: AsyncClient, request: Request, kind: type[V], what: str) -> None:
@@ -259,7 +259,7 @@ class _AsyncWaiting(Generic[V]):
                 self._response = None
 
 
-class AsyncApprovals(_AsyncWaiting[ApprovalRequest]):
+class AsyncApprovals(_Waiting[ApprovalRequest]):
     """Iterate with `async for question in …`, over broken connections, until `aclose` or the deletion of the
     sandbox."""
 
@@ -332,7 +332,7 @@ class AsyncNetworkHandler:
         self._sandbox, self.host = sandbox, host
         self._handler, self._on_response = handler, on_response
         request = requests.handler_calls(sandbox.id, host, secrets.token_hex(8))
-        self._calls = _AsyncWaiting(sandbox.client, request, HandlerCall, "handler calls")
+        self._calls = _Waiting(sandbox.client, request, HandlerCall, "handler calls")
         self._aside = backend.BackgroundTask()
 
     async def start(self) -> None:

@@ -199,7 +199,7 @@ def _rules(rules: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(Network(allow=rules).allow)
 
 
-class _AsyncWaiting(Generic[V]):
+class _Waiting(Generic[V]):
     """Iterate over values that wait for an answer, each once, over broken connections."""
 
     def __init__(self, client: Client, request: Request, kind: type[V], what: str) -> None:
@@ -260,7 +260,7 @@ class _AsyncWaiting(Generic[V]):
                 self._response = None
 
 
-class Approvals(_AsyncWaiting[ApprovalRequest]):
+class Approvals(_Waiting[ApprovalRequest]):
     """Iterate with `for question in …`, over broken connections, until `close` or the deletion of the
     sandbox."""
 
@@ -333,7 +333,7 @@ class NetworkHandler:
         self._sandbox, self.host = sandbox, host
         self._handler, self._on_response = handler, on_response
         request = requests.handler_calls(sandbox.id, host, secrets.token_hex(8))
-        self._calls = _AsyncWaiting(sandbox.client, request, HandlerCall, "handler calls")
+        self._calls = _Waiting(sandbox.client, request, HandlerCall, "handler calls")
         self._aside = backend.BackgroundTask()
 
     def start(self) -> None:
