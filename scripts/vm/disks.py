@@ -76,7 +76,8 @@ def requirements() -> list[str]:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     extras: dict[str, list[str]] = project["optional-dependencies"]
     tests = [name for name in extras["dev"] if name.startswith("pytest")]
-    return sorted({*project["dependencies"], *extras["server"], *extras["mcp"], *extras["otel"], *tests})
+    needed = (word for name in ("server", "mcp", "otel", "ssh") for word in extras[name])
+    return sorted({*project["dependencies"], *needed, *tests})
 
 
 def install_wheels(target: Path, wheels: list[str]) -> None:
