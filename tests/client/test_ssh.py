@@ -389,8 +389,13 @@ print(s.makefile('rb').read().decode(), end='')
 
 def test_command_can_use_a_forwarded_port_from_its_start(alone: OpenSsh) -> None:
     with socket.create_server(("127.0.0.1", 0)) as here:
+        here.settimeout(60)
+        # OpenSSH waits for the end of forwarded connections
+        answering = threading.Thread(target=lambda: here.accept()[0].close())
+        answering.start()
         options = ("-R", f"7655:127.0.0.1:{here.getsockname()[1]}")
-        done = alone.run(NAME, "exec 3<>/dev/tcp/127.0.0.1/7655 && echo open", options=options)
+        done = alone.run(NAME, "exec 3<>/dev/tcp/127.0.0.1/7655 && cat <&3 && echo open", options=options)
+        answering.join(60)
     assert done.stdout == b"open\n", done.stderr
 
 
