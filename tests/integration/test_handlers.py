@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -9,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 from support.server import Server
 from world.world import World
 
@@ -108,7 +110,7 @@ def test_handler_that_raises_or_returns_garbage_fails_the_request(client: Client
         if "/raise" in request.url:
             raise RuntimeError("private details")
         if "/smuggle" in request.url:
-            return HttpRequest(method="GET", url="", headers=(("Content-Length", "5"),))
+            return replace(request, headers=(("Content-Length", "5"),))
         return "garbage"  # type: ignore[return-value]
 
     with warnings.catch_warnings():
@@ -120,6 +122,22 @@ def test_handler_that_raises_or_returns_garbage_fails_the_request(client: Client
                 assert result.stdout.endswith("502"), path
                 assert "private details" not in result.stdout
                 assert why in result.denied[0].why
+    assert world.calls() == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("body", b"token=removed"), ("method", "HEAD"), ("url", API)],
+)
+def test_request_whose_changes_cannot_be_sent_fails(client: Client, world: World, field: str, value: object) -> None:
+    """A handler that removes private parts of a body must not make the original leave."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Sandbox(network=Network(allow=["api.example.test"]), server=client) as sandbox:
+            sandbox.network.handle("api.example.test", lambda request: replace(request, **{field: value}), bodies=True)
+            result = sandbox.run(f"{CURL} -w '%{{http_code}}' -d token=private {API}private")
+            assert result.stdout.endswith("502")
+            assert "TypeError" in result.denied[0].why
     assert world.calls() == []
 
 
@@ -196,6 +214,21 @@ async def test_async_program_handles_requests(world_server: Server) -> None:
         async with await sandbox.network.handle("api.example.test", handler):
             assert (await sandbox.run(f"{CURL} {API}")).stdout == "GET"
         assert (await sandbox.network.show()).network.handlers == ()
+
+
+async def test_async_handler_that_hangs_is_cancelled_and_decides_the_next_request(world_server: Server) -> None:
+    async def handler(request: HttpRequest) -> HttpResponse:
+        if "/hang" in request.url:
+            await asyncio.Event().wait()
+        return HttpResponse(body=b"decided")
+
+    network = Network(allow=["api.example.test"])
+    async with AsyncSandbox(network=network, server=world_server.address) as sandbox:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            await sandbox.network.handle("api.example.test", handler, timeout=3)
+            assert (await sandbox.run(f"{CURL} -w '%{{http_code}}' {API}hang")).stdout.endswith("502")
+            assert (await sandbox.run(f"{CURL} {API}")).stdout == "decided"
 
 
 def test_handlers_of_other_owners_are_not_found(client: Client, world_server: Server) -> None:

@@ -8,13 +8,14 @@ import hashlib
 import http.client
 import random
 import re
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from network.test_http_proxy import Far
+from network.test_http_proxy import ACCEPT, ASK, KEY, WEBSOCKET, Far
 from support.egress import EgressHarness, echo, is_reset, random_loopback, read_all, serve_tcp
 from support.server import wait_until
 
@@ -97,6 +98,40 @@ def test_headers_are_removed_replaced_and_added_in_both_directions(lab: Lab) -> 
     assert reply.endswith(b"\r\n\r\nok")
     ended = lab.harness.attempt(lambda a: a.kind == "request" and a.ended)
     assert "handled by far.example" in ended.why
+
+
+def test_handler_changes_the_request_of_a_websocket_and_its_frames_pass_unchanged(lab: Lab) -> None:
+    heads: list[bytes] = []
+
+    def switch(sock: socket.socket) -> None:
+        heads.append(sock.recv(65536))
+        sock.sendall(b"HTTP/1.1 101 Switching Protocols\r\n" + WEBSOCKET + ACCEPT + b"\r\n")
+        while data := sock.recv(1000):
+            sock.sendall(data[::-1])
+
+    handler = Handler(host="far.example", set_headers={"X-Team": "blue"})
+    frame = bytes(range(128, 192)) + b"X-Team: red"
+    address = random_loopback()
+    lab.harness.server.hosts["far.example"] = [address]
+    with serve_tcp(switch, address, 80):
+        lab.harness.open(f"far.example@{address}", handlers=(handler,))
+        with lab.harness.connect("far.example", 80) as sock:
+            sock.sendall(ASK % b"/ws" + KEY + b"X-Team: red\r\n\r\n")
+            got = b""
+            while not got.endswith(b"\r\n\r\n"):
+                got += sock.recv(1)
+            assert got.startswith(b"HTTP/1.1 101 ")
+            sock.sendall(frame)
+            assert sock.recv(len(frame), socket.MSG_WAITALL) == frame[::-1]
+    assert b"\r\nX-Team: blue\r\n" in heads[0]
+    assert b"red" not in heads[0]
+
+
+def test_callback_denies_a_websocket_before_it_reaches_its_host(lab: Lab) -> None:
+    lab.open(Handler(host="far.example", callback="request"))
+    lab.decide(error="RuntimeError")
+    assert b" 502 " in lab.talk(ASK % b"/ws" + KEY + b"\r\n")
+    assert lab.far.requests == []
 
 
 def test_only_covered_requests_are_changed_and_the_first_handler_counts(lab: Lab) -> None:

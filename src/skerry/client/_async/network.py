@@ -175,17 +175,18 @@ class AsyncSandboxNetwork:
         bodies: bool = False,
     ) -> AsyncNetworkHandler:
         """Decide about the requests to a host in this program, until the handler or the sandbox is closed.
-        `handler(request)` returns None (send it unchanged), a changed request, or an `HttpResponse` in place of the
-        host's. `on_response(request, response)` returns None or a changed response. Without a decision within `timeout`
-        seconds, after an exception, and while this program does not run, the requests fail. The calls come one after
-        another. `bodies`: also pass bodies, of up to 1 MiB."""
+        `handler(request)` returns None (send it unchanged), the request with other headers or a redirect, or an
+        `HttpResponse` in place of the host's. `on_response(request, response)` returns None or a changed response.
+        Without a decision within `timeout` seconds, after an exception, and while this program does not run, the
+        requests fail. The calls come one after another. `bodies`: also pass bodies, of up to 1 MiB."""
         if handler is None and on_response is None:
             raise InvalidRequest("handle: no handler given", hint="handle(host, handler) or on_response=handler")
         callback: Literal["request", "response", "both"] = "request" if on_response is None else "response"
         if handler is not None and on_response is not None:
             callback = "both"
-        await self.add_handlers(Handler(host=host, callback=callback, timeout=timeout, bodies=bodies))
-        handling = AsyncNetworkHandler(self._sandbox, host, handler, on_response)
+        rule = Handler(host=host, callback=callback, timeout=timeout, bodies=bodies)
+        await self.add_handlers(rule)
+        handling = AsyncNetworkHandler(self._sandbox, host, handler, on_response, rule.timeout_s)
         await handling.start()
         return handling
 
@@ -328,9 +329,10 @@ class AsyncNetworkHandler:
         host: str,
         handler: backend.RequestHandler | None,
         on_response: backend.ResponseHandler | None,
+        timeout_s: float,
     ) -> None:
         self._sandbox, self.host = sandbox, host
-        self._handler, self._on_response = handler, on_response
+        self._handler, self._on_response, self._timeout_s = handler, on_response, timeout_s
         request = requests.handler_calls(sandbox.id, host, secrets.token_hex(8))
         self._calls = _Waiting(sandbox.client, request, HandlerCall, "handler calls")
         self._aside = backend.BackgroundTask()
@@ -379,9 +381,10 @@ class AsyncNetworkHandler:
         """Return the decision of the callback. An exception and a value of another type fail the request."""
         try:
             if call.response is None:
-                found = await backend.call_handler(self._handler or _unchanged, call.request)
+                found = await backend.call_handler(self._timeout_s, self._handler or _unchanged, call.request)
             else:
-                found = await backend.call_handler(self._on_response or _unchanged, call.request, call.response)
+                callback = self._on_response or _unchanged
+                found = await backend.call_handler(self._timeout_s, callback, call.request, call.response)
             return _decision_of(call, found)
         except Exception as error:
             warnings.warn(f"the handler of {self.host} failed: {error!r}", stacklevel=2)
@@ -400,5 +403,14 @@ def _decision_of(call: HandlerCall, found: object) -> HandlerDecision:
     if not isinstance(found, HttpRequest) or call.response is not None:
         wanted = "None, an HttpRequest or an HttpResponse" if call.response is None else "None or an HttpResponse"
         raise TypeError(f"it returned a {type(found).__name__}, not {wanted}")
+    if changed := _other_fields(call.request, found):
+        raise TypeError(f"it changed the {changed} of the request: only headers and redirect_to() have an effect")
     headers = found.headers if found.headers != call.request.headers else None
     return HandlerDecision(headers=headers, redirect=found.redirect)
+
+
+def _other_fields(request: HttpRequest, found: HttpRequest) -> str:
+    """Return the names of changed fields that cannot be sent. Ignoring a body without its private parts would send
+    the original."""
+    names = ("method", "url", "body", "process")
+    return ", ".join(name for name in names if getattr(found, name) != getattr(request, name))

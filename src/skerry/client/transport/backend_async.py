@@ -89,9 +89,11 @@ async def call_answerer(answerer: Answerer, question: ApprovalRequest) -> Said:
     return await said if inspect.isawaitable(said) else said
 
 
-async def call_handler(handler: Callable[..., Any], *messages: HttpRequest | HttpResponse) -> object:
-    found = handler(*messages)
-    return await found if inspect.isawaitable(found) else found
+async def call_handler(timeout_s: float, handler: Callable[..., Any], *messages: HttpRequest | HttpResponse) -> object:
+    """Cancel an async handler after its timeout: the request has failed, and others wait for the handler."""
+    async with asyncio.timeout(timeout_s):
+        found = handler(*messages)
+        return await found if inspect.isawaitable(found) else found
 
 
 def abort(response: httpx2.Response) -> None:

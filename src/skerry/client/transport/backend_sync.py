@@ -57,7 +57,8 @@ def call_answerer(answerer: Answerer, question: ApprovalRequest) -> Said:
     return answerer(question)
 
 
-def call_handler(handler: Callable[..., Any], *messages: HttpRequest | HttpResponse) -> object:
+def call_handler(timeout_s: float, handler: Callable[..., Any], *messages: HttpRequest | HttpResponse) -> object:
+    """Nothing can cancel a function: the server fails the request after the timeout."""
     return handler(*messages)
 
 
