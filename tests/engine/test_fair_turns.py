@@ -14,7 +14,8 @@ class Calls:
     def __init__(self, turns: FairTurns) -> None:
         self.order: list[str] = []
         self.most: Counter[str] = Counter()
-        self._turns, self._now, self._ends = turns, Counter[str](), list[asyncio.Event]()
+        self.now: Counter[str] = Counter()
+        self._turns, self._ends = turns, list[asyncio.Event]()
 
     def start(self, owner: str, key: str) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(self._call(owner, key))
@@ -23,12 +24,12 @@ class Calls:
         async with self._turns.turn(owner, key):
             self.order.append(key)
             for name in (owner, key):
-                self._now[name] += 1
-                self.most[name] = max(self.most[name], self._now[name])
+                self.now[name] += 1
+                self.most[name] = max(self.most[name], self.now[name])
             end = asyncio.Event()
             self._ends.append(end)
             await end.wait()
-            self._now.subtract((owner, key))
+            self.now.subtract((owner, key))
 
     async def settle(self) -> None:
         for _ in range(10):
@@ -37,8 +38,11 @@ class Calls:
     async def end_all(self) -> None:
         await self.settle()
         while self._ends:
-            self._ends.pop(0).set()
-            await self.settle()
+            await self.end_first()
+
+    async def end_first(self) -> None:
+        self._ends.pop(0).set()
+        await self.settle()
 
 
 def test_busy_key_leaves_turns_to_quiet_key_of_its_owner() -> None:
@@ -98,6 +102,26 @@ def test_key_is_alone_again_after_a_while() -> None:
         busy = [calls.start("ann", "busy") for _ in range(8)]
         await calls.settle()
         assert calls.order == ["busy"] * 4
+        await calls.end_all()
+        await asyncio.gather(*busy)
+
+    asyncio.run(story())
+
+
+def test_waiting_calls_take_all_turns_once_their_key_is_alone_again() -> None:
+    async def story() -> None:
+        turns = FairTurns(alone=8, each_owner=100)
+        calls = Calls(turns)
+        busy = [calls.start("ann", "busy") for _ in range(32)]
+        await calls.settle()
+        async with turns.turn("bob", "quiet"):
+            for _ in range(8):
+                await calls.end_first()
+            assert calls.now["busy"] == 2
+        async with asyncio.timeout(10):
+            while calls.now["busy"] < 8:
+                busy.append(calls.start("ann", "busy"))
+                await calls.end_first()
         await calls.end_all()
         await asyncio.gather(*busy)
 

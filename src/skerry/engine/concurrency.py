@@ -147,20 +147,27 @@ class FairTurns:
 
     def _give_back(self, owner: str, key: str) -> None:
         self._count(owner, key, -1)
-        queues = self._waiting.get(owner, OrderedDict())
-        for other in list(queues):
-            queue = queues[other]
+        while self._start_next(owner):  # all that fit: the share may have grown since the last call ended
+            pass
+
+    def _start_next(self, owner: str) -> bool:
+        """Give a turn to one waiting call, if one has room; return whether it did."""
+        queues, started = self._waiting.get(owner, OrderedDict()), False
+        for key in list(queues):
+            queue = queues[key]
             while queue and queue[0].done():  # cancelled
                 queue.popleft()
-            if queue and self._has_room(owner, other):
-                self._count(owner, other, 1)
+            if queue and self._has_room(owner, key):
+                self._count(owner, key, 1)
                 queue.popleft().set_result(None)
-                queues.move_to_end(other)
+                queues.move_to_end(key)
+                started = True
                 break
-        for other in [other for other, queue in queues.items() if not queue]:
-            del queues[other]
+        for key in [key for key, queue in queues.items() if not queue]:
+            del queues[key]
         if not queues:
             self._waiting.pop(owner, None)
+        return started
 
 
 async def stream_from_thread(

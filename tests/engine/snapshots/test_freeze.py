@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -73,3 +76,58 @@ def test_slow_automatic_snapshot_fails_its_command_only(own_server: Server, tmp_
             running.result(60)
         assert run(http, "echo on") == "on\n"
         assert http.get(ONE).json()["state"] == "running"
+
+
+LATE_THREAD = """
+import asyncio, threading
+from concurrent.futures import ThreadPoolExecutor
+from skerry.config import load
+from skerry.engine import faults
+passed, fault_point = [], faults.fault_point
+faults.fault_point = lambda name: (fault_point(name), passed.append(name))  # before others import it
+from skerry.engine.engine import Engine
+from skerry.engine.snapshots.capture import capture
+from skerry.errors import Conflict
+from skerry.types import Caller, CreateRequest
+
+me = Caller(owner="local", scope="admin")
+
+async def main():
+    engine = await Engine.open(load())
+    info = await engine.sandboxes.create(me, CreateRequest())
+    sandbox, free = engine.registry.get(info.id), threading.Event()
+    threads = ThreadPoolExecutor(1)
+    asyncio.get_running_loop().set_default_executor(threads)
+    try:
+        async with sandbox.lock:
+            threads.submit(free.wait, 60)
+            taking = asyncio.create_task(capture(engine.host, sandbox, "late", None, durable=False))
+            async with asyncio.timeout(30):
+                await asyncio.sleep(0)
+                while not sandbox.thawed.is_set():
+                    await asyncio.sleep(0.01)
+            free.set()
+            try:
+                await taking
+            except Conflict as error:
+                print(error.details["setting"])
+    finally:
+        free.set()
+        await engine.sandboxes.delete(me, info.id)
+        await engine.close()
+    print([name for name in passed if name.startswith("snapshot.")])
+
+asyncio.run(main())
+"""
+
+
+def test_capture_that_starts_after_the_timeout_does_not_freeze(server: Server) -> None:
+    """All threads are busy until then."""
+    server.end()
+    out = subprocess.run(
+        [sys.executable, "-c", LATE_THREAD],
+        env={**os.environ, "SKERRY_STATE_DIR": str(server.state_dir), "SKERRY_SNAPSHOTS_MAX_FREEZE": "1s"},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    server.start()
+    assert out.stdout == "snapshots.max_freeze\n[]\n", out.stderr

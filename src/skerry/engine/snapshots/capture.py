@@ -90,16 +90,18 @@ def _standing_still(
     host: Host, runtime: Runtime, sandbox_id: str, unit: str, max_s: float, thawed: threading.Event
 ) -> tuple[str, float]:
     """Freeze, capture and thaw in one thread: other work of the event loop must not prolong the freeze. A capture that
-    the sandbox may have written to, because it was thawed early, is discarded."""
+    the sandbox may have written to, because it was thawed early, is discarded. After the caller's thaw, there is no
+    other: a thread that starts late must not freeze, and a freeze that ends late must be undone here."""
     began, token = time.monotonic(), None
     try:
+        _raise_if(thawed)
         try:
             runtime.freeze(sandbox_id, max_s)
             fault_point("snapshot.frozen")
+            _raise_if(thawed)
             token = host.driver.capture(unit)
             fault_point("snapshot.captured")
-            if thawed.is_set():
-                raise TimeoutError
+            _raise_if(thawed)
         finally:
             runtime.thaw(sandbox_id)
     except BaseException as error:
@@ -111,6 +113,11 @@ def _standing_still(
             raise _frozen_too_long(sandbox_id, max_s) from error
         raise
     return token, time.monotonic() - began
+
+
+def _raise_if(thawed: threading.Event) -> None:
+    if thawed.is_set():
+        raise TimeoutError
 
 
 def _thaw(runtime: Runtime, sandbox_id: str) -> None:
