@@ -160,6 +160,39 @@ def test_code_that_did_not_run_is_a_setup_error_with_the_reason(tmp_path: Path, 
     assert server.asked[-1].method == "DELETE", "nothing is left behind"
 
 
+@pytest.mark.parametrize("said", [Said(0), Said(200, BEGIN, MEDIA_TYPE, whole=False), refused(500, "internal")])
+def test_code_that_may_have_started_is_not_a_setup_error(tmp_path: Path, said: Said) -> None:
+    ordinary = serving()
+    with lying(tmp_path, lambda asked: said if asked.path.endswith("/code") else ordinary(asked)) as server:
+        result = execute_code("python", "x", server=server.address)
+    assert (result.status, result.exit_code) == ("error", -1)
+
+
+def test_result_survives_a_failed_deletion(tmp_path: Path) -> None:
+    ordinary = serving(BEGIN + encode(STDOUT, b"done") + end())
+
+    def answer(asked: Asked) -> Said:
+        return refused(503, "sandbox_unavailable", "busy") if asked.method == "DELETE" else ordinary(asked)
+
+    with lying(tmp_path, answer) as server:
+        for check in (False, True):
+            result = execute_code("python", "x", server=server.address, check=check)
+            assert (result.status, result.stdout) == ("success", "done")
+            assert result.notice == "the sandbox could not be deleted: busy"
+
+
+def test_result_survives_files_that_cannot_be_read(tmp_path: Path) -> None:
+    ordinary = serving(BEGIN + encode(STDOUT, b"done") + end(files=[MADE, MADE]))
+
+    def answer(asked: Asked) -> Said:
+        return refused(503, "sandbox_unavailable", "gone") if asked.path.endswith("/files") else ordinary(asked)
+
+    with lying(tmp_path, answer) as server:
+        result = execute_code("python", "x", server=server.address)
+    assert (result.status, result.stdout, [file.content for file in result.files]) == ("success", "done", [None, None])
+    assert result.notice == "the files could not be read: gone"
+
+
 def test_failing_sandbox_or_server_is_a_status_and_raises_only_with_check(tmp_path: Path) -> None:
     failed = told(tmp_path, BEGIN)
     assert (failed.status, failed.exit_code) == ("error", -1)
@@ -350,7 +383,7 @@ def test_session_ids_keep_their_case_and_never_share_a_sandbox() -> None:
     names = [session_name(one) for one in ids]
     assert len(set(names)) == len(ids)
     assert names[0] == "abc"
-    for name in names:
+    for name in (*names, *map(session_name, ("vl-aaaaaaaaaa", "sb-aaaaaaaaaa"))):
         check_name(name)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import socket
 import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from support.cli import SKERRY, environment
 from support.server import Server, wait_until, with_enough_time
 
 from skerry import AsyncSandbox, Client, Context, Limits, Sandbox, async_execute_code, execute_code, execute_with_limits
-from skerry.errors import CommandFailed, Conflict, InvalidRequest, NotFound
+from skerry.errors import CommandFailed, CommandTimeout, Conflict, InvalidRequest, NotFound, OutOfMemory
 
 HEADROOM = "1G"
 OPERATORS = '[languages]\ninstall = "never"\n'
@@ -247,6 +250,77 @@ def test_execute_code_distinguishes_code_and_setup_failures(server: Server) -> N
     unknown = execute_code("cobol", "x", server=server.address)
     assert unknown.status == "setup_error"
     assert "python, javascript" in f"{unknown.error_message} {unknown.notice}"
+
+
+@contextlib.contextmanager
+def relay_that_cuts(server: Server, path: Path, mark: bytes) -> Iterator[str]:
+    """Relay connections to the server; cut each one whose answer has the mark."""
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while (data := source.recv(65536)) and (source in clients or mark not in data):
+                target.sendall(data)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                clients.append(client)
+                inner = socket.socket(socket.AF_UNIX)
+                inner.connect(server.address.removeprefix("unix://"))
+                servers.append(inner)
+                for ends in ((client, inner), (inner, client)):
+                    copies.append(threading.Thread(target=copy, args=ends))
+                    copies[-1].start()
+
+    clients: list[socket.socket] = []
+    servers: list[socket.socket] = []
+    copies: list[threading.Thread] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        accepting = threading.Thread(target=serve)
+        accepting.start()
+        try:
+            yield f"unix://{path}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            accepting.join()
+    for one in clients + servers:
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
+    for thread in copies:
+        thread.join()
+    for one in clients + servers:
+        one.close()
+
+
+def test_connection_cut_during_the_run_is_not_a_setup_error(server: Server, tmp_path: Path) -> None:
+    code = "import time\nopen('ran', 'a').write('x')\nprint('be' + 'gun', flush=True)\ntime.sleep(600)"
+    with relay_that_cuts(server, tmp_path / "r.sock", b"begun") as address:
+        result = execute_code("python", code, timeout=50, session_id="cut", server=address)
+    with Sandbox.get("cut", server=server.address) as sandbox:
+        try:
+            assert (result.status, result.exit_code) == ("error", -1), "the code has run"
+            assert "broke" in (result.error_message or "")
+            assert sandbox.files.read_text("ran") == "x"
+        finally:
+            sandbox.delete()
+
+
+def test_execute_code_with_check_raises_the_end_of_the_code(server: Server) -> None:
+    with pytest.raises(CommandTimeout) as late:
+        execute_code("python", "while True: pass", timeout=1, check=True, server=server.address)
+    assert late.value.result is not None
+    assert late.value.result.timed_out
+    code = "block = bytearray(400 << 20)\nblock[::4096] = b'x' * (len(block) // 4096)"
+    with pytest.raises(OutOfMemory) as fat:
+        execute_code("python", code, limits=Limits(memory="128M"), check=True, server=server.address)
+    assert fat.value.result is not None
+    assert fat.value.result.oom_killed
 
 
 async def test_execute_code_takes_stdin_and_files_and_returns_created_files(server: Server) -> None:

@@ -438,6 +438,9 @@ def test_session_has_files_processes_code_and_a_timeout(sandbox: Sandbox) -> Non
 
     assert session.code.run("import os; x = (os.getcwd(), os.environ['A']); x").text == "('/workspace/deep', '1')"
     assert session.code.run("x[1]", "py").text == "'1'"  # one context for all names of a language
+    for call in (session.code.run, sandbox.code.run):
+        with pytest.raises(InvalidRequest, match=r"not 3\.999"):
+            call("x", "python@3.999")
     assert not sandbox.code.run("x", fresh=True).ok
     assert sandbox.sessions.get("parts").timeout == 77
     assert sandbox.session("plain").timeout == 300

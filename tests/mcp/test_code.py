@@ -74,7 +74,15 @@ async def test_named_context_is_created_and_separate(talk: Talk) -> None:
     await talk.call("run_code", code="y = 1", context="apart")
     assert (await talk.call("run_code", code="y", context="apart"))["text"] == "1"
     assert not (await talk.call("run_code", code="y"))["ok"]
-    assert "runs python" in await talk.fails("run_code", code="1", context="apart", language="javascript")
+    assert "is one of python" in await talk.fails("run_code", code="1", context="apart", language="javascript")
+
+
+async def test_context_is_found_again_by_every_name_of_its_language(talk: Talk) -> None:
+    for language in ("js", "JavaScript", "javascript"):
+        code = "globalThis.n = (globalThis.n ?? 0) + 1"
+        ran = await talk.call("run_code", code=code, context="web", language=language)
+    assert ran["text"] == "3"
+    assert "3.999" in await talk.fails("run_code", code="1", context="apart", language="python@3.999")
 
 
 async def test_endless_code_is_interrupted_and_the_context_state_reported(talk: Talk) -> None:

@@ -161,7 +161,9 @@ class AsyncSessionCode:
                 cwd=session.cwd, env=given, user=session.user,
             )  # fmt: skip
         context = await self.context(language)
-        return await context.run(code, stdin=stdin, timeout=limit, check=check, on_output=on_output, env=env)
+        return await self._sandbox.code.run(
+            code, language, context=context, stdin=stdin, timeout=limit, check=check, on_output=on_output, env=env
+        )
 
     async def context(self, language: str = "python") -> AsyncContext:
         """Return the session's context for a language; it is created if missing."""
@@ -172,7 +174,7 @@ class AsyncSessionCode:
         except NotFound:
             given = _portable(await session.environment())
         try:
-            return await code.context(kind.name, name, cwd=session.cwd, env=given, user=session.user)
+            return await code.context(language, name, cwd=session.cwd, env=given, user=session.user)
         except Conflict:  # created concurrently
             return await code.get(name)
 

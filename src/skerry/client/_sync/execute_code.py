@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from msgspec import structs
 
 from skerry.client._sync.client import Client
-from skerry.client._sync.code import ReadableFile
+from skerry.client._sync.code import CodeResult, CodeRun, ReadableFile
 from skerry.client._sync.run_once import (
     Content,
     check_temporary,
@@ -32,14 +32,16 @@ from skerry.client.results.execute import (
     MAX_TOTAL_CONTENT_BYTES,
     ExecuteResult,
     LimitsApplied,
+    Stage,
     check_chars,
     check_timeout,
     execute_result,
+    failed_result,
     limits_of,
     session_name,
-    setup_error_result,
     timeout_in_force,
 )
+from skerry.client.transport.connection import NotConnected
 from skerry.client.transport.requests.code import Input, code_request, languages
 from skerry.errors import FileError, InvalidRequest, SkerryError
 from skerry.types import MAX_CODE, LanguageList, Limits, OutputFile, find_language, language_of_file
@@ -79,7 +81,7 @@ def execute_code(
     except Exception as error:  # also those of the caller's own objects, such as a generator in `files`
         if check:
             raise
-        return setup_error_result(error, execution.limits, started=execution.started)
+        return failed_result(error, execution.limits, execution.stage)
 
 
 def execute_file(
@@ -93,7 +95,7 @@ def execute_file(
     except SkerryError as error:
         if check:
             raise
-        return setup_error_result(error, LimitsApplied())
+        return failed_result(error, LimitsApplied())
     return execute_code(language, code, check=check, **options)
 
 
@@ -114,8 +116,12 @@ def validate_language(language: str, server: str | Client | None = None) -> str:
         return find_language(client.languages(), language)[0].name
 
 
+_Ended = tuple[CodeResult, LimitsApplied, tuple[OutputFile, ...], str | None]  # the last: the hint
+
+
 class _Execution:
-    """The arguments of a call, checked in `run`. `limits`: those that are known so far."""
+    """The arguments of a call, checked in `run`. `limits`: those that are known so far. `problems`: failures after
+    the end of the code, which do not discard its result."""
 
     def __init__(
         self, language: str, code: str, stdin: Input | None, timeout: float | None, session_id: str | None,
@@ -125,23 +131,44 @@ class _Execution:
         self.session_id, self.files, self.creation = session_id, files, creation
         self.max_output_chars, self.on_progress = max_output_chars, on_progress
         self.limits = LimitsApplied()
-        self.started = False
+        self.stage: Stage = "setup"
+        self.problems: list[str] = []
 
     def run(self, check: bool) -> ExecuteResult:
         self._check()  # before a sandbox is created
-        with opened_client(self.creation.get("server")) as client:
-            self.creation["server"] = client
-            self._prepare(client)
-            with self._sandbox() as sandbox:
-                self.limits = limits_of(sandbox.cached_info, self.limits)
-                brought = upload_files(sandbox.files, self.files)
-                limit = self.limits.time_limit_seconds
-                self.started = True
-                result = sandbox.code.run(self.code, self.language, stdin=self.stdin, timeout=limit)
-                notice = hint_without_context(result) if self.session_id is None else result.hint
-                if check:
-                    check_code(result)
-                return execute_result(result, self.limits, _contents(new_files(result.files, brought)), notice)
+        ended: _Ended | None = None
+        try:
+            with opened_client(self.creation.get("server")) as client:
+                self.creation["server"] = client
+                self._prepare(client)
+                with self._sandbox() as sandbox:
+                    self.limits = limits_of(sandbox.cached_info, self.limits)
+                    ended = self._run_in(sandbox, check)
+        except Exception as error:
+            if ended is None:
+                raise
+            self.problems.append(f"the sandbox could not be deleted: {getattr(error, 'message', error)}")
+        return execute_result(*ended, self.problems)
+
+    def _run_in(self, sandbox: Sandbox, check: bool) -> _Ended:
+        brought = upload_files(sandbox.files, self.files)
+        limit, self.stage = self.limits.time_limit_seconds, "requested"
+        try:
+            result = sandbox.code.run(
+                self.code, self.language, stdin=self.stdin, timeout=limit, on_start=self._started
+            )
+        except NotConnected:
+            self.stage = "setup"
+            raise
+        notice = hint_without_context(result) if self.session_id is None else result.hint
+        if check:
+            check_code(result)
+        files, problem = _contents(new_files(result.files, brought))
+        self.problems += problem
+        return result, self.limits, files, notice
+
+    def _started(self, _: CodeRun) -> None:
+        self.stage = "started"
 
     def _check(self) -> None:
         if not isinstance(self.language, str):
@@ -192,15 +219,18 @@ def _read_code(path: str | os.PathLike[str]) -> str:
         raise InvalidRequest(f"{os.fspath(path)}: not UTF-8", hint="code is text") from None
 
 
-def _contents(files: tuple[ReadableFile, ...]) -> tuple[OutputFile, ...]:
-    listed, left = [], MAX_TOTAL_CONTENT_BYTES
+def _contents(files: tuple[ReadableFile, ...]) -> tuple[tuple[OutputFile, ...], list[str]]:
+    """Return the files with their contents, and the problem that ended the reading, if any."""
+    listed, left, problem = [], MAX_TOTAL_CONTENT_BYTES, list[str]()
     for number, file in enumerate(files):
         content = None
-        if number < MAX_CONTENT_FILES and file.size <= min(left, MAX_CONTENT_BYTES):
+        if not problem and number < MAX_CONTENT_FILES and file.size <= min(left, MAX_CONTENT_BYTES):
             try:
                 content = file.read_bytes(length=file.size)
                 left -= len(content)
             except FileError:
                 content = None
+            except SkerryError as error:
+                problem.append(f"the files could not be read: {error.message}")
         listed.append(OutputFile(**fields_of(file) | {"content": content}))
-    return tuple(listed)
+    return tuple(listed), problem

@@ -162,7 +162,9 @@ class SessionCode:
                 cwd=session.cwd, env=given, user=session.user,
             )  # fmt: skip
         context = self.context(language)
-        return context.run(code, stdin=stdin, timeout=limit, check=check, on_output=on_output, env=env)
+        return self._sandbox.code.run(
+            code, language, context=context, stdin=stdin, timeout=limit, check=check, on_output=on_output, env=env
+        )
 
     def context(self, language: str = "python") -> Context:
         """Return the session's context for a language; it is created if missing."""
@@ -173,7 +175,7 @@ class SessionCode:
         except NotFound:
             given = _portable(session.environment())
         try:
-            return code.context(kind.name, name, cwd=session.cwd, env=given, user=session.user)
+            return code.context(language, name, cwd=session.cwd, env=given, user=session.user)
         except Conflict:  # created concurrently
             return code.get(name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
@@ -12,11 +13,12 @@ from msgspec import structs
 from skerry.client.create_options import seconds
 from skerry.client.results.code import CodeResultBase, CodeValue
 from skerry.client.results.command import describe_end
-from skerry.errors import InvalidRequest, SandboxUnavailable, SkerryError
+from skerry.errors import InvalidRequest, SandboxUnavailable, ServerUnreachable, SkerryError
 from skerry.types import (
     NAME,
     OUTPUT_KEPT,
     SANDBOX_ID,
+    VOLUME_ID,
     Answer,
     NetworkAttempt,
     OutputFile,
@@ -38,9 +40,10 @@ MIN_TIMEOUT = 1.0
 MAX_TIMEOUT = 1e8
 NO_EXIT_CODE = -1  # a timeout, an OOM kill, another signal, or code that did not run
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_DERIVED = re.compile(r"session-[0-9a-f]{32}")
+_NO_NAMES = (SANDBOX_ID, VOLUME_ID, re.compile(r"session-[0-9a-f]{32}"))  # the last: derived names
 
 Status = Literal["success", "error", "timeout", "setup_error"]
+Stage = Literal["setup", "requested", "started"]  # requested: the server did not confirm the start
 
 
 class ResourceUsage(Answer, frozen=True, kw_only=True):
@@ -84,9 +87,9 @@ class _Fields(Answer, frozen=True, kw_only=True):
 class ExecuteResult(dict[str, Any]):
     """The result as attributes, and as a dictionary of plain values that `json.dumps` accepts.
 
-    `status`: `success`; `timeout`; `error`: the code failed, see `error_message`; `setup_error`: nothing ran, see
-    `error_message`, which ends with the remedy if one is known. `exit_code` is -1 after a timeout, an out-of-memory
-    kill or another signal, and if nothing ran. `text`: the last expression's value, `results`: all values. `denied`:
+    `status`: `success`; `timeout`; `error`: the code failed, or the connection broke while it may have run, see
+    `error_message`; `setup_error`: nothing ran, see `error_message`, which ends with the remedy if one is known.
+    `exit_code` is -1 after a timeout, an out-of-memory kill or another signal, and if nothing ran. `text`: the last expression's value, `results`: all values. `denied`:
     network attempts that were denied. `truncated`: stdout or stderr were longer. `notice`: the remedy alone, and other
     information, such as a restarted session."""
 
@@ -168,7 +171,7 @@ def validate_session_id(session_id: str) -> str:
 def session_name(session_id: str) -> str:
     """Return the name of a session's sandbox: the id itself or, if it cannot be a name, a name derived from it."""
     validate_session_id(session_id)
-    if NAME.fullmatch(session_id) and not (SANDBOX_ID.fullmatch(session_id) or _DERIVED.fullmatch(session_id)):
+    if NAME.fullmatch(session_id) and not any(form.fullmatch(session_id) for form in _NO_NAMES):
         return session_id
     return f"session-{hashlib.sha256(session_id.encode()).hexdigest()[:32]}"
 
@@ -202,10 +205,15 @@ def shortened(text: str, most: int) -> str:
 
 
 def execute_result(
-    result: CodeResultBase, limits: LimitsApplied, files: tuple[OutputFile, ...], hint: str | None
+    result: CodeResultBase,
+    limits: LimitsApplied,
+    files: tuple[OutputFile, ...],
+    hint: str | None,
+    problems: Sequence[str | None] = (),
 ) -> ExecuteResult:
+    """Return the result of code that ran to its end. `problems`: those after the end."""
     most = limits.max_output_chars
-    notices = [notice for notice in (result.lost, None if result.ok else hint) if notice]
+    notices = [notice for notice in (result.lost, None if result.ok else hint, *problems) if notice]
     stderr = _with_traceback(result)
     return ExecuteResult(
         status="success" if result.ok else "timeout" if result.timed_out else "error",
@@ -225,17 +233,26 @@ def execute_result(
     )
 
 
-def setup_error_result(error: Exception, limits: LimitsApplied, *, started: bool = False) -> ExecuteResult:
-    """Return the result of code that was not run, or whose sandbox failed. Errors that are not of Skerry come from
-    objects of the caller, such as a generator in `files`; `started`: the code may have run."""
+def failed_result(error: Exception, limits: LimitsApplied, stage: Stage = "setup") -> ExecuteResult:
+    """Return the result of code that was not run, or whose result is lost. Errors that are not of Skerry come from
+    objects of the caller, such as a generator in `files`."""
+    failed = may_have_run(error, stage)
     if not isinstance(error, SkerryError):
         error = SkerryError(f"{type(error).__name__}: {error}")
-        failed = started
-    else:
-        failed = isinstance(error, SandboxUnavailable)
     message = _with_remedy(error.message, error.hint).encode("utf-8", "replace").decode()
     status = "error" if failed else "setup_error"
     return ExecuteResult(status=status, error_message=message, limits_applied=limits, notice=error.hint)
+
+
+def may_have_run(error: Exception, stage: Stage) -> bool:
+    """Return whether the code may have been started: then a caller must not run it again. An error that the server
+    sends instead of a start is a refusal, except one without a known code."""
+    if isinstance(error, SandboxUnavailable) or stage == "started":
+        return True
+    if stage == "setup":
+        return False
+    refusal = isinstance(error, SkerryError) and type(error) is not SkerryError
+    return not refusal or isinstance(error, ServerUnreachable)
 
 
 def message_without_remedy(result: ExecuteResult) -> str | None:

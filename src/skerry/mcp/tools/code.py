@@ -14,9 +14,9 @@ from skerry.client.results.execute import (
     ExecuteResult,
     LimitsApplied,
     check_timeout,
+    failed_result,
     message_without_remedy,
     session_name,
-    setup_error_result,
 )
 from skerry.errors import InvalidRequest
 from skerry.mcp.call import ToolCall
@@ -101,7 +101,7 @@ async def execute_code(
         if check_timeout(timeout) > MAX_RUN_S:
             raise InvalidRequest(f"timeout: {timeout} is out of range", hint=f"from 1 to {MAX_RUN_S:g} seconds")
     except InvalidRequest as error:
-        result = setup_error_result(error, LimitsApplied(max_output_chars=max_output_chars))
+        result = failed_result(error, LimitsApplied(max_output_chars=max_output_chars))
     else:
         async with at.caller.session(name, at.access), at.progress(timeout) as progress:
             result = await execute(
@@ -231,7 +231,7 @@ async def run_code(
         await _open_context(place, context, language)
     async with at.progress(timeout) as progress:
         result = await place.code.run(
-            code, language if context is None else None, context=context, fresh=fresh, stdin=stdin, timeout=timeout,
+            code, language, context=context, fresh=fresh, stdin=stdin, timeout=timeout,
             on_output=progress.output,
         )  # fmt: skip
     pictures = Pictures()
@@ -264,15 +264,9 @@ async def list_languages(at: ToolCall, sandbox: SandboxRef = None) -> KnownLangu
 
 
 async def _open_context(place: AsyncSandbox, name: str, language: str | None) -> None:
-    """Create the context if needed, and check its language."""
-    known = {one.name: one.language for one in await place.code.contexts()}
-    if name not in known:
+    """Create the context if needed. The run checks its language."""
+    if name not in [one.name for one in await place.code.contexts()]:
         await place.code.context(language or "python", name)
-    elif language is not None and language.partition("@")[0] != known[name]:
-        raise InvalidRequest(
-            f"the context {name} runs {known[name]}, not {language}",
-            hint="leave language out, or use another context",
-        )
 
 
 def failure(error: CodeError | None, most: int) -> CodeFailure | None:
