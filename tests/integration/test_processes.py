@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import queue
 import signal
@@ -142,6 +143,25 @@ def test_callbacks_of_a_spawned_process_get_all_output_and_its_end(sandbox: Sand
     sandbox.spawn("echo one; sleep 0.2; echo two; exit 3", on_output=lambda o: pieces.append(o.data), on_exit=ended.put)
     result = ended.get(timeout=60)
     assert (b"".join(pieces), result.exit_code, result.stdout) == (b"one\ntwo\n", 3, "one\ntwo\n")
+
+
+def test_exit_callback_is_called_when_the_sandbox_is_deleted(
+    server: Server, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def leave_async() -> Result:
+        ended = asyncio.get_running_loop().create_future()
+        async with AsyncSandbox(server=server.address) as sandbox:
+            await sandbox.spawn("echo one; sleep 600", on_output=lambda _: None, on_exit=ended.set_result)
+        return await asyncio.wait_for(ended, 60)
+
+    ended = queue.Queue[Result]()
+    with Sandbox(server=server.address) as sandbox:
+        process = sandbox.spawn("echo one; sleep 600", on_output=lambda _: None, on_exit=ended.put)
+    for result in (ended.get(timeout=60), asyncio.run(leave_async())):
+        assert (result.ok, result.exit_code, result.command) == (False, None, "echo one; sleep 600")
+        assert result.signal == "KILL" or "the end of the process is unknown" in (result.hint or "")
+    assert process.id
+    assert ("Traceback" in capfd.readouterr().err, caplog.records) == (False, [])
 
 
 def test_all_processes_are_killed_and_pruned(server: Server) -> None:

@@ -20,6 +20,7 @@ from skerry.client.results.command import (
     pattern_timeout,
     result_of,
     still_running,
+    unknown_end,
 )
 from skerry.client.results.search import OutputSearch
 from skerry.client.transport import backend_async as backend
@@ -86,7 +87,8 @@ class AsyncProcesses:
         """Kill all running processes with their trees; return their number. Contexts lose their variables."""
         running = [process for process in await self.list() if process.state == "running"]
         for process in running:
-            await process.kill()
+            with contextlib.suppress(NotFound):  # removed meanwhile
+                await process.kill()
         return len(running)
 
     async def prune(self) -> int:
@@ -160,17 +162,30 @@ class AsyncProcess:
         self, on_output: backend.Callback[Output] | None = None, on_exit: backend.Callback[Result] | None = None
     ) -> None:
         """Call `on_output` for each piece of its output, and `on_exit` with its result, in a task or thread of this
-        program. An exception of a callback ends both."""
+        program. An exception of a callback ends both. If the process is removed first, for example with its sandbox,
+        `on_exit` gets a result without an exit code, whose `hint` has the reason."""
         await self._listener.start(self._notify, on_output, on_exit)
 
     async def _notify(
         self, on_output: backend.Callback[Output] | None, on_exit: backend.Callback[Result] | None
     ) -> None:
         if on_output is not None:
-            async for piece in self.follow():
+            async for piece in self._output_until_removed():
                 await backend.deliver(on_output, piece)
         if on_exit is not None:
-            await backend.deliver(on_exit, await self.wait())
+            await backend.deliver(on_exit, await self._end())
+
+    async def _output_until_removed(self) -> AsyncIterator[Output]:
+        with contextlib.suppress(SkerryError):
+            async for piece in self.follow():
+                yield piece
+
+    async def _end(self) -> Result:
+        """Return its result, also if the process is gone, with all that is known about it."""
+        try:
+            return await self.wait()
+        except SkerryError as error:
+            return unknown_end(self._info, error)
 
     async def info(self) -> ProcessInfo:
         """Request the current information from the server."""

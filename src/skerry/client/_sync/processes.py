@@ -21,6 +21,7 @@ from skerry.client.results.command import (
     pattern_timeout,
     result_of,
     still_running,
+    unknown_end,
 )
 from skerry.client.results.search import OutputSearch
 from skerry.client.transport import backend_sync as backend
@@ -87,7 +88,8 @@ class Processes:
         """Kill all running processes with their trees; return their number. Contexts lose their variables."""
         running = [process for process in self.list() if process.state == "running"]
         for process in running:
-            process.kill()
+            with contextlib.suppress(NotFound):  # removed meanwhile
+                process.kill()
         return len(running)
 
     def prune(self) -> int:
@@ -161,17 +163,30 @@ class Process:
         self, on_output: backend.Callback[Output] | None = None, on_exit: backend.Callback[Result] | None = None
     ) -> None:
         """Call `on_output` for each piece of its output, and `on_exit` with its result, in a task or thread of this
-        program. An exception of a callback ends both."""
+        program. An exception of a callback ends both. If the process is removed first, for example with its sandbox,
+        `on_exit` gets a result without an exit code, whose `hint` has the reason."""
         self._listener.start(self._notify, on_output, on_exit)
 
     def _notify(
         self, on_output: backend.Callback[Output] | None, on_exit: backend.Callback[Result] | None
     ) -> None:
         if on_output is not None:
-            for piece in self.follow():
+            for piece in self._output_until_removed():
                 backend.deliver(on_output, piece)
         if on_exit is not None:
-            backend.deliver(on_exit, self.wait())
+            backend.deliver(on_exit, self._end())
+
+    def _output_until_removed(self) -> Iterator[Output]:
+        with contextlib.suppress(SkerryError):
+            for piece in self.follow():
+                yield piece
+
+    def _end(self) -> Result:
+        """Return its result, also if the process is gone, with all that is known about it."""
+        try:
+            return self.wait()
+        except SkerryError as error:
+            return unknown_end(self._info, error)
 
     def info(self) -> ProcessInfo:
         """Request the current information from the server."""

@@ -9,7 +9,7 @@ import msgspec
 
 from skerry.client.results.search import OutputSearch
 from skerry.codecs.output import HeadAndTail
-from skerry.errors import CommandFailed, CommandTimeout, NetworkDenied, OutOfMemory
+from skerry.errors import CommandFailed, CommandTimeout, NetworkDenied, OutOfMemory, SkerryError
 from skerry.types import FileInfo, ProcessInfo, Result, RunResult, Value
 
 StreamName = Literal["stdout", "stderr"]
@@ -79,6 +79,12 @@ def result_of(end: RunResult, process: ProcessInfo) -> Result:
         denied=end.denied,
         hint=end.hint or hint_for(end, stderr),
     )
+
+
+def unknown_end(process: ProcessInfo, error: SkerryError) -> Result:
+    """Return the result of a process whose end the server does not report, for example after its removal."""
+    hint = f"the end of the process is unknown: {error.message}"
+    return Result(id=process.id, exit_code=None, command=process.cmd, started_at=process.started_at, hint=hint)
 
 
 def join_output(pieces: list[Output], offset: int) -> Output:
