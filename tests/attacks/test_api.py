@@ -14,6 +14,8 @@ import httpx2
 import pytest
 from support.server import Server
 
+from skerry.engine.tokens import MAX_TICKETS
+
 
 @dataclass
 class Intruder:
@@ -22,6 +24,7 @@ class Intruder:
     http: httpx2.Client
     sandbox: str
     authorization: str
+    admin: httpx2.Client
 
     def run(self, line: str, **more: Any) -> dict[str, Any]:
         path = f"/v1/sandboxes/{self.sandbox}/processes?wait=true"
@@ -54,7 +57,7 @@ def intruder(make_server: Callable[[], Server]) -> Iterator[Intruder]:
         with httpx2.Client(base_url=url, headers={"Authorization": authorization}, timeout=60) as http:
             made = http.post("/v1/sandboxes", json={"limits": {"memory": "256M"}})
             assert made.status_code == 201, made.text
-            yield Intruder(http, made.json()["id"], authorization)
+            yield Intruder(http, made.json()["id"], authorization, admin)
             http.delete(f"/v1/sandboxes/{made.json()['id']}").raise_for_status()
     server.retire()
 
@@ -273,6 +276,14 @@ def test_no_path_variant_reaches_admin_routes(intruder: Intruder, path: str) -> 
     answer = intruder.say(text.encode())
     assert answer.split(b" ")[1] in (b"400", b"403", b"404")
     assert b"skt_" not in answer
+
+
+def test_tickets_of_one_owner_do_not_use_up_those_of_others(intruder: Intruder) -> None:
+    path = f"/v1/sandboxes/{intruder.sandbox}/terminal-ticket"
+    answers = [intruder.http.post(path) for _ in range(MAX_TICKETS + 1)]
+    assert {answer.status_code for answer in answers[:MAX_TICKETS]} == {201}
+    assert answers[-1].json()["error"]["code"] == "quota_exceeded"
+    assert intruder.admin.post(path).status_code == 201
 
 
 def test_process_of_another_sandbox_cannot_be_addressed(intruder: Intruder) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from skerry.engine.database import Database
-from skerry.engine.tokens import Tokens, new_secret
-from skerry.errors import InvalidRequest, NotFound
-from skerry.types import Caller
+from skerry.engine.tokens import MAX_TICKETS, TICKET_S, Tokens, new_secret
+from skerry.errors import InvalidRequest, NotFound, QuotaExceeded
+from skerry.types import Caller, Lifecycle, Limits, SandboxInfo
 
 
 @pytest.fixture
@@ -26,6 +27,23 @@ def test_token_has_an_owner_and_a_scope(database: Database) -> None:
     made = tokens.create("review", "ann", "for the laptop")
     assert made.secret is not None
     assert tokens.authenticate(made.secret) == Caller(owner="ann", scope="review", token=made.id)
+
+
+def test_used_and_expired_tickets_are_not_counted(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, caller = Tokens(database), Caller(owner="ann", scope="use")
+    sandbox = SandboxInfo(
+        id="sb-aaaaaaaaaa", state="running", image="base", limits=Limits(), lifecycle=Lifecycle(), created_at=1.0
+    )
+    made = [tokens.issue_ticket(caller, sandbox) for _ in range(MAX_TICKETS)]
+    with pytest.raises(QuotaExceeded, match="1,000 open tickets"):
+        tokens.issue_ticket(caller, sandbox)
+    assert tokens.redeem(made[0].ticket, sandbox.id) == caller
+    tokens.issue_ticket(caller, sandbox)
+    monkeypatch.setattr(time, "time", lambda: made[-1].expires_at + TICKET_S)
+    for _ in range(MAX_TICKETS):
+        tokens.issue_ticket(caller, sandbox)
+    with pytest.raises(QuotaExceeded):
+        tokens.issue_ticket(caller, sandbox)
 
 
 def test_token_without_an_owner_is_a_separate_owner(database: Database) -> None:

@@ -9,6 +9,7 @@ import hmac
 import re
 import secrets
 import time
+from collections import Counter, OrderedDict
 from typing import NamedTuple
 
 from skerry.engine.database import Database
@@ -17,7 +18,7 @@ from skerry.types import NAME, Caller, SandboxInfo, Scope, TerminalTicket, Token
 
 PREFIX = "skt_"
 TICKET_S = 60.0
-MAX_TICKETS = 10_000
+MAX_TICKETS = 1000  # of an owner
 _SECRET = re.compile(r"skt_[a-z2-7]{40}")
 _OWNER_HINT = "1 to 63 characters of a-z, 0-9, '.', '_', '-'; the first and last a letter or digit"
 
@@ -47,7 +48,8 @@ class Tokens:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._tickets: dict[bytes, _Ticket] = {}
+        self._tickets = OrderedDict[bytes, _Ticket]()  # oldest first; a plain dict is slow at removing its first
+        self._open_tickets = Counter[str]()  # of each owner
         self._callers = {
             bytes(row["hash"]): Caller(owner=row["owner"], scope=row["scope"], token=row["id"])
             for row in database.read("SELECT id, hash, owner, scope FROM tokens")
@@ -89,20 +91,32 @@ class Tokens:
     def issue_ticket(self, caller: Caller, sandbox: SandboxInfo) -> TerminalTicket:
         """Return a ticket for one terminal of a sandbox. It is kept in memory only."""
         now = time.time()
-        self._tickets = {digest: ticket for digest, ticket in self._tickets.items() if ticket.expires_at > now}
-        if len(self._tickets) >= MAX_TICKETS:
-            raise QuotaExceeded("too many open tickets", hint=f"use them, or wait {TICKET_S:g} s")
+        while self._tickets and next(iter(self._tickets.values())).expires_at <= now:
+            self._take_ticket(next(iter(self._tickets)))
+        if self._open_tickets[caller.owner] >= MAX_TICKETS:
+            raise QuotaExceeded(
+                f"the maximum of {MAX_TICKETS:,} open tickets is reached", hint=f"use them, or wait {TICKET_S:g} s"
+            )
         secret, until = secrets.token_urlsafe(32), now + TICKET_S
         self._tickets[_digest(secret)] = _Ticket(caller, {sandbox.id, sandbox.name}, until)
+        self._open_tickets[caller.owner] += 1
         return TerminalTicket(ticket=secret, expires_at=until)
 
     def redeem(self, secret: str, sandbox: str) -> Caller | None:
         """Return the caller of a ticket, once: whatever the result, the ticket is used up."""
-        ticket = self._tickets.pop(_digest(secret), None)
+        ticket = self._take_ticket(_digest(secret))
         if ticket is None or ticket.expires_at <= time.time() or sandbox not in ticket.sandboxes:
             return None
         token = ticket.caller.token
         return None if token is not None and token not in self._digests else ticket.caller
+
+    def _take_ticket(self, digest: bytes) -> _Ticket | None:
+        ticket = self._tickets.pop(digest, None)
+        if ticket is not None:
+            self._open_tickets[ticket.caller.owner] -= 1
+            if not self._open_tickets[ticket.caller.owner]:
+                del self._open_tickets[ticket.caller.owner]
+        return ticket
 
     def authenticate(self, secret: str) -> Caller | None:
         return self._callers.get(_digest(secret)) if _SECRET.fullmatch(secret) else None
