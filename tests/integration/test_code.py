@@ -254,7 +254,7 @@ def test_execute_code_distinguishes_code_and_setup_failures(server: Server) -> N
 
 @contextlib.contextmanager
 def relay_that_cuts(server: Server, path: Path, mark: bytes) -> Iterator[str]:
-    """Relay connections to the server; cut each one whose answer has the mark."""
+    """Relay connections to the server; cut those with the mark in an answer."""
 
     def copy(source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):

@@ -89,9 +89,9 @@ class ExecuteResult(dict[str, Any]):
 
     `status`: `success`; `timeout`; `error`: the code failed, or the connection broke while it may have run, see
     `error_message`; `setup_error`: nothing ran, see `error_message`, which ends with the remedy if one is known.
-    `exit_code` is -1 after a timeout, an out-of-memory kill or another signal, and if nothing ran. `text`: the last expression's value, `results`: all values. `denied`:
-    network attempts that were denied. `truncated`: stdout or stderr were longer. `notice`: the remedy alone, and other
-    information, such as a restarted session."""
+    `exit_code` is -1 after a timeout, an out-of-memory kill or another signal, and if nothing ran. `text`: the last
+    expression's value, `results`: all values. `denied`: network attempts that were denied. `truncated`: stdout or
+    stderr were longer. `notice`: the remedy alone, and other information, such as a restarted session."""
 
     __slots__ = ("_fields",)
     Usage: ClassVar[type[ResourceUsage]] = ResourceUsage
