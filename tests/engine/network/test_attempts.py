@@ -132,13 +132,13 @@ def test_worker_chooses_neither_process_nor_future_time_of_an_attempt() -> None:
 
 
 def test_reused_cgroup_belongs_to_the_process_of_that_time() -> None:
-    whose = ProcessByCgroup()
-    whose.note(7, "p-1", 100.0)
-    whose.note(7, "p-2", 200.0)
-    whose.note(8, "p-3", 150.0)
-    whose.note(0, "p-4", 0.0)
-    assert [whose.find(7, at) for at in (99.5, 100.0, 199.0, 200.0, 999.0)] == ["p-1", "p-1", "p-1", "p-2", "p-2"]
-    assert (whose.find(8, 10.0), whose.find(9, 100.0), whose.find(None, 100.0), whose.find(0, 1.0)) == (None,) * 4
+    processes = ProcessByCgroup()
+    processes.note(7, "p-1", 100.0)
+    processes.note(7, "p-2", 200.0)
+    processes.note(8, "p-3", 150.0)
+    processes.note(0, "p-4", 0.0)
+    assert [processes.find(7, at) for at in (99.5, 100.0, 199.0, 200.0, 999.0)] == ["p-1", "p-1", "p-1", "p-2", "p-2"]
+    assert (processes.find(8, 10.0), processes.find(9, 100.0), processes.find(None, 100.0), processes.find(0, 1.0)) == (None,) * 4
 
 
 async def test_command_has_only_its_denials_and_each_once(database: Database) -> None:
@@ -189,3 +189,20 @@ def test_failed_command_names_unreachable_destinations() -> None:
     assert denials.add(replace(end, exit_code=0), (unreached,)).hint is None
     refused = attempt(3, port=80, hint="--allow b.example")
     assert denials.add(end, (refused, unreached)).denied == (refused,)
+
+
+async def test_attempts_of_a_full_disk_are_counted_once_and_written_later(database: Database) -> None:
+    attempts = AttemptLog(database, kept=100, slack=10)
+    attempts.add(tried(0))
+    attempts.flush()
+    pages_now = database.read("PRAGMA page_count")[0][0]
+    database.read(f"PRAGMA max_page_count = {pages_now}")
+    for number in range(1, 60):
+        attempts.add(tried(number, host="x" * 200, path="/" + "y" * 2000))
+    for _ in range(5):  # 5 × 59 is more than `kept` and `slack` allow
+        attempts.flush()
+    assert attempts.decisions["denied"] == 1
+    database.read("PRAGMA max_page_count = 1000000")
+    assert [one.id for one in await pages(attempts)] == [f"a{number}" for number in range(60)]
+    assert attempts.decisions["denied"] == 60
+    attempts.close()

@@ -334,11 +334,14 @@ class AttemptLog:
             return
         try:
             with self._database.transaction() as cursor:
-                self._write(cursor)
+                counts, decisions = self._write(cursor)
         except sqlite3.Error as error:
-            log.warning("attempts can't be written", extra={"error": str(error)})
+            log.warning("failed to write network attempts", extra={"error": str(error)})
             self._flush_in(RETRY_S)
             return
+        # Only now: a transaction that failed, on a full disk, is written again with the same attempts.
+        self._counts.update(counts)
+        self.decisions.update(decisions)
         self._pending.clear()
         self._moved.clear()
         self._served.clear()
@@ -349,7 +352,11 @@ class AttemptLog:
         if self._flushing is not None:
             self._flushing.cancel()
 
-    def _write(self, cursor: sqlite3.Cursor) -> None:
+    def _write(self, cursor: sqlite3.Cursor) -> tuple[dict[str, int], Counter[str]]:
+        """Write all pending attempts and traffic. Return the new number of kept attempts of each sandbox, and the new
+        decisions."""
+        counts = {sandbox_id: self._counts.get(sandbox_id, 0) for sandbox_id, _ in self._pending}
+        decisions: Counter[str] = Counter()
         for (sandbox_id, name), (attempt, cgroup) in self._pending.items():
             process = self.of(sandbox_id).processes.find(cgroup, attempt.at)
             kept = replace(attempt, process=process)
@@ -358,14 +365,14 @@ class AttemptLog:
                 "INSERT INTO attempts (sandbox, id, at, denied, process, body) VALUES (?, ?, ?, ?, ?, ?)",
                 (sandbox_id, name, attempt.at, attempt.decision == "denied", process, msgspec.json.encode(kept)),
             )
-            self._counts[sandbox_id] = self._counts.get(sandbox_id, 0) + 1 - there
-            self.decisions[attempt.decision] += 1 - there
-        for sandbox_id in {sandbox_id for sandbox_id, _ in self._pending}:
-            if self._counts.get(sandbox_id, 0) > self._kept + self._slack:
+            counts[sandbox_id] += 1 - there
+            decisions[attempt.decision] += 1 - there
+        for sandbox_id, count in counts.items():
+            if count > self._kept + self._slack:
                 query = "SELECT seq FROM attempts WHERE sandbox = ? ORDER BY seq DESC LIMIT 1 OFFSET ?"
                 floor = cursor.execute(query, (sandbox_id, self._kept)).fetchone()[0]
                 cursor.execute("DELETE FROM attempts WHERE sandbox = ? AND seq <= ?", (sandbox_id, floor))
-                self._counts[sandbox_id] = self._kept
+                counts[sandbox_id] = self._kept
         for sandbox_id, (sent, received) in self._moved.items():
             cursor.execute(
                 "INSERT INTO traffic VALUES (?, ?, ?) ON CONFLICT (sandbox) DO UPDATE SET"
@@ -375,6 +382,7 @@ class AttemptLog:
 
         rows = [(sandbox_id, *self.of(sandbox_id).served) for sandbox_id in self._served]
         cursor.executemany("INSERT OR REPLACE INTO served_traffic VALUES (?, ?, ?)", rows)
+        return counts, decisions
 
     def _flush_soon(self) -> None:
         if self._flushing is None:
