@@ -481,7 +481,7 @@ def test_server_crash_during_a_run_keeps_the_state(own_server: Server) -> None:
     own_server.end()
 
 
-# -- what else is told ------------------------------------------------------------------------------------------------
+# -- other results of a run -------------------------------------------------------------------------------------------
 
 
 def test_denials_are_reported_only_for_their_run(server: Server) -> None:

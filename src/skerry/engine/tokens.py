@@ -80,7 +80,7 @@ class Tokens:
         return [TokenInfo(**dict(row)) for row in rows]
 
     def remove(self, token: str) -> None:
-        """Revoke a token. Sandboxes that it created stay with their owner."""
+        """Revoke a token; `server/control.py` closes its open streams. Its sandboxes stay with their owner."""
         with self._database.transaction(durable=True) as cursor:
             row = cursor.execute("DELETE FROM tokens WHERE id = ? RETURNING hash", (token,)).fetchone()
         if row is None:

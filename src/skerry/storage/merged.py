@@ -68,7 +68,7 @@ def _nothing() -> int:
 
 
 def _apart(layers: Sequence[Path]) -> int:
-    """The same for older kernels: mount in the private mount namespace of a thread, which ends with it."""
+    """Mount for older kernels: in the private mount namespace of a thread, which ends with the thread."""
     found: list[int | BaseException] = []
 
     def work() -> None:

@@ -163,7 +163,7 @@ def _check_word(what: str, word: str) -> None:
     check_text(what, word)
     for place in _PLACES.findall(word):
         if place not in ("{file}", "{out}", "{dir}"):
-            raise InvalidRequest(f"{what}: {place} stands for nothing", hint="{file}, {out} or {dir}")
+            raise InvalidRequest(f"{what}: unknown placeholder {place}", hint="use {file}, {out} or {dir}")
 
 
 def _check_pattern(pattern: str) -> None:

@@ -65,7 +65,7 @@ async def test_approval_request_is_listed_and_its_answer_applies() -> None:
     async with aclosing(questions.read("sb-a")) as pages:
         (question,) = await next_page(pages)
         assert (question.host, question.port, question.sandbox) == ("example.test", 443, "sb-a")
-        await questions.reply("sb-a", question.id, Approval(allow=True))
+        await questions.answer("sb-a", question.id, Approval(allow=True))
     assert await asking == ApprovalAnswer(True, "the approval request was allowed")
     assert remembered == []
 
@@ -80,7 +80,7 @@ async def test_remembered_answer_becomes_a_rule_before_it_applies() -> None:
     asking = asyncio.ensure_future(questions.ask("sb-a", "example.test", 443, 20))
     async with aclosing(questions.read("sb-a")) as pages:
         (question,) = await next_page(pages)
-        await questions.reply("sb-a", question.id, Approval(allow=False, remember=True))
+        await questions.answer("sb-a", question.id, Approval(allow=False, remember=True))
     assert remembered == [("sb-a", "example.test", 443, False)]
     assert not (await asking).allow
 
@@ -90,7 +90,7 @@ async def test_concurrent_equal_approval_requests_are_merged() -> None:
     asking = [asyncio.ensure_future(questions.ask("sb-a", "example.test", 443, 20)) for _ in range(5)]
     async with aclosing(questions.read("sb-a")) as pages:
         (question,) = await next_page(pages)
-        await questions.reply("sb-a", question.id, Approval(allow=True))
+        await questions.answer("sb-a", question.id, Approval(allow=True))
     assert {(await one).allow for one in asking} == {True}
 
 
@@ -108,7 +108,7 @@ async def test_approval_request_of_another_sandbox_cannot_be_answered() -> None:
     async with aclosing(questions.read("sb-a")) as pages:
         (question,) = await next_page(pages)
     with pytest.raises(NotFound):
-        await questions.reply("sb-b", question.id, Approval(allow=True))
+        await questions.answer("sb-b", question.id, Approval(allow=True))
     questions.drop("sb-a")
     assert await asking == ApprovalAnswer(False, "the sandbox ended")
 
@@ -120,7 +120,7 @@ async def test_late_answer_is_rejected() -> None:
         (question,) = await next_page(pages)
     assert not (await asking).allow
     with pytest.raises(NotFound, match="waiting for an answer"):
-        await questions.reply("sb-a", question.id, Approval(allow=True, remember=True))
+        await questions.answer("sb-a", question.id, Approval(allow=True, remember=True))
     assert remembered == []
 
 
@@ -189,7 +189,7 @@ async def test_person_can_answer_before_the_webhook() -> None:
         asking = asyncio.ensure_future(questions.ask("sb-a", "example.test", 443, 20))
         async with aclosing(questions.read("sb-a")) as pages:
             (question,) = await next_page(pages)
-            await questions.reply("sb-a", question.id, Approval(allow=True))
+            await questions.answer("sb-a", question.id, Approval(allow=True))
         assert (await asking).allow
 
 

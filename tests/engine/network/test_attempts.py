@@ -138,7 +138,9 @@ def test_reused_cgroup_belongs_to_the_process_of_that_time() -> None:
     processes.note(8, "p-3", 150.0)
     processes.note(0, "p-4", 0.0)
     assert [processes.find(7, at) for at in (99.5, 100.0, 199.0, 200.0, 999.0)] == ["p-1", "p-1", "p-1", "p-2", "p-2"]
-    assert (processes.find(8, 10.0), processes.find(9, 100.0), processes.find(None, 100.0), processes.find(0, 1.0)) == (None,) * 4
+    assert (processes.find(8, 10.0), processes.find(9, 100.0), processes.find(None, 100.0), processes.find(0, 1.0)) == (
+        None,
+    ) * 4
 
 
 async def test_command_has_only_its_denials_and_each_once(database: Database) -> None:

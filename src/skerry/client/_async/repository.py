@@ -129,7 +129,7 @@ async def _names(sandbox: AsyncSandbox, *words: str) -> list[str]:
     return [name for one in names[:MAX_RULE_FILES] if is_text(name := os.fsdecode(one))]
 
 
-# -- the copy later ----------------------------------------------------------------------------------------------------
+# -- after the copy ----------------------------------------------------------------------------------------------------
 
 
 class AsyncSandboxRepo:

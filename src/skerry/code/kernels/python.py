@@ -114,7 +114,7 @@ class Kernel:
     # -- results --
 
     def show(self, value: object, main: bool = False) -> None:
-        """A value in all its forms, as a result of the run that is under way; without one it is printed."""
+        """Publish a value in all its forms as a result of the current run; print it if no run is active."""
         self.publish(*forms(self, value), main=main)
 
     def publish(self, found: dict[str, Any], cut: set[str], main: bool = False) -> None:

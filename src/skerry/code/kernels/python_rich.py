@@ -152,7 +152,7 @@ def records(frame: Any, rows: int, most: int) -> tuple[int, str]:
 
 
 def column_names(frame: Any) -> list[str]:
-    """One text each, none twice."""
+    """Return a unique text for each column."""
     names: list[str] = []
     for column in frame.columns:
         name = " ".join(str(part) for part in column if part != "") if isinstance(column, tuple) else str(column)

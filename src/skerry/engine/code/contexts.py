@@ -82,7 +82,7 @@ class ContextBackend(Protocol):
     """How contexts of a kind remember."""
 
     async def run(self, job: CodeJob) -> CodeRun:
-        """The turn is the run's from here on, unless this raises."""
+        """Run the job. The run owns the turn from here on and ends it, unless this call raises."""
 
     def has_state(self, sandbox: Sandbox, context: ContextState) -> bool:
         """Whether it has anything in memory now."""
@@ -302,7 +302,8 @@ class ContextService:
         )  # fmt: skip
 
     async def _forget(self, caller: Caller, sandbox: Sandbox, context: ContextState, why: str) -> None:
-        """Also of a run that has its turn and only just begins. A kernel that is started meanwhile is not meant."""
+        """End the state of a context, also that of a run that has only just got its turn, but not that of a kernel that
+        was started meanwhile."""
         backend, process = self._backend(sandbox, context), context.record.process
         in_turn = context.running is not None or (context.turn.locked() and is_up(sandbox))
         if backend is not None and (in_turn or self._is_there(sandbox, context)):

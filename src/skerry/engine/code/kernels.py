@@ -284,7 +284,7 @@ class KernelRun:
         return end
 
     async def _stop(self) -> None:
-        """The turn is over, or the process is."""
+        """Finish a turn that is over, or whose process has ended."""
         if self._turn.exit is None and not self.timeline.broken:
             try:
                 await self._turn.finish()

@@ -87,7 +87,7 @@ class CodeService:
             raise
 
     async def _run_in_context(self, job: CodeJob, context: ContextState) -> CodeRun:
-        """The context may be deleted while it begins, before there is anything to end with it."""
+        """Run the job. The context may be deleted while the run starts, before the deletion finds a process to end."""
         try:
             if context.gone:
                 raise not_there(context.record.name)

@@ -348,7 +348,7 @@ async def _with_timeout(chunks: AsyncIterator[bytes], stall_timeout_s: float) ->
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise SkerryError("nothing more of the archive came for too long", hint="send it again") from None
+            raise SkerryError(f"the archive stalled: no data for {stall_timeout_s:g} s", hint="send it again") from None
         yield chunk
 
 

@@ -55,7 +55,7 @@ class Job:
         self._loop = asyncio.get_running_loop()
 
     def report(self, progress: Progress) -> None:
-        """From any thread."""
+        """Report progress, from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is gone: the server is leaving
             self._loop.call_soon_threadsafe(self._store_progress, progress)
 
@@ -175,7 +175,9 @@ class ImageService:
 
     async def close(self) -> None:
         """Stop jobs at their next step. A later pull continues from the downloaded parts."""
-        await self._jobs.close(SkerryError("the server is stopping", hint="start it again: it goes on where it was"))
+        await self._jobs.close(
+            SkerryError("the server is stopping", hint="start it again: it continues from its last complete part")
+        )
 
     def list(self) -> builtins.list[ImageInfo]:
         return self._store.list()

@@ -25,7 +25,7 @@ MAX_OPEN = 64  # of one sandbox: programs inside decide how often they cause a r
 ANSWER_VALID_S = (
     30.0  # an answer holds so long for the same host and port: a program that tries again does not ask again
 )
-MAX_KEPT = 256  # answers that still stand, of one sandbox
+MAX_KEPT = 256  # recent answers, of one sandbox
 NO = Approval(allow=False)
 Remember = Callable[[str, ApprovalRequest, bool], Awaitable[None]]
 Key = tuple[str, int | None]
@@ -41,133 +41,135 @@ class ApprovalAnswer:
 
 @dataclass(eq=False)
 class _Open:
-    question: ApprovalRequest
+    request: ApprovalRequest
     answer: asyncio.Future[ApprovalAnswer]
 
 
 @dataclass(eq=False)
-class _Asked:
-    """The questions of one sandbox: those that wait, and the answers that still stand."""
+class _SandboxRequests:
+    """The approval requests of one sandbox: the open ones, and recent answers, which still hold."""
 
     open: dict[str, _Open] = field(default_factory=dict)
-    stand: dict[Key, tuple[float, ApprovalAnswer]] = field(default_factory=dict)
-    more: asyncio.Event = field(default_factory=asyncio.Event)
-    over: bool = False
+    answered: dict[Key, tuple[float, ApprovalAnswer]] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: bool = False
 
     def notify(self) -> None:
-        more, self.more = self.more, asyncio.Event()
-        more.set()
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
 
 
 class ApprovalQueue:
-    """Used from the event loop's thread only. `remember` makes a rule of an answer, and returns once it holds."""
+    """The approval requests of all sandboxes. Used from the event loop's thread only. `remember` makes a rule of an
+    answer, and returns once the rule is in force."""
 
     def __init__(self, url: str | None, remember: Remember) -> None:
         self._url = url
         self._remember = remember
-        self._sandboxes: dict[str, _Asked] = {}
+        self._sandboxes: dict[str, _SandboxRequests] = {}
 
     async def ask(
-        self, sandbox_id: str, host: str, port: int | None, within: float, process: str | None = None
+        self, sandbox_id: str, host: str, port: int | None, timeout_s: float, process: str | None = None
     ) -> ApprovalAnswer:
-        """Return the answer, at the latest after so many seconds. The same request made twice at once is one
-        request."""
-        asked = self._sandboxes.setdefault(sandbox_id, _Asked())
-        stands = asked.stand.get((host, port))
-        if stands is not None and stands[0] > time.monotonic():
-            return stands[1]
-        for one in asked.open.values():
-            if (one.question.host, one.question.port) == (host, port):
+        """Return the answer, or a denial after `timeout_s`. Identical open requests are one request."""
+        requests = self._sandboxes.setdefault(sandbox_id, _SandboxRequests())
+        earlier = requests.answered.get((host, port))
+        if earlier is not None and earlier[0] > time.monotonic():
+            return earlier[1]
+        for one in requests.open.values():
+            if (one.request.host, one.request.port) == (host, port):
                 return await asyncio.shield(one.answer)
-        if len(asked.open) >= MAX_OPEN:
+        if len(requests.open) >= MAX_OPEN:
             return ApprovalAnswer(False, f"{MAX_OPEN} other approval requests wait for an answer")
         now = time.time()
-        question = ApprovalRequest(
-            id=new_id("q"), sandbox=sandbox_id, host=host, port=port, at=now, ends_at=now + within, process=process
+        request = ApprovalRequest(
+            id=new_id("q"), sandbox=sandbox_id, host=host, port=port, at=now, ends_at=now + timeout_s, process=process
         )
-        return await self._wait_for_answer(asked, _Open(question, asyncio.get_running_loop().create_future()), within)
+        return await self._wait_for_answer(
+            requests, _Open(request, asyncio.get_running_loop().create_future()), timeout_s
+        )
 
-    async def _wait_for_answer(self, asked: _Asked, one: _Open, within: float) -> ApprovalAnswer:
-        asked.open[one.question.id] = one
-        asked.notify()
-        call = asyncio.ensure_future(self._call(self._url, one, within)) if self._url is not None else None
+    async def _wait_for_answer(self, requests: _SandboxRequests, one: _Open, timeout_s: float) -> ApprovalAnswer:
+        requests.open[one.request.id] = one
+        requests.notify()
+        call = asyncio.ensure_future(self._call(self._url, one, timeout_s)) if self._url is not None else None
         try:
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(timeout_s):
                 answered = await asyncio.shield(one.answer)
         except TimeoutError:
-            answered = ApprovalAnswer(False, f"no answer within {within:g} s")
+            answered = ApprovalAnswer(False, f"no answer within {timeout_s:g} s")
         finally:
-            asked.open.pop(one.question.id, None)
+            requests.open.pop(one.request.id, None)
             if call is not None:
                 call.cancel()
             if not one.answer.done():  # also for callers with the same request, and when this server stops
-                one.answer.set_result(ApprovalAnswer(False, f"no answer within {within:g} s"))
-        _remember_answer(asked, (one.question.host, one.question.port), answered)
+                one.answer.set_result(ApprovalAnswer(False, f"no answer within {timeout_s:g} s"))
+        _remember_answer(requests, (one.request.host, one.request.port), answered)
         return answered
 
-    async def _call(self, url: str, one: _Open, within: float) -> None:
-        reply = await ask_webhook(url, one.question, within)
+    async def _call(self, url: str, one: _Open, timeout_s: float) -> None:
+        reply = await ask_webhook(url, one.request, timeout_s)
         if reply is None:
             await self._set_answer(one, NO, "the operator's webhook gave no answer that could be used")
         else:
             await self._set_answer(one, reply, f"the operator's webhook said {'yes' if reply.allow else 'no'}")
 
-    async def reply(self, sandbox_id: str, question: str, reply: Approval) -> None:
-        """An answer; returns once it holds."""
-        asked = self._sandboxes.get(sandbox_id)
-        one = asked.open.get(question) if asked is not None else None
+    async def answer(self, sandbox_id: str, request_id: str, approval: Approval) -> None:
+        """Answer a request; return once the answer is in force."""
+        requests = self._sandboxes.get(sandbox_id)
+        one = requests.open.get(request_id) if requests is not None else None
         if one is None or one.answer.done():
             raise NotFound(
-                f"approval request {question[:40]!r} is not waiting for an answer",
+                f"approval request {request_id[:40]!r} is not waiting for an answer",
                 hint="it was answered already, or denied after its timeout",
             )
-        await self._set_answer(one, reply, f"the approval request was {'allowed' if reply.allow else 'denied'}")
+        await self._set_answer(one, approval, f"the approval request was {'allowed' if approval.allow else 'denied'}")
 
     async def _set_answer(self, one: _Open, reply: Approval, why: str) -> None:
         if one.answer.done():
             return
         if reply.remember:
-            await self._remember(one.question.sandbox, one.question, reply.allow)
+            await self._remember(one.request.sandbox, one.request, reply.allow)
         if not one.answer.done():
             one.answer.set_result(ApprovalAnswer(reply.allow, why))
 
     async def read(self, sandbox_id: str) -> AsyncGenerator[list[ApprovalRequest], None]:
-        """Those that wait, and then each as it comes, until the sandbox is gone."""
+        """Yield the open requests, then each new one, until the sandbox is deleted."""
         seen: set[str] = set()
-        asked = self._sandboxes.setdefault(sandbox_id, _Asked())
-        while not asked.over:
-            more = asked.more
-            new = [one.question for name, one in asked.open.items() if name not in seen]
-            seen = set(asked.open)
+        requests = self._sandboxes.setdefault(sandbox_id, _SandboxRequests())
+        while not requests.ended:
+            changed = requests.changed
+            new = [one.request for name, one in requests.open.items() if name not in seen]
+            seen = set(requests.open)
             if new:
                 yield new
-            await more.wait()
+            await changed.wait()
 
     def forget(self, sandbox_id: str) -> None:
         """Drop earlier answers: the policy has changed."""
-        asked = self._sandboxes.get(sandbox_id)
-        if asked is not None:
-            asked.stand.clear()
+        requests = self._sandboxes.get(sandbox_id)
+        if requests is not None:
+            requests.answered.clear()
 
     def drop(self, sandbox_id: str) -> None:
         """Deny all open requests: the sandbox is deleted."""
-        asked = self._sandboxes.pop(sandbox_id, None)
-        if asked is None:
+        requests = self._sandboxes.pop(sandbox_id, None)
+        if requests is None:
             return
-        for one in asked.open.values():
+        for one in requests.open.values():
             if not one.answer.done():
                 one.answer.set_result(ApprovalAnswer(False, "the sandbox ended"))
-        asked.over = True
-        asked.notify()
+        requests.ended = True
+        requests.notify()
 
 
-def _remember_answer(asked: _Asked, key: Key, answered: ApprovalAnswer) -> None:
+def _remember_answer(requests: _SandboxRequests, key: Key, answered: ApprovalAnswer) -> None:
     now = time.monotonic()
-    for old in [old for old, (until, _) in asked.stand.items() if until <= now]:
-        del asked.stand[old]
-    while len(asked.stand) >= MAX_KEPT:
-        del asked.stand[next(iter(asked.stand))]
-    asked.stand[key] = now + ANSWER_VALID_S, answered
+    for old in [old for old, (until, _) in requests.answered.items() if until <= now]:
+        del requests.answered[old]
+    while len(requests.answered) >= MAX_KEPT:
+        del requests.answered[next(iter(requests.answered))]
+    requests.answered[key] = now + ANSWER_VALID_S, answered
 
 
 def new_id(kind: str) -> str:
@@ -178,17 +180,17 @@ def new_id(kind: str) -> str:
 MAX_ANSWER = 4096
 
 
-async def ask_webhook(url: str, question: ApprovalRequest, within: float) -> Approval | None:
+async def ask_webhook(url: str, request: ApprovalRequest, timeout_s: float) -> Approval | None:
     """Ask the operator's webhook by POST. Return None if it gave no valid answer in time, which denies the destination.
     No redirect is followed and no proxy is used."""
-    content = msgspec.json.encode({"approval_request": question})
+    content = msgspec.json.encode({"approval_request": request})
     try:
-        response = await post(url, content, {}, timeout_s=within, max_body=MAX_ANSWER)
+        response = await post(url, content, {}, timeout_s=timeout_s, max_body=MAX_ANSWER)
         if response.status != 200:
             raise ValueError(f"it answered {response.status}")
         return msgspec.json.decode(response.body, type=Approval)
     except (PostError, msgspec.MsgspecError, InvalidRequest, ValueError) as error:
         log.warning(
-            "the approval webhook gave no valid answer", extra={"sandbox": question.sandbox, "error": str(error)[:300]}
+            "the approval webhook gave no valid answer", extra={"sandbox": request.sandbox, "error": str(error)[:300]}
         )
         return None

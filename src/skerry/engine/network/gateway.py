@@ -107,7 +107,7 @@ class GatewayManager:
         self._tasks.spawn(_check_host())
 
     async def close(self) -> None:
-        """No worker, no sockets: nothing gets out until the next server is there."""
+        """End the worker and close all sockets. Sandboxes have no network until the next server has started."""
         if self.worker is not None:
             await self.worker.close()
         for opened in self._open.values():

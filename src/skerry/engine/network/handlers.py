@@ -135,7 +135,10 @@ class HandlerCalls:
             if one is not None and not one.answer.done():
                 one.answer.set_result(decision)
                 return
-        raise NotFound(f"handler call {call_id[:40]!r} is not waiting for a decision", hint="it ended meanwhile")
+        raise NotFound(
+            f"handler call {call_id[:40]!r} is not waiting for a decision",
+            hint="it was answered already, or its timeout passed",
+        )
 
     def end(self, sandbox_id: str) -> None:
         """Fail the calls of a sandbox's handlers, and end their readers."""

@@ -97,7 +97,7 @@ class PolicyService(Hook, WorkerHandler):
         return self._approvals.read(self._registry.find(caller, ref).record.id)
 
     async def reply(self, caller: Caller, ref: str, question: str, reply: Approval) -> None:
-        await self._approvals.reply(self._registry.find(caller, ref).record.id, question, reply)
+        await self._approvals.answer(self._registry.find(caller, ref).record.id, question, reply)
 
     async def cassette(self, caller: Caller, ref: str) -> AsyncGenerator[bytes, None]:
         """Return the sandbox's cassette in pieces. A missing or damaged one is reported at once, not in the middle."""

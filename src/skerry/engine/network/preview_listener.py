@@ -81,7 +81,7 @@ class PreviewListener:
             log.warning("the preview port is in use: another port is used", extra={"port": port})
         if not ipaddress.ip_address(host).is_loopback:
             log.warning("previews are served beyond this host, without encryption", extra={"host": host})
-        log.info("previews", extra={"address": f"{host}:{port}", "domains": self.addresses.domains})
+        log.info("serving previews", extra={"address": f"{host}:{port}", "domains": self.addresses.domains})
         self._note.write_text(f"{self._setting} {port}\n")
 
     @property

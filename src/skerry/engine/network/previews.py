@@ -126,11 +126,11 @@ class PreviewService(Hook, WorkerHandler):
             )  # fmt: skip
         self._known[preview.sandbox, preview.port] = preview
         self._gateways.send(preview.share())
-        log.info("exposed", extra={"sandbox": preview.sandbox, "port": preview.port, "public": preview.public})
+        log.info("exposed port", extra={"sandbox": preview.sandbox, "port": preview.port, "public": preview.public})
         return preview.info(addresses)
 
     def list(self, caller: Caller, ref: str) -> builtins.list[PreviewInfo]:
-        """Those of one sandbox, by port."""
+        """Return the previews of one sandbox, sorted by port."""
         sandbox_id = self._registry.find(caller, ref).record.id
         found = sorted(self._of_sandbox(sandbox_id), key=lambda one: one.port)
         return [preview.info(self._listener.addresses) for preview in found]
@@ -141,7 +141,7 @@ class PreviewService(Hook, WorkerHandler):
         if self._of(sandbox_id, port) is None:
             raise NotFound(f"{sandbox_id} has no preview of port {port}", hint=f"`skerry preview ls {ref}` lists them")
         self._forget(sandbox_id, port)
-        log.info("revoked", extra={"sandbox": sandbox_id, "port": port})
+        log.info("revoked preview", extra={"sandbox": sandbox_id, "port": port})
 
     # -- hooks --------------------------------------------------------------------------------------------------------
 

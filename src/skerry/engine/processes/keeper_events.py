@@ -86,7 +86,7 @@ def _protocol_error(error: SkerryError) -> SandboxUnavailable:
 
 
 class _KeeperListener:
-    """One sandbox's."""
+    """Receives the events of one sandbox."""
 
     def __init__(
         self,

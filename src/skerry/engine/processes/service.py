@@ -259,7 +259,7 @@ def _input(request: RunRequest) -> bytes | None:
 def _counted_as_busy(
     sandbox: Sandbox, process: str, command: str | Sequence[str] | None, *, attached: bool
 ) -> Iterator[None]:
-    """It counts among those at work before it can be killed, or write; not if it was never started."""
+    """Count a process as running before it can be killed or write; remove it again if it was never started."""
     sandbox.activity.begin(process, sandbox.count_oom_kills())
     sandbox.begin_metering(process, attached=attached)
     try:

@@ -68,7 +68,7 @@ class UndeleteService:
             await self._sandboxes.delete(owner, made.id, force=True, purge=True)
             raise
         await self._reviews.deleted.remove(kept.id)
-        log.info("undeleted", extra={"sandbox": made.id, "deleted": kept.id})
+        log.info("restored deleted review", extra={"sandbox": made.id, "deleted": kept.id})
         return made
 
     async def _reject_lost(self, owner: Caller, made: str, kept: KeptReview, ledger: Ledger) -> None:

@@ -42,7 +42,7 @@ class ReviewedWorkspace:
     are not in the ledger."""
 
     def __init__(self, sandbox: Sandbox, state: ReviewRecord, ledger: Ledger | None, collector: Collector) -> None:
-        """Without a ledger: it is there, and damaged."""
+        """`ledger` None: it exists and is damaged."""
         self.sandbox = sandbox
         self.state = state
         self._ledger = ledger

@@ -143,7 +143,7 @@ class Writers:
             self._known[name] = replace(writer, started=True)
 
     def never(self, name: str) -> None:
-        """It was not started after all."""
+        """Forget a command that was not started after all."""
         self._known.pop(name, None)
 
     def over(self) -> None:
@@ -187,5 +187,5 @@ def shown(command: str | Iterable[str]) -> str:
 
 
 def _quoted(word: str) -> str:
-    """For a shell, and for people: as few quotes as will do."""
+    """Quote a word for a shell with as few quotes as possible, so that people can read it."""
     return f'"{word}"' if "'" in word and not set('"$`\\!\n') & set(word) else shlex.quote(word)

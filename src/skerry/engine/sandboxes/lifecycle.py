@@ -161,7 +161,7 @@ class Lifecycle(Hook):
                     with contextlib.suppress(SkerryError):  # a sandbox that can't be thawed can still be killed
                         await asyncio.to_thread(sandbox.runtime.thaw, sandbox.record.id)
                 await self._transitions.stop(sandbox, state, reason)
-                log.info("stopped", extra={"sandbox": sandbox.record.id, "reason": reason})
+                log.info("stopped sandbox", extra={"sandbox": sandbox.record.id, "reason": reason})
 
     async def pause(self, sandbox: Sandbox, reason: str, still: Callable[[], bool] = _always) -> None:
         await self._tasks.shield(self._pause(sandbox, reason, still))
@@ -203,7 +203,7 @@ class Lifecycle(Hook):
         if sandbox.deleted:
             self._registry.remove(sandbox.record.id)
             await self._hooks.on_deleted(sandbox)
-            log.info("deleted", extra={"sandbox": sandbox.record.id})
+            log.info("deleted sandbox", extra={"sandbox": sandbox.record.id})
 
     async def fail(self, sandbox: Sandbox, keeper: Keeper, error: SandboxUnavailable) -> None:
         """End a sandbox with a keeper that misbehaved or fell silent; nothing else is touched."""
@@ -216,7 +216,7 @@ class Lifecycle(Hook):
             raise sandbox.interrupted_error() from error
         if isinstance(error, KeeperTimeout) and sandbox.was_frozen_within(TIMEOUT):  # for a snapshot that took long
             return
-        log.warning("failed", extra={"sandbox": sandbox.record.id, "error": error.message})
+        log.warning("sandbox failed", extra={"sandbox": sandbox.record.id, "error": error.message})
         await self.stop(sandbox, error.message, "failed", still=lambda: sandbox.keeper is keeper)
 
     def on_exit(self, sandbox: Sandbox) -> None:

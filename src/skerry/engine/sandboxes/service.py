@@ -271,7 +271,7 @@ class SandboxService:
             sandbox.mark_active()
         if not configured:
             self._tasks.spawn(prolong(self._transitions, sandbox))
-        log.info("claimed", extra={"sandbox": record.id, "owner": record.owner})
+        log.info("claimed sandbox", extra={"sandbox": record.id, "owner": record.owner})
         return True
 
     async def _make(
@@ -293,5 +293,5 @@ class SandboxService:
                     ) from error  # fmt: skip
                 finally:
                     await self._lifecycle.forget_if_deleted(sandbox)
-        log.info("created", extra={"sandbox": record.id, "owner": record.owner})
+        log.info("created sandbox", extra={"sandbox": record.id, "owner": record.owner})
         return sandbox.record.info()

@@ -130,7 +130,7 @@ class ForkService:
             except BaseException:
                 await self._undo(sandboxes)
                 raise
-        log.info("forked", extra={"sandbox": source.id, "forks": ids})
+        log.info("forked sandbox", extra={"sandbox": source.id, "forks": ids})
         return [sandbox.record.info() for sandbox in sandboxes]
 
     async def _start_all(self, source: SandboxRecord, sandboxes: list[Sandbox], layer: str) -> None:

@@ -225,7 +225,7 @@ class VolumeService:
         await self._tasks.shield(self._delete(info))
 
     async def _delete(self, info: VolumeInfo) -> None:
-        """The row goes before the first wait: from now on no sandbox can mount the volume."""
+        """Remove the record before the first await, so that no sandbox can mount the volume any more; then the data."""
         self._table.remove(info)
         fault_point("delete_volume.record")
         await self._delete_data(info.id)
