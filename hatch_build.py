@@ -29,6 +29,7 @@ except ImportError:  # run as a script
 ROOT = Path(__file__).resolve().parent
 SOURCES = ROOT / "keeper"
 TARGET = ROOT / "src" / "skerry" / "keeper" / "bin"
+COMMANDS = {"skerry": "skerry.cli:main", "git-remote-skerry": "skerry.cli:git_remote"}
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -130,7 +131,8 @@ def build_keeper() -> str:
 
 
 class KeeperHook(BuildHookInterface):  # type: ignore[misc,valid-type]
-    """Puts the binary into wheels, editable ones included, and gives them a platform tag."""
+    """Puts the binary and the launchers of the commands into wheels, editable ones included, and gives them a platform
+    tag."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel" or is_pure():
@@ -138,16 +140,25 @@ class KeeperHook(BuildHookInterface):  # type: ignore[misc,valid-type]
         name = machine()
         build_keeper()
         build_data["pure_python"] = False
+        build_data["shared_scripts"] |= {str(ROOT / "bin" / name): name for name in COMMANDS}
         build_data["tag"] = f"py3-none-manylinux_2_17_{name}.manylinux2014_{name}"
         if version != "editable":
             for file in ("skerry-keeper", "build"):
                 build_data["force_include"][str(TARGET / file)] = f"skerry/keeper/bin/{file}"
 
 
-class UrlsHook(MetadataHookInterface):  # type: ignore[misc,valid-type]
-    """Adds the project's addresses: those of the clone's remote `origin`, or of SKERRY_PROJECT_URL."""
+class ProjectHook(MetadataHookInterface):  # type: ignore[misc,valid-type]
+    """Adds the commands and the project's addresses: those of the clone's remote `origin`, or of SKERRY_PROJECT_URL.
+
+    The launchers start NAME-cli. Wheels without the keeper have no launchers: Windows needs programs, and other systems
+    have an `env` that cannot block signals.
+    """
 
     def update(self, metadata: dict[str, Any]) -> None:
+        suffix = "" if is_pure() else "-cli"
+        metadata["scripts"] = {name + suffix: function for name, function in COMMANDS.items()}
+        if metadata.get("urls"):  # of the sdist
+            return
         remote = os.environ.get("SKERRY_PROJECT_URL") or origin()
         home = project_url(remote)
         if not home and remote != "none" and os.environ.get("SKERRY_RELEASE", "") not in ("", "0"):

@@ -165,6 +165,7 @@ def test_sdist_holds_the_sources_and_nothing_else(dist: Path) -> None:
     assert {"keeper/go.mod", "keeper/LICENSE-Go", "src/skerry/py.typed", "hatch_build.py"} <= set(names)
     own = (
         "src/",
+        "bin/",
         "keeper/",
         "hatch_build.py",
         "README.md",
@@ -187,7 +188,7 @@ def test_wheel_has_the_licence_of_go_and_the_addresses(dist: Path) -> None:
         notices = [files.read(name).decode() for name in names if name.endswith("LICENSE-Go")]
         [commands] = (files.read(name).decode() for name in names if name.endswith("/entry_points.txt"))
     assert not [name for name in names if "keeper/bin/" in name]
-    # pip gives a script of our own (`#!python`) no interpreter whose path has spaces, as it does for entry points.
+    # Programs, which Windows needs. The wheel for Linux has launchers beside them (tests/cli/test_launcher.py).
     assert "\nskerry = skerry.cli:main\n" in commands
     assert "The Go Authors" in notices[0]
     assert "\nProject-URL: Homepage, https://git.example.org/tools/skerry\n" in metadata

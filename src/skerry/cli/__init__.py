@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import _signal  # `signal` would import `enum` first
 import os
+import sys
 
 
 def main() -> None:
     """`skerry`."""
-    _end_at_ctrl_c()
-    _check_system()
+    _begin()
     from skerry.cli.app import run_and_exit
 
     run_and_exit()
@@ -21,11 +21,16 @@ def main() -> None:
 
 def git_remote() -> None:
     """`git-remote-skerry`, which git starts."""
-    _end_at_ctrl_c()
-    _check_system()
+    _begin()
     from skerry.cli.commands.git_remote import main as serve
 
     serve()
+
+
+def _begin() -> None:
+    _check_system()
+    _end_at_ctrl_c()
+    sys.argv[0] = sys.argv[0].removesuffix("-cli")  # the launcher's path, which other programs can start
 
 
 def _check_system() -> None:
@@ -42,11 +47,11 @@ hint: use it in WSL; the Python SDK works here: skerry.Sandbox(server="https://h
 
 def _end_at_ctrl_c() -> None:
     """Let Ctrl-C end the program at once until its command is loaded: there is nothing to clean up yet, and
-    KeyboardInterrupt in an import would print a traceback. An earlier Ctrl-C is out of reach: Python's own start takes
-    some 10 ms, and then the script that pip writes for `skerry` may import `re` first. A script of our own would avoid
-    that, but pip gives it no interpreter in a path with spaces."""
+    KeyboardInterrupt in an import would print a traceback. `bin/skerry` blocks SIGINT during Python's own start, which
+    would print one too: an earlier Ctrl-C arrives here."""
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _exit_interrupted)
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGINT])
 
 
 def _exit_interrupted(*_: object) -> None:
