@@ -36,4 +36,4 @@ def test_pool_set_and_drain(own_server: Server) -> None:
 def test_invalid_pool_requests_are_rejected(server: Server) -> None:
     assert b"not found" in skerry("pool", "set", "nothing", "1", server=server.address).stderr
     assert b"write --json after drain" in skerry("pool", "--json", "drain", server=server.address).stderr
-    assert b"wanted: -1 is out of range" in skerry("pool", "set", "base", "--", "-1", server=server.address).stderr
+    assert b"size: -1 is out of range" in skerry("pool", "set", "base", "--", "-1", server=server.address).stderr

@@ -84,8 +84,8 @@ class OciRuntime:
         with contextlib.ExitStack() as stack:
             group = self.cgroups.create(config.id, config.uid_base)
             stack.callback(os.close, group)
-            door = stack.enter_context(self._listen(config.id))
-            fds = [door.fileno(), group]
+            listener = stack.enter_context(self._listen(config.id))
+            fds = [listener.fileno(), group]
             if self._owned is not None:
                 fds.append(self._owned.fd(config.uid_base))
                 stack.callback(os.close, fds[-1])
@@ -242,16 +242,16 @@ class OciRuntime:
         return [self.run_dir / "oci" / name for name in _entries(self.run_dir / "oci")]
 
     def _listen(self, sandbox: str) -> socket.socket:
-        door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             with _short(self.run_dir / "k") as near:
-                door.bind(f"{near}/{sandbox}")
+                listener.bind(f"{near}/{sandbox}")
                 os.chmod(f"{near}/{sandbox}", 0o600)
-            door.listen(_BACKLOG)
+            listener.listen(_BACKLOG)
         except BaseException:
-            door.close()
+            listener.close()
             raise
-        return door
+        return listener
 
     def _bundle(self, config: ContainerConfig) -> Bundle:
         return Bundle(msgspec.json.encode(self.spec(config)))

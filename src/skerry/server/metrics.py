@@ -87,7 +87,7 @@ class ServerMetrics:
     def _pool(self) -> Iterator[Metric]:
         images = self._engine.pool.info().images
         yield _gauge("pool_ready", "Sandboxes that wait in the pool.", sum(image.ready for image in images))
-        yield _gauge("pool_wanted", "Size that the pool aims for.", sum(image.wanted for image in images))
+        yield _gauge("pool_size", "Size that the pool aims for.", sum(image.size for image in images))
         uses = {"hit": sum(image.hits for image in images), "miss": sum(image.misses for image in images)}
         yield _counter("pool_requests", "Creates that the pool did or did not serve.", "result", uses)
 

@@ -479,7 +479,7 @@ class PoolImage(Answer, frozen=True, kw_only=True):
     sandbox."""
 
     image: str
-    wanted: int
+    size: int
     ready: int
     making: int = 0
     hits: int = 0
@@ -490,11 +490,11 @@ class PoolRequest(Value, frozen=True, kw_only=True):
     """PUT /v1/pool: the number of ready sandboxes of an image, until the server stops."""
 
     image: str
-    wanted: int
+    size: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.wanted <= MAX_POOL:
-            raise InvalidRequest(f"wanted: {self.wanted!r} is out of range", hint=f"between 0 and {MAX_POOL}")
+        if not 0 <= self.size <= MAX_POOL:
+            raise InvalidRequest(f"size: {self.size!r} is out of range", hint=f"between 0 and {MAX_POOL}")
 
 
 class PoolInfo(Answer, frozen=True, kw_only=True):

@@ -36,7 +36,7 @@ def client(server: Server) -> Iterator[Client]:
 
 
 def shelf(client: Client, image: str = "base") -> PoolImage:
-    nothing = PoolImage(image=image, wanted=0, ready=0)
+    nothing = PoolImage(image=image, size=0, ready=0)
     return next((one for one in client.pool.show().images if one.image == image), nothing)
 
 
@@ -250,7 +250,7 @@ def test_snapshot_has_ready_sandboxes_until_it_is_deleted(server: Server, client
         assert sandbox.files.read_text("/workspace/note") == "kept"
     assert shelf(client, snapshot.id).hits >= 1
     snapshot.delete()
-    assert shelf(client, snapshot.id) == PoolImage(image=snapshot.id, wanted=0, ready=0)
+    assert shelf(client, snapshot.id) == PoolImage(image=snapshot.id, size=0, ready=0)
     with pytest.raises(NotFound):
         Sandbox.create(image=snapshot.id, server=client)
 

@@ -63,7 +63,7 @@ def test_starting_command_is_not_queried() -> None:
     assert actors.start_collection().running
     actors.started("p-1")
     assert actors.running == ["p-1"]
-    actors.never("p-1")
+    actors.forget("p-1")
     assert actors.start_collection().writers == ()
 
 
@@ -88,7 +88,7 @@ def test_code_run_ends_before_its_kernel() -> None:
     actors.begin(Writer("p-1/a", "python: x = 1", kernel="p-1"))
     assert actors.running == [], "its run tells of its end, no keeper does"
     assert actors.start_collection().running
-    actors.turned("p-1/a", 1, 0.5)
+    actors.end_run("p-1/a", 1, 0.5)
     actors.begin(Writer("p-1/b", "python: y = 2", kernel="p-1"))
     first, second = actors.start_collection().commands
     assert (first.process, first.ended, first.exit_code, first.duration_s) == ("p-1", True, 1, 0.5)

@@ -31,17 +31,17 @@ def show(cli: CliContext, as_json: bool) -> None:
 
 @pool.command("set")
 @click.argument("image", type=ImageName("image", "snapshot"))
-@click.argument("wanted", type=int, metavar="N")
+@click.argument("size", type=int, metavar="N")
 @json_option
 @pass_cli
-def set_(cli: CliContext, image: str, wanted: int, as_json: bool) -> None:
+def set_(cli: CliContext, image: str, size: int, as_json: bool) -> None:
     """Keep N sandboxes of an image ready until the server stops."""
     with cli.client() as client:
-        info = client.pool.set(image, wanted)
+        info = client.pool.set(image, size)
     _print(info, as_json)
-    kept = next((one.wanted for one in info.images if one.image == image), wanted)
-    if kept < wanted and not cli.quiet:
-        output.info(f"{image}: {kept} instead of {wanted}: pool.max_total limits the sandboxes of all images")
+    kept = next((one.size for one in info.images if one.image == image), size)
+    if kept < size and not cli.quiet:
+        output.info(f"{image}: {kept} instead of {size}: pool.max_total limits the sandboxes of all images")
 
 
 @pool.command()
@@ -57,7 +57,7 @@ def _print(info: PoolInfo, as_json: bool) -> None:
     if as_json:
         output.json(info)
         return
-    rows = ((i.image, str(i.ready), str(i.wanted), str(i.making), str(i.hits), str(i.misses)) for i in info.images)
-    output.table(("IMAGE", "READY", "WANTED", "MAKING", "HITS", "MISSES"), rows)
+    rows = ((i.image, str(i.ready), str(i.size), str(i.making), str(i.hits), str(i.misses)) for i in info.images)
+    output.table(("IMAGE", "READY", "SIZE", "MAKING", "HITS", "MISSES"), rows)
     if info.paused is not None:
         output.info(f"the pool is paused: {info.paused}")

@@ -374,9 +374,9 @@ class AsyncPool:
         """Return the number of ready sandboxes per image, and how often a create used one."""
         return await self._client.request_json(sandboxes.pool(), PoolInfo)
 
-    async def set(self, image: str, wanted: int) -> PoolInfo:
+    async def set(self, image: str, size: int) -> PoolInfo:
         """Keep that many sandboxes of an image ready, while the server runs."""
-        return await self._client.request_json(sandboxes.set_pool(image, wanted), PoolInfo)
+        return await self._client.request_json(sandboxes.set_pool(image, size), PoolInfo)
 
     async def drain(self) -> PoolInfo:
         """Delete all ready sandboxes; new ones are made when `set` is called again."""

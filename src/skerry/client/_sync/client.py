@@ -375,9 +375,9 @@ class Pool:
         """Return the number of ready sandboxes per image, and how often a create used one."""
         return self._client.request_json(sandboxes.pool(), PoolInfo)
 
-    def set(self, image: str, wanted: int) -> PoolInfo:
+    def set(self, image: str, size: int) -> PoolInfo:
         """Keep that many sandboxes of an image ready, while the server runs."""
-        return self._client.request_json(sandboxes.set_pool(image, wanted), PoolInfo)
+        return self._client.request_json(sandboxes.set_pool(image, size), PoolInfo)
 
     def drain(self) -> PoolInfo:
         """Delete all ready sandboxes; new ones are made when `set` is called again."""

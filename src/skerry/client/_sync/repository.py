@@ -130,7 +130,7 @@ def _names(sandbox: Sandbox, *words: str) -> list[str]:
     return [name for one in names[:MAX_RULE_FILES] if is_text(name := os.fsdecode(one))]
 
 
-# -- the copy later ----------------------------------------------------------------------------------------------------
+# -- after the copy ----------------------------------------------------------------------------------------------------
 
 
 class SandboxRepo:

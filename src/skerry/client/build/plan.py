@@ -160,7 +160,7 @@ class _Planner:
             case Copy():
                 return self._copy(step)
             case _:
-                self._state = self._told(step)
+                self._state = self._state_after(step)
         return None
 
     def _run(self, step: RunStep) -> RunAction:
@@ -198,7 +198,7 @@ class _Planner:
             return replace(source, pattern=self._text(step, source.pattern))
         return posixpath.normpath("/" + self._text(step, source).lstrip("/"))
 
-    def _told(self, step: Step) -> ImageState:
+    def _state_after(self, step: Step) -> ImageState:
         state = self._state
         match step:
             case Env():

@@ -324,12 +324,12 @@ class After:
     def follow(self, name: str, loader: Any, then: Callable[[Any], None]) -> None:
         execute = loader.exec_module
 
-        def execute_and_tell(module: Any) -> None:
+        def execute_and_notify(module: Any) -> None:
             execute(module)
             if module.__name__ == name:  # a loader may have other modules too
                 then(module)
 
-        loader.exec_module = execute_and_tell
+        loader.exec_module = execute_and_notify
 
 
 def within(task: Callable[..., object], *args: object) -> object:

@@ -453,7 +453,7 @@ class Kernels:
             if process in sandbox.activity.running:
                 sandbox.activity.mark_resting(process)
             if workspace is not None:
-                workspace.writers.never(f"{process}/{run}")
+                workspace.writers.forget(f"{process}/{run}")
             raise
         begun = StartedRun(process=process, run=run, turn=turn, new=new, lost=lost, at=at, heard=heard)
         made = KernelRun(job, begun, self, self._lifecycle, self._tasks)

@@ -61,11 +61,11 @@ class ArchiveExport:
         """Yield the archive. A reader that stops reading without closing the connection loses its slot."""
         loop = asyncio.get_running_loop()
         while piece := await self._slots.run(self._packing.read):
-            patience = loop.call_later(self._stall_timeout_s, self._close_stalled)
+            stall_timer = loop.call_later(self._stall_timeout_s, self._close_stalled)
             try:
                 yield piece
             finally:
-                patience.cancel()
+                stall_timer.cancel()
             if self._closing is not None:
                 raise SkerryError("the archive was not read for too long", hint="fetch it again")
         self.moved = await self._slots.run(self._packing.finish)

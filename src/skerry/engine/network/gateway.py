@@ -21,9 +21,8 @@ from skerry.engine.sandboxes.record import SandboxSpec
 from skerry.engine.sandboxes.sandbox import Sandbox
 from skerry.engine.tasks import Tasks
 from skerry.errors import HostUnsupported, QuotaExceeded, SkerryError
-from skerry.network.gateway import gateway as doors
 from skerry.network.gateway.checks import checks
-from skerry.network.gateway.gateway import Gateway
+from skerry.network.gateway.gateway import Gateway, open_gateway
 from skerry.network.gateway.netns import Namespaces
 from skerry.network.messages import (
     AttemptMessage,
@@ -129,7 +128,7 @@ class GatewayManager:
         """Open a gateway for the sandbox of that first process; it replaces an earlier one. On a host that can't open
         gateways a sandbox without a network starts, and any other fails."""
         try:
-            gateway = await doors.open_gateway(self.namespaces, pidfd)
+            gateway = await open_gateway(self.namespaces, pidfd)
         except (OSError, SkerryError) as error:
             if not sandbox.record.spec.network.closed or sandbox.record.spec.secrets:
                 if isinstance(error, SkerryError):  # it has ended while it started

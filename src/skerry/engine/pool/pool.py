@@ -157,10 +157,10 @@ class Pool(Hook, LayerUser):
     # -- administration -----------------------------------------------------------------------------------------------
 
     def info(self) -> PoolInfo:
-        wanted = self._wanted()
+        sizes = self._sizes()
         images = [
             PoolImage(
-                image=image_pool.image, wanted=wanted[image_pool], ready=len(image_pool.ready),
+                image=image_pool.image, size=sizes[image_pool], ready=len(image_pool.ready),
                 making=image_pool.making, hits=image_pool.hits, misses=image_pool.misses,
             )
             for image_pool in self._image_pools.values()
@@ -168,16 +168,16 @@ class Pool(Hook, LayerUser):
         failed = next((image_pool.failed for image_pool in self._image_pools.values() if image_pool.failing), None)
         return PoolInfo(size=self._settings["pool.per_image"], images=tuple(images), paused=self._paused() or failed)
 
-    async def set(self, image: str, wanted: int) -> PoolInfo:
+    async def set(self, image: str, size: int) -> PoolInfo:
         """From now on, so many of that image, until the server ends."""
         self._images.get(image)
-        self._requested[image], self._drained = wanted, False
+        self._requested[image], self._drained = size, False
         await self.settle()
         self._due.set()
         return self.info()
 
     async def drain(self) -> PoolInfo:
-        """Lets all of them go, and makes none until one is wanted again."""
+        """Lets all of them go, and makes none until one is requested again."""
         self._requested.clear()
         self._drained = True
         await self._clear(list(self._image_pools.values()))
@@ -206,16 +206,16 @@ class Pool(Hook, LayerUser):
     def _always(self, image: str) -> bool:
         return image in self._settings["pool.images"] or self._requested.get(image, 0) > 0
 
-    def _wanted(self) -> dict[ImagePool, int]:
+    def _sizes(self) -> dict[ImagePool, int]:
         """How many of each, those that an admin wants first, then the most recently used, within the total."""
-        left, wanted = self._settings["pool.max_total"], {}
+        left, sizes = self._settings["pool.max_total"], {}
         for image_pool in sorted(
             self._image_pools.values(), key=lambda s: (self._always(s.image), s.used_at or 0), reverse=True
         ):
             usual = self._settings["pool.per_image"] if image_pool.worthwhile or self._always(image_pool.image) else 0
-            wanted[image_pool] = min(self._requested.get(image_pool.image, usual), left)
-            left -= wanted[image_pool]
-        return wanted
+            sizes[image_pool] = min(self._requested.get(image_pool.image, usual), left)
+            left -= sizes[image_pool]
+        return sizes
 
     def _paused(self) -> str | None:
         """Return why no sandbox is being added, if so."""
@@ -239,18 +239,18 @@ class Pool(Hook, LayerUser):
         """Return the image pool with the fewest ready sandboxes below its target."""
         if self._closing or self._paused() is not None:
             return None
-        wanted = [(len(s.ready), s) for s, n in self._wanted().items() if len(s.ready) + s.making < n and not s.failing]
-        return min(wanted, key=lambda pair: pair[0])[1] if wanted else None
+        short = [(len(s.ready), s) for s, n in self._sizes().items() if len(s.ready) + s.making < n and not s.failing]
+        return min(short, key=lambda pair: pair[0])[1] if short else None
 
     def _trim(self) -> None:
         """Remove sandboxes that are too many, too old, or too much for a host that is short of memory."""
         short = _available() < parse_size(self._settings["pool.min_free_memory"])
-        for image_pool, wanted in self._wanted().items():
+        for image_pool, size in self._sizes().items():
             old = [sandbox for sandbox in image_pool.ready if time.time() - (sandbox.record.started_at or 0) > RENEW_S]
-            surplus = image_pool.ready[: max(0, len(image_pool.ready) - (0 if short else wanted))]
+            surplus = image_pool.ready[: max(0, len(image_pool.ready) - (0 if short else size))]
             for sandbox in dict.fromkeys([*old, *surplus]):
                 self.discard(sandbox)
-            if not wanted and not image_pool.ready and not image_pool.making and not image_pool.recent:
+            if not size and not image_pool.ready and not image_pool.making and not image_pool.recent:
                 del self._image_pools[image_pool.spec.layers]
 
     async def _wait_until_quiet(self) -> None:

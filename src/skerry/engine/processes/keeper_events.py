@@ -165,9 +165,9 @@ class _KeeperListener:
         sandbox = self._sandbox
         self.heard = hello.seq
         self._events.publish(self._event("lost", time.time()))
-        untold = self._events.running_processes(sandbox.record.id).keys() | sandbox.activity.running
+        unreported = self._events.running_processes(sandbox.record.id).keys() | sandbox.activity.running
         listed = await self._keeper.processes()
-        found_out = [process for process in listed if process.state == "exited" and process.id in untold]
+        found_out = [process for process in listed if process.state == "exited" and process.id in unreported]
         for process in found_out:
             self._ended(process, process.ended_at or time.time())
         self._already_reported = {process.id for process in found_out}

@@ -126,7 +126,7 @@ class ReviewedWorkspace:
         try:
             yield
         except BaseException:
-            self.writers.never(process)
+            self.writers.forget(process)
             raise
         self.writers.started(process)
 
@@ -140,7 +140,7 @@ class ReviewedWorkspace:
         self.writers.begin(Writer(name, shown(command), self.sandbox.attempts.heard, kernel=kernel))
 
     def turned(self, name: str, exit_code: int | None, duration_s: float) -> None:
-        self.writers.turned(name, exit_code, duration_s)
+        self.writers.end_run(name, exit_code, duration_s)
         self._collector.command_ended(self)
 
     def report(self, process: str, calls: Iterable[ReportedCall]) -> bool:
@@ -162,7 +162,7 @@ class ReviewedWorkspace:
                     )
                 )  # fmt: skip
             if call.state != "started" and (known is None or not known.ended):
-                self.writers.turned(name, 1 if call.state == "failed" else None, None)
+                self.writers.end_run(name, 1 if call.state == "failed" else None, None)
                 ended = True
         return ended
 

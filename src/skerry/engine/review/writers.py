@@ -128,7 +128,7 @@ class Writers:
         """Return the files that the known tool calls named."""
         return {one.id: one.paths for one in list(self._known.values()) if one.paths}
 
-    def turned(self, name: str, exit_code: int | None, duration_s: float | None) -> None:
+    def end_run(self, name: str, exit_code: int | None, duration_s: float | None) -> None:
         """End the writer of a kernel's run, or of a tool call."""
         if (writer := self._known.get(name)) is not None:
             self._known[name] = replace(writer, ended=True, exit_code=exit_code, duration_s=duration_s)
@@ -142,11 +142,11 @@ class Writers:
         if (writer := self._known.get(name)) is not None:
             self._known[name] = replace(writer, started=True)
 
-    def never(self, name: str) -> None:
+    def forget(self, name: str) -> None:
         """Forget a command that was not started after all."""
         self._known.pop(name, None)
 
-    def over(self) -> None:
+    def end_all(self) -> None:
         """End all writers: the sandbox ended."""
         for name in self._known:
             self.end(name)

@@ -48,7 +48,7 @@ class TreeUnpacker:
         self._bounds, self._whiteouts = limits, whiteouts
         self._source = DecompressedStream(0, limits["bytes"], limits["ratio"], self._tick)
         self._reader = LayerReader(self._source.read)
-        self._told = 0.0
+        self._reported_at = 0.0
         self._directories: dict[bytes, int] = {}  # existing directories, with their time
         self._opaque: set[bytes] = set()
         self._entries = self._files = self._noticed = self._holes = 0
@@ -253,9 +253,9 @@ class TreeUnpacker:
 
     def _tick(self) -> None:
         now = time.monotonic()
-        if now - self._told < _INTERVAL:
+        if now - self._reported_at < _INTERVAL:
             return
-        self._told = now
+        self._reported_at = now
         _tell({"read": self._source.came})
         self._check_room()
 

@@ -22,7 +22,7 @@ import msgspec
 
 from skerry.errors import RegistryError
 from skerry.images.archive.unpack import FORM
-from skerry.images.registry.manifests import Descriptor, lied
+from skerry.images.registry.manifests import Descriptor, mismatch
 from skerry.storage import tree
 from skerry.storage.layers import LayerStore
 from skerry.types import readable_size
@@ -107,7 +107,7 @@ class Blobs:
                 return path
             path.unlink()
             if not resumed:
-                raise lied(registry.reference.registry, f"the layer {blob.digest[:19]}…", blob.digest, found)
+                raise mismatch(registry.reference.registry, f"the layer {blob.digest[:19]}…", blob.digest, found)
         raise RegistryError(
             f"{registry.reference.registry} interrupted a layer {MAX_TRANSFERS} times",
             hint="pull again: it continues where it stopped",
@@ -132,7 +132,7 @@ class Blobs:
                         size += len(piece)
                         if size > blob.size:
                             file.truncate(0)
-                            raise lied(registry.reference.registry, "a layer", f"{blob.size} bytes", "more")
+                            raise mismatch(registry.reference.registry, "a layer", f"{blob.size} bytes", "more")
                         file.write(piece)
                         so_far.update(piece)
                         came(size)

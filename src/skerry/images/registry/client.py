@@ -27,7 +27,7 @@ from skerry._version import __version__
 from skerry.codecs import h11_headers
 from skerry.errors import NotFound, PermissionDenied, RegistryError, SkerryError
 from skerry.images.registry.host_config import RegistryEndpoint, trust
-from skerry.images.registry.manifests import INDEXES, MANIFESTS, lied
+from skerry.images.registry.manifests import INDEXES, MANIFESTS, mismatch
 from skerry.types import Credentials, Reference
 from skerry.types.references import HUB, is_loopback
 
@@ -100,7 +100,7 @@ class Registry:
             kind = response.headers.get("content-type", "")
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         if which.startswith("sha256:") and digest != which:
-            raise lied(self.reference.registry, "the manifest", which, digest)
+            raise mismatch(self.reference.registry, "the manifest", which, digest)
         if kind.startswith("text/html") or data.lstrip()[:1] == b"<":
             raise self._failed("html", "returned an HTML page", hint="check that the address is a registry")
         return kind, digest, data
@@ -109,7 +109,7 @@ class Registry:
         with self._asked(f"blobs/{digest}", {}) as response:
             data = self._small(response)
         if (found := f"sha256:{hashlib.sha256(data).hexdigest()}") != digest:
-            raise lied(self.reference.registry, "the configuration", digest, found)
+            raise mismatch(self.reference.registry, "the configuration", digest, found)
         return data
 
     @contextmanager

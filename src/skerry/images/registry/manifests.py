@@ -196,7 +196,7 @@ def _decode(data: bytes, kind: type[T], what: str) -> T:
         raise Damaged(f"the image's {what} is not readable: {error}") from None
 
 
-def lied(registry: str, what: str, wanted: str, found: str) -> RegistryError:
+def mismatch(registry: str, what: str, wanted: str, found: str) -> RegistryError:
     return RegistryError(
         f"{registry} sent the wrong content for {what}: {found}, not {wanted}",
         details={"reason": "digest", "registry": registry},

@@ -89,7 +89,7 @@ class Pull:
     def run(self) -> Image:
         self._check_name()
         try:
-            stage = BuildStage(self._told, "manifest", f"asking {self._reference.registry}", total=1)
+            stage = BuildStage(self._report_progress, "manifest", f"asking {self._reference.registry}", total=1)
             source, manifest = self._manifest()
             config = self._config(manifest)
             stage.finish("done")
@@ -146,7 +146,7 @@ class Pull:
             try:
                 found = mirror.manifest(self._reference.which)
             except (NotFound, PermissionDenied, RegistryError) as error:
-                self._told(Progress(stage="notice", message=f"mirror not used: {error.message}"))
+                self._report_progress(Progress(stage="notice", message=f"mirror not used: {error.message}"))
                 continue
             self._registry = mirror
             return found
@@ -197,7 +197,7 @@ class Pull:
 
     def _layer(self, blob: Descriptor, diff_id: str) -> str | None:
         """Fetch, verify and unpack one layer, and store it; None: it is empty."""
-        stage = BuildStage(self._told, blob.digest[7:19], "waiting", blob.size)
+        stage = BuildStage(self._report_progress, blob.digest[7:19], "waiting", blob.size)
         with self._blobs.held(blob.digest, self._check):
             with self._layers.held():
                 known = self._blobs.known(blob.digest, self._layers)
@@ -214,7 +214,7 @@ class Pull:
 
     def _unpacked(self, blob: Descriptor, diff_id: str) -> str | None:
         target = self._blobs.scratch()
-        stage = BuildStage(self._told, blob.digest[7:19], "unpacking", blob.size)
+        stage = BuildStage(self._report_progress, blob.digest[7:19], "unpacking", blob.size)
         with self._blobs.unpacking, self._blobs.part(blob.digest).open("rb") as file:
             try:
                 done = unpack(file.fileno(), target, limits=self._bounds, progress=self._checked(stage, "unpacking"))
@@ -233,7 +233,7 @@ class Pull:
         finally:
             tree.remove(target)
         for notice in done.notices[:_NOTICES]:
-            self._told(Progress(stage="notice", message=notice))
+            self._report_progress(Progress(stage="notice", message=notice))
         stage.finish("done")
         return layer
 
@@ -262,7 +262,7 @@ class Pull:
         self._passed("pull.image")
         return image
 
-    def _told(self, progress: Progress) -> None:
+    def _report_progress(self, progress: Progress) -> None:
         self._check()
         self._report(progress)
 

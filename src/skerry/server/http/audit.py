@@ -37,7 +37,7 @@ idle_timeout ids image insecure inspect journal label language lifecycle limits 
 memory mode n name network note on_exceeded on_idle on_unknown open_files options overwrite owner parents path paths
 pids platform port pty public purge reason rebuild recursive reference reject remember reopen replace reproducible
 rows runtime scope session signal snapshot split steps sudo target timeout tip to use_pool user wait waive_guarantees
-wall wanted cassette clock read_only_root image_digest keep size volumes auto_remove
+wall cassette clock read_only_root image_digest keep size volumes auto_remove
 default_session on_start ready ready_timeout ttl mirror remove_handlers redirect error
 """
 _NAMES_ONLY: Final = "calls edit env handlers labels peers presets secrets"

@@ -11,7 +11,7 @@ async def show(call: Call[Empty, Empty]) -> PoolInfo:
 
 
 async def set_(call: Call[Empty, PoolRequest]) -> PoolInfo:
-    return await call.engine.pool.set(call.body.image, call.body.wanted)
+    return await call.engine.pool.set(call.body.image, call.body.size)
 
 
 async def drain(call: Call[Empty, Empty]) -> PoolInfo:

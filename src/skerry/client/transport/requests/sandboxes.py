@@ -288,8 +288,8 @@ def pool(method: str = "GET") -> Request:
     return Request(method, "/v1/pool")
 
 
-def set_pool(image: str, wanted: int) -> Request:
-    return json_request("PUT", "/v1/pool", PoolRequest(image=_name(image), wanted=wanted))
+def set_pool(image: str, size: int) -> Request:
+    return json_request("PUT", "/v1/pool", PoolRequest(image=_name(image), size=size))
 
 
 def create_token(scope: str, owner: str | None, note: str | None) -> Request:
