@@ -46,6 +46,7 @@ from skerry.types import (
 RUN_BASE = Path("/run/skerry")
 OPERATOR_FILE = Path("/etc/skerry/config.toml")
 PROJECT_FILE = "skerry.toml"
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._:\[\]-]+")
 _ALERT = re.compile(r"[a-z][a-z0-9_]{0,29}")  # the second part of an event's type
 F = TypeVar("F")
 Source = Literal["built-in", "operator's file", "project's file", "environment", "flag"]
@@ -150,6 +151,15 @@ def _words(value: Any, name: str) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)):
         raise InvalidRequest(f"{name}: {value!r} is not a list of texts")
     return tuple(_text(word, name) for word in value)
+
+
+def _origins(value: Any, name: str) -> tuple[str, ...]:
+    """Return origins as browsers send them. `null` is the origin of every sandboxed frame and file."""
+    words = _words(value, name)
+    for word in words:
+        if not _ORIGIN.fullmatch(word):
+            raise InvalidRequest(f"{name}: {word[:80]!r} is not an origin", hint="like https://app.example.com")
+    return words
 
 
 def _wires(value: Any, name: str) -> tuple[str, ...]:
@@ -365,7 +375,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("prices.currency", "USD", _currency, "currency of the prices"),
     Setting("server.listen", None, _text, "TCP address of the API, host:port; callers need a token. None: no TCP"),
     Setting("server.allowed_hosts", (), _words, "further Host names that the TCP listener accepts"),
-    Setting("server.allowed_origins", (), _words, "web origins that may use the API"),
+    Setting("server.allowed_origins", (), _origins, "origins of web pages that may use the API, with a token"),
     Setting("server.wire", (), _wires, "protocols of other products that the API's listeners answer: e2b"),
     Setting("server.wire_domain", None, _text, "parent domain of E2B's host names, PORT-SANDBOX.DOMAIN. None: headers"),
     Setting("server.wire_registries", (), _words, "registries that E2B's template builds of any token may pull from"),

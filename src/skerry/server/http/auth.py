@@ -54,6 +54,11 @@ class Authenticator:
         if origin is None and headers.get(b"sec-fetch-site") in ("cross-site", "same-site"):
             raise PermissionDenied("permission denied for requests from another web site")
 
+    def page(self, headers: Headers) -> str | None:
+        """Return the origin of the web page that calls, if it may use the API."""
+        origin = headers.get(b"origin")
+        return origin if origin in self.origins else None
+
     def authenticate(self, headers: Headers, path: str) -> Caller | None:
         """Return the caller. A token counts on every transport; without a token only the unix socket has a caller. A
         browser cannot set headers of a WebSocket except its protocols: they may have a token, or a ticket."""

@@ -58,21 +58,38 @@ _EMPTY = Empty()
 _AUTH_HINT = "send Authorization: Bearer skt_…; `skerry` and the SDK take it from SKERRY_TOKEN"
 _ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 _PROBES = ("/healthz", "/readyz", "/metrics")  # asked every few seconds
+# The answer to a browser's preflight request is the same for each path: it reveals nothing to a caller without a token.
+# Credentials of the browser, such as cookies, are never allowed: a page has to hold a token.
+_PREFLIGHT = {
+    "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
+    "Access-Control-Allow-Headers": (
+        "Authorization, Content-Type, Range, Idempotency-Key, Last-Event-ID, Mcp-Method, Mcp-Name, "
+        "Mcp-Protocol-Version, Mcp-Session-Id, Traceparent, Tracestate"
+    ),
+    "Access-Control-Max-Age": "600",
+}
+_EXPOSED = b"Accept-Ranges, Content-Range, Mcp-Protocol-Version, Mcp-Session-Id, WWW-Authenticate, X-Request-ID"
 _DISCONNECTED = 499  # in the log only: the caller disconnected before the response
 
 
 class ResponseWriter:
-    """Send a response."""
+    """Send a response. `page`: the origin of the web page that may read it."""
 
-    __slots__ = ("_send", "request_id", "status")
+    __slots__ = ("_send", "page", "request_id", "status")
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
         self.request_id = request_id
         self.status: int | None = None
+        self.page: str | None = None
 
     def _headers(self, headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
         own = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+        if self.page is not None:
+            own += [
+                (b"access-control-allow-origin", self.page.encode("latin-1")), (b"vary", b"Origin"),
+                (b"access-control-expose-headers", _EXPOSED),
+            ]  # fmt: skip
         return [(b"x-request-id", self.request_id.encode()), *_ALWAYS, *own]
 
     async def start(self, status: int, media_type: str | None, headers: Mapping[str, str]) -> None:
@@ -404,6 +421,10 @@ class Application:
                 await wire.answer(authenticator, scope, receive, send, scope["skerry"])
                 return
         authenticator.check_source(headers, (scope["server"] or ("",))[0])
+        reply.page = authenticator.page(headers)
+        if reply.page is not None and headers.get(b"access-control-request-method") and scope["method"] == "OPTIONS":
+            await reply.whole(204, None, _PREFLIGHT)
+            return
         caller = authenticator.authenticate(headers, scope["path"])
         if caller is not None:
             entry["owner"] = caller.owner
