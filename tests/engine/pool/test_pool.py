@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.debian_programs import program
 from support.server import Server, wait_until
 
-from skerry import Client, Limits, Network, NotFound, Options, QuotaExceeded, Sandbox, Secret
+from skerry import (
+    Client,
+    InvalidRequest,
+    Limits,
+    Network,
+    NotFound,
+    Options,
+    QuotaExceeded,
+    Sandbox,
+    SandboxUnavailable,
+    Secret,
+)
 from skerry.types import PoolImage
 
 MAX_SANDBOXES = 6
@@ -203,6 +217,33 @@ def test_failed_claim_falls_back_to_a_cold_create(server: Server, client: Client
     assert client.pool.show().paused == "drained"
     assert ready(server) == {}
     client.pool.set("base", 2)
+
+
+def test_path_of_a_volume_that_is_a_link_fails_without_a_cold_create(server: Server, client: Client) -> None:
+    volume, hits, before = client.volumes.create("data", "64M"), shelf(client).hits, list(client.events())
+    with pytest.raises(InvalidRequest, match="not a real directory"):
+        Sandbox(server=client, volumes={"/var/run/data": "data"}).start()
+    assert shelf(client).hits == hits + 1
+    assert list(client.events()) == before
+    volume.delete()
+    filled(client)
+
+
+def test_bucket_that_cannot_be_listed_uses_up_no_ready_sandbox(
+    make_server: Callable[[], Server], tmp_path: Path
+) -> None:
+    settings = tmp_path / "config.toml"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        settings.write_text(f'[buckets.silent]\nurl = "http://127.0.0.1:{silent.getsockname()[1]}"\ntimeout = "1s"\n')
+        path = f"{Path(program('rclone')).parent}:{os.environ['PATH']}"
+        server = make_server().start(**POOL, SKERRY_CONFIG=str(settings), PATH=path)
+        with Client(server.address) as client:
+            filled(client)
+            there = ready(server)
+            with pytest.raises(SandboxUnavailable, match="can't be listed"):
+                Sandbox(server=client, volumes={"/data": "s3://data"}).start()
+            assert ready(server) == there
+        server.retire()
 
 
 def test_claimed_sandbox_has_its_volumes(client: Client) -> None:

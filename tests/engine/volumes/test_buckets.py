@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -68,7 +70,7 @@ def sandbox(client: Client) -> Iterator[Sandbox]:
         yield sandbox
 
 
-def daemons() -> list[int]:
+def daemons(verb: bytes = b"mount2") -> list[int]:
     """The processes of rclone on this host that serve a mount."""
     found = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
@@ -76,7 +78,7 @@ def daemons() -> list[int]:
             words = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if words[0].endswith(b"rclone") and b"mount2" in words:
+        if words[0].endswith(b"rclone") and verb in words:
             found.append(int(entry))
     return found
 
@@ -156,6 +158,24 @@ def test_bucket_that_cannot_be_listed_fails_the_create(client: Client, bucket: B
         Sandbox(volumes={"/data": bucket}, secrets=SECRETS, server=client).start()
     assert all(part not in str(refused.value) for part in KEYS.split(":"))
     assert daemons() == before
+
+
+def test_list_of_a_bucket_counts_towards_the_limits_of_its_sandbox(client: Client) -> None:
+    """The names of millions of objects must not fill the memory of the host."""
+    places: list[str] = []
+
+    def listing() -> bool:
+        for pid in daemons(b"lsf"):
+            with contextlib.suppress(OSError):
+                places.append(Path(f"/proc/{pid}/cgroup").read_text())
+        return any("sb-" in place for place in places)
+
+    bucket = Bucket("s3://data", endpoint="silent", secret="S3")
+    with ThreadPoolExecutor(1) as pool:
+        creating = pool.submit(Sandbox(volumes={"/data": bucket}, secrets=SECRETS, server=client).start)
+        wait_until(listing, "the list to run in the cgroup of the sandbox")
+        assert isinstance(creating.exception(60), SandboxUnavailable)
+    assert daemons(b"lsf") == []
 
 
 def test_unknown_servers_and_secrets_are_refused(client: Client) -> None:

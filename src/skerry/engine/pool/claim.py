@@ -39,8 +39,11 @@ def pooled_spec(spec: SandboxSpec, settings: Settings, host: Limits) -> SandboxS
 
 
 def can_be_pooled(requested: SandboxSpec) -> bool:
-    """Whether any ready sandbox could become that."""
+    """Whether any ready sandbox could become that. With a bucket, the start waits for a server, and may fail: a wrong
+    key or a hung server must not use up ready sandboxes."""
     options = requested.options
+    if any(mount.bucket is not None for mount in requested.volumes):
+        return False
     if options.runtime is not None or options.read_only_root:  # its keeper has open files on the root's mount
         return False
     return options.use_pool and not options.waive_guarantees and requested.upper is None
@@ -100,7 +103,6 @@ async def bind(
     if record.spec.volumes:
         mounts = await asyncio.to_thread(transitions.host.mounts, record.spec)
         work.append(asyncio.to_thread(runtime.mount, init, record.uid_base or 0, mounts))
-        work.append(transitions.host.buckets.mount(runtime, init, record.uid_base or 0, record))
     await _gather_all(work)
     await guest_files.write(keeper, record, files, renew=False)
     if git_identity.of(record.spec.options) != git_identity.of(ready.spec.options):

@@ -236,9 +236,15 @@ class SandboxService:
         )  # fmt: skip
         self._lifecycle.check_start(record)
         ready = self._pool.take(record) if known is None and origin is None else None
-        if ready is not None and await self._claim(ready, record, request, key):
-            return ready.record.info()
-        return await self._make(record, request, key, origin)
+        try:
+            if ready is not None and await self._claim(ready, record, request, key):
+                return ready.record.info()
+            return await self._make(record, request, key, origin)
+        except UnusableRoot as error:  # no command has run yet: the image is at fault
+            raise InvalidRequest(
+                f"image {request.image[:80]!r} cannot be used: {error.message}", hint="use another image",
+                details=error.details,
+            ) from error  # fmt: skip
 
     async def _claim(self, sandbox: Sandbox, record: SandboxRecord, request: CreateRequest, key: str | None) -> bool:
         """Turn a pooled sandbox into the requested one. Return False if that failed; the pooled sandbox is gone then.
@@ -258,8 +264,8 @@ class SandboxService:
                 sandbox.record = ready
                 self._registry.remove(record.id)
                 self._pool.discard(sandbox)
-                if not isinstance(error, (SkerryError, OSError)):
-                    raise
+                if isinstance(error, UnusableRoot) or not isinstance(error, (SkerryError, OSError)):
+                    raise  # a new sandbox of this image would fail in the same way
                 log.warning("failed to claim a pooled sandbox", extra={"sandbox": record.id, "error": str(error)})
                 return False
             finally:
@@ -286,11 +292,6 @@ class SandboxService:
             async with sandbox.lock, self._transitions.start_slot():
                 try:
                     await self._transitions.create(sandbox, request.secrets, origin)
-                except UnusableRoot as error:  # no command has run yet: the image is at fault
-                    raise InvalidRequest(
-                        f"image {request.image[:80]!r} cannot be used: {error.message}", hint="use another image",
-                        details=error.details,
-                    ) from error  # fmt: skip
                 finally:
                     await self._lifecycle.forget_if_deleted(sandbox)
         log.info("created sandbox", extra={"sandbox": record.id, "owner": record.owner})

@@ -91,7 +91,7 @@ class BucketMounter:
         self, runtime: Runtime, init: Init, base: int, record: SandboxRecord, mount: VolumeMount, bucket: BucketForm
     ) -> None:
         daemon = BucketDaemon(bucket, find_endpoint(self._endpoints, bucket), self._credentials(record, bucket), base)
-        await daemon.check()
+        await daemon.check(runtime, record.id)
         tree, pid = await daemon.start(mount.read_only)
         _reap_at_exit(pid, record.id, bucket.bucket)
         try:
@@ -138,14 +138,16 @@ class BucketDaemon:
             f"--timeout={self._timeout_s}s", f"--contimeout={self._timeout_s}s", *_LIMITS,
         ]  # fmt: skip
 
-    async def check(self) -> None:
-        """List the bucket once: wrong credentials or a silent server fail the start with a reason."""
+    async def check(self, runtime: Runtime, sandbox: str) -> None:
+        """List the bucket once: wrong credentials or a silent server fail the start with a reason. The process is in
+        the sandbox's cgroup: it holds the whole list in its memory."""
         process = await asyncio.create_subprocess_exec(
             *self._argv("lsf", "--max-depth=1"), env=self._environment, stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd="/", limit=1 << 16,
         )  # fmt: skip
         assert process.stdout is not None and process.stderr is not None  # noqa: S101, PT018 -- pipes
         try:
+            await asyncio.to_thread(runtime.add_process, sandbox, process.pid)
             async with asyncio.timeout(CHECK_TIMEOUTS * self._timeout_s):
                 if await process.stdout.read(1):  # one name is enough; the bucket may hold millions
                     return
