@@ -68,6 +68,16 @@ def test_export_verifies_without_a_server(server: str, tmp_path: Path) -> None:
     assert report["problems"][0]["seq"] == 5
 
 
+def test_log_that_was_cut_to_nothing_is_no_valid_one(server: str, tmp_path: Path) -> None:
+    key, export, segments = tmp_path / "audit.pub", tmp_path / "empty.jsonl", tmp_path / "segments"
+    key.write_text(words(server, "key"))
+    export.write_text("")
+    segments.mkdir()
+    for place in (export, segments):
+        done = skerry("audit", "verify", str(place), "--key", str(key))
+        assert (done.returncode, b"the log is empty" in done.stdout) == (1, True)
+
+
 def test_checkpoint_finds_an_older_export(server: str, tmp_path: Path) -> None:
     export, key, point = tmp_path / "audit.jsonl", tmp_path / "audit.pub", tmp_path / "point"
     key.write_text(words(server, "key"))

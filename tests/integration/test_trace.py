@@ -116,8 +116,17 @@ def test_uploads_edits_and_code_are_recorded_with_their_contents(sandbox: Sandbo
 
 def test_secret_values_are_masked_everywhere(sandbox: Sandbox, http: httpx2.Client) -> None:
     sandbox.run(f"echo {VALUE}; printf hunter2; sleep 0.2; printf -- -very-secret", env={"TOKEN": VALUE}, stdin=VALUE)
+    sandbox.files.write(f"{VALUE}.txt", "named like the value")
     sandbox.files.write("leak.txt", f"token={VALUE}")
-    sandbox.code.run(f"print('{VALUE}')")
+    sandbox.run(["true", "x" * 190 + VALUE])  # it would be cut inside of the value
+    code = sandbox.code.run(f"print('{VALUE}')")
+    assert code.ok
+    recorded = http.get("/v1/audit", params={"sandbox": sandbox.id, "limit": 1000}).json()["records"]
+    assert VALUE[:9] not in str(recorded)
+    assert {f"print('{'*' * len(VALUE)}')", f"{'*' * len(VALUE)}.txt"} <= {
+        text for record in recorded for text in record["params"].values() if isinstance(text, str)
+    }
+    assert VALUE not in http.get("/v1/audit/export").text
     assert VALUE not in http.get(f"/v1/sandboxes/{sandbox.id}/trace").text
     assert VALUE.encode() not in http.get(f"/v1/sandboxes/{sandbox.id}/trace/export").content
     leak = steps_of(http, sandbox.id, "file.write")[-1].input("body")

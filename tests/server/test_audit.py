@@ -52,12 +52,15 @@ def test_secret_values_are_in_no_record(listening: Listening, token: str) -> Non
         body = {
             "env": {"PASSWORD": SECRET},
             "secrets": [{"name": "KEY", "hosts": ["api.example.com"], "value": SECRET}],
+            "lifecycle": {"on_start": [f"login {SECRET}"]},
         }
         http.post("/v1/sandboxes", json=body)
         run = {"cmd": ["true"], "env": {"TOKEN": SECRET}, "stdin": SECRET}
         http.post("/v1/sandboxes/none/processes?wait=true", json=run)
         found = records(http, limit=2)
-    assert found[1]["params"] == {"env": ["PASSWORD"], "secrets": ["KEY"]}
+    assert found[1]["params"] == {
+        "env": ["PASSWORD"], "secrets": ["KEY"], "lifecycle": {"on_start": [f"login {'*' * len(SECRET)}"]},
+    }  # fmt: skip
     assert found[0]["params"] == {"ref": "none", "wait": True, "cmd": ["true"], "env": ["TOKEN"]}
     with listening.unix() as http:
         assert SECRET not in http.get("/v1/audit/export").text
@@ -147,6 +150,24 @@ def test_answer_waits_for_the_disk(listening: Listening, monkeypatch: pytest.Mon
         assert (failed["result"]["status"], failed["result"]["code"]) == (503, "audit_unavailable")
         assert failed["result"]["details"]["id"].startswith("tk-"), "the effect has happened"
         assert after["result"]["status"] == 201
+        assert http.get("/v1/audit/verify").json()["ok"]
+
+
+def test_export_of_a_disk_that_fails_is_an_error(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the response begins: a part of the log with the status 200 would look like all of it."""
+
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with listening.unix() as http:
+        http.post("/v1/tokens", json={"scope": "use", "owner": "eve"}).raise_for_status()
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "fdatasync", fail)
+            for path in ("export", "verify"):
+                answer = http.get(f"/v1/audit/{path}")
+                assert (answer.status_code, answer.json()["error"]["code"]) == (503, "audit_unavailable")
+                assert "cannot be sealed" in answer.json()["error"]["hint"]
+        assert http.get("/v1/audit/export").text.endswith("\n")
         assert http.get("/v1/audit/verify").json()["ok"]
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import resource
 import shutil
 import subprocess
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,12 +79,75 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
+class HeldSync:
+    """`os.fdatasync`, which waits until `go` before it works."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._real = os.fdatasync
+        self.began, self.go = threading.Event(), threading.Event()
+        monkeypatch.setattr(os, "fdatasync", self)
+
+    def __call__(self, descriptor: int) -> None:
+        self.began.set()
+        assert self.go.wait(60)
+        self._real(descriptor)
+
+    async def under_way(self) -> None:
+        assert await asyncio.to_thread(self.began.wait, 60)
+
+
 def test_untouched_log_verifies_over_restarts(place: Place) -> None:
     place.write(10)
     place.write(10)
     report = place.verify()
     assert report.ok, report.problems
     assert report.last == report.sealed == report.records
+
+
+@pytest.mark.parametrize("reading", ["verify", "export"])
+async def test_records_that_follow_during_the_sync_are_no_change_of_the_log(
+    place: Place, reading: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy server, records arrive while a verification or an export waits for the disk."""
+    log = place.open()
+    audit = AuditService(place.keys(), log, AuditIndex(place.logs / "index.db"), "all")
+    add(log, 3)
+    held = HeldSync(monkeypatch)
+    work = asyncio.ensure_future(audit.verify() if reading == "verify" else exported(audit))
+    await held.under_way()
+    add(log, 3, start=3)
+    held.go.set()
+    found = await work
+    if isinstance(found, bytes):
+        (place.root / "export").write_bytes(found)
+        found = verify([place.root / "export"], place.keys().trusted(), [])
+    assert found.ok, found.problems
+    assert found.records == found.sealed == log.seq - 3
+    await audit.close()
+    assert place.verify().ok
+
+
+async def exported(audit: AuditService) -> bytes:
+    found = await audit.export()
+    try:
+        return b"".join([piece async for piece in found.chunks()])
+    finally:
+        await found.aclose()
+
+
+async def test_segment_that_was_removed_below_a_server_is_named(place: Place) -> None:
+    log = place.open(segment_size=2000)
+    audit = AuditService(place.keys(), log, AuditIndex(place.logs / "index.db"), "all")
+    for number in range(3):
+        add(log, 10, number * 10)
+        log.maintain()
+    log.segments[1].path.unlink()
+    problems = (await audit.verify()).problems
+    assert "are missing" in problems[0].problem
+    assert problems[0].seq == log.segments[1].first
+    log.segments[-1].path.unlink()
+    assert "the checkpoint has record" in str((await audit.verify()).problems)
+    await audit.close()
 
 
 def test_edited_record_is_named(place: Place) -> None:
@@ -232,6 +297,19 @@ def test_export_verifies_with_the_public_key_alone(place: Place, tmp_path: Path)
     assert "cut off" in problems[0].problem
 
 
+@pytest.mark.parametrize("content", [None, b"", b'{"seq":1,"prev":"an incomplete li'])
+def test_empty_log_is_a_changed_one(place: Place, content: bytes | None) -> None:
+    place.write(10)
+    trusted = place.keys().trusted()
+    if content is None:
+        report = verify([], trusted, [])
+    else:
+        place.file().write_bytes(content)
+        report = verify([place.file()], trusted, [])
+    assert not report.ok
+    assert "the log is empty" in report.problems[0].problem
+
+
 def test_checkpoints_go_to_the_sink(place: Place, tmp_path: Path) -> None:
     sink = tmp_path / "sink.jsonl"
     log = place.open(sink=sink)
@@ -259,10 +337,52 @@ def test_retention_keeps_the_rest_verifiable(place: Place) -> None:
     assert report.ok, report.problems
     assert report.first is not None
     assert report.first > 1
-    oldest = list_segments(place.logs)[0].path
-    if len(list_segments(place.logs)) > 1:
-        oldest.unlink()
-        assert "and not by retention" in str(place.verify().problems)
+    kept = place.open(segment_size=2000)
+    add(kept, 20)
+    kept.maintain()
+    kept.close()
+    assert place.verify().ok
+    list_segments(place.logs)[0].path.unlink()
+    assert "and not by retention" in str(place.verify().problems)
+
+
+async def test_retention_keeps_segments_that_are_read(place: Place) -> None:
+    log = place.open(segment_size=2000, keep_s=0.0)
+    audit = AuditService(place.keys(), log, AuditIndex(place.logs / "index.db"), "all")
+    export = await audit.export()
+    for number in range(5):
+        add(log, 20, number * 20)
+        log.maintain()
+    assert len(log.segments) == 6
+    (place.root / "export").write_bytes(b"".join([piece async for piece in export.chunks()]))
+    await export.aclose()
+    report = verify([place.root / "export"], place.keys().trusted(), [])
+    assert report.ok, report.problems
+    assert report.first == 1
+    add(log, 20)
+    log.maintain()
+    assert log.segments[0].first > 1
+    await audit.close()
+    assert place.verify().ok
+
+
+async def test_page_of_a_log_whose_oldest_segment_was_just_removed(place: Place) -> None:
+    """Retention removes a file between the request and its thread."""
+    log = place.open(segment_size=2000)
+    index = AuditIndex(place.logs / "index.db")
+    add(log, 20)
+    index.update(tuple(log.segments))
+    for number in range(1, 3):
+        log.maintain()
+        add(log, 20, number * 20)
+    segments = tuple(log.segments)
+    segments[0].path.unlink()
+    segments[1].path.unlink()
+    index.update(segments)
+    page = index.page(AuditFilter(type="process"), None, 100, segments)
+    assert [record.params["cmd"] for record in page.records] == [f"c{number}" for number in range(59, 39, -1)]
+    index.close()
+    log.close()
 
 
 def test_segment_removed_without_a_retention_record_is_found(place: Place) -> None:

@@ -138,7 +138,12 @@ def test_usage_survives_deletion_and_other_owners_do_not_find_it(server: Server,
         other = {"Authorization": f"Bearer {token}"}
         assert http.get(f"/v1/sandboxes/{sandbox.id}/usage", headers=other).status_code == 404
         assert http.get(f"/v1/usage?sandbox={sandbox.id}", headers=other).status_code == 404
-        assert http.get("/v1/usage?owner=local", headers=other).json()["rows"] == []
+        own = http.post("/v1/sandboxes", json={}, headers=other).json()["id"]
+        http.delete(f"/v1/sandboxes/{own}", headers=other).raise_for_status()
+        assert [row["key"] for row in http.get("/v1/usage?owner=other", headers=other).json()["rows"]] == [own]
+        refused = http.get("/v1/usage?owner=local", headers=other)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "not_found")
+        assert [row["key"] for row in http.get("/v1/usage?owner=other").json()["rows"]] == [own]
         assert http.get("/v1/usage?by=nothing").status_code == 400
         assert http.get("/v1/usage?since=2026-02-31").status_code == 400
     rows = {row.key: row for row in client.usage("label:task", since="1d").rows}
@@ -146,7 +151,7 @@ def test_usage_survives_deletion_and_other_owners_do_not_find_it(server: Server,
     assert client.usage("sandbox", label='task=a, "b"\n=c').rows[0].name == "short"
     assert client.usage("actor").rows[0].key == "uid:0"
     assert client.usage("image").rows[0].key == "base"
-    assert [row.key for row in client.usage("owner").rows] == ["local"]
+    assert sorted(row.key for row in client.usage("owner").rows) == ["local", "other"]
     report = client.usage("day")
     assert sum(row.usage.cpu_s for row in report.rows) == pytest.approx(report.total.cpu_s)
     assert client.usage(until="2020-01-01").sandboxes == 0

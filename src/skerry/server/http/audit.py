@@ -11,19 +11,22 @@ import os
 import re
 import socket
 import struct
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from starlette.types import Scope
 
+from skerry.engine.records.trace.mask import SecretMask
 from skerry.engine.records.trace.recorder import Step, plain
 from skerry.errors import NotFound
 from skerry.server.http.protocol import ACTOR_HEADER, CONNECTION, BoundedProtocol
-from skerry.types import SandboxInfo, SandboxList
+from skerry.types import SandboxInfo, SandboxList, SecretValue
 
 if TYPE_CHECKING:
     from skerry.engine.records.audit.service import Action
+    from skerry.engine.sandboxes.record import SandboxRecord
     from skerry.server.http.call import Call
 
 MAX_TEXT: Final = 200  # characters of a value; of a longer one, the hash is recorded too
@@ -60,16 +63,31 @@ def begin(effect: str, call: Call[Any, Any], scope: Scope) -> Action:
     """Record an action before its effect."""
     actor, source = caller_of(call, scope)
     call.caller = msgspec.structs.replace(call.caller, actor=actor)
-    owner, sandbox, params = call.caller.owner, None, parameters(call)
-    if (ref := call.parameters.get("ref")) is not None:
-        try:
-            record = call.engine.registry.find(call.caller, ref).record
-            owner, sandbox = record.owner, record.id
-        except NotFound:
-            params["ref"] = _text(ref)[:MAX_TEXT]
+    owner, sandbox, record = call.caller.owner, None, _record(call)
+    if record is not None:
+        owner, sandbox = record.owner, record.id
+    call.masks = _masks(call, record)
+    params = parameters(call)
+    if record is None and (ref := call.parameters.get("ref")) is not None:
+        params["ref"] = call.masked(_text(ref))[:MAX_TEXT]
     return call.engine.audit.begin(
         effect, owner=owner, actor=actor, source=source, sandbox=sandbox, params=params
     )  # fmt: skip
+
+
+def _record(call: Call[Any, Any]) -> SandboxRecord | None:
+    ref = call.parameters.get("ref")
+    with suppress(NotFound):
+        return call.engine.registry.find(call.caller, ref).record if ref is not None else None
+    return None
+
+
+def _masks(call: Call[Any, Any], record: SandboxRecord | None) -> tuple[SecretMask, ...]:
+    """Return the masks of the secrets of the request and of its sandbox: none for most."""
+    given = SecretMask()
+    given.add(one.value for one in getattr(call.body, "secrets", None) or () if isinstance(one, SecretValue))
+    kept = call.engine.traces.mask(record) if record is not None else None
+    return tuple(mask for mask in (given, kept) if mask)
 
 
 def begin_step(effect: str, call: Call[Any, Any], action: Action) -> Step | None:
@@ -128,9 +146,9 @@ def parameters(call: Call[Any, Any]) -> dict[str, Any]:
     params: dict[str, Any] = {}
     for name, value in call.parameters.items():
         if name != "ref":
-            _put(params, name, value)
+            _put(call, params, name, value)
     for part in (call.query, call.body):
-        _describe(part, params)
+        _describe(call, part, params)
     return params
 
 
@@ -142,7 +160,8 @@ def outcome(call: Call[Any, Any], answer: Any) -> tuple[str | None, dict[str, An
     for name in _DETAILS:
         value = getattr(answer, name, None)
         if value or (value == 0 and value is not False):
-            details[name] = _text(value) if isinstance(value, str) else value
+            details[name] = value
+    details = {name: call.masked(_text(value)) if isinstance(value, str) else value for name, value in details.items()}
     return (answer.id if isinstance(answer, SandboxInfo) else None), details or None
 
 
@@ -157,27 +176,28 @@ def _fields(kind: type) -> tuple[tuple[str, Any], ...]:
     return tuple(found)
 
 
-def _describe(value: msgspec.Struct, params: dict[str, Any]) -> None:
+def _describe(call: Call[Any, Any], value: msgspec.Struct, params: dict[str, Any]) -> None:
     for name, default in _fields(type(value)):
         given = getattr(value, name)
         if given is None or given == default:
             continue
         if name in NAMES_ONLY:
-            _put(params, name, [item if isinstance(item, str) else item.name for item in given])
+            _put(call, params, name, [item if isinstance(item, str) else item.name for item in given])
         elif isinstance(given, msgspec.Struct):
-            _describe(given, params.setdefault(name, {}))
+            _describe(call, given, params.setdefault(name, {}))
         else:
-            _put(params, name, given)
+            _put(call, params, name, given)
 
 
-def _put(params: dict[str, Any], name: str, value: Any) -> None:
+def _put(call: Call[Any, Any], params: dict[str, Any], name: str, value: Any) -> None:
+    """Values are masked before they are cut: a part of a secret would not be found."""
     if isinstance(value, str):
-        text = _text(value)
+        text = call.masked(_text(value))
         params[name] = text[:MAX_TEXT]
         if len(text) > MAX_TEXT:
             params[f"{name}_sha256"] = hashlib.sha256(text.encode()).hexdigest()
     elif isinstance(value, (list, tuple)):
-        texts = [_text(item) if isinstance(item, str) else item for item in value]
+        texts = [call.masked(_text(item)) if isinstance(item, str) else item for item in value]
         params[name] = [text[:MAX_TEXT] if isinstance(text, str) else text for text in texts[:MAX_ITEMS]]
         if params[name] != texts:
             params[f"{name}_sha256"] = hashlib.sha256(msgspec.json.encode(texts)).hexdigest()

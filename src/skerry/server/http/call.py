@@ -24,6 +24,7 @@ from skerry.types import NAME, PROCESS_ID, Caller, Value
 if TYPE_CHECKING:
     from skerry.engine.engine import Engine
     from skerry.engine.records.audit.service import Action
+    from skerry.engine.records.trace.mask import SecretMask
     from skerry.engine.records.trace.recorder import Step
     from skerry.server.control import Connection, Control
 
@@ -93,8 +94,8 @@ class Call(Generic[Q, B]):
     B]`; `chunks` reads a raw body."""
 
     __slots__ = (
-        "action", "body", "caller", "connection", "control", "engine", "headers", "log", "method", "outcome",
-        "parameters", "query", "receive", "step",
+        "action", "body", "caller", "connection", "control", "engine", "headers", "log", "masks", "method",
+        "outcome", "parameters", "query", "receive", "step",
     )  # fmt: skip
 
     def __init__(
@@ -121,6 +122,7 @@ class Call(Generic[Q, B]):
         self.action: Action | None = None  # the audit record of this call
         self.step: Step | None = None  # the step of this call in the trace of its sandbox
         self.outcome: dict[str, Any] = {}  # details of its result
+        self.masks: tuple[SecretMask, ...] = ()  # of the sandbox and of the request, if they have secrets
         self.query: Q
         self.body: B
 
@@ -147,7 +149,16 @@ class Call(Generic[Q, B]):
         """Record the result of a streamed action, before the caller gets it."""
         self.outcome |= details
         if self.action is not None:
-            self.action.end(200, params=self.outcome)
+            outcome = self.outcome.items()
+            shown = {key: self.masked(value) if isinstance(value, str) else value for key, value in outcome}
+            self.action.end(200, params=shown)
+
+    def masked(self, text: str) -> str:
+        """Return text without the values of secrets, for a record. Mask before a cut: a part of a value would not be
+        found."""
+        for mask in self.masks:
+            text = mask.bytes(text.encode("utf-8", "backslashreplace"))[0].decode()
+        return text
 
     def accepts(self, *offers: str) -> str:
         """Return the offer that the Accept header names; the first offer if it names none or accepts anything. Lines

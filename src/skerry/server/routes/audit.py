@@ -57,7 +57,8 @@ async def verify(call: Call[Empty, Empty]) -> AuditReport:
 
 async def export(call: Call[Empty, Empty]) -> StreamResponse:
     call.accepts(NDJSON)
-    return StreamResponse(NDJSON, call.engine.audit.export())
+    found = await call.engine.audit.export()
+    return StreamResponse(NDJSON, found.chunks(), close=found.aclose)
 
 
 async def keys(call: Call[Empty, Empty]) -> AuditKeys:

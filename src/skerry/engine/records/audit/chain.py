@@ -211,7 +211,9 @@ class Verifier:
                 )  # fmt: skip
             elif point.log != self.log:
                 self._report(1, "start", f"the checkpoint belongs to another log: {point.log[:40]!r}")
-        if complete and self.sealed != self.seq:
+        if complete and not self.records:
+            self._report(1, "start", "the log is empty: all records were removed")
+        elif complete and self.sealed != self.seq:
             self._report(self.seq, "end", "no seal at the end: the newest records were cut off")
         return AuditReport(
             ok=not self.problems, records=self.records, first=self.first, last=self.seq or None,

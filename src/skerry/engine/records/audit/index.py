@@ -142,7 +142,11 @@ class AuditIndex:
                 latest = self._add(one, start, latest)
 
     def _add(self, segment: Segment, offset: int, latest: int) -> int:
-        with closing(segment.path.open("rb", buffering=1 << 20)) as file:
+        try:
+            opened = segment.path.open("rb", buffering=1 << 20)
+        except FileNotFoundError:  # retention has just removed it
+            return latest
+        with closing(opened) as file:
             file.seek(offset)
             while batch := _batch(file):
                 cursor = self._database.cursor()
@@ -328,7 +332,9 @@ def _is_there(segments: Sequence[Segment], first: int, offset: int) -> bool:
     """Return whether the indexed position exists, or retention has removed its segment."""
     for segment in segments:
         if segment.first == first:
-            return segment.path.stat().st_size >= offset
+            with suppress(FileNotFoundError):  # retention has just removed it
+                return segment.path.stat().st_size >= offset
+            return True
     return bool(segments) and segments[0].first > first
 
 

@@ -15,9 +15,9 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -50,6 +50,14 @@ MAX_SEARCHED: Final = 4  # segments
 FREEING_RESERVE: Final = 512 << 10  # left on a full disk for actions that free space
 
 
+class SealedLog(NamedTuple):
+    """The log up to a seal."""
+
+    segments: tuple[Segment, ...]
+    end: Place
+    seal: Checkpoint
+
+
 class AuditLog:
     """The log of one state directory."""
 
@@ -62,8 +70,9 @@ class AuditLog:
         self._segment_size = segment_size
         self.segments: list[Segment] = []
         self.seq, self._hash, self._size, self._reserved, self._fd = 0, START, 0, 0, -1
-        self._sealed = 0
-        self._seal: Checkpoint | None = None
+        self._seal: Checkpoint | None = None  # the newest one of this server
+        self._published = 0  # the number of the newest published one
+        self._readers = 0  # that read segments which retention must keep
         self._waiting: list[dict[str, Any]] = []  # of the opening; a server also starts on a full disk
         self.log = ""
         try:
@@ -224,25 +233,37 @@ class AuditLog:
     @property
     def unsealed(self) -> int:
         """Return the number of lines after the last seal."""
-        return self.seq - self._sealed
+        return self.seq - (self._seal.seq if self._seal is not None else 0)
 
     def _seal_line(self, seq: int, prev: str) -> Line:
         signature = sign_seal(self._keys.private, self.log, seq, prev)
         return Line(seq=seq, prev=prev, at=self._now(), type=SEAL, log=self.log, key=self._keys.id, sig=signature)
 
-    def _note_seal(self, line: Line) -> None:
-        self._sealed = line.seq
+    def _note_seal(self, line: Line) -> Checkpoint:
         self._seal = Checkpoint(
             log=self.log, seq=line.seq, hash=self._hash, prev=line.prev, at=line.at, key=line.key or "",
             sig=line.sig or "",
         )  # fmt: skip
+        return self._seal
 
-    def seal(self) -> None:
-        """Sign everything up to here. The checkpoint follows after `sync`."""
-        if self.unsealed:
-            line = self._seal_line(self.seq + 1, self._hash)
-            self._write([line])
-            self._note_seal(line)
+    def seal(self) -> Checkpoint:
+        """Sign everything up to here and return the seal. The checkpoint is published after `sync`."""
+        if self._seal is not None and not self.unsealed:
+            return self._seal
+        line = self._seal_line(self.seq + 1, self._hash)
+        self._write([line])
+        return self._note_seal(line)
+
+    @contextlib.contextmanager
+    def sealed(self) -> Iterator[SealedLog]:
+        """Seal the log and yield it up to the seal: later records are behind its end. Retention removes none of its
+        segments meanwhile."""
+        seal = self.seal()
+        self._readers += 1
+        try:
+            yield SealedLog(tuple(self.segments), self.position(), seal)
+        finally:
+            self._readers -= 1
 
     def _introduce_key(self, reason: str, public: str | None = None) -> None:
         """Write a key and a seal at once, so that no other line can come between them."""
@@ -271,9 +292,9 @@ class AuditLog:
         """Store the newest seal outside of the data directory, after a sync. A failure is logged: the log itself is
         complete."""
         point = self._seal
-        if point is None or point.seq > synced:  # a checkpoint must not be newer than the disk
+        if point is None or not self._published < point.seq <= synced:  # it must not be newer than the disk
             return
-        self._seal = None
+        self._published = point.seq
         line = msgspec.json.encode(point) + b"\n"
         try:
             self._keys.put_checkpoint(point)
@@ -312,8 +333,9 @@ class AuditLog:
         self.publish_checkpoint(self.seq)
 
     def _trim(self) -> int | None:
-        """Remove old segments, after a sealed record of the removal is on disk."""
-        if self._keep_s is None:
+        """Remove old segments, after a sealed record of the removal is on disk. While they are read, they are left for
+        the next time."""
+        if self._keep_s is None or self._readers:
             return None
         limit = time.time() - self._keep_s
         old = [segment for segment, later in zip(self.segments, self.segments[1:], strict=False) if later.at < limit]

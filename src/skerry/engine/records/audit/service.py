@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Literal
 
@@ -20,7 +20,7 @@ from skerry.engine.records.audit.chain import RESULT
 from skerry.engine.records.audit.event_limits import BucketKey, EventLimiter
 from skerry.engine.records.audit.index import AuditFilter, AuditIndex
 from skerry.engine.records.audit.keys import KeyStore
-from skerry.engine.records.audit.segments import AuditLog
+from skerry.engine.records.audit.segments import AuditLog, SealedLog
 from skerry.engine.records.audit.verification import verify
 from skerry.errors import AuditUnavailable, NotFound
 from skerry.types import AuditKeys, AuditPage, AuditReport, Caller
@@ -72,6 +72,25 @@ class Action:
         details stay: the effect has happened."""
         if self._ended:
             self._audit.append(status=status, code=code, **self._result)
+
+
+class AuditExport:
+    """All lines up to a seal. Retention keeps them until `aclose`."""
+
+    def __init__(self, sealed: SealedLog, kept: contextlib.AsyncExitStack) -> None:
+        self._sealed, self._kept = sealed, kept
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        end = self._sealed.end
+        for segment in self._sealed.segments:
+            left = end.offset if segment.first == end.segment else segment.path.stat().st_size
+            with segment.path.open("rb") as file:
+                while left > 0 and (data := await asyncio.to_thread(file.read, min(left, PIECE))):
+                    left -= len(data)
+                    yield data
+
+    async def aclose(self) -> None:
+        await self._kept.aclose()
 
 
 class AuditService:
@@ -290,31 +309,30 @@ class AuditService:
 
     async def verify(self) -> AuditReport:
         """Seal the log and verify all of it."""
-        await self._seal_now()
-        files = [segment.path for segment in self._log.segments]
-        point = self._keys.checkpoint()
-        points = [point] if point is not None else []
-        end = self._log.position()
+        async with self._sealed() as sealed:
+            files = [segment.path for segment in sealed.segments]
 
-        def work() -> AuditReport:
-            return verify(files, self._keys.trusted(), points, end=end)
+            def work() -> AuditReport:
+                return verify(files, self._keys.trusted(), [sealed.seal], end=sealed.end)
 
-        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+            return await asyncio.get_running_loop().run_in_executor(self._readers, work)
 
-    async def export(self) -> AsyncGenerator[bytes, None]:
-        """Yield all lines, up to a new seal."""
-        await self._seal_now()
-        end = self._log.position()
-        for segment in tuple(self._log.segments):
-            left = end.offset if segment.first == end.segment else segment.path.stat().st_size
-            with segment.path.open("rb") as file:
-                while left > 0 and (data := await asyncio.to_thread(file.read, min(left, PIECE))):
-                    left -= len(data)
-                    yield data
+    async def export(self) -> AuditExport:
+        """Seal the log and return all lines up to the seal. Raise AuditUnavailable if the disk fails."""
+        async with contextlib.AsyncExitStack() as kept:
+            sealed = await kept.enter_async_context(self._sealed())
+            return AuditExport(sealed, kept.pop_all())
 
-    async def _seal_now(self) -> None:
-        self._log.seal()
-        await self.synced(self._log.seq)
+    @contextlib.asynccontextmanager
+    async def _sealed(self) -> AsyncIterator[SealedLog]:
+        """Seal the log and yield it up to the seal, which is on disk. Records that follow during the sync are behind
+        its end."""
+        with self._log.sealed() as sealed:
+            try:
+                await self.synced(sealed.seal.seq)
+            except AuditUnavailable as error:
+                raise AuditUnavailable(error.message, hint=_SEAL_HINT) from error
+            yield sealed
 
     def keys(self) -> AuditKeys:
         point = self._keys.checkpoint_text()
@@ -328,6 +346,7 @@ class AuditService:
 
 
 _REFUSED_HINT: Final = "nothing was done; check the disk of the state directory, then try again"
+_SEAL_HINT: Final = "the log cannot be sealed now; check the disk of the state directory, then try again"
 
 
 def _not_durable(message: str) -> AuditUnavailable:

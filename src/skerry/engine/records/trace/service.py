@@ -129,6 +129,13 @@ class TraceService(Hook):
             contents["params"], given = whole_content(trace.store, encoded), {}
         return self._write(trace, replace(step, text=_shown(trace.store.mask, text), params=given, inputs=contents))
 
+    def mask(self, record: SandboxRecord) -> SecretMask:
+        """Return the mask of a sandbox's secrets: the present ones, and earlier ones that its trace has seen."""
+        trace = self._open.get(record.id)
+        mask = trace.store.mask if trace is not None else SecretMask()
+        mask.add(self._secrets.values(record))
+        return mask
+
     def await_end(self, sandbox_id: str, process: str, step: Step) -> None:
         """Keep the step of a background process until `take_ended`."""
         trace = self._open.get(sandbox_id)

@@ -136,6 +136,8 @@ class Meter(Hook):
     async def report(self, caller: Caller, by: str, wanted: UsageFilter) -> UsageReport:
         """Return usage by group: the caller's, or for an administrator that of all owners."""
         if caller.scope != "admin":
+            if wanted.owner not in (None, caller.owner):
+                raise NotFound(f"owner {wanted.owner!r} not found")
             wanted = replace(wanted, owner=caller.owner)
         await self.sample(*(sandbox for sandbox in self._registry if wanted.owner in (None, sandbox.record.owner)))
         await self._save()

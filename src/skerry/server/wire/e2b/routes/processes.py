@@ -125,7 +125,7 @@ class ProcessRoutes:
             stdin_stream=pty is None and message.get("stdin", True), pty=_pty(pty) if pty is not None else None,
         )  # fmt: skip
         call.log["command"] = cmd[0][:100]
-        call.outcome |= {"cmd": " ".join(cmd)[:200]}
+        call.outcome |= {"cmd": call.masked(" ".join(cmd))[:200]}
         info = await call.engine.processes.spawn(call.caller, call.ref, request)
         call.log["process_id"] = info.id
         call.outcome |= {"id": info.id}
