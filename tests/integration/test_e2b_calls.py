@@ -6,7 +6,9 @@ import base64
 import gzip
 import json
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +16,8 @@ import pytest
 from support.e2b import STREAM, Account, Box, events, output
 from support.server import Server, wait_until
 
-from skerry.config import socket_path
+from skerry.config import run_dir, socket_path
+from skerry.runtimes.cgroups import Cgroups
 from skerry.server.wire.e2b.messages import COMPRESSED, EnvelopeReader, Message, decode, envelope
 
 JSON = "application/json"
@@ -271,6 +274,33 @@ def test_pause_of_the_files_only_ends_the_processes(account: Account) -> None:
         assert account.api("DELETE", f"/sandboxes/{box.id}").status_code == 204
 
 
+@contextmanager
+def unfreezable(server: Server, box: Box) -> Iterator[None]:
+    """Make the kernel miss the requests to freeze a sandbox."""
+    file = Cgroups(f"/skerry/{run_dir(server.state_dir).name}").v2(box.id) / "cgroup.freeze"
+    subprocess.run(["mount", "--bind", "/dev/null", file], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", file], check=True)
+
+
+@pytest.mark.parametrize("auto_pause", [False, True])
+def test_sandbox_keeps_its_end_when_it_cannot_be_paused(server: Server, account: Account, auto_pause: bool) -> None:
+    box = account.create(timeout=600, autoPause=auto_pause)
+    try:
+        before = account.api("GET", f"/sandboxes/{box.id}").json()
+        with unfreezable(server, box):
+            answer = account.api("POST", f"/sandboxes/{box.id}/pause")
+        assert answer.status_code == 503, answer.text
+        after = account.api("GET", f"/sandboxes/{box.id}").json()
+        ends = [datetime.fromisoformat(one["endAt"]).timestamp() for one in (before, after)]
+        assert (after["state"], ends[1]) == ("running", pytest.approx(ends[0], abs=0.01))
+        assert account.api("POST", f"/sandboxes/{box.id}/pause").status_code == 204
+    finally:
+        assert account.api("DELETE", f"/sandboxes/{box.id}").status_code == 204
+
+
 def test_contexts_are_made_listed_restarted_and_deleted(box: Box) -> None:
     http, headers = box.account.http, {**box.headers(49999)}
     made = http.post("/contexts", json={"language": "python", "cwd": "/tmp"}, headers=headers).json()
@@ -304,3 +334,5 @@ def test_silent_peer_in_the_middle_of_a_message_is_disconnected(server: Server, 
         while piece := line.recv(65536):
             received += piece
     assert received.startswith(b"HTTP/1.1 408 ")
+    body = json.loads(received.partition(b"\r\n\r\n")[2])
+    assert body == {"code": "deadline_exceeded", "message": "the request's body did not arrive in time"}

@@ -125,6 +125,20 @@ def test_template_is_built_from_uploaded_files_and_steps(account: Account) -> No
     assert account.api("GET", "/templates/aliases/app").status_code == 404
 
 
+def test_sandbox_is_deleted_if_its_start_command_cannot_start(account: Account) -> None:
+    template = Template(account, "brief")
+    replaced = "rmdir /home/user/here && touch /home/user/here"  # the directory of the start command
+    steps = [("WORKDIR", ["here"], None), ("RUN", ["pwd"], None)]
+    assert template.start(steps, startCmd="sleep 600", readyCmd=replaced).status_code == 202
+    state = template.end()
+    assert state["status"] == "ready", state
+    before = account.api("GET", "/v2/sandboxes").json()
+    answer = account.api("POST", "/sandboxes", json={"templateID": "brief", "timeout": 600})
+    assert (answer.status_code, answer.json()["code"]) == (400, 400), answer.text
+    assert account.api("GET", "/v2/sandboxes").json() == before
+    assert account.api("DELETE", "/templates/brief").status_code == 204
+
+
 def test_failed_step_of_a_build_is_named(account: Account) -> None:
     failed = Template(account, "failed")
     assert failed.start([("USER", ["user"], None), ("RUN", ["exit 7"], None)]).status_code == 202

@@ -71,6 +71,17 @@ def events(body: bytes, form: str = "json") -> list[Message]:
     return [*(decode("EventResponse", data, form)["event"] for _, data in found[:-1]), ended]
 
 
+def stream_error(answer: httpx2.Response) -> str:
+    """Return the code of a stream that ends with an error before its first message."""
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("application/connect+")
+    ((flags, data),) = EnvelopeReader(1 << 24).feed(answer.content)
+    assert flags == 2, flags
+    error = json.loads(data)["error"]
+    assert error["message"], error
+    return str(error["code"])
+
+
 def output(stream: list[Message], name: str = "stdout") -> bytes:
     return b"".join(event["data"][name] for event in stream if name in event.get("data", {}))
 

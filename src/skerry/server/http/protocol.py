@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -29,6 +29,7 @@ SEND_BUFFER = 1 << 20  # requested; the kernel limits it
 KNOWN_CALLER = "skerry.known_caller"  # in the scope: the caller has a token or the unix socket
 ACTOR_HEADER = "skerry-actor"  # the user of an MCP tool; of requests by this process only
 CONNECTION = "skerry.connection"  # in the scope: the protocol, whose `revoke` cuts the caller off
+TIMEOUT_BODY = "skerry.timeout_body"  # in the scope: the error, in the form of another product's protocol
 LIVE_BODY = "skerry.live_body"  # in the scope: the body is a stream that may pause, like a terminal's input
 
 
@@ -373,7 +374,8 @@ class BoundedProtocol(HttpToolsProtocol):
         elif state == "head":
             self._send_error(408, "the request's head did not arrive in time")
         elif state == "body" and self._in_body and not self._serves(LIVE_BODY) and not self.flow.read_paused:
-            self._send_error(408, "the request's body did not arrive in time")
+            scope: Mapping[str, Any] = self._running.scope if self._running is not None else {}
+            self._send_error(408, "the request's body did not arrive in time", scope.get(TIMEOUT_BODY))
         elif state in ("rest", "idle"):
             self.transport.close()
         self._set_timer(self._current_state())
@@ -384,12 +386,12 @@ class BoundedProtocol(HttpToolsProtocol):
                 timer.cancel()
         self._timer = self._stall_timer = None
 
-    def _send_error(self, status: int, message: str) -> None:
+    def _send_error(self, status: int, message: str, body: bytes | None = None) -> None:
         # A response in progress cannot be replaced: only close the connection.
         if self._running is not None and self._running.response_started and not self._running.response_complete:
             self.transport.abort()
             return
-        body = error_body(InvalidRequest(message))
+        body = body or error_body(InvalidRequest(message))
         head = (
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"

@@ -17,6 +17,7 @@ from skerry.errors import InvalidRequest, SkerryError
 from skerry.server.http.auth import Authenticator
 from skerry.server.http.call import Headers
 from skerry.server.http.endpoint import Endpoint, RequestContext, ResponseWriter
+from skerry.server.http.protocol import TIMEOUT_BODY
 from skerry.server.http.responses import BYTES, JSON, ClientDisconnected, NoSuchPath, internal_error
 from skerry.server.http.route import Handler, Route
 from skerry.server.routes.code import CODE_LIMIT
@@ -34,6 +35,7 @@ from skerry.server.wire.e2b.access import (
     volume_caller,
 )
 from skerry.server.wire.e2b.builds import Builds
+from skerry.server.wire.e2b.connect import last_message, stream_type
 from skerry.server.wire.e2b.errors import BadAccessToken, SandboxGone
 from skerry.server.wire.e2b.ports import PortTraffic
 from skerry.server.wire.e2b.routes import code, files, records, sandboxes
@@ -189,6 +191,7 @@ class E2bWire:
     """Answers requests in the protocols of E2B."""
 
     def __init__(self, engine: Engine, control: Control, domain: str | None) -> None:
+        domain = domain.lower() if domain is not None else None  # host names are compared in lower case
         self._engine, self._domain = engine, domain
         self._watchers = Watchers()
         known = Templates(engine)
@@ -221,11 +224,12 @@ class E2bWire:
         """Handle a request, and report errors in the form of its protocol."""
         path: str = scope["path"]
         form: errors.Form = "connect" if path.startswith(("/process.", "/filesystem.")) else "api"
-        sandbox: str | None = None
+        sandbox, stream = None, None
         try:
             target = self._target(scope, context.headers)
             if target is not None:
                 form, sandbox = "envd" if form == "api" else form, target.sandbox
+            scope[TIMEOUT_BODY] = errors.timeout_body(form)
             if target is not None and target.port not in self._ports:
                 form = "envd"
                 if named_by_host(context.headers, self._domain) is None:
@@ -235,10 +239,14 @@ class E2bWire:
             authenticator.check_source(context.headers, (scope["server"] or ("",))[0])
             context.caller, router = self._admit(scope, context.headers, target)
             context.log["owner"] = context.caller.owner
+            stream = stream_type(context.headers) if form == "connect" else None
             await router(scope, receive, send)
         except SkerryError as error:
             context.log["code"] = error.code
-            await _send_error(context.reply, error, form, sandbox)
+            if stream is not None and errors.ends_stream(error):
+                await _end_stream(context.reply, error, stream)
+            else:
+                await _send_error(context.reply, error, form, sandbox)
         except ClientDisconnected:
             raise
         except Exception:
@@ -308,6 +316,13 @@ def _router(table: tuple[Route, ...], engine: Engine, control: Control) -> Route
 
 async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
     raise NoSuchPath("path not found")
+
+
+async def _end_stream(reply: ResponseWriter, error: SkerryError, kind: str) -> None:
+    if reply.status is None:
+        last = last_message(error)
+        await reply.start(200, kind, {"Content-Length": str(len(last))})
+        await reply.chunk(last, more=False)
 
 
 async def _send_error(reply: ResponseWriter, error: SkerryError, form: errors.Form, sandbox: str | None) -> None:

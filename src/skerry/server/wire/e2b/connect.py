@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from skerry.codecs.json_bounds import JsonCounter
 from skerry.errors import InvalidRequest, SandboxUnavailable, SkerryError
-from skerry.server.http.call import MAX_VALUES, Call
+from skerry.server.http.call import MAX_VALUES, Call, Headers
 from skerry.server.http.responses import BodyTooLarge, LastPiece, StreamResponse, WrongMediaType
 from skerry.server.wire.e2b.errors import RpcError, connect_body
 from skerry.server.wire.e2b.messages import COMPRESSED, END, EnvelopeReader, Message, decode, encode, envelope
@@ -26,12 +26,27 @@ PING_S: Final = 90.0
 
 
 def _form(call: Call[Any, Any], known: dict[str, str]) -> str:
-    kind = (call.headers.get(b"content-type") or "").partition(";")[0].strip().lower()
+    kind = _content_type(call.headers)
     if (version := call.headers.get(b"connect-protocol-version")) not in (None, "1"):
         raise InvalidRequest(f"connect-protocol-version: {version!r} is not supported", hint="it is 1")
     if kind not in known:
         raise WrongMediaType(f"the content type is {kind[:80] or 'missing'}", hint=f"one of {', '.join(known)}")
     return known[kind]
+
+
+def stream_type(headers: Headers) -> str | None:
+    """Return the content type of a stream of messages; None: a unary call."""
+    kind = _content_type(headers)
+    return kind if kind in _STREAM else None
+
+
+def _content_type(headers: Headers) -> str:
+    return (headers.get(b"content-type") or "").partition(";")[0].strip().lower()
+
+
+def last_message(error: SkerryError | None = None) -> bytes:
+    """Return the end of a stream."""
+    return envelope(b"{}" if error is None else b'{"error":' + connect_body(error) + b"}", END)
 
 
 def deadline(call: Call[Any, Any]) -> float | None:
@@ -135,11 +150,11 @@ async def _enveloped(
                 break
             coming = None
             yield envelope(encode(kind, event, form))
-        yield LastPiece(envelope(b"{}", END))
+        yield LastPiece(last_message())
     except SkerryError as error:
         if isinstance(error, SandboxUnavailable):
             error.message = f"The sandbox was killed or reached its end of life: {error.message}"
-        yield LastPiece(envelope(b'{"error":' + connect_body(error) + b"}", END))
+        yield LastPiece(last_message(error))
     finally:
         if coming is not None and not coming.done():
             coming.cancel()

@@ -9,7 +9,14 @@ from typing import ClassVar, Final, Literal
 import msgspec
 
 from skerry.errors import InvalidRequest, QuotaExceeded, SandboxUnavailable, SkerryError
-from skerry.server.http.responses import Unauthenticated, headers_of, status_of
+from skerry.server.http.responses import (
+    MethodNotAllowed,
+    NoSuchPath,
+    Unauthenticated,
+    WrongMediaType,
+    headers_of,
+    status_of,
+)
 
 Form = Literal["api", "envd", "connect"]
 
@@ -62,6 +69,12 @@ class UnknownUser(InvalidRequest):
     status: ClassVar[int] = 401
 
 
+def ends_stream(error: SkerryError) -> bool:
+    """Return whether an error before the first message of a stream is reported in the stream: clients of Connect read
+    nothing but the status of another response. A proxy of E2B, and HTTP itself, report the others."""
+    return not isinstance(error, (SandboxUnavailable, Unauthenticated, WrongMediaType, NoSuchPath, MethodNotAllowed))
+
+
 def connect_code(error: SkerryError) -> str:
     if isinstance(error, RpcError):
         return error.connect_code
@@ -87,6 +100,12 @@ def response(error: SkerryError, form: Form, sandbox: str | None) -> tuple[int, 
     if form == "envd" and error.code in ("file_is_directory", "file_not_directory"):
         status = 400
     return status, msgspec.json.encode({"code": status, "message": _message(error)}), headers_of(error)
+
+
+def timeout_body(form: Form) -> bytes:
+    """Return the body of the status 408."""
+    code: int | str = "deadline_exceeded" if form == "connect" else 408
+    return msgspec.json.encode({"code": code, "message": "the request's body did not arrive in time"})
 
 
 def _message(error: SkerryError) -> str:

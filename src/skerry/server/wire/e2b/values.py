@@ -23,6 +23,7 @@ RESERVED: Final = (LABEL, HELPER, BUILD)
 DEFAULT_TIMEOUT_S: Final = 300
 MAX_TIMEOUT_S: Final = 10 * 365 * 86400
 LAST_MOMENT: Final = 253402300799.0  # of the year 9999
+Milliseconds = Annotated[int, Meta(ge=0, le=int(LAST_MOMENT) * 1000)]  # a time
 
 
 class NewMount(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from skerry.codecs.traces import merge
 from skerry.errors import InvalidRequest
 from skerry.server.http.call import Call, Empty
 from skerry.server.http.responses import StreamResponse
-from skerry.server.wire.e2b.values import json_response, moment
+from skerry.server.wire.e2b.values import Milliseconds, json_response, moment
 from skerry.types import SandboxStats, TraceContent, TraceStep, Value
 
 CPU_SAMPLE_S: Final = 0.1
@@ -42,8 +42,8 @@ class SamplesQuery(Value, frozen=True, kw_only=True):
 class LogQuery(Value, frozen=True, kw_only=True):
     """`start` and `cursor`: a time in milliseconds, from which on entries are returned, or until which, backwards."""
 
-    start: int | None = None
-    cursor: int | None = None
+    start: Milliseconds | None = None
+    cursor: Milliseconds | None = None
     limit: int = MAX_ENTRIES
     direction: str = "forward"
     level: str | None = None

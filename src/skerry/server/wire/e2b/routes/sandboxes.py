@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import posixpath
+import re
 import time
+from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
+from msgspec import Meta
 
 from skerry.engine.engine import Engine
 from skerry.engine.sandboxes.sandbox import Sandbox
@@ -61,7 +64,10 @@ from skerry.types import (
 
 log = logging.getLogger("skerry.server")
 MAX_PAGE: Final = 1000
+PageSize = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
 CLOCK_S: Final = 0.001  # times are shown in microseconds, rounded
+_TOKEN: Final = re.compile(r"([0-9]{1,12}\.[0-9]{1,12})_([a-z0-9-]{1,64})")
+Listed = TypeVar("Listed", SandboxInfo, SnapshotInfo)
 
 
 class SandboxPageQuery(Value, frozen=True, kw_only=True):
@@ -69,7 +75,7 @@ class SandboxPageQuery(Value, frozen=True, kw_only=True):
 
     metadata: str | None = None
     state: tuple[str, ...] = ()
-    limit: int = 100
+    limit: PageSize = 100
     next_token: str | None = msgspec.field(name="nextToken", default=None)
     started_after: str | None = msgspec.field(name="startedAfter", default=None)
     template: str | None = None
@@ -79,7 +85,7 @@ class SandboxPageQuery(Value, frozen=True, kw_only=True):
 class SnapshotPageQuery(Value, frozen=True, kw_only=True):
     sandbox: str | None = msgspec.field(name="sandboxID", default=None)
     name: str | None = None
-    limit: int = 100
+    limit: PageSize = 100
     next_token: str | None = msgspec.field(name="nextToken", default=None)
 
 
@@ -100,9 +106,16 @@ class SandboxRoutes:
 
     async def create(self, call: Call[Empty, NewSandbox]) -> StreamResponse:
         template = await self._templates.resolve(call.caller, call.body.template_id)
-        info = await call.engine.sandboxes.create(call.caller, create_request(call.body, template), key_of(call))
-        await _start_command(call.engine, call.caller, info)
+        request = create_request(call.body, template, longest_lifetime(call.engine))
+        with _lifetime_refusals():
+            info = await call.engine.sandboxes.create(call.caller, request, key_of(call))
         call.log["sandbox"] = info.id
+        try:
+            await _start_command(call.engine, call.caller, info)
+        except SkerryError:
+            with contextlib.suppress(SkerryError):
+                await call.engine.sandboxes.delete(call.caller, info.id, force=True, purge=True)
+            raise
         call.outcome |= {"id": info.id}
         return json_response(self._shown(call, info), 201)
 
@@ -159,8 +172,15 @@ async def _start_command(engine: Engine, caller: Caller, info: SandboxInfo) -> N
             await engine.processes.spawn(caller, info.id, request)
 
 
-def create_request(body: NewSandbox, template: TemplateBase) -> CreateRequest:
-    """Return Skerry's request. A sandbox never ends for being idle; its end is absolute."""
+def longest_lifetime(engine: Engine) -> str:
+    """Return the lifetime of a sandbox without an end: the operator's maximum."""
+    longest: str | None = engine.settings["max.lifetime"]
+    return longest if longest is not None else "never"
+
+
+def create_request(body: NewSandbox, template: TemplateBase, longest: str) -> CreateRequest:
+    """Return Skerry's request. A sandbox never ends for being idle; its end is absolute, or a pause within the
+    `longest` lifetime."""
     for name, value in (("iam", body.iam), ("mcp", body.mcp)):
         if value:
             raise InvalidRequest(f"{name}: not supported by this server")
@@ -181,7 +201,7 @@ def create_request(body: NewSandbox, template: TemplateBase) -> CreateRequest:
         labels=marked(body.metadata or {}, mark), volumes=_volumes(body),
         network=network_of(body.network, body.allow_internet_access),
         lifecycle=Lifecycle(
-            idle_timeout="never", max_lifetime="never" if body.auto_pause else timeout,
+            idle_timeout="never", max_lifetime=longest if body.auto_pause else timeout,
             auto_resume=body.auto_resume.enabled,
         ),
     )  # fmt: skip
@@ -217,18 +237,27 @@ async def extend(
         return info
     lifetime = now - (info.started_at or now) + timeout
     mark = msgspec.structs.replace(mark, timeout=timeout, end=now + timeout if mark.pause else None)
-    lifecycle = Lifecycle(max_lifetime="never" if mark.pause else lifetime)
+    lifecycle = Lifecycle(max_lifetime=longest_lifetime(engine) if mark.pause else lifetime)
     return await _update(engine, caller, info, mark, lifecycle)
 
 
 async def _update(
     engine: Engine, caller: Caller, info: SandboxInfo, mark: SandboxMark, lifecycle: Lifecycle
 ) -> SandboxInfo:
-    try:
+    with _lifetime_refusals():
         return await engine.sandboxes.update(
             caller, info.id, UpdateRequest(labels=marked(metadata_of(info), mark), lifecycle=lifecycle)
         )
+
+
+@contextlib.contextmanager
+def _lifetime_refusals() -> Iterator[None]:
+    """Report a timeout above `max.lifetime` as E2B does: as a wrong argument."""
+    try:
+        yield
     except QuotaExceeded as error:
+        if error.details.get("limit") != "max_lifetime":
+            raise
         raise InvalidRequest(f"timeout: {error.message}", hint=error.hint) from error
 
 
@@ -254,11 +283,19 @@ async def pause(call: Call[Empty, Empty]) -> None:
 
 
 async def suspend(engine: Engine, caller: Caller, sandbox: Sandbox, memory: bool) -> None:
-    info = sandbox.record.info()
-    mark = msgspec.structs.replace(mark_of(info), end=0.0)
-    with contextlib.suppress(InvalidRequest):  # the operator's maximum lifetime goes on
-        await _update(engine, caller, info, mark, Lifecycle(max_lifetime="never"))
-    await (engine.sandboxes.pause if memory else engine.sandboxes.stop)(caller, info.id)
+    """Pause a sandbox. Its end is removed first, because a frozen keeper cannot be configured; if the pause fails, it
+    is set again."""
+    info, longest = sandbox.record.info(), longest_lifetime(engine)
+    mark = mark_of(info)
+    paused = msgspec.structs.replace(mark, end=0.0)
+    await _update(engine, caller, info, paused, Lifecycle(max_lifetime=longest))
+    try:
+        await (engine.sandboxes.pause if memory else engine.sandboxes.stop)(caller, info.id)
+    except Exception:
+        with contextlib.suppress(SkerryError):
+            former = Lifecycle(max_lifetime=info.lifecycle.max_lifetime or longest)
+            await _update(engine, caller, info, mark, former)
+        raise
 
 
 async def kill(call: Call[Empty, Empty]) -> None:
@@ -266,29 +303,25 @@ async def kill(call: Call[Empty, Empty]) -> None:
 
 
 async def list_(call: Call[SandboxPageQuery, Empty]) -> StreamResponse:
-    """List sandboxes, newest first. Pages start after the sandbox that the token names."""
+    """List sandboxes, newest first."""
     query = call.query
     wanted = {unquote(key): unquote(value) for key, value in parse_qsl(query.metadata or "", keep_blank_values=True)}
     after = _time(query.started_after)
     states = {word for text in query.state for word in text.split(",")} or {"running", "paused"}
-    if not 1 <= query.limit <= MAX_PAGE:
-        raise InvalidRequest(f"limit: {query.limit} is out of range", hint=f"1 to {MAX_PAGE}")
     found = [
         info for info in call.engine.sandboxes.list(call.caller, wanted, None)
         if state_of(info) in states and not info.labels.keys() & {HELPER, BUILD}
         and query.template in (None, mark_of(info).template, info.image)
         and (after is None or (info.started_at or info.created_at) >= after - CLOCK_S)
     ]  # fmt: skip
-    if query.order != "asc":
-        found.reverse()
-    page, token = _page([(info.id, info) for info in found], query.next_token, query.limit)
+    page, token = page_of(found, query.next_token, query.limit, newest_first=query.order != "asc")
     return json_response([listed(info) for info in page], headers={"X-Next-Token": token} if token else {})
 
 
 def _time(text: str | None) -> float | None:
     try:
         return datetime.fromisoformat(text).timestamp() if text is not None else None
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise InvalidRequest(f"startedAfter: {text!r:.60} is not a time") from error
 
 
@@ -298,13 +331,24 @@ async def list_running(call: Call[SandboxPageQuery, Empty]) -> StreamResponse:
     return await list_(call)
 
 
-def _page(found: list[tuple[str, Any]], after: str | None, limit: int) -> tuple[list[Any], str | None]:
-    names = [name for name, _ in found]
-    start = names.index(after) + 1 if after in names else 0
-    if after is not None and after not in names:
-        raise InvalidRequest("nextToken: unknown", hint="list from the start again")
-    page = found[start : start + limit]
-    return [value for _, value in page], page[-1][0] if start + limit < len(found) else None
+def page_of(
+    found: Iterable[Listed], token: str | None, limit: int, newest_first: bool
+) -> tuple[list[Listed], str | None]:
+    """Return a page, and the token of the next one: the time and the ID of the last item. It names a position, so the
+    item may be deleted meanwhile."""
+    ordered = sorted(found, key=_position, reverse=newest_first)
+    if token is not None:
+        match = _TOKEN.fullmatch(token)
+        if match is None:
+            raise InvalidRequest("nextToken: not a token of this server", hint="list from the start again")
+        last = float(match[1]), match[2]
+        ordered = [one for one in ordered if (_position(one) < last if newest_first else _position(one) > last)]
+    page = ordered[:limit]
+    return page, "{!r}_{}".format(*_position(page[-1])) if len(ordered) > limit else None
+
+
+def _position(info: SandboxInfo | SnapshotInfo) -> tuple[float, str]:
+    return info.created_at, info.id
 
 
 async def update_network(call: Call[Empty, NetworkOptions]) -> None:
@@ -333,11 +377,11 @@ async def snapshot(call: Call[Empty, NewSnapshot]) -> StreamResponse:
 async def snapshots(call: Call[SnapshotPageQuery, Empty]) -> StreamResponse:
     query = call.query
     found = [
-        info for info in reversed(await call.engine.snapshots.list(call.caller))
+        info for info in await call.engine.snapshots.list(call.caller)
         if MARK not in (info.name or "")
         and query.sandbox in (None, info.sandbox) and query.name in (None, info.name)
     ]  # fmt: skip
-    page, token = _page([(info.id, info) for info in found], query.next_token, query.limit)
+    page, token = page_of(found, query.next_token, query.limit, newest_first=True)
     return json_response([_snapshot(info) for info in page], headers={"X-Next-Token": token} if token else {})
 
 

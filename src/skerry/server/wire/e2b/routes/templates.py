@@ -19,7 +19,7 @@ from skerry.server.wire.e2b.template_store import (
     check_tags,
     check_template,
 )
-from skerry.server.wire.e2b.values import ENVD_VERSION, json_response, moment
+from skerry.server.wire.e2b.values import ENVD_VERSION, Milliseconds, json_response, moment
 from skerry.types import Limits, Value
 
 
@@ -56,7 +56,7 @@ class TemplateUpdate(Struct, frozen=True, kw_only=True):
 class BuildLogQuery(Value, frozen=True, kw_only=True):
     """`cursor`: a time in milliseconds. `source` is ignored: there is one log."""
 
-    cursor: int | None = None
+    cursor: Milliseconds | None = None
     limit: int = PAGE
     direction: str = "forward"
     level: str | None = None
