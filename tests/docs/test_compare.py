@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +60,23 @@ def test_every_call_of_skerry_in_the_table_runs(server: Server, monkeypatch: pyt
     for row in rows:
         code = row["Skerry"]
         assert re.fullmatch(r"`[^`]+`", code), row["Task"]
-        try:
-            exec(compile(code.strip("`"), row["Task"], "exec"), names)
-        except Exception as error:
-            pytest.fail(f"{row['Task']}: {code}: {error!r}")
+        call, _, raised = code.strip("`").partition("  # ")
+        with pytest.raises(names[raised]) if raised else contextlib.nullcontext():
+            try:
+                value = run(call, names)
+            except Exception as error:
+                if raised:
+                    raise
+                pytest.fail(f"{row['Task']}: {code}: {error!r}")
+            assert not isinstance(value, Iterator | type), f"{row['Task']}: nothing was called"
+
+
+def run(code: str, names: dict[str, Any]) -> object:
+    """Run statements; return the value of the last one if it is an expression."""
+    body = ast.parse(code).body
+    last = body.pop() if isinstance(body[-1], ast.Expr) else None
+    exec(compile(ast.Module(body, []), "cell", "exec"), names)
+    return None if last is None else eval(compile(ast.Expression(last.value), "cell", "eval"), names)
 
 
 def test_every_row_names_a_call_of_another_system() -> None:
