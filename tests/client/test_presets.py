@@ -251,6 +251,7 @@ def test_npm_registries_and_logins_are_read(machine: Make) -> None:
     assert preset.allow == ("npm.internal:443@10.9.9.9", "scoped.example:8443")
     assert preset.env["NPM_CONFIG_REGISTRY"] == preset.env["YARN_REGISTRY"] == "https://npm.internal/root/"
     assert preset.env["YARN_NPM_REGISTRY_SERVER"] == "https://npm.internal/root"
+    assert preset.env["COREPACK_NPM_REGISTRY"] == "https://npm.internal/root"
     assert preset.files == {"npmrc": "@ours:registry=https://scoped.example:8443/\n"}
     assert preset.env["NPM_CONFIG_GLOBALCONFIG"] == "/run/skerry/presets/npmrc"
     token, login = secrets

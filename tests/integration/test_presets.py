@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import json
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 from support.cli import skerry
 from support.server import Server, wait_until
 from world import places
+from world.goods import YARN_VERSION
 from world.world import World
 
 from skerry import Network, Sandbox
@@ -284,6 +286,26 @@ def test_yarn_berry_installs_with_the_login_of_npm(world: World, world_server: S
     assert said.startswith("4.9.2\n42\n")
     assert "hidden-token" not in said
     asked = [call for call in world.calls(places.NPM) if any("tiny-lib" in request for request in call["requests"])]
+    assert asked
+    assert all("Bearer hidden-token" in call["raw"] for call in asked)
+    assert world.strays() == []
+
+
+@needs_npm
+def test_corepack_gets_the_yarn_of_a_project_from_the_registry_of_the_host(
+    world: World, world_server: Server, tmp_path: Path
+) -> None:
+    world.reset()
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".npmrc").write_text("registry=https://npm.example.test/\n//npm.example.test/:_authToken=hidden-token\n")
+    project = json.dumps({"name": "app", "packageManager": f"yarn@{YARN_VERSION}"})
+    said = run_there(
+        world, world_server, home, "npm", f"echo '{project}' >package.json && corepack yarn install && env"
+    )
+    assert said.startswith("yarn install of the test world\n")
+    assert "hidden-token" not in said
+    asked = [call for call in world.calls(places.NPM) if any("cli-dist" in request for request in call["requests"])]
     assert asked
     assert all("Bearer hidden-token" in call["raw"] for call in asked)
     assert world.strays() == []

@@ -14,6 +14,8 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+YARN_VERSION = "4.99.0"
+
 
 def make(sites: Path) -> None:
     for make_site in (_wheel, _npm, _debian, _git):
@@ -38,29 +40,37 @@ def _wheel(sites: Path, package: str = "tinylib") -> None:
 
 
 def _npm(sites: Path) -> None:
-    place = sites / "npm/tiny-lib"
+    _npm_package(sites, "tiny-lib", "1.0.0", {"index.js": "module.exports = 42\n"})
+    yarn = "console.log('yarn', process.argv.slice(2).join(' '), 'of the test world')\n"
+    _npm_package(sites, "@yarnpkg/cli-dist", YARN_VERSION, {"bin/yarn.js": yarn})
+
+
+def _npm_package(sites: Path, name: str, version: str, files: dict[str, str]) -> None:
+    place = sites / "npm" / name
     place.mkdir(parents=True)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        manifest = json.dumps({"name": "tiny-lib", "version": "1.0.0", "main": "index.js"})
-        for name, text in (("package.json", manifest), ("index.js", "module.exports = 42\n")):
-            entry = tarfile.TarInfo(f"package/{name}")
+        manifest = json.dumps({"name": name, "version": version, "main": "index.js"})
+        for path, text in {"package.json": manifest, **files}.items():
+            entry = tarfile.TarInfo(f"package/{path}")
             entry.size = len(text)
             archive.addfile(entry, io.BytesIO(text.encode()))
-    tarball = packed.getvalue()
-    (place / "tiny-lib-1.0.0.tgz").write_bytes(tarball)
+    tarball, file = packed.getvalue(), f"{name.rpartition('/')[2]}-{version}.tgz"
+    (place / file).write_bytes(tarball)
     integrity = "sha512-" + base64.b64encode(hashlib.sha512(tarball).digest()).decode()
-    version = {
-        "name": "tiny-lib",
-        "version": "1.0.0",
+    released = {
+        "name": name,
+        "version": version,
         "dist": {
-            "tarball": "https://npm.example.test/tiny-lib/tiny-lib-1.0.0.tgz",
+            "tarball": f"https://npm.example.test/{name}/{file}",
             "integrity": integrity,
             "shasum": hashlib.sha1(tarball).hexdigest(),
         },
     }
-    described = {"name": "tiny-lib", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
+    described = {"name": name, "dist-tags": {"latest": version}, "versions": {version: released}}
     (place / "index.html").write_text(json.dumps(described))
+    (place / version).mkdir()
+    (place / version / "index.html").write_text(json.dumps(released))
 
 
 def _debian(sites: Path) -> None:

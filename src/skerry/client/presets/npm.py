@@ -40,7 +40,9 @@ def read(machine: Machine) -> PresetBuilder:
     given = settings.get("ca")
     found.certificates += [given] if isinstance(given, str) else given if isinstance(given, list) else []
     found.env["NPM_CONFIG_REGISTRY"] = found.env["YARN_REGISTRY"] = plain.pop("registry")
-    found.env["YARN_NPM_REGISTRY_SERVER"] = found.env["YARN_REGISTRY"].rstrip("/")  # of yarn 2 and later
+    bare = found.env["YARN_REGISTRY"].rstrip("/")
+    # The first is of yarn 2 and later. Without the second, corepack fetches these from a host of their own.
+    found.env["YARN_NPM_REGISTRY_SERVER"] = found.env["COREPACK_NPM_REGISTRY"] = bare
     if plain:  # a scope's registry has no variable name that a shell could hold
         found.files["npmrc"] = "".join(f"{key}={url}\n" for key, url in plain.items())
         found.env["NPM_CONFIG_GLOBALCONFIG"] = f"{PLACE}/npmrc"
