@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -13,6 +15,7 @@ from skerry.types import (
     CreateRequest,
     Lifecycle,
     Limits,
+    ProcessInfo,
     RunRequest,
     format_size,
     parse_size,
@@ -123,3 +126,19 @@ def test_the_rules_of_a_review_are_bounded_in_all() -> None:
 def test_readable_sizes_are_short_and_accepted_again(number: int, down: str, up: str) -> None:
     assert (readable_size(number), readable_size(number, up=True)) == (down, up)
     assert parse_size(down) <= number <= parse_size(up)
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"state": "running", "pid": 0}, "starting"),
+        ({"state": "running", "pid": 7}, "running"),
+        ({"state": "exited", "pid": 7, "exit_code": 0}, "completed"),
+        ({"state": "exited", "pid": 7, "exit_code": 1}, "failed"),
+        ({"state": "exited", "pid": 0, "signal": "KILL"}, "killed"),
+    ],
+)
+def test_status_of_a_process_is_one_word(fields: dict[str, Any], word: str) -> None:
+    process = ProcessInfo(id="p-1", cmd="true", **fields)
+    assert process.status == word
+    assert msgspec.json.decode(msgspec.json.encode(process))["status"] == word

@@ -131,6 +131,11 @@ def test_compilers_and_package_managers_are_in_the_layer_of_base(upper: Path, pr
     assert target.stat().st_mode & 0o111 == 0o111
 
 
+def test_gh_is_in_base_if_the_distribution_has_it(upper: Path) -> None:
+    known = subprocess.run(["apt-cache", "show", "--no-all-versions", "gh"], capture_output=True, check=False)
+    assert (upper / "usr/bin/gh").exists() == (known.returncode == 0)
+
+
 def test_the_layer_of_base_has_no_trace_of_the_host_or_the_build(upper: Path, base_store: Path) -> None:
     assert not os.path.lexists(upper / "usr/sbin/policy-rc.d")
     assert not os.path.lexists(upper / "etc/apt/sources.list.d")

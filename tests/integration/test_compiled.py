@@ -57,6 +57,15 @@ def places(sandbox: Sandbox) -> list[str]:
     return sandbox.run(f"ls -d {PLACES} 2>/dev/null", user="root").stdout.split()
 
 
+def test_make_and_gh_of_base_run(shared: Sandbox) -> None:
+    shared.files.write("made/Makefile", "answer: answer.c\n\t$(CC) -o $@ $<\n")
+    shared.files.write("made/answer.c", '#include <stdio.h>\nint main(void) { puts("42"); }\n')
+    built = shared.run("make -s -C made && ./made/answer")
+    assert (built.stdout, built.exit_code) == ("42\n", 0), built.stderr
+    if shared.run("command -v gh").ok:  # not every distribution has it
+        assert shared.run("gh --version").stdout.startswith("gh version")
+
+
 def told(result: CodeResultBase) -> tuple[str, str, int | None]:
     assert result.error is not None, result.stdout + result.stderr
     return result.error.name, result.error.message, result.error.line

@@ -76,6 +76,7 @@ def test_contexts_are_separate_and_one_is_the_default(sandbox: Sandbox) -> None:
     [
         ("python", "import os; os.environ.get('A', '-') + os.environ.get('HOME', '-')", "'{}'"),
         ("javascript", "(process.env.A ?? '-') + (process.env.HOME ?? '-')", "'{}'"),
+        ("typescript", "const shown: string = (process.env.A ?? '-') + (process.env.HOME ?? '-'); shown", "'{}'"),
         ("bash", 'printf %s "${A--}${HOME--}"', None),
     ],
 )
@@ -96,7 +97,8 @@ def test_variables_of_a_run_apply_to_that_run_only(
     assert run() == value(f"-{home}")
     assert run(A="1=ü", HOME=None) == value("1=ü-")
     assert run() == value(f"-{home}")
-    failing = context.run({"python": "1/0", "javascript": "throw 1", "bash": "false"}[language], env={"A": "2"})
+    failures = {"python": "1/0", "javascript": "throw 1", "typescript": "throw 1", "bash": "false"}
+    failing = context.run(failures[language], env={"A": "2"})
     assert not failing.ok
     assert run() == value(f"-{home}")
     context.delete()
