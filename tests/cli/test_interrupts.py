@@ -103,7 +103,7 @@ def started(server: Server, *words: str) -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize(
     "words", [["run", "--"], ["exec", "SANDBOX", "--"], ["exec", "--session", "s", "SANDBOX", "--"]]
 )
-def test_ctrl_c_goes_to_the_command_whose_exit_code_is_returned(
+def test_ctrl_c_goes_to_the_command_and_returns_its_exit_code(
     server: Server, sandbox: Sandbox, words: list[str]
 ) -> None:
     words = [sandbox.id if word == "SANDBOX" else word for word in words]
@@ -165,7 +165,7 @@ while True:
     ],
     ids=["run", "context", "no context", "shell", "compiled"],
 )  # fmt: skip
-def test_ctrl_c_goes_to_the_code_whose_exit_code_is_returned(
+def test_ctrl_c_goes_to_the_code_and_returns_its_exit_code(
     server: Server, sandbox: Sandbox, tmp_path: Path, words: list[str], code: str
 ) -> None:
     file = tmp_path / "code"

@@ -208,7 +208,7 @@ def test_status_counts_commits_and_edited_files(copy: Copy, tmp_path: Path) -> N
     assert str(copy.repo.status(copy.root)) == "3 edited files behind"
     git(copy.root, "add", "-A")
     git(copy.root, "commit", "-q", "-m", "more")
-    assert str(copy.repo.status(copy.root)) == "1 commit and 2 edited files behind"
+    assert str(copy.repo.status(copy.root)) == "1 commit and 3 edited files behind"
     assert copy.repo.pull(copy.root).head == git(copy.root, "rev-parse", "HEAD").strip()
     assert str(copy.repo.status(copy.root)) == "up to date"
     for number in range(400):
@@ -218,6 +218,33 @@ def test_status_counts_commits_and_edited_files(copy: Copy, tmp_path: Path) -> N
     assert copy.repo.status(copy.root).commits is None
     with pytest.raises(Conflict, match="was not created from"):
         copy.repo.status(repository(tmp_path / "other", BASE))
+
+
+@pytest.mark.parametrize("how", ["rm", "rm --cached", "delete untracked", "delete beside ignored", "new rule"])
+def test_status_counts_each_path_that_a_pull_would_remove_or_add(client: Client, tmp_path: Path, how: str) -> None:
+    root = repository(tmp_path / "project", {**BASE, ".gitignore": b"*.log\n"})
+    (root / "new").mkdir()
+    for path in ("draft.txt", "new/draft.txt", "new/x.log", "y.log"):
+        (root / path).write_bytes(b"draft\n")
+    with Sandbox.create(repo=str(root), server=client) as sandbox:
+        for _ in range(2):
+            assert str(sandbox.repo.status(root)) == "up to date"
+        match how:
+            case "rm":
+                git(root, "rm", "-q", "docs/old.md")
+            case "rm --cached":
+                git(root, "rm", "-q", "--cached", "docs/old.md")
+                (root / "docs/old.md").unlink()
+            case "delete untracked":
+                (root / "draft.txt").unlink()
+            case "delete beside ignored":
+                (root / "new/draft.txt").unlink()
+            case _:
+                (root / ".gitignore").write_bytes(b"*.log\n!y.log\n")
+        done = sandbox.repo.pull(root, dry_run=True)
+        assert sandbox.repo.status(root).files == len(done.files) == (2 if how == "new rule" else 1)
+        sandbox.repo.pull(root)
+        assert str(sandbox.repo.status(root)) == "up to date"
 
 
 def test_pull_from_another_directory_needs_its_path(

@@ -206,6 +206,7 @@ from skerry.types.review import (
     TreeHead,
     TreeVersion,
     UndeleteRequest,
+    listing_of,
 )
 from skerry.types.sandboxes import (
     DEFAULT_LIMITS,
@@ -588,6 +589,7 @@ __all__ = [
     "is_text",
     "is_version",
     "language_of_file",
+    "listing_of",
     "media_type",
     "normal_budget",
     "parse_bucket",

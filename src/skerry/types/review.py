@@ -6,8 +6,9 @@ escaped: the program that displays it must escape it.
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -500,13 +501,19 @@ class HunkOrigin(Answer, frozen=True, kw_only=True):
 
 class RepoCopy(Answer, frozen=True, kw_only=True):
     """The copy of a repository in a sandbox. `head`: the commit that it is based on. `copied_at`: when the user's files
-    were read last, by the client's clock, in seconds since 1970."""
+    were read last, by the client's clock, in seconds since 1970. `listing`: the `listing_of` these files."""
 
     sandbox: str
     name: str | None = None
     origin: str | None = None
     head: str | None = None
     copied_at: float | None = None
+    listing: str | None = None
+
+
+def listing_of(paths: Iterable[bytes]) -> str:
+    """Return the SHA-256 of the sorted paths, each with a zero byte."""
+    return hashlib.sha256(b"".join(path + b"\0" for path in sorted(paths))).hexdigest()
 
 
 class RepoCopies(Answer, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from skerry.client._async.client import AsyncClient
 from skerry.client.apply.content import oid_of
 from skerry.client.apply.tree import Tree
 from skerry.client.repository.archive import RepositoryCopy
-from skerry.client.repository.host_files import commits_behind, edited, maybe_edited, read_host_files
+from skerry.client.repository.host_files import commits_behind, edited, quick_listing, read_host_files
 from skerry.client.repository.ignore_rules import MAX_RULE_BYTES, MAX_RULE_FILES, is_text, merged, rules_of
 from skerry.client.repository.locate import RepositoryPlace, find_repository
 from skerry.client.repository.origin import origin_of
@@ -166,11 +166,11 @@ class AsyncSandboxRepo:
         if prefer not in (None, "host", "sandbox"):
             raise InvalidRequest(f"prefer: {prefer!r} is neither 'host' nor 'sandbox'")
         place = await backend.in_thread(find_repository, source)
-        for attempt in range(1, TRIES + 1):
+        for _ in range(TRIES):
             try:
                 return await self._pull(place, source, prefer, dry_run)
             except Conflict as error:
-                if not error.details.get("stale") or attempt == TRIES:
+                if not error.details.get("stale"):
                     raise
         raise Conflict("the sandbox changes its files faster than they can be merged", hint="pull again later")
 
@@ -235,20 +235,29 @@ async def copies_of(client: AsyncClient, place: RepositoryPlace) -> tuple[RepoCo
 
 
 async def copy_status(client: AsyncClient, place: RepositoryPlace, copy: RepoCopy) -> RepoStatus:
-    """Compare a copy with its repository. Only files that changed since the copy are read."""
+    """Compare a copy with its repository. Only files that changed since the copy are read, and the copy's list of files
+    is fetched only if it differs."""
     commits = await backend.in_thread(commits_behind, place, copy.head)
-    paths = await backend.in_thread(maybe_edited, place, copy)
-    if paths is None:
+    host = await backend.in_thread(quick_listing, place, copy)
+    if host is None:
         return RepoStatus(sandbox=copy.sandbox, commits=commits, files=None)
+    paths = host.changed
     short = sum(3 * len(path) + 8 for path in paths) <= MAX_NAMED_BYTES
-    names = [os.fsdecode(path) for path in paths] if short else []  # else all are listed
     synced: dict[bytes, TreeVersion | None] = {}
-    if paths:
-        _, tree = await review_tree(client, copy.sandbox, names)
-        synced = {path: versions.synced for path, versions in tree.items()}
+    if paths and short:
+        synced = await _synced(client, copy.sandbox, [os.fsdecode(path) for path in paths])
+    if not short or host.lacks(copy, synced):
+        synced = await _synced(client, copy.sandbox, ())
+        paths = host.differing(synced)
     return RepoStatus(
         sandbox=copy.sandbox, commits=commits, files=await backend.in_thread(edited, place, paths, synced)
     )
+
+
+async def _synced(client: AsyncClient, sandbox: str, paths: Sequence[str]) -> dict[bytes, TreeVersion | None]:
+    """Return the files as the user had them."""
+    _, tree = await review_tree(client, sandbox, paths)
+    return {path: versions.synced for path, versions in tree.items()}
 
 
 async def review_tree(

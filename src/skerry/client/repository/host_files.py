@@ -17,7 +17,7 @@ from skerry.client.host.posix import open_root
 from skerry.client.repository.archive import head_and_known
 from skerry.client.repository.locate import RepositoryPlace
 from skerry.errors import Conflict
-from skerry.types import RepoCopy, TreeVersion
+from skerry.types import RepoCopy, TreeVersion, listing_of
 from skerry.types.paths import refused
 
 MAX_COMPARED: Final = 20_000  # files of a repository above which a quick comparison leaves them out
@@ -122,23 +122,43 @@ def commits_behind(place: RepositoryPlace, copied: str | None) -> int | None:
     return new if not gone else None
 
 
-def maybe_edited(place: RepositoryPlace, copy: RepoCopy) -> list[bytes] | None:
-    """Return the paths that may have been edited since a copy: those whose status changed since, and tracked ones that
-    are gone. None: there are too many files for a quick comparison."""
+@dataclass(frozen=True)
+class QuickListing:
+    """The files that a copy would contain, by their status: `changed` since the copy, or gone and still tracked; and
+    the `others`."""
+
+    changed: frozenset[bytes]
+    others: frozenset[bytes]
+
+    def lacks(self, copy: RepoCopy, synced: dict[bytes, TreeVersion | None]) -> bool:
+        """Return whether the copy contains other files than these. `synced`: those of `changed`."""
+        known = (path for path in self.changed if synced.get(path) is not None)
+        return copy.listing != listing_of((*self.others, *known))
+
+    def differing(self, synced: dict[bytes, TreeVersion | None]) -> frozenset[bytes]:
+        """Return `changed`, and the paths of only one side. `synced`: all files of the copy."""
+        copied = {path for path, version in synced.items() if version is not None}
+        return self.changed | (copied ^ self.others)
+
+
+def quick_listing(place: RepositoryPlace, copy: RepoCopy) -> QuickListing | None:
+    """List the files by their status, without reading them. None: there are too many for a quick comparison."""
     if copy.copied_at is None or _indexed(place) > MAX_COMPARED:
         return None
-    since, found = copy.copied_at - _TICK_S, []
+    since, changed, others = copy.copied_at - _TICK_S, set[bytes](), set[bytes]()
     for number, path in enumerate(_listed(place)):
         if number >= MAX_COMPARED:
             return None
+        if refused(path) is not None:
+            continue
         try:
             status = os.lstat(os.path.join(os.fsencode(place.top), path))
         except OSError:
-            found.append(path)
+            changed.add(path)
             continue
-        if status.st_ctime >= since and not stat.S_ISDIR(status.st_mode):
-            found.append(path)
-    return found
+        if not stat.S_ISDIR(status.st_mode):
+            (changed if status.st_ctime >= since else others).add(path)
+    return QuickListing(frozenset(changed), frozenset(others))
 
 
 def _indexed(place: RepositoryPlace) -> int:

@@ -40,7 +40,7 @@ from skerry.engine.review.workspace import ReviewedWorkspace
 from skerry.engine.sandboxes.lifecycle import Lifecycle
 from skerry.engine.sandboxes.sandbox import Sandbox
 from skerry.engine.tasks import Tasks
-from skerry.errors import Conflict, FileError, InvalidRequest
+from skerry.errors import Conflict, FileError, InvalidRequest, SkerryError
 from skerry.keeper import Keeper
 from skerry.review.hunks.atoms import parse_atoms
 from skerry.review.hunks.decisions import AppliedSpan, shift_decisions
@@ -134,16 +134,22 @@ class PullService:
     def __init__(self, reviews: ReviewService, lifecycle: Lifecycle, tasks: Tasks) -> None:
         self._reviews, self._lifecycle, self._tasks = reviews, lifecycle, tasks
 
-    def copies(self, caller: Caller, origin: str | None) -> list[RepoCopy]:
-        """List copies of repositories, or of one; nothing is read from ledgers."""
+    async def copies(self, caller: Caller, origin: str | None) -> list[RepoCopy]:
+        """List copies of repositories, without `listing`, for which ledgers are read; or those of one, with it."""
         return [
             RepoCopy(
                 sandbox=one.sandbox_id, name=one.sandbox.record.name, origin=one.state.origin, head=one.state.head,
-                copied_at=one.state.copied_at,
+                copied_at=one.state.copied_at, listing=await self._listing(one) if origin is not None else None,
             )
             for one in self._reviews.of(caller)
             if one.state.origin is not None and origin in (None, one.state.origin)
         ]  # fmt: skip
+
+    async def _listing(self, workspace: ReviewedWorkspace) -> str | None:
+        try:
+            return await self._reviews.threads.read(workspace, workspace.ledger.synced_listing)
+        except (SkerryError, OSError):  # damaged, or deleted meanwhile
+            return None
 
     async def tree(self, caller: Caller, ref: str, paths: Sequence[bytes]) -> AsyncGenerator[bytes, None]:
         """Return the files as the user had them, with applied changes, and as they are in the sandbox."""

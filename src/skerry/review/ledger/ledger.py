@@ -25,7 +25,7 @@ from skerry.review.ledger.commit_message import CommitInfo
 from skerry.review.ledger.diff import Delta
 from skerry.review.ledger.git import LedgerGit, LedgerGitError
 from skerry.review.ledger.ref_names import refused
-from skerry.types.review import OBJECT_ID, LedgerEntry
+from skerry.types.review import OBJECT_ID, LedgerEntry, listing_of
 
 MAIN: Final = "refs/heads/main"
 BASE: Final = "refs/skerry/base"
@@ -71,6 +71,7 @@ class Ledger:
         self.git = LedgerGit(self.path)
         self._read = objects.ObjectReader(self.git)
         self._differ = diff.Differ(self.git, self._read)
+        self._listing = "", ""
         self._maintenance = packs.PackMaintenance(self.path, self.git)
 
     @classmethod
@@ -245,6 +246,13 @@ class Ledger:
     def files(self, commit: str) -> Iterator[tuple[bytes, str, str]]:
         """Yield path, mode and blob of every file of a commit."""
         return self._read.files(_oid(commit))
+
+    def synced_listing(self) -> str:
+        """Return the `listing_of` the files of `synced`. It is computed once for each commit."""
+        commit = self.synced
+        if self._listing[0] != commit:
+            self._listing = commit, listing_of(path for path, _, _ in self.files(commit))
+        return self._listing[1]
 
     def import_agent(
         self,

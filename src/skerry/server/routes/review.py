@@ -245,7 +245,7 @@ async def refs(call: Call[RefsQuery, Empty]) -> ReviewRefsList:
 
 async def copies(call: Call[RefsQuery, Empty]) -> RepoCopies:
     await call.engine.adoption.wait_for_all()
-    return RepoCopies(copies=tuple(call.engine.pulls.copies(call.caller, call.query.origin)))
+    return RepoCopies(copies=tuple(await call.engine.pulls.copies(call.caller, call.query.origin)))
 
 
 async def pack(call: Call[Empty, PackRequest]) -> StreamResponse:
