@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -104,6 +105,61 @@ def test_terminal_is_typed_into_and_resized(box: Box) -> None:
     assert b"40 120" in rest
     assert b"got word" in rest
     assert box.call("process.Process/Update", {"process": {"pid": 999_999}, "pty": pty}).status_code == 404
+
+
+MANY = 300_000_000  # bytes: several times the journal of a process
+
+
+@contextmanager
+def streamed(box: Box, method: str, message: Message) -> Iterator[Iterator[bytes]]:
+    """Open a stream; the caller decides when it reads on."""
+    body, headers = envelope(json.dumps(message).encode()), box.headers(**{"Content-Type": STREAM})
+    with box.account.http.stream("POST", f"/process.Process/{method}", content=body, headers=headers) as answer:
+        yield answer.iter_bytes()
+
+
+def counted(parts: Iterator[bytes]) -> tuple[int, Message]:
+    """Read a stream to its end; return the size of its output, and the end."""
+    reader, size, end = EnvelopeReader(1 << 24), 0, {}
+    for part in parts:
+        for flags, data in reader.feed(part):
+            if flags:
+                end = json.loads(data)
+            else:
+                event = decode("EventResponse", data, "json")["event"]
+                size += len(event.get("data", {}).get("stdout", b""))
+    return size, end
+
+
+def printed(box: Box) -> int:
+    """Return how much the only running command has printed."""
+    with box.account.server.http() as http:
+        found = http.get(f"/v1/sandboxes/{box.id}/processes").raise_for_status().json()["processes"]
+    return max((one["offset"] for one in found if one["state"] == "running"), default=MANY)
+
+
+def test_command_waits_for_a_slow_reader_and_loses_nothing(box: Box) -> None:
+    command = {"process": {"cmd": "/usr/bin/head", "args": ["-c", str(MANY), "/dev/zero"]}}
+    with streamed(box, "Start", command) as parts:
+        first = next(parts)
+        wait_until(lambda: printed(box) > 32 << 20, "output that fills the journal")
+        assert counted(chain([first], parts)) == (MANY, {})
+
+
+def test_reader_that_misses_output_gets_an_error(box: Box) -> None:
+    line = f"read go; head -c {MANY} /dev/zero"
+    command = {"process": {"cmd": "/bin/bash", "args": ["-c", line]}, "tag": "two", "stdin": True}
+    with streamed(box, "Start", command) as parts:
+        first = next(parts)
+        with streamed(box, "Connect", {"process": {"tag": "two"}}) as slow:
+            begun = next(slow)
+            text = base64.b64encode(b"go\n").decode()
+            sent = box.call("process.Process/SendInput", {"process": {"tag": "two"}, "input": {"stdin": text}})
+            assert sent.status_code == 200, sent.text
+            assert counted(chain([first], parts)) == (MANY, {})
+            size, end = counted(chain([begun], slow))
+    assert size < MANY
+    assert end["error"]["code"] == "data_loss"
 
 
 def test_silent_stream_has_keepalive_messages(box: Box) -> None:

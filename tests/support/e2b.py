@@ -22,6 +22,7 @@ class Account:
     def __init__(self, server: Server, owner: str) -> None:
         with server.http() as http:
             made = http.post("/v1/tokens", json={"scope": "use", "owner": owner}).raise_for_status().json()
+        self.server = server
         self.id, self.key, self.http = made["id"], made["secret"], server.http()
 
     def api(self, method: str, path: str, **more: Any) -> httpx2.Response:

@@ -216,6 +216,64 @@ func TestWriterWaitsForPacedReader(t *testing.T) {
 	}
 }
 
+func TestWriterWaitsForReaderThatBeginsToPace(t *testing.T) {
+	s := store(t)
+	j := s.New("p-pace", minBound)
+	add(j, httpwire.Stdout, "first")
+	r, err := j.Read(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.PaceFrom(r)
+	second, err := j.Read(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.PaceFrom(second) // another reader paces: this one may fall behind
+	second.Close()
+	done := make(chan struct{})
+	go func() {
+		for range 100 {
+			j.AwaitCapacity()
+			add(j, httpwire.Stdout, string(bytes.Repeat([]byte("x"), 5000)))
+		}
+		j.Close()
+		close(done)
+	}()
+	total := 0
+	for {
+		more, ended := r.Wait(nil, nil)
+		if ended {
+			break
+		}
+		if more {
+			total += len(text(t, r, 3333))
+		}
+	}
+	<-done
+	if total != 500_005 {
+		t.Errorf("got %d bytes", total)
+	}
+	r.Close()
+	if open := openFiles(t, s); open != 0 {
+		t.Errorf("%d files are still open", open)
+	}
+}
+
+func TestClosedReaderPacesNoWriter(t *testing.T) {
+	j := store(t).New("p-pace", minBound)
+	r, err := j.Read(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.PaceFrom(r)
+	r.Close()
+	for range 100 {
+		j.AwaitCapacity()
+		add(j, httpwire.Stdout, string(bytes.Repeat([]byte("x"), 5000)))
+	}
+}
+
 func TestFrameWithChangedHeaderIsCorrupt(t *testing.T) {
 	r := &Reader{seg: &segment{fd: -1}, skip: 20}
 	if _, err := r.cut(make([]byte, 64), frame{httpwire.Stdout, 10}, 100); err != errCorrupt {

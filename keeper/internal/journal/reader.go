@@ -61,6 +61,16 @@ func (j *Journal) PaceNow() *Reader {
 	return j.pace
 }
 
+// PaceFrom makes the writer wait for this reader too, unless it waits for another one already. Output that was lost
+// before stays lost. Like PaceNow, it gets copies.
+func (j *Journal) PaceFrom(r *Reader) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.pace == nil {
+		j.pace = r
+	}
+}
+
 // Offset returns the position of the next byte.
 func (r *Reader) Offset() int64 { return r.offset }
 

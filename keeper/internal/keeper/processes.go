@@ -113,7 +113,7 @@ func removeProcess(k *keeper, c *httpwire.Conn, _ *httpwire.Request, p *process.
 
 // output streams recorded output from an offset on.
 func output(_ *keeper, c *httpwire.Conn, q *httpwire.Request, p *process.Process) {
-	v := process.View{Follow: q.Query.Get("follow") == "1"}
+	v := process.View{Follow: q.Query.Get("follow") == "1", Pace: q.Query.Get("pace") == "1"}
 	var err error
 	if text := q.Query.Get("since"); text != "" {
 		v.Since, err = strconv.ParseInt(text, 10, 64)

@@ -30,6 +30,7 @@ type View struct {
 	Since  int64 // negative: from the end
 	Follow bool
 	Limit  int64 // 0: none
+	Pace   bool  // the program waits for the reader, if it waits for no other one
 }
 
 // Stream serves the upgraded connection of a run: its output at the host's speed, then its exit.
@@ -43,6 +44,9 @@ func (p *Process) Output(c *httpwire.Conn, v View) error {
 	reader, err := p.journal.Read(v.Since)
 	if err != nil {
 		return err
+	}
+	if v.Pace {
+		p.journal.PaceFrom(reader)
 	}
 	s := &stream{Process: p, conn: c, reader: reader, follow: v.Follow, left: v.Limit}
 	if s.left == 0 {

@@ -110,10 +110,11 @@ class Keeper:
         return await self._transport.call(_process, "POST", "/v1/processes", body=replace(spec, detach=True))
 
     async def output(
-        self, process_id: str, since: int = 0, follow: bool = False, limit: int | None = None
+        self, process_id: str, since: int = 0, follow: bool = False, limit: int | None = None, pace: bool = False
     ) -> OutputStream:
-        """Read the output of a process from byte `since`; negative: that many bytes before its end."""
-        part = JournalRange(since=since, follow=follow, limit=limit)
+        """Read the output of a process from byte `since`; negative: that many bytes before its end. `pace`: the process
+        waits for this reader."""
+        part = JournalRange(since=since, follow=follow, limit=limit, pace=pace)
         request = http1.request("GET", _path(process_id) + "/output", part.query(), headers=UPGRADE)
 
         def stream(connection: KeeperConnection) -> OutputStream:

@@ -20,18 +20,19 @@ _paused = msgspec.json.Decoder(OutputPaused)
 
 class JournalRange(msgspec.Struct, frozen=True, kw_only=True):
     """The part to read: from byte `since` (negative: counted from the end), following new output or not, and at most
-    `limit` bytes."""
+    `limit` bytes. `pace`: the process waits for this reader, unless it waits for another one."""
 
     since: int = 0
     follow: bool = False
     limit: int | None = None
+    pace: bool = False
 
     def __post_init__(self) -> None:
         if abs(self.since) > MAX_OFFSET or (self.limit is not None and not 0 < self.limit <= MAX_OFFSET):
             raise InvalidRequest("since or limit: out of range")
 
     def query(self) -> dict[str, str]:
-        query = {"since": str(self.since), "follow": str(int(self.follow))}
+        query = {"since": str(self.since), "follow": str(int(self.follow))} | ({"pace": "1"} if self.pace else {})
         return query if self.limit is None else query | {"limit": str(self.limit)}
 
 
@@ -40,8 +41,8 @@ class OutputStream(ProcessConnection):
     is the position of the next byte.
 
     It ends with the process (`ended`; `exit` has the status), at the end of the present output, or at the limit
-    (`more`: the journal holds more). It reads only on demand, and the process does not wait for it. Closing it does not
-    affect the process."""
+    (`more`: the journal holds more). It reads only on demand, and the process waits for a paced reader only. Closing it
+    does not affect the process."""
 
     def __init__(
         self,

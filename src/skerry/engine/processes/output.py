@@ -20,12 +20,14 @@ Piece = tuple[str, bytes] | JournalGap
 @dataclass(frozen=True)
 class OutputRange:
     """A part of the output: from byte `since` on (negative: from the end), at most `limit` bytes. With `follow`, also
-    new output until the process ends, or for at most `within` seconds."""
+    new output until the process ends, or for at most `within` seconds. `pace`: the process waits for this reader,
+    unless it waits for another one; a reader that falls behind misses output."""
 
     since: int = 0
     limit: int | None = None
     follow: bool = False
     within: float | None = None
+    pace: bool = False
 
 
 class OutputReader:

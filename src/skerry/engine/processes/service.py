@@ -165,7 +165,8 @@ class ProcessService:
     async def output(self, caller: Caller, ref: str, process: str, view: OutputRange) -> OutputReader:
         async with AsyncExitStack() as stack:
             sandbox, keeper = await stack.enter_async_context(self._lifecycle.use(caller, ref, ready=False))
-            stream = await keeper.output(process, view.since, view.follow and view.within != 0, view.limit)
+            follow = view.follow and view.within != 0
+            stream = await keeper.output(process, view.since, follow, view.limit, view.pace)
             return OutputReader(sandbox, process, stream, view, stack.pop_all())
 
     async def page(self, caller: Caller, ref: str, process: str, view: OutputRange) -> OutputPage:

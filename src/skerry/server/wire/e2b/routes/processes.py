@@ -36,13 +36,16 @@ def _tagged(tag: str) -> str:
 
 
 async def _follow(call: Call[Empty, Empty], info: ProcessInfo, since: int) -> StreamResponse:
-    reader = await call.engine.processes.output(call.caller, call.ref, info.id, OutputRange(since, follow=True))
+    """Stream the output. The process waits for its first reader, as with envd."""
+    view = OutputRange(since, follow=True, pace=True)
+    reader = await call.engine.processes.output(call.caller, call.ref, info.id, view)
 
     async def events() -> AsyncGenerator[Message, None]:
         yield {"event": {"start": {"pid": info.pid}}}
         async for piece in reader:
-            if not isinstance(piece, JournalGap):
-                yield {"event": {"data": {"pty" if info.pty else piece[0]: piece[1]}}}
+            if isinstance(piece, JournalGap):
+                raise RpcError("data_loss", f"{piece.missing} bytes of the output are lost: the reader was too slow")
+            yield {"event": {"data": {"pty" if info.pty else piece[0]: piece[1]}}}
         result = reader.result
         if result is None:
             raise SandboxUnavailable("the process's end is not known")
