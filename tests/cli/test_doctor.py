@@ -10,7 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.server import Server
+
+from skerry.config import load
+from skerry.engine.doctor import examine
 
 NOBODY = 65534
 # The first calls are root's, so that every module is loaded: another user may not be able to read this tree.
@@ -57,6 +61,22 @@ def test_member_of_the_group_gets_the_checks_of_the_server(own_server: Server) -
     refused = checks_as_nobody(own_server.state_dir, own_server)
     assert refused["server"]["ok"] is False
     assert refused["server"]["fix"] == "sudo usermod --append --groups daemon nobody; then log in again"
+
+
+def test_program_of_buckets_is_reported_if_the_operator_lists_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.toml").write_text('[buckets.local]\nurl = "http://127.0.0.1:9000"\n')
+    monkeypatch.setenv("SKERRY_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "buckets" not in {check.name for check in examine(load())}
+    monkeypatch.setenv("SKERRY_CONFIG", str(tmp_path / "config.toml"))
+    (check,) = (check for check in examine(load()) if check.name == "buckets")
+    assert (check.ok, check.fix) == (False, "install rclone")
+    program = tmp_path / "rclone"
+    program.touch(0o755)
+    (check,) = (check for check in examine(load()) if check.name == "buckets")
+    assert (check.ok, check.detail) == (True, str(program))
 
 
 def test_user_without_access_to_roots_server_is_told_the_way(server: Server) -> None:

@@ -1,7 +1,11 @@
-"""A server of object storage on the loopback interface: moto, from the package index, in its own environment."""
+"""Servers of object storage on the loopback interface: moto, from the package index, in its own environment, which does
+not check signatures; and an empty bucket that does."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import http.server
 import os
 import re
 import shutil
@@ -36,6 +40,56 @@ def _program() -> str:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     return str(HOME / "bin" / "python")
+
+
+class SignedBucket(http.server.BaseHTTPRequestHandler):
+    """Answers to every request whose signature (version 4) was made with KEYS with an empty list of objects."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if self._signed():
+            self._answer(200, b"<ListBucketResult/>")
+        else:
+            self._answer(403, b"<Error><Code>SignatureDoesNotMatch</Code><Message>wrong key</Message></Error>")
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def _signed(self) -> bool:
+        found = re.fullmatch(
+            "AWS4-HMAC-SHA256 Credential=([^/]+)/(([0-9]+)/([^/]+)/s3/aws4_request), ?SignedHeaders=([a-z0-9;-]+), ?"
+            "Signature=([0-9a-f]{64})",
+            self.headers.get("Authorization", ""),
+        )
+        key_id, _, key = KEYS.partition(":")
+        if found is None or found[1] != key_id:
+            return False
+        path, _, query = self.path.partition("?")
+        headers = "".join(f"{name}:{self.headers[name].strip()}\n" for name in found[5].split(";"))
+        signed = [
+            self.command, path, "&".join(sorted(query.split("&"))), headers, found[5],
+            self.headers["x-amz-content-sha256"],
+        ]  # fmt: skip
+        digest = hashlib.sha256("\n".join(signed).encode()).hexdigest()
+        secret = f"AWS4{key}".encode()
+        for part in (
+            *found[2].split("/"),
+            "\n".join(["AWS4-HMAC-SHA256", self.headers["x-amz-date"], found[2], digest]),
+        ):
+            secret = hmac.digest(secret, part.encode(), "sha256")
+        return hmac.compare_digest(secret.hex(), found[6])
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_request(self, code: object = "-", size: object = "-") -> None:
+        """Print nothing."""
 
 
 class S3Server:

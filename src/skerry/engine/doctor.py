@@ -7,6 +7,7 @@ import os
 
 from skerry import keeper, runtimes, storage
 from skerry.config import Settings
+from skerry.engine.volumes.buckets import PROGRAM, find_program
 from skerry.errors import HostUnsupported, NotFound, SkerryError
 from skerry.images import recipe_digest
 from skerry.network.gateway.checks import checks as network
@@ -19,7 +20,7 @@ from skerry.types import Check, parse_size
 def examine(settings: Settings) -> list[Check]:
     """Every check, in the order in which they matter."""
     walls = runtimes.checks(settings.state_dir)
-    return [*walls, *network(), *_storage(settings), _keeper(), _git(), _base_image(settings)]
+    return [*walls, *network(), *_storage(settings), _keeper(), _git(), *_buckets(settings), _base_image(settings)]
 
 
 def _storage(settings: Settings) -> list[Check]:
@@ -48,6 +49,16 @@ def _git() -> Check:
         return Check("git", True, git_version())
     except HostUnsupported:
         return Check("git", None, "not found: no sandbox can have a review", install("git"))
+
+
+def _buckets(settings: Settings) -> list[Check]:
+    """Only sandboxes with a bucket need its program, and only if the operator lists a server."""
+    if not settings["buckets"]:
+        return []
+    try:
+        return [Check("buckets", True, find_program())]
+    except HostUnsupported as error:
+        return [Check("buckets", False, error.message, install(PROGRAM))]
 
 
 def _base_image(settings: Settings) -> Check:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from support.debian_programs import program
-from support.s3 import KEYS, S3Server
+from support.s3 import KEYS, S3Server, SignedBucket
 from support.server import Server, wait_until
 
-from skerry import Bucket, Client, InvalidRequest, NotFound, Sandbox, SandboxUnavailable, Secret
+from skerry import Bucket, Client, InvalidRequest, NotFound, Process, Sandbox, SandboxUnavailable, Secret
 
 SECRETS = [Secret("S3", hosts=["s3.example.com"], value=KEYS)]
 DATA = Bucket("s3://data", endpoint="local", secret="S3")
@@ -41,12 +43,24 @@ def silent() -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def operator(storage: S3Server, silent: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The variables of a server that knows two servers of object storage."""
+def signed() -> Iterator[int]:
+    """The port of a server that checks signatures."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), SignedBucket) as found:
+        thread = threading.Thread(target=found.serve_forever)
+        thread.start()
+        yield found.server_port
+        found.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def operator(storage: S3Server, silent: int, signed: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The variables of a server that knows three servers of object storage."""
     settings = tmp_path_factory.mktemp("operator") / "config.toml"
     settings.write_text(
         f'[buckets.local]\nurl = "{storage.url}"\ntimeout = "3s"\n'
         f'[buckets.silent]\nurl = "http://127.0.0.1:{silent}"\ntimeout = "1s"\n'
+        f'[buckets.signed]\nurl = "http://127.0.0.1:{signed}"\ntimeout = "3s"\n'
     )
     return {"SKERRY_CONFIG": str(settings), "PATH": f"{Path(program('rclone')).parent}:{os.environ['PATH']}"}
 
@@ -145,6 +159,60 @@ def test_silent_server_fails_reads_and_nothing_else(sandbox: Sandbox, storage: S
     wait_until(lambda: sandbox.run("cat /data/deep/b.txt").stdout == "deep\n", "the bucket to answer again")
 
 
+def waits(sandbox: Sandbox) -> bool:
+    """Return whether a program of the sandbox waits for the process of its bucket."""
+    for place in Path("/proc").glob("[0-9]*/cgroup"):
+        with contextlib.suppress(OSError):
+            if sandbox.id in place.read_text() and "wait_answer" in place.with_name("wchan").read_text():
+                return True
+    return False
+
+
+@contextlib.contextmanager
+def hanging(client: Client, storage: S3Server, command: str) -> Iterator[tuple[Sandbox, Process]]:
+    """A sandbox with a program that waits for the silent server."""
+    with Sandbox(volumes={"/data": DATA}, secrets=SECRETS, server=client) as sandbox:
+        storage.stop()
+        try:
+            program = sandbox.spawn(command)
+            wait_until(lambda: waits(sandbox), "the program to wait for the bucket")
+            yield sandbox, program
+        finally:
+            storage.go_on()
+
+
+def test_silent_server_fails_writes_and_other_sandboxes_work(client: Client, storage: S3Server) -> None:
+    volume = client.volumes.create("other", "64M")
+    with (
+        Sandbox(volumes={"/data": volume}, server=client) as other,
+        hanging(client, storage, "echo x > /data/unwritten") as (_, writing),
+    ):
+        assert other.run("echo fine > /data/note; cat /data/note").stdout == "fine\n"
+        with Sandbox(volumes={"/data": volume}, server=client) as new:
+            assert new.run("cat /data/note").stdout == "fine\n"
+        assert not writing.wait(timeout=90).ok
+    volume.delete()
+
+
+def test_sandbox_that_waits_for_a_silent_server_can_be_paused_copied_and_stopped(
+    client: Client, storage: S3Server
+) -> None:
+    with hanging(client, storage, "cat /data/deep/b.txt") as (sandbox, _):
+        sandbox.pause()
+        sandbox.resume()
+        sandbox.snapshot().delete()
+        with pytest.raises(SandboxUnavailable, match="can't be listed"):  # its start lists the bucket
+            sandbox.fork(1)
+        assert sandbox.run("echo fine").stdout == "fine\n"
+        sandbox.stop()
+        assert sandbox.info().state == "stopped"
+        with pytest.raises(SandboxUnavailable, match="can't be listed"):
+            sandbox.run("true")
+    with hanging(client, storage, "cat /data/deep/b.txt") as (sandbox, _):
+        sandbox.delete()
+        wait_until(lambda: len(daemons()) <= 1, "its process to end")  # another sandbox of this module may have one
+
+
 @pytest.mark.parametrize(
     ("bucket", "words"),
     [
@@ -158,6 +226,20 @@ def test_bucket_that_cannot_be_listed_fails_the_create(client: Client, bucket: B
         Sandbox(volumes={"/data": bucket}, secrets=SECRETS, server=client).start()
     assert all(part not in str(refused.value) for part in KEYS.split(":"))
     assert daemons() == before
+
+
+def test_requests_are_signed_with_the_key_of_the_secret(client: Client) -> None:
+    bucket = Bucket("s3://data", endpoint="signed", secret="S3")
+    with Sandbox(volumes={"/data": bucket}, secrets=SECRETS, server=client) as sandbox:
+        assert sandbox.run("ls /data").stdout == ""
+        sandbox.update(secrets=[Secret("S3", hosts=["s3.example.com"], value=f"{KEYS}-of-another")])
+        sandbox.stop()
+        with pytest.raises(SandboxUnavailable, match="can't be listed"):  # the new value counts from the next start
+            sandbox.run("true")
+    wrong = [Secret("S3", hosts=["s3.example.com"], value=f"{KEYS}-of-another")]
+    with pytest.raises(SandboxUnavailable, match="can't be listed") as refused:
+        Sandbox(volumes={"/data": bucket}, secrets=wrong, server=client).start()
+    assert KEYS.partition(":")[2] not in str(refused.value)
 
 
 def test_list_of_a_bucket_counts_towards_the_limits_of_its_sandbox(client: Client) -> None:
@@ -182,7 +264,7 @@ def test_unknown_servers_and_secrets_are_refused(client: Client) -> None:
     with pytest.raises(NotFound, match="server of bucket data"):
         Sandbox(volumes={"/data": Bucket("s3://data", endpoint="other")}, server=client).start()
     with pytest.raises(NotFound, match="server of bucket data"):
-        Sandbox(volumes={"/data": "s3://data"}, server=client).start()  # there are two
+        Sandbox(volumes={"/data": "s3://data"}, server=client).start()  # there are several
     with pytest.raises(InvalidRequest, match="no secret S3"):
         Sandbox(volumes={"/data": DATA}, server=client).start()
 
