@@ -162,6 +162,24 @@ def _origins(value: Any, name: str) -> tuple[str, ...]:
     return words
 
 
+def _networks(value: Any, name: str) -> tuple[str, ...]:
+    """Return networks in their standard form. All addresses are none: each client could choose its own address then."""
+    import ipaddress  # late: of a list that most do not set
+
+    found = []
+    for word in _words(value, name):
+        try:
+            network = ipaddress.ip_network(word)
+        except ValueError:
+            network = None
+        if network is None or not network.prefixlen or "%" in word:
+            raise InvalidRequest(
+                f"{name}: {word[:80]!r} is not an address or a network", hint="like 10.0.0.7, 10.1.0.0/24 or ::1"
+            )
+        found.append(str(network))
+    return tuple(found)
+
+
 def _wires(value: Any, name: str) -> tuple[str, ...]:
     words = _words(value, name)
     for word in words:
@@ -376,6 +394,10 @@ TABLE: tuple[Setting, ...] = (
     Setting("server.listen", None, _text, "TCP address of the API, host:port; callers need a token. None: no TCP"),
     Setting("server.allowed_hosts", (), _words, "further Host names that the TCP listener accepts"),
     Setting("server.allowed_origins", (), _origins, "origins of web pages that may use the API, with a token"),
+    Setting(
+        "server.trusted_proxies", (), _networks,
+        "proxies, as addresses or networks: their X-Forwarded-For has the client for the audit log",
+    ),
     Setting("server.wire", (), _wires, "protocols of other products that the API's listeners answer: e2b"),
     Setting("server.wire_domain", None, _text, "parent domain of E2B's host names, PORT-SANDBOX.DOMAIN. None: headers"),
     Setting("server.wire_registries", (), _words, "registries that E2B's template builds of any token may pull from"),

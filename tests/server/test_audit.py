@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import json
 import os
 import subprocess
@@ -12,6 +13,10 @@ from typing import Any
 import httpx2
 import pytest
 from support.listening_server import Listening
+
+from skerry.config import load
+from skerry.errors import InvalidRequest
+from skerry.server.http.auth import Authenticator
 
 SECRET = "hunter2-very-secret"
 
@@ -45,6 +50,69 @@ def test_record_names_the_token_and_the_address(listening: Listening, token: str
     assert record["source"] == "127.0.0.1"
     assert record["params"] == {"image": "none"}
     assert record["result"] | {"at": 0} == {"at": 0, "status": 404, "code": "not_found", "details": {}}
+
+
+def created_from(server: Listening, *forwarded: str) -> str:
+    """Return the recorded source of a request over TCP with these headers X-Forwarded-For."""
+    with server.unix() as unix:
+        secret = unix.post("/v1/tokens", json={"scope": "use", "owner": "proxied"}).json()["secret"]
+        with server.tcp(secret) as http:
+            headers = [("Authorization", f"Bearer {secret}"), *(("X-Forwarded-For", value) for value in forwarded)]
+            http.post("/v1/sandboxes", json={"image": "none"}, headers=headers)
+        return str(records(unix, type="sandbox.create", limit=1)[0]["source"])
+
+
+def test_forged_forwarded_for_does_not_change_the_source(listening: Listening) -> None:
+    """Without trusted proxies, the peer of the connection counts."""
+    assert created_from(listening, "198.51.100.7") == "127.0.0.1"
+
+
+def test_source_behind_a_trusted_proxy_is_its_client(tmp_path: Path) -> None:
+    server = Listening(tmp_path, proxies=("127.0.0.0/8", "10.9.0.0/16")).start()
+    try:
+        assert created_from(server, "198.51.100.7") == "198.51.100.7"
+        assert created_from(server, "203.0.113.1, 198.51.100.7") == "198.51.100.7", "the client claimed the first one"
+        assert created_from(server, "203.0.113.1", "198.51.100.7, 10.9.0.1") == "198.51.100.7"
+        assert created_from(server) == "127.0.0.1"
+    finally:
+        server.stop()
+        server.engine.database.close()
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "client"),
+    [
+        ("192.0.2.1", "198.51.100.7", "192.0.2.1"),  # not a trusted proxy
+        ("10.0.0.1", "", "10.0.0.1"),
+        ("10.0.0.1", "10.0.0.3, 10.0.0.2", "10.0.0.3"),
+        ("10.0.0.1", "198.51.100.7, unknown", "10.0.0.1"),
+        ("10.0.0.1", "198.51.100.7, 10.0.0.2, ", "10.0.0.1"),
+        ("10.0.0.1", "198.51.100.7, [2001:db8::7]:80, 10.0.0.2", "10.0.0.2"),
+        ("10.0.0.1", "fe80::1%\x1b[2J", "10.0.0.1"),
+        ("10.0.0.1", "198.51.100.007", "10.0.0.1"),
+        ("10.0.0.1", "\t2001:DB8:0::7 ", "2001:db8::7"),
+        ("::ffff:10.0.0.1", "198.51.100.7", "198.51.100.7"),
+        ("10.0.0.1", "198.51.100.7, ::ffff:10.0.0.2", "198.51.100.7"),
+        ("not an address", "198.51.100.7", "not an address"),
+    ],
+)
+def test_client_is_the_last_address_that_no_trusted_proxy_has(peer: str, forwarded: str, client: str) -> None:
+    networks = (ipaddress.ip_network("10.0.0.0/29"), ipaddress.ip_network("::1"))
+    authenticator = Authenticator(tokens=None, proxies=networks)  # type: ignore[arg-type]
+    assert authenticator.client_of(peer, [(b"x-forwarded-for", forwarded.encode("latin-1"))]) == client
+
+
+@pytest.mark.parametrize(
+    "text", ["0.0.0.0/0", "::/0", "*", "10.0.0.1/8", "proxy.example", "fe80::1%eth0", "10.0.0", ""]
+)
+def test_setting_of_trusted_proxies_is_strict(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="is not an address or a network"):
+        load(flags={"server.trusted_proxies": [text]})
+
+
+def test_setting_of_trusted_proxies_has_addresses_and_networks() -> None:
+    given = load(flags={"server.trusted_proxies": "10.1.0.0/24, 127.0.0.1, ::1"})
+    assert given["server.trusted_proxies"] == ("10.1.0.0/24", "127.0.0.1/32", "::1/128")
 
 
 def test_secret_values_are_in_no_record(listening: Listening, token: str) -> None:

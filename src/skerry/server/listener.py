@@ -40,7 +40,8 @@ Ready = Callable[[Sequence[str]], None]
 @dataclass(frozen=True)
 class ListenOptions:
     """Addresses to listen on. The unix socket always exists: the first token can only be created over it. `wires`: the
-    protocols of other products to answer; host names below `domain` are theirs."""
+    protocols of other products to answer; host names below `domain` are theirs. `proxies`: networks of proxies with
+    X-Forwarded-For."""
 
     socket: Path
     listen: str | None = None
@@ -50,6 +51,7 @@ class ListenOptions:
     domain: str | None = None
     origins: tuple[str, ...] = ()
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    proxies: tuple[str, ...] = ()
 
 
 class SocketServer(uvicorn.Server):
@@ -125,7 +127,10 @@ def _listeners(engine: Engine, options: ListenOptions, app: Application) -> Iter
         if options.listen is not None:
             host, port = parse_listen(options.listen)
             tcp = stack.enter_context(contextlib.closing(bind_tcp(host, port)))
-            authenticator = Authenticator(engine.tokens, allowed_hosts(host, options.hosts), origins, options.domain)
+            authenticator = Authenticator(
+                engine.tokens, allowed_hosts(host, options.hosts), origins, options.domain,
+                tuple(map(ipaddress.ip_network, options.proxies)),
+            )  # fmt: skip
             listeners.append(SocketServer(app.app_for(authenticator), tcp, options.limits))
             _warn(engine, host)
         yield listeners

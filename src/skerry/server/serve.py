@@ -55,6 +55,7 @@ def serve(
     options = ListenOptions(
         path, listen or settings["server.listen"], group, settings["server.allowed_hosts"],
         settings["server.wire"], settings["server.wire_domain"], settings["server.allowed_origins"], _limits(settings),
+        settings["server.trusted_proxies"],
     )  # fmt: skip
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, options, idle_exit, ready))

@@ -36,6 +36,17 @@ class Authenticator:
     hosts: frozenset[str] | None = None
     origins: frozenset[str] = field(default_factory=frozenset)
     domain: str | None = None  # names below it are allowed too
+    proxies: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
+
+    def client_of(self, peer: str, headers: Iterable[tuple[bytes, bytes]]) -> str:
+        """Return the address of the client: the peer, or, behind trusted proxies, the last address of X-Forwarded-For
+        that is not a trusted proxy's. Each proxy appends its peer: everything before the first untrusted address from
+        the end, or before text that is no address, is a claim of the client."""
+        client = _address(peer)
+        hops = b",".join(value for name, value in headers if name == b"x-forwarded-for").decode("latin-1").split(",")
+        while client is not None and hops and any(client in network for network in self.proxies):
+            peer, client = str(client), _address(hops.pop().strip(" \t"))
+        return peer if client is None else str(client)
 
     def check_source(self, headers: Headers, local_address: str | None) -> None:
         """Check Host and Origin, on every route and before any effect."""
@@ -98,6 +109,17 @@ def allowed_hosts(listen_host: str, names: Iterable[str]) -> frozenset[str]:
     listen_host = canonical_host(listen_host)
     wildcard = listen_host in ("0.0.0.0", "::", "")  # noqa: S104 -- a comparison, not a bind
     return LOOPBACK | {"*" if wildcard else listen_host} | {canonical_host(name) for name in names if name != "*"}
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return an address; IPv4 within IPv6 is IPv4."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address):
+        return address.ipv4_mapped or (address if address.scope_id is None else None)
+    return address
 
 
 def canonical_host(host: str) -> str:

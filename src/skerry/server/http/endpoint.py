@@ -415,6 +415,8 @@ class Application:
         entry: dict[str, Any],
     ) -> None:
         headers = Headers(scope["headers"])
+        if authenticator.proxies and scope["client"]:
+            scope["client"] = (authenticator.client_of(scope["client"][0], scope["headers"]), 0)
         for wire in self.wires:
             if wire.claims(scope, headers):
                 scope["skerry"] = RequestContext(headers, None, reply, entry)
