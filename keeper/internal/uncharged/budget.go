@@ -16,10 +16,9 @@ const (
 	// Tables of the network, which have limits of their own: tracked and closed connections, and fragments
 	reserved = 8192*320 + 4096*256 + 4*(256<<10)
 
-	// A call approved longer ago is in the kernel's counters
-	recentTime = 50 * time.Millisecond
-	retryTime  = time.Millisecond
-	sizeTime   = time.Second // a memory limit counts after this time
+	retryTime   = time.Millisecond
+	maxWaitTime = 50 * time.Millisecond // for approved calls to end
+	sizeTime    = time.Second           // a memory limit counts after this time
 )
 
 const (
@@ -31,12 +30,12 @@ const (
 // kind is something that takes memory of the kernel. bound is an upper bound of the number of them: the last count plus
 // what the calls approved since may add.
 type kind struct {
-	cost   int // bytes of each
-	each   int // the most that one call adds
-	most   int // 0: only the budget limits it
-	bound  int
-	recent []time.Time // approved calls that a count may miss
-	count  func() int
+	cost  int // bytes of each
+	each  int // the most that one call adds
+	most  int // 0: only the budget limits it
+	bound int
+	under int // approved calls that may not have ended: a count may miss them
+	count func() int
 }
 
 // budget is shared by all kinds.
@@ -45,11 +44,14 @@ type budget struct {
 	size  func() int
 	total int
 	read  time.Time
+	calls calls
 }
 
-// take approves a call that adds to a kind. It counts only when the bounds have used up the budget, because a count takes
-// about 0.1 ms.
-func (b *budget) take(k *kind) bool {
+// take approves a call of a thread that adds to a kind. It counts only when the bounds have used up the budget, because a
+// count takes about 0.1 ms.
+func (b *budget) take(k *kind, thread int) bool {
+	b.calls.ended(thread) // the earlier one
+	began := time.Now()
 	for {
 		now := time.Now()
 		if now.Sub(b.read) > sizeTime {
@@ -57,17 +59,16 @@ func (b *budget) take(k *kind) bool {
 		}
 		if b.fits(k) {
 			k.bound += k.each
-			k.forget(now)
-			k.recent = append(k.recent, now)
+			b.calls.began(thread, k)
 			return true
 		}
 		if b.recount(k) {
 			continue
 		}
-		if !b.hopeful(k) {
+		if !b.hopeful(k) || now.Sub(began) > maxWaitTime {
 			return false
 		}
-		time.Sleep(retryTime) // until recently approved calls are in the count
+		time.Sleep(retryTime) // until approved calls are in the count
 	}
 }
 
@@ -80,8 +81,10 @@ func (b *budget) fits(k *kind) bool {
 	return used+k.each*k.cost <= b.total && (k.most == 0 || k.bound+k.each <= k.most)
 }
 
-// recount counts this kind, and then the others until the call fits: the one with the most memory first.
+// recount counts this kind, and then the others until the call fits: the one with the most memory first. A call that ends
+// during a count may be missing in it, so the ended calls are found before.
 func (b *budget) recount(k *kind) bool {
+	b.calls.findEnded()
 	k.recount()
 	counted := map[*kind]bool{k: true}
 	for !b.fits(k) {
@@ -100,7 +103,7 @@ func (b *budget) recount(k *kind) bool {
 	return true
 }
 
-// hopeful returns whether the call would fit if no recently approved call added anything.
+// hopeful returns whether the call would fit if no approved call that may not have ended added anything.
 func (b *budget) hopeful(k *kind) bool {
 	used := 0
 	for _, one := range b.kinds {
@@ -109,19 +112,9 @@ func (b *budget) hopeful(k *kind) bool {
 	return used+k.each*k.cost <= b.total && (k.most == 0 || k.certain()+k.each <= k.most)
 }
 
-func (k *kind) certain() int { return k.bound - k.each*len(k.recent) }
+func (k *kind) certain() int { return k.bound - k.each*k.under }
 
-func (k *kind) recount() {
-	counted := k.count()
-	k.forget(time.Now())
-	k.bound = min(counted, maxInt) + k.each*len(k.recent)
-}
-
-func (k *kind) forget(now time.Time) {
-	for len(k.recent) > 0 && now.Sub(k.recent[0]) > recentTime {
-		k.recent = k.recent[1:]
-	}
-}
+func (k *kind) recount() { k.bound = min(k.count(), maxInt) + k.each*k.under }
 
 // budgetSize returns the bytes that all kinds may take. On cgroup v1, the data in TCP and UDP sockets has a separate
 // limit, which is a part of the whole.

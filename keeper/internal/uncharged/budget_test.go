@@ -7,14 +7,16 @@ import (
 	"testing"
 )
 
+const noThread = maxInt // above the largest number of a thread
+
 func fixed(size int) func() int { return func() int { return size } }
 
 func TestBudgetCountsAgainWhenItIsUsedUp(t *testing.T) {
 	open, counts := 0, 0
 	k := &kind{cost: 1, each: 1, count: func() int { counts++; return open }}
-	b := budget{kinds: []*kind{k}, size: fixed(10)}
+	b := budget{kinds: []*kind{k}, size: fixed(10), calls: calls{}}
 	for range 10 {
-		if !b.take(k) {
+		if !b.take(k, noThread) {
 			t.Fatal("refused below the limit")
 		}
 		open++
@@ -22,11 +24,11 @@ func TestBudgetCountsAgainWhenItIsUsedUp(t *testing.T) {
 	if counts != 0 {
 		t.Errorf("counted %d times", counts)
 	}
-	if b.take(k) {
+	if b.take(k, noThread) {
 		t.Error("approved above the limit")
 	}
 	open = 3
-	if !b.take(k) {
+	if !b.take(k, noThread) {
 		t.Error("refused although sockets were closed")
 	}
 }
@@ -35,18 +37,18 @@ func TestKindsShareOneBudget(t *testing.T) {
 	small, large := 0, 0
 	a := &kind{cost: 1, each: 1, count: func() int { return small }}
 	b := &kind{cost: 10, each: 1, count: func() int { return large }}
-	shared := budget{kinds: []*kind{a, b}, size: fixed(100)}
-	for shared.take(b) {
+	shared := budget{kinds: []*kind{a, b}, size: fixed(100), calls: calls{}}
+	for shared.take(b, noThread) {
 		large++
 	}
 	if large != 10 {
 		t.Errorf("%d large ones in a budget for 10", large)
 	}
-	if shared.take(a) {
+	if shared.take(a, noThread) {
 		t.Error("approved above the budget that another kind has used up")
 	}
 	large = 9
-	for shared.take(a) {
+	for shared.take(a, noThread) {
 		small++
 	}
 	if small != 10 {
@@ -57,8 +59,8 @@ func TestKindsShareOneBudget(t *testing.T) {
 func TestKindHasItsOwnMaximum(t *testing.T) {
 	open := 0
 	k := &kind{cost: 1, each: 1, most: 4, count: func() int { return open }}
-	b := budget{kinds: []*kind{k}, size: fixed(1000)}
-	for b.take(k) {
+	b := budget{kinds: []*kind{k}, size: fixed(1000), calls: calls{}}
+	for b.take(k, noThread) {
 		open++
 	}
 	if open != 4 {

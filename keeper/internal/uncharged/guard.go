@@ -55,6 +55,7 @@ func New() (*Guard, error) {
 	g.budget = budget{
 		kinds: []*kind{&g.netlinks, &g.datagrams, &g.streams, &g.listeners, &g.locks, &g.filters},
 		size:  budgetSize,
+		calls: calls{},
 	}
 	return g, nil
 }
@@ -75,19 +76,20 @@ func (g *Guard) Serve() {
 }
 
 func (g *Guard) answer(n *linux.Notification) {
+	thread := int(n.Thread)
 	switch {
 	case n.Call == syscall.SYS_LISTEN:
-		g.approve(n, g.budget.take(&g.listeners), syscall.ENOBUFS)
+		g.approve(n, g.budget.take(&g.listeners, thread), syscall.ENOBUFS)
 	case n.Call == linux.SysSeccomp || n.Call == syscall.SYS_PRCTL:
-		g.approve(n, g.budget.take(&g.filters) && g.filterCount.expect(int(n.Thread)), syscall.ENOMEM)
+		g.approve(n, g.budget.take(&g.filters, thread) && g.filterCount.expect(thread), syscall.ENOMEM)
 	case n.Call == syscall.SYS_FCNTL:
-		g.approve(n, g.budget.take(&g.locks), syscall.ENOLCK)
+		g.approve(n, g.budget.take(&g.locks, thread), syscall.ENOLCK)
 	case n.Args[0] == syscall.AF_NETLINK:
 		g.openNetlink(n)
 	case n.Args[1]&sockTypeMask == syscall.SOCK_STREAM:
-		g.approve(n, g.budget.take(&g.streams), syscall.ENOBUFS)
+		g.approve(n, g.budget.take(&g.streams, thread), syscall.ENOBUFS)
 	default:
-		g.approve(n, g.budget.take(&g.datagrams), syscall.ENOBUFS)
+		g.approve(n, g.budget.take(&g.datagrams, thread), syscall.ENOBUFS)
 	}
 }
 
@@ -102,10 +104,12 @@ func (g *Guard) approve(n *linux.Notification, allowed bool, refusal syscall.Err
 
 // openNetlink opens the socket for the caller, so that the count is exact.
 func (g *Guard) openNetlink(n *linux.Notification) {
-	if !g.budget.take(&g.netlinks) {
+	thread := int(n.Thread)
+	if !g.budget.take(&g.netlinks, thread) {
 		linux.RefuseNotification(g.listener, n, syscall.ENOBUFS)
 		return
 	}
+	defer g.budget.calls.ended(thread)
 	kind := int(int32(n.Args[1]))
 	fd, err := syscall.Socket(syscall.AF_NETLINK, kind|syscall.SOCK_CLOEXEC, syscall.NETLINK_ROUTE)
 	if err == nil {

@@ -10,9 +10,11 @@ import itertools
 import os
 import resource
 import select
+import signal
 import socket
 import struct
 import sys
+import time
 from collections.abc import Iterator
 
 GOAL = 300 << 20  # bytes: enough to see, and no danger to the host
@@ -352,6 +354,71 @@ def open_file_locks() -> Iterator[int]:
         for number in range(400):
             fcntl.fcntl(file, 37, struct.pack("=hhxxxxqqixxxx", fcntl.F_WRLCK, 0, number * 2, 1, 0))
             yield 192
+
+
+CONNECTIONS = 129 * 10_000  # of a listening socket
+
+
+def listeners() -> Iterator[int]:
+    for one in sockets(socket.AF_INET, socket.SOCK_STREAM):
+        one.listen(4096)
+        yield CONNECTIONS
+
+
+def listeners_of_starved_threads() -> Iterator[int]:
+    """Approved calls that are not executed yet: processes of the lowest class wait for a busy processor."""
+    begin, begun = os.pipe()
+    end, ended = os.pipe()
+    for _ in range(120):
+        one = socket.socket()
+        one.bind(("127.0.0.1", 0))
+        if os.fork() == 0:
+            os.close(begun)
+            os.close(ended)
+            _listen_without_processor(one, begin)
+            os.read(end, 1)
+            os._exit(0)
+        one.close()
+    busy = [_busy_process(begun, ended) for _ in range(16)]
+    os.close(begun)
+    held.append(ended)
+    most, grown, deadline = 0, time.monotonic(), time.monotonic() + 40
+    while time.monotonic() < min(deadline, grown + 5 if most else deadline):
+        if _listening() > most:
+            most, grown = _listening(), time.monotonic()
+        time.sleep(0.05)
+    for process in busy:
+        os.kill(process, signal.SIGKILL)
+    yield max(most, _listening()) * CONNECTIONS
+
+
+def _listen_without_processor(one: socket.socket, begin: int) -> None:
+    _on_one_processor(os.SCHED_IDLE)
+    os.read(begin, 1)
+    while True:
+        with contextlib.suppress(OSError):
+            return one.listen(4096)
+        time.sleep(0.001)
+
+
+def _busy_process(*unused: int) -> int:
+    if (process := os.fork()) == 0:
+        for fd in unused:
+            os.close(fd)
+        _on_one_processor(os.SCHED_OTHER)
+        while True:
+            pass
+    return process
+
+
+def _on_one_processor(policy: int) -> None:
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    os.sched_setscheduler(0, policy, os.sched_param(0))
+
+
+def _listening() -> int:
+    with open("/proc/net/tcp") as lines:
+        return sum(line.split()[3] == "0A" for line in lines)
 
 
 TOGETHER = ("file_locks", "seccomp_filters", "netlink", "udp_corked", "tcp_unaccepted", "tcp_data", "udp_timestamps")
