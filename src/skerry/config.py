@@ -339,7 +339,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("max.pids", 32768, _count, "maximum processes in a request"),
     Setting("max.open_files", 1 << 20, _count, "maximum open files in a request"),
     Setting("max.lifetime", None, _span, "maximum lifetime in a request"),
-    Setting("max.timeout", None, _span, "maximum run time of a command or of code, also without a timeout"),
+    Setting("max.timeout", None, _span, "maximum run time of a command, code, background process or terminal"),
     Setting("max.sandboxes", 1000, _count, "maximum sandboxes on this host"),
     Setting("max.sandboxes_per_owner", 500, _count, "maximum sandboxes per owner"),
     Setting("runtime", None, _text, "crun or runc; none: the better one that works here"),

@@ -59,6 +59,23 @@ def test_terminal_guide_commands_have_documented_effects(own_server: Server, tmp
         assert sorted(typed) == sorted(commands(GUIDE))
 
 
+def test_terminal_guide_ticket_opens_a_terminal_of_a_page(own_server: Server) -> None:
+    server = own_server.start("--listen", "127.0.0.1:0", SKERRY_SERVER_ALLOWED_ORIGINS="https://app.example.com")
+    *_, program, _ = texts(GUIDE, "python")
+    with Client(server.address) as client:
+        url = client.info()["addresses"][1].removeprefix("http://")
+        secret = client.tokens.create(scope="use").secret
+    done = subprocess.run(
+        [sys.executable, "-c", program.replace("127.0.0.1:7070", url)], capture_output=True, text=True, timeout=60,
+        env={"SKERRY_TOKEN": secret or ""}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert program.count("127.0.0.1:7070") == 2
+    assert done.stdout.startswith('\'{"type":"started"')
+    assert "hello" in done.stdout
+    assert '"exit_code":5' in done.stdout
+
+
 def test_terminal_guide_program_needs_no_skerry_package(own_server: Server) -> None:
     server = own_server.start("--listen", "127.0.0.1:0")
     *_, program = texts(GUIDE, "python")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.server import Server
+from support.server import Server, wait_until
 
-from skerry import Limits, Sandbox, execute_code, execute_with_limits, supported_languages
+from skerry import Lifecycle, Limits, Sandbox, execute_code, execute_with_limits, supported_languages
 from skerry.errors import PermissionDenied, QuotaExceeded
 
 OPERATORS = """
@@ -34,6 +34,13 @@ def test_maximum_timeout_ends_commands_and_code_with_higher_timeouts_and_without
     assert sandbox.session("kept").run("sleep 600", timeout=None).timed_out
     assert sandbox.run("sleep 600", timeout=0.1).timed_out
     assert sandbox.run("true", timeout=None).ok
+
+
+def test_maximum_timeout_ends_start_commands_and_terminals(server: Server) -> None:
+    with Sandbox(server=server.address, lifecycle=Lifecycle(on_start=["sleep 600"])) as sandbox:
+        wait_until(lambda: [one for one in sandbox.processes.list() if one.id == "on-start-0"], "the start command")
+        assert sandbox.processes.get("on-start-0").wait(timeout=60).timed_out
+        assert sandbox.spawn("bash", pty=True).wait(timeout=60).timed_out
 
 
 def test_execute_code_names_the_maximum_of_a_higher_timeout(server: Server) -> None:
