@@ -41,7 +41,7 @@ def read(machine: Machine) -> PresetBuilder:
     found.certificates += [given] if isinstance(given, str) else given if isinstance(given, list) else []
     found.env["NPM_CONFIG_REGISTRY"] = found.env["YARN_REGISTRY"] = plain.pop("registry")
     bare = found.env["YARN_REGISTRY"].rstrip("/")
-    # The first is of yarn 2 and later. Without the second, corepack fetches these from a host of their own.
+    # The first is of yarn 2 and later. Without the second, corepack fetches these from another host.
     found.env["YARN_NPM_REGISTRY_SERVER"] = found.env["COREPACK_NPM_REGISTRY"] = bare
     if plain:  # a scope's registry has no variable name that a shell could hold
         found.files["npmrc"] = "".join(f"{key}={url}\n" for key, url in plain.items())
