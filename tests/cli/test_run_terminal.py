@@ -11,7 +11,7 @@ from support.recorded_terminal import Wire
 from support.server import Server
 
 from skerry import Sandbox
-from skerry.cli.terminal import needs_terminal
+from skerry.cli.terminal import needs_terminal, reads_stdin
 
 # Draws its size in the corner of the screen, again at each change, until q is pressed.
 CURSES = """
@@ -194,8 +194,52 @@ def test_options_of_a_new_sandbox_need_a_new_one(server: Server) -> None:
         ("sqlite3", True), ("sqlite3 a.db", True), ("sqlite3 a.db .tables", False), ("sqlite3 -version", False),
         ("claude", True), ("claude fix-it", True), ("claude -p fix-it", False), ("claude --print fix-it", False),
         ("claude mcp list", False), ("codex", True), ("codex exec x", False), ("su - user", True), ("su -c id", False),
-        ("redis-cli", True), ("redis-cli get x", False), ("env", False),
+        ("redis-cli", True), ("redis-cli get x", False), ("env", False), ("env A=1 B=2", False),
+        ("bash -x", True), ("bash -eo pipefail", True), ("bash -o vi --norc", True), ("sh -", True), ("sh -s a", True),
+        ("bash --rcfile x", True), ("bash -xc true", False), ("bash -x script.sh", False), ("bash -- x", False),
+        ("bash --version", False), ("env bash", True), ("env -i A=1 -u B bash -x", True), ("env bash -c true", False),
+        ("env -- make", False), ("sudo -u user bash", True), ("sudo -u user -i", True), ("sudo -E make", False),
+        ("nice -n 5 python3", True), ("busybox sh", True), ("sudo env A=1 sh", True), ("python3 -", True),
+        ("python3 -X dev", True), ("python3 -Xdev -W error", True), ("python3 -W error x.py", False),
+        ("bc -lq", True), ("node --no-warnings", True), ("node -e 1", False), ("node -p1", False), ("lua -v", False),
     ],
 )  # fmt: skip
 def test_programs_that_need_a_terminal(line: str, needs: bool) -> None:
     assert needs_terminal(line.split()) == needs
+
+
+@pytest.mark.parametrize(
+    ("line", "reads"),
+    [
+        ("cat", True), ("cat -n", True), ("cat x", False), ("sort -u", True), ("env cat", True), ("bash -x", True),
+        ("python3 -", True), ("sed s/a/b/", True), ("sed s/a/b/ x", False), ("grep -v x", True), ("grep x y", False),
+        ("tr a b", True), ("xargs rm", True), ("jq .", True), ("touch x", False), ("git add -A", False), ("a=1", False),
+        ("env A=1", False),
+    ],
+)  # fmt: skip
+def test_programs_that_read_stdin(line: str, reads: bool) -> None:
+    assert reads_stdin(line.split()) == reads
+
+
+@pytest.mark.parametrize("program", ["bash -x", "env bash", "python3 -", "sudo -u user sh"])
+def test_exec_gives_a_shell_with_options_a_terminal(server: Server, program: str) -> None:
+    with Wire(server.address, "exec", "kept", "--", *program.split()) as wire:
+        wire.press(b"import os; os._exit(7)\r" if program.startswith("python") else b"exit 7\r")
+        assert wire.ends() == 7
+        assert b"hint:" not in wire.seen()
+
+
+@pytest.mark.parametrize("program", ["cat -n", "-T bash -x", "-T env python3 -", "grep x", "sed s/a/b/", "-T sh -s a"])
+def test_silent_program_without_input_ends_with_a_hint(server: Server, program: str) -> None:
+    words = program.split()
+    options = [words.pop(0)] if words[0] == "-T" else []
+    with Wire(server.address, "exec", *options, "kept", "--", *words) as wire:
+        wire.shows("hint: it printed nothing and had no input; -it gives it this terminal")
+        assert wire.ends() == (1 if words[0] == "grep" else 0)
+
+
+@pytest.mark.parametrize("words", [["kept", "--", "touch", "/tmp/x"], ["--session", "quiet", "kept", "--", "cd /tmp"]])
+def test_silent_program_that_reads_nothing_ends_without_a_hint(server: Server, words: list[str]) -> None:
+    with Wire(server.address, "exec", *words) as wire:
+        assert wire.ends() == 0
+        assert b"hint:" not in wire.seen()

@@ -77,9 +77,10 @@ def raw(descriptor: int = 0, *, signals: bool = False) -> Iterator[None]:
 # -- programs that need a terminal --
 
 _SHELLS = frozenset(("ash", "bash", "dash", "fish", "ksh", "sh", "zsh"))
-_SHELL_FLAGS = frozenset(("-i", "-il", "-l", "-li", "--login", "--noprofile", "--norc"))
+_SHELL_FLAGS = re.compile(r"[-+][abefhiklmnprsuvxBEHP]*[oO]?|--(login|noprofile|norc|posix|rcfile|init-file)")
+_SHELL_VALUES = ("o", "O", "--rcfile", "--init-file")  # flags that end so take the next word
 _PYTHON = re.compile(r"python[0-9.]*")
-_PYTHON_FLAGS = re.compile(r"-[bBdEiIOPqRsSuvx]+")
+_PYTHON_FLAGS = re.compile(r"-[bBdEiIOPqRsSuvx]+|-[XW].*")
 _PYTHON_SHELLS = frozenset(("IPython", "bpython", "code", "ipdb", "pdb", "ptpython", "pudb"))
 # Without arguments they show a prompt.
 _PROMPTS = frozenset(
@@ -89,6 +90,17 @@ _PROMPTS = frozenset(
 _PROMPT_FLAGS = {
     "deno": ("repl",), "ipython": ("-i",), "ipython3": ("-i",), "julia": ("-i",), "lua": ("-i",),
     "node": ("-i", "--interactive", "inspect"), "php": ("-a", "--interactive"),
+}  # fmt: skip
+_PROMPT_ENDS = ("-c", "-e", "-E", "-h", "-p", "-r", "-v", "-V", "--eval", "--print")  # with these they do not
+# They start another command, after options and, in part, variables. The listed options take the next word.
+_WRAPPERS: dict[str, tuple[str, ...]] = {
+    "busybox": (), "doas": ("-u",), "env": ("-u", "--unset", "-C", "--chdir"), "ionice": ("-c", "-n"), "nice": ("-n",),
+    "stdbuf": ("-i", "-o", "-e"), "sudo": ("-u", "--user", "-g", "--group", "-D", "--chdir"), "time": ("-f", "-o"),
+}  # fmt: skip
+# They read stdin unless more operands than these follow: a file.
+_FILTERS = {
+    "awk": 1, "egrep": 1, "fgrep": 1, "gawk": 1, "grep": 1, "jq": 1, "mawk": 1, "perl": 0, "rg": 1, "sed": 1, "tee": 9,
+    "tr": 2, "xargs": 9,
 }  # fmt: skip
 # They show a prompt or a screen, with files, a database or a prompt as arguments, unless one of these options is there.
 _INTERACTIVE: dict[str, tuple[str, ...]] = {
@@ -135,11 +147,12 @@ def needs_terminal(words: Sequence[str]) -> bool:
     once and in silence. So would the command of most images, which is the one without words."""
     if not words:
         return True
-    name, rest = os.path.basename(words[0]), list(words[1:])
-    if name == "sudo" and rest:
-        return rest in (["-i"], ["-s"]) or needs_terminal(rest)
+    inner = _wrapped(words)
+    if not inner:
+        return os.path.basename(words[0]) in ("doas", "sudo") and _has_option(words[1:], ("-i", "-s"))
+    name, rest = os.path.basename(inner[0]), inner[1:]
     if name in _SHELLS:
-        return _SHELL_FLAGS.issuperset(rest)
+        return _shows_shell_prompt(rest)
     if _has_option(rest, _INFORMATION):
         return False
     if _PYTHON.fullmatch(name):
@@ -148,7 +161,53 @@ def needs_terminal(words: Sequence[str]) -> bool:
         return sum(not word.startswith("-") for word in rest) <= 1 and not _has_option(rest, ("-version", "-help"))
     if name in _INTERACTIVE:
         return not _has_option(rest, _INTERACTIVE[name])
-    return name in _SCREENS or (name in _PROMPTS and (not rest or _has_option(rest, _PROMPT_FLAGS.get(name, ()))))
+    if _has_option(rest, _PROMPT_FLAGS.get(name, ())):
+        return True
+    return name in _SCREENS or (name in _PROMPTS and _only_options(rest) and not _has_option(rest, _PROMPT_ENDS))
+
+
+def reads_stdin(words: Sequence[str]) -> bool:
+    """Return whether a command probably reads stdin: a program without operands, or a filter without a file. If it
+    printed nothing and stdin was empty, the user needs a hint."""
+    inner = _wrapped(words)
+    if not inner or "=" in inner[0]:
+        return False
+    operands = sum(not word.startswith("-") for word in inner[1:])
+    return operands <= _FILTERS.get(os.path.basename(inner[0]), 0) or needs_terminal(inner)
+
+
+def _wrapped(words: Sequence[str]) -> list[str]:
+    """Return the words of the command that `env`, `sudo` and others start; of the command itself without them."""
+    rest = list(words)
+    while rest and (valued := _WRAPPERS.get(os.path.basename(rest[0]))) is not None:
+        del rest[0]
+        while rest and (rest[0].startswith("-") or "=" in rest[0]):
+            word = rest.pop(0)
+            if word == "--":
+                break
+            if word in valued:
+                del rest[:1]
+    return rest
+
+
+def _only_options(words: Sequence[str]) -> bool:
+    return all(word.startswith("-") for word in words)
+
+
+def _shows_shell_prompt(words: Sequence[str]) -> bool:
+    """Return whether a shell shows a prompt: without a script and without -c."""
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word in ("-", "--"):
+            return not rest
+        if not _SHELL_FLAGS.fullmatch(word):
+            return False
+        if word[:1] == "-" != word[1:2] and "s" in word:
+            return True  # operands are parameters
+        if word.endswith(_SHELL_VALUES):
+            del rest[:1]
+    return True
 
 
 def _has_option(words: Sequence[str], options: Sequence[str]) -> bool:
@@ -161,13 +220,16 @@ def _has_option(words: Sequence[str], options: Sequence[str]) -> bool:
 
 def _shows_python_prompt(words: Sequence[str]) -> bool:
     """Return whether Python shows a prompt: without a script, with -i, or as a debugger."""
-    inspects = False
-    for at, word in enumerate(words):
+    inspects, rest = False, list(words)
+    while rest:
+        word = rest.pop(0)
         if word in ("-m", "-c"):
-            return inspects or (word == "-m" and words[at + 1 : at + 2] != [] and words[at + 1] in _PYTHON_SHELLS)
+            return inspects or (word == "-m" and rest != [] and rest[0] in _PYTHON_SHELLS)
         if not _PYTHON_FLAGS.fullmatch(word):
-            return inspects
-        inspects = inspects or "i" in word
+            return inspects or word == "-"
+        if word in ("-X", "-W"):
+            del rest[:1]
+        inspects = inspects or ("i" in word and word[1] not in "XW")
     return True
 
 

@@ -275,6 +275,8 @@ def exec_(cli: CliContext, /, sandbox: str, command: tuple[str, ...], as_json: b
             list(command), stdin=stdin, on_output=None if as_json else _pass_on, on_start=interrupts.started, **options
         )
     presets = bool(target.cached_info.network.presets)
+    if given["shell"] and len(command) == 1:
+        command = tuple(command[0].split())
     return _finish(result, command, as_json, cli, sandbox, presets=presets, no_input=_has_no_input(stdin))
 
 
@@ -366,7 +368,9 @@ def _finish(
     if as_json:
         output.json(output.result_data(result))
     hint = result.hint
-    if no_input and len(command) == 1 and result.ok and not (result.stdout_bytes or result.stderr_bytes):
+    # grep exits with 1 if it found nothing.
+    silent = result.exit_code in (0, 1) and not (result.stdout_bytes or result.stderr_bytes)
+    if no_input and silent and terminal.reads_stdin(command):
         hint = hint or "it printed nothing and had no input; -it gives it this terminal"
     if result.exit_code in (126, 127) and command and result.cwd is None:
         hint = _suggestion(command, sandbox) or hint
