@@ -13,8 +13,8 @@ from pathlib import Path
 
 from bench import usage
 from bench.inside import RUN
-from bench.measure import Figure, Part, Row, repeat, row, timed
-from bench.switched_server import switched_server
+from bench.measure import Figure, Part, repeat, row, timed
+from bench.switched_server import Records, switched_server
 from skerry import Sandbox
 from skerry.config import load
 from skerry.engine.records.audit.index import AuditFilter, AuditIndex
@@ -57,28 +57,37 @@ def records(count: int) -> Part:
             "trace, % of a command", traced / ran.p50 * 100, f"{traced * 1000:.0f} µs / {ran.p50:.2f} ms", most=5
         )
         opened = Figure(f"trace of {STEPS:,} steps, s", shown, "`skerry trace`", most=1)
-        pair, switched = _pair(count, root)
-        return [*rows, *pair], [*figures, switched, usage.exactness(), usage.idle(), share, opened]
+        more, switched = _turns(count, root)
+        return [*rows, *more], [*figures, *switched, usage.exactness(), usage.idle(), share, opened]
     finally:
         shutil.rmtree(root)
 
 
-def _pair(count: int, root: Path) -> tuple[list[Row], Figure]:
-    """A command with and without audit log and metering: one server and one sandbox, in turns."""
-    spent: dict[bool, list[float]] = {True: [], False: []}
+def _turns(count: int, root: Path) -> Part:
+    """A command with and without audit log and metering, and with `audit.sync = "all"`: one server and one sandbox, in
+    turns."""
+    spent: dict[Records, list[float]] = {state: [] for state in Records}
     with switched_server(root / "switch") as switch, Sandbox() as sandbox:
         for _ in range(BLOCK):
             sandbox.run(["/bin/true"])
-        for turn in range(max(2, count // 2) * 2):
-            switch(turn % 2 == 0)
+        for turn in range(max(2, count // 2) * len(Records)):
+            state = Records(turn % len(Records))
+            switch(state)
             sandbox.run(["/bin/true"])
-            spent[turn % 2 == 0] += [timed(lambda: sandbox.run(["/bin/true"])) for _ in range(BLOCK)]
-        switch(True)
-    names = {True: f"{RUN}, audit and metering on", False: f"{RUN}, audit and metering off"}
-    on, off = (row(names[state], spent[state]) for state in (True, False))
-    share = (on.p50 / off.p50 - 1) * 100
-    beside = f"{on.p50:.3f} ms on, {off.p50:.3f} ms off"
-    return [on, off], Figure("a command with audit and metering, % slower than without", share, beside, most=5)
+            spent[state] += [timed(lambda: sandbox.run(["/bin/true"])) for _ in range(BLOCK)]
+        switch(Records.ON)
+    names = {Records.ON: "on", Records.OFF: "off", Records.SYNCED: 'on, audit.sync = "all"'}
+    on, off, synced = rows = [row(f"{RUN}, audit and metering {names[state]}", spent[state]) for state in Records]
+    return rows, [
+        Figure(
+            "a command with audit and metering, % slower than without", (on.p50 / off.p50 - 1) * 100,
+            f"{on.p50:.3f} ms on, {off.p50:.3f} ms off", most=5,
+        ),
+        Figure(
+            'a command with audit.sync = "all", % slower than with "boundary"', (synced.p50 / on.p50 - 1) * 100,
+            f"{synced.p50:.3f} and {on.p50:.3f} ms; lower quartiles {synced.at(0.25):.3f} and {on.at(0.25):.3f} ms",
+        ),
+    ]  # fmt: skip
 
 
 def _long_trace(sandbox: Sandbox) -> float:

@@ -1,5 +1,5 @@
 """`skerry serve` with a switch for the audit log and the metering of commands, so that both states can be measured in
-turns, on one server and in one sandbox. The first byte of the file in the environment is the switch: 1 is off."""
+turns, on one server and in one sandbox. The first byte of the file in the environment is the switch: a `Records`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,12 @@ from skerry.config import load, socket_path
 
 SWITCH = "SKERRY_BENCH_SWITCH"
 WAIT_S = 60.0
+
+
+class Records(IntEnum):
+    """States of the switch: commands with audit log and metering, without, and with `audit.sync = "all"`."""
+
+    ON, OFF, SYNCED = range(3)
 
 
 class NoAction:
@@ -35,8 +42,8 @@ class NoAction:
 
 
 @contextlib.contextmanager
-def switched_server(place: Path) -> Iterator[Callable[[bool], None]]:
-    """Run the server in place of the one on its state directory. Yield the switch: True is on."""
+def switched_server(place: Path) -> Iterator[Callable[[Records], None]]:
+    """Run the server in place of the one on its state directory. Yield the switch."""
     subprocess.run([sys.executable, "-m", "skerry", "server", "stop"], check=True, capture_output=True)
     place.write_bytes(b"\0")
     with place.open("r+b") as file, mmap.mmap(file.fileno(), 1) as byte:
@@ -45,8 +52,8 @@ def switched_server(place: Path) -> Iterator[Callable[[bool], None]]:
             command, env={**os.environ, SWITCH: str(place)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
 
-        def switch(on: bool) -> None:
-            byte[0] = not on
+        def switch(state: Records) -> None:
+            byte[0] = state
 
         try:
             _await(socket_path(load().state_dir), server)
@@ -78,8 +85,15 @@ def main() -> None:
 
     def switchable(owner: Any, name: str, off: Callable[..., Any]) -> None:
         on = getattr(owner, name)
-        setattr(owner, name, lambda *given, **named: (off if byte[0] else on)(*given, **named))
+        setattr(owner, name, lambda *given, **named: (off if byte[0] == Records.OFF else on)(*given, **named))
 
+    begin = AuditService.begin
+
+    def begin_synced(service: AuditService, *given: Any, **named: Any) -> Any:
+        service._sync = "all" if byte[0] == Records.SYNCED else "boundary"
+        return begin(service, *given, **named)
+
+    AuditService.begin = begin_synced  # type: ignore[method-assign]
     switchable(audit, "begin", lambda *_: none)
     switchable(audit, "outcome", lambda *_: (None, None))
     switchable(AuditService, "event", lambda *_, **__: None)

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
@@ -163,6 +164,28 @@ async def test_actor_of_an_mcp_tool_on_the_socket_is_the_user(server: Server, ht
     assert [record["source"] for record in made] == ["unix", "mcp", "mcp"]  # newest first
     for record in (created, *made):
         http.delete(f"/v1/sandboxes/{record['sandbox']}")
+
+
+def test_server_that_waits_for_every_record(own_server: Server) -> None:
+    """With `audit.sync = "all"`, commands at once, code, files and streams share syncs, and each has its records."""
+    own_server.start(SKERRY_AUDIT_SYNC="all")
+    with Sandbox(server=own_server.address) as sandbox, ThreadPoolExecutor(8) as threads:
+        outputs = list(threads.map(lambda n: sandbox.run(["echo", str(n)]).stdout, range(24)))
+        assert outputs == [f"{n}\n" for n in range(24)]
+        sandbox.files.write("notes.txt", "text")
+        assert sandbox.code.run("6 * 7").ok
+        process = sandbox.spawn(["cat"], stdin=True)
+        process.stdin.write("line\n")
+        process.stdin.close()
+        assert process.wait().stdout == "line\n"
+        with own_server.http() as http:
+            found = records(http, sandbox=sandbox.id)
+            ran = [record for record in found if record["params"].get("cmd", [""])[0] == "echo"]
+            assert sorted(int(record["params"]["cmd"][1]) for record in ran) == list(range(24))
+            assert all(record["result"]["details"]["exit_code"] == 0 for record in ran)
+            assert {"file.write", "code.run", "process.stdin"} <= {record["type"] for record in found}
+            report = http.get("/v1/audit/verify").json()
+            assert report["ok"], report
 
 
 def test_action_of_a_killed_server_is_recorded(own_server: Server) -> None:

@@ -239,7 +239,7 @@ def race(client: Client, count: int, seconds: float) -> None:
 
 
 def test_concurrent_sandboxes_share_a_budget_exactly(client: Client) -> None:
-    race(client, 4, 2.0)
+    race(client, 10, 4.0)
 
 
 @pytest.mark.soak

@@ -258,6 +258,27 @@ def test_answer_waits_for_the_record_of_its_result(listening: Listening, monkeyp
         assert synced[-1].count(b'"type":"result"') == before + 1
 
 
+def test_answer_of_an_effect_inside_waits_with_sync_all(
+    listening: Listening, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests' server has `audit.sync = "all"`."""
+    synced: list[bytes] = []
+    real = os.fdatasync
+
+    def note(descriptor: int) -> None:
+        real(descriptor)
+        with open(f"/proc/self/fd/{descriptor}", "rb") as file:
+            synced.append(file.read())
+
+    with listening.tcp(token) as http, monkeypatch.context() as noted:
+        noted.setattr(os, "fdatasync", note)
+        for number in range(20):
+            before = synced[-1].count(b'"type":"result"') if synced else 0
+            http.post(f"/v1/sandboxes/dev/processes/p-{number:010d}/stdin", content=b"x").raise_for_status()
+            assert f'"process":"p-{number:010d}"'.encode() in synced[-1]
+            assert synced[-1].count(b'"type":"result"') > before
+
+
 def test_full_disk_fails_the_action_and_the_server_recovers(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

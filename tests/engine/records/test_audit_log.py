@@ -20,7 +20,7 @@ from skerry.engine.records.audit.chain import Checkpoint, Line, Verifier, decode
 from skerry.engine.records.audit.index import AuditFilter, AuditIndex
 from skerry.engine.records.audit.keys import KeyStore
 from skerry.engine.records.audit.segments import AuditLog
-from skerry.engine.records.audit.service import AuditService
+from skerry.engine.records.audit.service import AuditService, Sync
 from skerry.engine.records.audit.verification import list_segments, read_lines, verify
 from skerry.errors import AuditUnavailable, HostUnsupported
 from skerry.types import AuditReport, Caller
@@ -492,6 +492,27 @@ async def test_concurrent_actions_share_a_sync(place: Place) -> None:
     assert all(record.result is not None for record in page.records)
     await audit.close()
     assert place.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("sync", "name", "waits"),
+    [("all", "process.run", True), ("boundary", "process.run", False), ("boundary", "token.create", True)],
+)
+async def test_setting_decides_which_actions_wait_for_the_disk(
+    place: Place, sync: Sync, name: str, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit = AuditService(place.keys(), place.open(), AuditIndex(place.logs / "index.db"), sync)
+    held = HeldSync(monkeypatch)
+    action = audit.begin(name, owner="o", actor="a", source="unix", sandbox=None, params={})
+    answer = asyncio.ensure_future(action.durable())
+    if waits:
+        await held.under_way()
+    else:
+        await answer
+    assert answer.done() != waits
+    held.go.set()
+    await answer
+    await audit.close()
 
 
 async def test_actions_are_durable_without_free_file_descriptors(place: Place) -> None:

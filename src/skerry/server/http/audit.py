@@ -84,10 +84,11 @@ def _record(call: Call[Any, Any]) -> SandboxRecord | None:
 
 def _masks(call: Call[Any, Any], record: SandboxRecord | None) -> tuple[SecretMask, ...]:
     """Return the masks of the secrets of the request and of its sandbox: none for most."""
-    given = SecretMask()
-    given.add(one.value for one in getattr(call.body, "secrets", None) or () if isinstance(one, SecretValue))
-    kept = call.engine.traces.mask(record) if record is not None else None
-    return tuple(mask for mask in (given, kept) if mask)
+    masks = [call.engine.traces.mask(record)] if record is not None else []
+    if values := [one.value for one in getattr(call.body, "secrets", None) or () if isinstance(one, SecretValue)]:
+        masks.append(SecretMask())
+        masks[-1].add(values)
+    return tuple(mask for mask in masks if mask)
 
 
 def begin_step(effect: str, call: Call[Any, Any], action: Action) -> Step | None:

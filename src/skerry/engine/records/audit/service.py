@@ -120,7 +120,10 @@ class AuditService:
         its result: the action must not begin."""
         self._log.reserve(MAX_RECORD, freeing=name in FREEING)
         seq = self.append(type=name, owner=owner, actor=actor, source=source, sandbox=sandbox, params=params or None)
-        return Action(self, seq, self._sync == "all" or name.partition(".")[0] not in INSIDE)
+        inside = name.partition(".")[0] in INSIDE
+        if inside and self._sync == "all":
+            self._start_sync()  # while the effect happens: the response of a command waits for this record only
+        return Action(self, seq, not inside or self._sync == "all")
 
     def event(
         self, name: str, *, owner: str, sandbox: str, params: dict[str, Any], subjects: Sequence[str] = ()
