@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import date
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -22,6 +23,8 @@ import pytest
 from support.server import Server
 from support.tls_proxy import TlsProxy
 from world import certificates
+
+from skerry.codecs.api_keys import key_of
 
 VERSIONS = ("2.20.0", "2.31.0", "2.45.1", "e2b")  # the last: the newest
 pytestmark = pytest.mark.timeout(3600)  # packages are installed, and whole suites run
@@ -68,15 +71,24 @@ def report_line(*words: object) -> None:
 
 
 def python_of(name: str, *requirements: str) -> Path:
-    """Return the interpreter of a cached virtual environment."""
+    """Return the interpreter of a cached virtual environment. One with the newest releases is made again each day."""
     directory = CACHE / name
     done = directory / "installed"
-    if not done.exists():
+    if not is_current(done, *requirements):
         shutil.rmtree(directory, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", directory], check=True)
         subprocess.run([directory / "bin" / "pip", "install", "-q", *requirements], check=True)
-        done.write_text("\n".join(requirements))
+        done.write_text(mark_of(*requirements))
     return directory / "bin" / "python"
+
+
+def mark_of(*requirements: str) -> str:
+    pinned = all("==" in one for one in requirements if one not in PYTEST)
+    return "\n".join((*requirements, "" if pinned else date.today().isoformat()))
+
+
+def is_current(done: Path, *requirements: str) -> bool:
+    return done.exists() and done.read_text() == mark_of(*requirements)
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +112,8 @@ def environment(
         stack.callback(server.retire)
         stack.enter_context(TlsProxy(place, (ADDRESS, 443), int(url.rpartition(":")[2])))
         yield {
-            **os.environ, "E2B_API_URL": url, "E2B_SANDBOX_URL": url, "E2B_API_KEY": token, "E2B_DOMAIN": DOMAIN,
-            "E2B_VALIDATE_API_KEY": "false", "SKERRY_SERVER": server.address, "PYTHONDONTWRITEBYTECODE": "1",
+            **os.environ, "E2B_API_URL": url, "E2B_SANDBOX_URL": url, "E2B_API_KEY": key_of(token),
+            "E2B_DOMAIN": DOMAIN, "SKERRY_SERVER": server.address, "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONPATH": str(place), "SSL_CERT_FILE": str(bundle),
         }  # fmt: skip
 
@@ -167,11 +179,11 @@ def test_smoke_passes_with_the_newest_releases_for_javascript(environment: dict[
         pytest.skip("this machine has no npm")
     packages = CACHE / "javascript"
     packages.mkdir(parents=True, exist_ok=True)
-    if not (packages / "node_modules" / "@e2b").exists():
+    names, done = ("e2b@latest", "@e2b/code-interpreter@latest"), packages / "installed"
+    if not is_current(done, *names):
         (packages / "package.json").write_text('{"type": "module"}')
-        subprocess.run(
-            ["npm", "install", "--no-audit", "--no-fund", "e2b", "@e2b/code-interpreter"], cwd=packages, check=True
-        )
+        subprocess.run(["npm", "install", "--no-audit", "--no-fund", *names], cwd=packages, check=True)
+        done.write_text(mark_of(*names))
     shutil.copy(SMOKE.with_suffix(".mjs"), packages)
     done = subprocess.run(
         ["node", packages / "e2b_smoke.mjs"], env={**environment, "NODE_EXTRA_CA_CERTS": environment["SSL_CERT_FILE"]},

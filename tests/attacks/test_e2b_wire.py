@@ -9,7 +9,7 @@ import hashlib
 import json
 import socket
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -18,7 +18,9 @@ import pytest
 from support.e2b import SETTINGS, STREAM, Account, Box, output, signed, stream_error
 from support.server import Server, wait_until
 
+from skerry.codecs.api_keys import key_of
 from skerry.config import socket_path
+from skerry.server.wire.e2b.builds import MAX_KEPT, MAX_UPLOADS
 from skerry.server.wire.e2b.messages import COMPRESSED, envelope
 
 OPERATORS = SETTINGS
@@ -86,9 +88,20 @@ def test_access_token_of_another_sandbox_opens_nothing(box: Box, stranger: Box) 
 def test_api_key_is_no_access_token_and_the_reverse(box: Box) -> None:
     http = box.account.http
     refused(http.get("/files?path=/etc/passwd", headers={**box.headers(), "X-Access-Token": box.account.key}), 401)
-    for key in (box.token, box.made["trafficAccessToken"], box.account.key.upper(), box.account.key[:-1]):
+    assert http.get("/v2/sandboxes", headers={"X-API-Key": key_of(box.account.key)}).status_code == 200
+    same = key_of(box.account.key)
+    wrong = (
+        same.upper(),
+        "e2b_" + same[4:].upper(),
+        same + "0",
+        same[:-1],
+        f"{same[:-1]}{int(same[-1], 16) ^ 1:x}",
+        f"skt_{same[4:]}",
+    )
+    for key in (box.token, box.made["trafficAccessToken"], box.account.key.upper(), box.account.key[:-1], *wrong):
         refused(http.get("/v2/sandboxes", headers={"X-API-Key": key}), 401)
         refused(http.get("/v2/sandboxes", headers={"Authorization": f"Bearer {key}"}), 401)
+    refused(http.get("/files?path=/etc/passwd", headers={**box.headers(), "X-Access-Token": same}), 401)
 
 
 def test_credentials_given_twice_are_refused(server: Server, box: Box) -> None:
@@ -329,6 +342,61 @@ def test_malformed_bodies_of_the_control_plane_are_no_server_errors(account: Acc
             assert 400 <= answer.status_code < 500, (path, body[:40], answer.text)
             assert answer.json()["code"] == answer.status_code
     assert account.http.get("/health", headers=box.headers()).status_code == 204
+
+
+def upload_path(account: Account, name: str) -> str:
+    url: str = account.api("GET", f"/templates/attacked/files/{name}").json()["url"]
+    return "/" + url.partition("//")[2].partition("/")[2]
+
+
+def test_upload_leaves_the_operators_free_space(make_server: Callable[[], Server]) -> None:
+    full = make_server().start(SKERRY_SERVER_WIRE="e2b", SKERRY_STORAGE_MIN_FREE_SPACE="900T")
+    try:
+        account = Account(full, "mallory")
+        with account.http:
+            answer = account.http.put(upload_path(account, "f00"), content=bytes(1 << 20))
+            refused(answer, 429)
+            assert "storage.min_free_space" in answer.json()["message"]
+            assert account.api("GET", "/templates/attacked/files/f00").json()["present"] is False
+        assert [one for one in (full.state_dir / "e2b-uploads").rglob("*") if one.is_file()] == []
+    finally:
+        full.retire()
+
+
+def test_unfinished_uploads_of_one_owner_are_bounded(server: Server) -> None:
+    attacker, other = Account(server, "uploader"), Account(server, "victim")
+    with attacker.http, other.http, contextlib.ExitStack() as stack:
+        for number in range(MAX_UPLOADS):
+            line = stack.enter_context(socket.socket(socket.AF_UNIX))
+            line.connect(str(socket_path(server.state_dir)))
+            head = (
+                f"PUT {upload_path(attacker, f'f{number}')} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n"
+            )
+            line.sendall(head.encode() + b"part")
+
+        def upload(account: Account) -> int:
+            return account.http.put(upload_path(account, "last"), content=b"x").status_code
+
+        wait_until(lambda: upload(attacker) == 429, "the bound")
+        assert upload(other) == 200
+        stack.close()
+        wait_until(lambda: upload(attacker) == 200, "the uploads to end")
+    left = [one for one in (server.state_dir / "e2b-uploads").rglob("*") if one.is_file()]
+    assert {one.name for one in left} <= {"last", "f00"}, left
+
+
+def test_prepared_builds_of_one_owner_do_not_evict_those_of_others(server: Server, account: Account) -> None:
+    def prepare(account: Account) -> str:
+        made = account.api("POST", "/v3/templates", json={"name": "many"})
+        assert made.status_code == 202, made.text
+        return f"/templates/many/builds/{made.json()['buildID']}/status"
+
+    kept, attacker = prepare(account), Account(server, "builder")
+    with attacker.http:
+        statuses = [prepare(attacker) for _ in range(2 * MAX_KEPT)]
+        found = [attacker.api("GET", one).status_code for one in (statuses[0], statuses[-MAX_KEPT], statuses[-1])]
+    assert found == [404, 200, 200]
+    assert account.api("GET", kept).status_code == 200
 
 
 def test_state_in_a_label_is_untrusted(server: Server, account: Account) -> None:

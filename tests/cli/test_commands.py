@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ from support.cli import SKERRY, environment, skerry
 from support.server import Server, wait_until
 
 from skerry import Sandbox
+from skerry.codecs.api_keys import token_of
 
 
 def labelled(server: Server, label: str) -> list[Sandbox]:
@@ -269,6 +271,11 @@ def test_tokens_and_tcp(own_server: Server) -> None:
     done = skerry("run", "--", "echo", "hi", server=address, SKERRY_TOKEN=made["secret"])
     assert (done.returncode, done.stdout) == (0, b"hi\n")
     assert skerry("token", "ls", server=address, SKERRY_TOKEN=made["secret"]).returncode == 2, "not an admin's"
+    key = skerry("token", "create", "--e2b", server=own_server.address).stdout.decode().strip()
+    assert re.fullmatch("e2b_[0-9a-f]{50}", key)
+    done = skerry("run", "--", "echo", "hi", server=address, SKERRY_TOKEN=token_of(key))
+    assert (done.returncode, done.stdout) == (0, b"hi\n")
+    assert skerry("ls", server=address, SKERRY_TOKEN=key).returncode == 2, "only E2B's protocols accept the key"
     listed = skerry("token", "ls", server=own_server.address).stdout.decode()
     assert made["id"] in listed
     assert made["secret"] not in listed

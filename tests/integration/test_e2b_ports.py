@@ -15,6 +15,7 @@ from support.server import Server, wait_until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, unix_connect
 
+from skerry.codecs.api_keys import key_of
 from skerry.config import socket_path
 
 OPERATORS = SETTINGS
@@ -235,7 +236,7 @@ def test_path_of_the_api_on_a_port_reaches_the_program(box: Box) -> None:
 def test_tokens_of_the_server_do_not_reach_the_program(box: Box) -> None:
     headers = {
         "X-API-Key": box.account.key, "Authorization": f"Bearer {box.account.key}", "X-Access-Token": box.token,
-        "E2B-Traffic-Access-Token": box.made["trafficAccessToken"],
+        "E2B-Traffic-Access-Token": box.made["trafficAccessToken"], "X-Other": key_of(box.account.key),
     }  # fmt: skip
     answer = visit(box, "/", headers=headers)
     assert answer.status_code == 200

@@ -1,5 +1,5 @@
 // A program for the published JavaScript SDKs of E2B.
-import { Sandbox } from "e2b";
+import { AuthenticationError, InvalidArgumentError, NotFoundError, Sandbox, TimeoutError } from "e2b";
 import { Sandbox as Interpreter } from "@e2b/code-interpreter";
 
 function check(condition, what) {
@@ -27,6 +27,16 @@ try {
   await sandbox.pty.sendInput(terminal.pid, new TextEncoder().encode("echo pty-$((40+2)); exit\n"));
   await terminal.wait().catch(() => undefined);
   check(Buffer.concat(shown).toString().includes("pty-42"), "terminal");
+  const failures = [ // of streams, before their first message
+    [NotFoundError, () => sandbox.commands.connect(999999)],
+    [NotFoundError, () => sandbox.files.watchDir("/no", () => undefined)],
+    [InvalidArgumentError, () => sandbox.commands.run("true", { cwd: "/no" })],
+    [AuthenticationError, () => sandbox.commands.run("true", { user: "nobody-here" })],
+  ];
+  for (const [kind, call] of failures) {
+    const error = await call().catch((reason) => reason);
+    check(error instanceof kind, [kind.name, String(error)]);
+  }
   check((await sandbox.getInfo()).metadata.a === "b", "metadata");
   await (sandbox.pause ?? sandbox.betaPause).call(sandbox);
   const again = await Sandbox.connect(sandbox.sandboxId);
@@ -34,6 +44,8 @@ try {
 } finally {
   await sandbox.kill();
 }
+const late = await sandbox.commands.run("true").catch((reason) => reason);
+check(late instanceof TimeoutError || late instanceof NotFoundError, String(late));
 const interpreter = await Interpreter.create("base", { timeoutMs: 120_000 });
 try {
   check((await interpreter.runCode("x = 6\nx * 7")).text === "42", "runCode");

@@ -77,17 +77,38 @@ def control(sandbox):
     check(again.get_metrics()[0].mem_total > 0, "metrics")
 
 
+def errors(sandbox):
+    """Errors of streams, which arrive before their first message."""
+    calls = {
+        "an unknown process": (e2b.NotFoundException, lambda: sandbox.commands.connect(999_999)),
+        "a missing directory": (e2b.NotFoundException, lambda: sandbox.files.watch_dir("/no")),
+        "a directory to start in": (e2b.InvalidArgumentException, lambda: sandbox.commands.run("true", cwd="/no")),
+        "a user": (e2b.AuthenticationException, lambda: sandbox.commands.run("true", user="nobody-here")),
+    }
+    for name, (kind, call) in calls.items():
+        try:
+            call()
+            sys.exit(f"{name}: no error")
+        except kind:
+            pass
+
+
 def main():
     began = time.monotonic()
     sandbox = Sandbox.create(timeout=120, metadata={"a": "b"}, envs={"FOO": "bar"})
     try:
         sandbox.commands.run("true")
         sys.stdout.write(f"create and first command: {time.monotonic() - began:.3f} s\n")
-        for part in (commands, files, watch, terminal, control):
+        for part in (commands, files, watch, terminal, errors, control):
             part(sandbox)
     finally:
         sandbox.kill()
     check(not sandbox.is_running(), "is_running after kill")
+    try:
+        sandbox.commands.run("true")
+        sys.exit("a command in a killed sandbox")
+    except (e2b.TimeoutException, e2b.NotFoundException):
+        pass
 
 
 main()

@@ -19,7 +19,7 @@ _HOP_BY_HOP = frozenset(
 # Claims of the client about itself: dropped, since they cannot be trusted.
 _UNTRUSTED = frozenset((b"forwarded", b"x-real-ip", b"x-original-host", b"x-original-url", b"x-rewrite-url"))
 _TOKEN_IN_URL = b"skerry_token="
-_API_TOKEN: Final = re.compile(rb"skt_[a-z2-7]{40}")  # of `engine/tokens.py`
+_API_TOKEN: Final = re.compile(rb"skt_[a-z2-7]{40}|e2b_[0-9a-f]{50}")  # of `engine/tokens.py`, `codecs/api_keys.py`
 # Dropped from responses. `alt-svc` would lead a browser past this server. `clear-site-data` clears the cookies of the
 # whole registrable domain, and so of every preview below it. The others command a web server in front of the listener
 # (nginx, Apache, lighttpd, LiteSpeed, H2O): it would send one of its files or internal locations to the client.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
+from skerry.codecs.api_keys import token_of
 from skerry.engine.tokens import Tokens
 from skerry.errors import InvalidRequest
 from skerry.server.http.call import Headers
@@ -76,16 +77,16 @@ def _port(text: str) -> int:
 
 
 def api_caller(tokens: Tokens, headers: Headers) -> Caller:
-    """Return the caller of the control plane. An API key of E2B is a token of this server."""
+    """Return the caller of the control plane. An API key of E2B is a token of this server, in either form."""
     key = headers.get(b"x-api-key")
     if key is None:
         kind, _, key = (headers.get(b"authorization") or "").partition(" ")
         key = key if kind.lower() == "bearer" else None
-    caller = tokens.authenticate(key.strip()) if key is not None else None
+    caller = tokens.authenticate(token_of(key.strip())) if key is not None else None
     if caller is None:
         raise Unauthenticated(
             "unknown API key" if key else "an API key is required",
-            hint="E2B_API_KEY is a token of this server: `skerry token create`",
+            hint="E2B_API_KEY is a token of this server: `skerry token create --e2b`",
         )
     return caller
 

@@ -16,10 +16,11 @@ import re
 import shutil
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import msgspec
 from msgspec import Struct
@@ -40,6 +41,8 @@ from skerry.types import (
     RunRequest,
     SnapshotRequest,
     parse_reference,
+    parse_size,
+    readable_size,
 )
 
 if TYPE_CHECKING:
@@ -48,9 +51,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("skerry.server")
 MAX_ARCHIVE: Final = 1 << 30
 MAX_ARCHIVES: Final = 64  # of one owner
+MAX_STORED: Final = 8 << 30  # bytes of the archives of one owner
+MAX_UPLOADS: Final = 4  # of one owner, at once
 MAX_BUILDS: Final = 4  # of one owner, at once
-MAX_KEPT: Final = 200  # builds with their logs
+MAX_KEPT: Final = 100  # builds of one owner with their logs
 MAX_LOG: Final = 10_000  # entries
+MAX_LOG_TEXT: Final = 1 << 20  # characters
 PAGE: Final = 100
 BUILD_S: Final = 3600.0
 READY_S: Final = 300.0
@@ -111,10 +117,13 @@ class TemplateBuild:
     entries: list[dict[str, Any]] = field(default_factory=list)
     reason: dict[str, Any] | None = None
     task: asyncio.Task[None] | None = None
+    size: int = 0  # of the messages
 
     def say(self, message: str, level: str = "info", step: str | None = None) -> None:
-        if len(self.entries) < MAX_LOG:
-            entry = {"timestamp": moment(time.time()), "message": message[:4096], "level": level}
+        message = message[:4096]
+        if len(self.entries) < MAX_LOG and self.size + len(message) <= MAX_LOG_TEXT:
+            self.size += len(message)
+            entry = {"timestamp": moment(time.time()), "message": message, "level": level}
             self.entries.append(entry | ({"step": step} if step is not None else {}))
 
 
@@ -134,6 +143,8 @@ class Builds:
     def __init__(self, engine: Engine, templates: Templates) -> None:
         self._engine, self._templates = engine, templates
         self._builds: dict[str, TemplateBuild] = {}
+        self._uploads: Counter[str] = Counter()  # under way, by their owners
+        self._min_free = parse_size(engine.settings["storage.min_free_space"])
 
     @property
     def _files(self) -> Path:
@@ -173,6 +184,16 @@ class Builds:
     async def store(self, caller: Caller, name: str, chunks: AsyncIterator[bytes]) -> None:
         """Store an archive: complete, or not at all."""
         path = self.archive(caller, name)
+        if self._uploads[caller.owner] >= MAX_UPLOADS:
+            raise QuotaExceeded(f"more than {MAX_UPLOADS} uploads at once", hint="wait until one ends")
+        self._uploads[caller.owner] += 1
+        try:
+            await self._write(path, chunks)
+        finally:
+            self._uploads -= Counter([caller.owner])  # drops owners without one
+        await asyncio.to_thread(_drop_oldest, path)
+
+    async def _write(self, path: Path, chunks: AsyncIterator[bytes]) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = path.with_name(f".{uuid.uuid4().hex}")
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -183,21 +204,31 @@ class Builds:
                     size += len(chunk)
                     if size > MAX_ARCHIVE:
                         raise BodyTooLarge(f"the archive is larger than {MAX_ARCHIVE >> 20} MiB")
-                    await asyncio.to_thread(file.write, chunk)
+                    await asyncio.to_thread(self._append, file, chunk)
             part.rename(path)
         finally:
             part.unlink(missing_ok=True)
-        kept = sorted(path.parent.glob("[!.]*"), key=lambda one: one.stat().st_mtime)
-        for old in kept[:-MAX_ARCHIVES]:
-            old.unlink(missing_ok=True)
+
+    def _append(self, file: BinaryIO, chunk: bytes) -> None:
+        file.write(chunk)
+        file.flush()
+        disk = os.fstatvfs(file.fileno())
+        if (free := disk.f_bavail * disk.f_frsize) < self._min_free:
+            raise QuotaExceeded(
+                f"the server's disk is almost full: {readable_size(free)} free,"
+                f" of which {readable_size(self._min_free)} stay free",
+                hint="free space on the server's disk; the setting is storage.min_free_space",
+                details={"setting": "storage.min_free_space", "free": free},
+            )
 
     # -- builds -------------------------------------------------------------------------------------------------------
 
     def add(self, caller: Caller, template: str, limits: Limits, tags: tuple[str, ...]) -> TemplateBuild:
         check_template(template)
         check_tags(tags)
-        finished = [name for name, one in self._builds.items() if one.status in ("ready", "error")]
-        for name in finished[: max(0, len(self._builds) - MAX_KEPT)]:
+        owned = [name for name, one in self._builds.items() if one.caller.owner == caller.owner]
+        ended = [name for name in owned if self._builds[name].status != "building"]  # others are few
+        for name in ended[: max(0, len(owned) + 1 - MAX_KEPT)]:
             del self._builds[name]
         build = TemplateBuild(str(uuid.uuid4()), template, caller, limits, tags)
         self._builds[build.id] = build
@@ -322,6 +353,17 @@ class Builds:
                 shown = event.stage
                 build.say(f"{event.stage}: {event.message}", "debug")
         return name
+
+
+def _drop_oldest(newest: Path) -> None:
+    """Remove archives of an owner beyond the bounds, but never the newest."""
+    found = [(one, one.stat()) for one in newest.parent.glob("[!.]*")]
+    found.sort(key=lambda one: one[1].st_mtime_ns, reverse=True)
+    size = 0
+    for number, (one, stat) in enumerate(found):
+        size += stat.st_size
+        if one != newest and (number >= MAX_ARCHIVES or size > MAX_STORED):
+            one.unlink(missing_ok=True)
 
 
 CHANGING: Final = ("RUN", "COPY")  # the steps that change files; WORKDIR does so with the next of them
