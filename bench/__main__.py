@@ -1,4 +1,4 @@
-"""python -m bench [--json FILE] [--count N] [PART ...]"""
+"""python -m bench [--json FILE] [--count N] [PART ...]: measure. The exit code is 1 if a figure misses its bound."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ PARTS: dict[str, Callable[[int], Part]] = {
 }  # fmt: skip
 
 
-def show(rows: list[Row], figures: list[Figure]) -> None:
+def show(rows: list[Row], figures: list[Figure]) -> bool:
+    """Print the tables; return whether all bounds hold."""
     console = Console(width=None if sys.stdout.isatty() else 180)
     table = Table("operation", "n", "p50 ms", "p95 ms", "p99 ms")
     for one in rows:
@@ -62,6 +63,7 @@ def show(rows: list[Row], figures: list[Figure]) -> None:
         console.print(
             f"MISSED: {figure.name}: {figure.value:.2f}, bound {figure.bound} ({figure.beside})", style="bold"
         )
+    return not missed
 
 
 def use_own_state() -> bool:
@@ -77,7 +79,7 @@ def _skerry(*words: str) -> None:
     subprocess.run([sys.executable, "-m", "skerry", *words], check=True, stdout=subprocess.DEVNULL)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--count", type=int, default=40, help="repetitions of the slow ones (default: 40)")
@@ -103,11 +105,12 @@ def main() -> None:
     finally:
         if own:
             _skerry("server", "stop")
-    show(rows, figures)
+    held = show(rows, figures)
     if args.json:
         report = {"rows": [one.as_json() for one in rows], "figures": [one.as_json() for one in figures]}
         args.json.write_text(json.dumps(report, indent=2) + "\n")
+    return 0 if held else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

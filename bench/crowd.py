@@ -18,7 +18,7 @@ MANY = 200
 CROWD, CROWD_HOST = f"{MANY} processes in one sandbox at once", f"{MANY}× subprocess.Popen at once"
 THREADS = 32
 ALONE_S = 3.0
-LEAST_RATE = 0.25
+LEAST_RATE = 0.6
 
 
 def command(number: int) -> list[str]:

@@ -69,7 +69,9 @@ def _watched(client: Client, count: int) -> Part:
     return rows, [
         Figure(f"{SCAN}, ms", rows[0].p50, most=100),
         Figure("from a command's end to a watcher, ms", rows[1].p50, most=300),
-        Figure("cost for a command that changed nothing, ms", pays, f"{nothing.p50:.1f} - {untracked.p50:.1f}", 10),
+        Figure(
+            "cost for a command that changed nothing, ms", pays, f"{nothing.p50:.1f} - {untracked.p50:.1f}", most=10
+        ),
     ]
 
 

@@ -129,3 +129,37 @@ def test_progress_bar_is_shown_only_at_a_terminal(server: Server, sandbox: Sandb
     assert b"copied 3 files" in seen
     piped = skerry("cp", "-r", "src", f"{sandbox.id}:bar", server=server.address, cwd=here)
     assert "━".encode() not in piped.stderr
+
+
+WRITE = "open('data', 'wb').write(bytes(range(256)) * 8192)"
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code"),
+    [
+        (("cp", "-r", "{}:/workspace/large", "out/large"), 2),
+        (("cp", "{}:/workspace/large/data", "out/data"), 2),
+        (("exec", "--code", WRITE, "--out", "out", "{}"), 0),
+        (("run", "--code", WRITE, "--out", "out"), 0),
+        (("run", "--out", "out", "--", "sh", "-c", "head -c 2M /dev/urandom > data"), 0),
+    ],
+    ids=["cp -r", "cp", "exec --code", "run --code", "run"],
+)
+def test_max_size_bounds_the_files_that_are_copied_out(
+    server: Server, sandbox: Sandbox, here: Path, words: tuple[str, ...], exit_code: int
+) -> None:
+    sandbox.run("mkdir -p large && head -c 2M /dev/urandom > large/data", check=True)
+    (here / "out").mkdir()
+    command, *others = (word.format(sandbox.id) for word in words)
+
+    def copy(size: str) -> subprocess.CompletedProcess[bytes]:
+        return skerry(command, "--max-size", size, *others, server=server.address, cwd=here)
+
+    done = copy("1M")
+    assert b"exceeds 1048576 bytes" in done.stderr
+    assert done.returncode == exit_code
+    assert [path for path in (here / "out").rglob("*") if path.is_file()] == []
+    done = copy("3M")
+    assert done.returncode == 0, done.stderr
+    (copied,) = [path for path in (here / "out").rglob("*") if path.is_file()]
+    assert copied.stat().st_size == 2 << 20
