@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import re
 import signal
+import socket
 import subprocess
+import tempfile
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -96,6 +99,46 @@ def test_port_is_reachable_on_the_ssh_server_also_after_a_broken_connection(
         assert any("ended; connecting again in 1 s" in line for line in tunnel.lines)
     assert tunnel.process.returncode == 0
     assert {path for path in Path("/tmp").glob("skerry-*") if (path / "s").exists()} <= before
+
+
+def test_broken_connection_is_given_up_after_the_retry_time(server: Server, sandbox: Sandbox, web: None) -> None:
+    sshd = find_sshd()
+    if sshd is None:
+        pytest.skip("OpenSSH's server is not installed, and scripts/setup could not download it")
+    with SshServer(sshd) as own:
+        assert own.process is not None
+        words = ("--retry", "1500ms", sandbox.id, "8000", "tester@127.0.0.1", "--", *own.options)
+        with Tunnel(server, *words) as tunnel:
+            assert read(tunnel.port()) == "from inside"
+            own.process.send_signal(signal.SIGSTOP)  # it accepts no connection, but its children end
+            own.cut()
+            own.process.kill()
+            assert tunnel.process.wait(WAIT_S) != 0
+    assert any("error: the connection to tester@127.0.0.1 could not be made again for" in line for line in tunnel.lines)
+
+
+def test_shared_connection_of_the_user_is_not_used(
+    server: Server, sandbox: Sandbox, ssh_server: SshServer, web: None, tmp_path: Path
+) -> None:
+    """Its master would get the message that HOST listens, and would keep the port."""
+    with tempfile.TemporaryDirectory(prefix="sk-") as directory:  # the path of a socket is short
+        control, config = Path(directory, "c"), tmp_path / "config"
+        config.write_text(f"Host *\n    ControlMaster auto\n    ControlPath {control}\n")
+        options = [str(config) if word == "none" else word for word in ssh_server.options]
+        with subprocess.Popen(["ssh", "-N", *options, "tester@127.0.0.1"], stdin=subprocess.DEVNULL) as master:
+            wait_until(lambda: control.exists() or master.poll() is not None, "the shared connection")
+            with Tunnel(server, sandbox.id, "8000", "tester@127.0.0.1", "--", *options) as tunnel:
+                port = tunnel.port()
+                assert read(port) == "from inside"
+            wait_until(lambda: not is_open(port), "the end of the port")
+            assert master.poll() is None
+            master.terminate()
+
+
+def is_open(port: int) -> bool:
+    with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), WAIT_S):
+        return True
+    return False
 
 
 def test_port_without_a_listener_is_reported_once(server: Server, sandbox: Sandbox, ssh_server: SshServer) -> None:

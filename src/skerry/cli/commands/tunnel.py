@@ -6,6 +6,7 @@ import contextlib
 import re
 import shutil
 import tempfile
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,7 @@ from skerry.cli.commands.previews import ErrorReporter
 from skerry.cli.context import CliContext, pass_cli, sandbox_argument
 from skerry.codecs.text import escape
 from skerry.errors import CommandFailed, HostUnsupported, InvalidRequest, SkerryError
-from skerry.types import check_port
+from skerry.types import check_port, parse_span, readable_span
 
 if TYPE_CHECKING:
     import asyncio
@@ -29,18 +30,24 @@ _LISTEN: Final = re.compile(r"(?:(\*|[0-9.]+|\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):
 _FORWARDED: Final = re.compile(rb"debug1: remote forward success for: listen ")
 _ALLOCATED: Final = re.compile(rb"Allocated port ([0-9]{1,5}) for remote forward ")
 _NOISE: Final = (b"debug", b"OpenSSH_", b"Authenticated to ", b"Transferred: ", b"Bytes per second")
-# A dead connection is noticed within 45 s; a port that is taken is an error and not a warning.
-_OPTIONS: Final = ("ExitOnForwardFailure=yes", "ServerAliveInterval=15", "ServerAliveCountMax=3", "ForwardAgent=no")
+# A dead connection is noticed within 45 s, a silent server within 30 s; a port that is taken is an error and not a
+# warning. A connection that the user shares (ControlMaster) would report the port elsewhere and keep it at the end.
+_OPTIONS: Final = (
+    "ExitOnForwardFailure=yes", "ServerAliveInterval=15", "ServerAliveCountMax=3", "ForwardAgent=no",
+    "ConnectTimeout=30", "ControlMaster=no", "ControlPath=none",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class TunnelRequest:
-    """`bind` and `listen`: the address on the SSH server; 0 is a port that the server chooses."""
+    """`bind` and `listen`: the address on the SSH server; 0 is a port that the server chooses. `retry`: the time in
+    seconds after which a broken connection is given up."""
 
     host: str
     bind: str
     listen: int
     options: tuple[str, ...]
+    retry: float = 900.0
 
     def command(self, socket: Path) -> list[str]:
         """Return the command line of `ssh`. Its verbose messages report when the server listens."""
@@ -53,12 +60,21 @@ class TunnelRequest:
 @click.option(
     "--listen", metavar="[BIND:]PORT", default="0", help="Listen there on HOST. Default: a free port of its loopback."
 )
+@click.option(
+    "--retry",
+    metavar="TIME",
+    default="15m",
+    show_default=True,
+    help="Give up a broken connection that cannot be made again for TIME.",
+)
 @sandbox_argument
 @click.argument("port", type=int)
 @click.argument("host", metavar="[USER@]HOST")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- SSH OPTIONS...]")
 @pass_cli
-def tunnel(cli: CliContext, sandbox: str, port: int, host: str, listen: str, options: tuple[str, ...]) -> None:
+def tunnel(
+    cli: CliContext, sandbox: str, port: int, host: str, listen: str, retry: str, options: tuple[str, ...]
+) -> None:
     """Make PORT of SANDBOX reachable on HOST, an SSH server of yours, with `ssh -R`.
 
     \b
@@ -72,7 +88,7 @@ def tunnel(cli: CliContext, sandbox: str, port: int, host: str, listen: str, opt
     from skerry.cli import asyncio_run
 
     check_port(port)
-    request = _request(host, listen, options)
+    request = replace(_request(host, listen, options), retry=parse_span(retry, "--retry"))
     if shutil.which("ssh") is None:
         raise HostUnsupported("ssh is not installed here", hint="install openssh-client")
     found = cli.sandbox(sandbox).cached_info
@@ -112,16 +128,24 @@ async def _tunnel(cli: CliContext, sandbox: SandboxInfo, port: int, request: Tun
 
 
 async def _keep(cli: CliContext, target: str, request: TunnelRequest, socket: Path) -> None:
-    """Run `ssh`, again after each broken connection. An `ssh` that never connected is an error."""
+    """Run `ssh`, again after each broken connection. An `ssh` that never connected is an error, and so is one that does
+    not connect again in time."""
     import asyncio
 
-    delay = 0.0
+    delay, ended_at = 0.0, 0.0
     while True:
         connection = SshRun(target)
         code = await connection.run(request, socket)
         if not connection.port and not delay:
             raise CommandFailed(f"ssh to {request.host} ended with exit code {code}", hint="see its messages above")
-        delay = 1.0 if connection.port else min(2 * delay, MAX_DELAY)
+        now = time.monotonic()
+        ended_at = now if connection.port else ended_at
+        if (left := ended_at + request.retry - now) <= 0:
+            raise CommandFailed(
+                f"the connection to {request.host} could not be made again for {readable_span(request.retry)}",
+                hint="see its messages above; --retry changes the time",
+            )
+        delay = min(1.0 if connection.port else min(2 * delay, MAX_DELAY), left)
         # the same port again: people have its address
         request = replace(request, listen=request.listen or connection.port)
         if not cli.quiet:
