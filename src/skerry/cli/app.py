@@ -118,7 +118,6 @@ SYNONYMS = {
     "new": "'create'",
     "port": "'expose'",
     "processes": "'ps'",
-    "pull": "'image pull'",
     "remove": "'rm'",
     "restart": "'stop', then 'resume'",
     "start": "'resume', or 'create' for a new sandbox",

@@ -20,6 +20,7 @@ from websockets.exceptions import ProtocolError
 from websockets.frames import EXTERNAL_CLOSE_CODES, Frame, Opcode
 from websockets.protocol import CLIENT, Protocol
 
+from skerry.codecs import h11_headers
 from skerry.errors import Conflict, InvalidRequest, PermissionDenied, QuotaExceeded, SkerryError
 from skerry.network.worker.previews import headers as preview_headers
 from skerry.network.worker.previews.address import PreviewAddress
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from skerry.engine.processes.ports import Connection
     from skerry.server.control import Control
 
+h11_headers.harden()
 MAX_EXCHANGES: Final = 256  # of one sandbox at once
 MAX_HEAD: Final = 64 << 10
 _CREDENTIALS: Final = (b"e2b-traffic-access-token", b"e2b-sandbox-id", b"e2b-sandbox-port")
