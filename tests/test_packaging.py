@@ -92,7 +92,7 @@ def test_every_import_is_declared(part: str) -> None:
     if part in ("py.typed", "integrations"):
         return
     kinds = ["base", "server"] if part in SERVER_PARTS else ["base", part] if part == "mcp" else ["base"]
-    kinds += {"telemetry.py": ["otel"], "client": ["keyring", "ssh"]}.get(part, [])
+    kinds += {"telemetry.py": ["otel"], "client": ["keyring", "ssh", "worker"]}.get(part, [])
     declared = set(requirements(*kinds))
     assert {name: packages for name, packages in imported(part).items() if not packages & declared} == {}
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from skerry.errors import HostUnsupported
 
-Extra = Literal["server", "mcp", "otel", "audit", "ssh"]
+Extra = Literal["server", "mcp", "otel", "audit", "ssh", "worker"]
 # The modules that each extra brings; tests/test_packaging.py compares them with pyproject.toml.
 MODULES: dict[Extra, tuple[str, ...]] = {
     "server": (
@@ -24,6 +24,7 @@ MODULES: dict[Extra, tuple[str, ...]] = {
     "otel": ("opentelemetry.exporter.otlp.proto.http", "opentelemetry.sdk", "opentelemetry.trace"),
     "audit": ("cryptography",),
     "ssh": ("asyncssh", "cryptography"),
+    "worker": ("anthropic",),
 }
 _PURPOSE: dict[Extra, str] = {
     "server": "the server",
@@ -31,6 +32,7 @@ _PURPOSE: dict[Extra, str] = {
     "otel": "OpenTelemetry",
     "audit": "the verification of audit logs",
     "ssh": "SSH",
+    "worker": "the SDK for workers",
 }
 
 

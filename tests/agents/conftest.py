@@ -135,3 +135,28 @@ def repository(tmp_path: Path) -> Path:
     ):  # fmt: skip
         subprocess.run(["git", *words], cwd=top, check=True)
     return top
+
+
+@pytest.fixture(scope="module")
+def worker_server(world: World, base_store: Path, make_state: Callable[[], Path]) -> Iterator[Server]:
+    """Start a server inside the tests' internet that has the image of `skerry worker claude`. Another server on the
+    same state directory builds it first. The directory stays for the next run."""
+    state = base_store.parent / f"{base_store.name}-test-worker-{SCHEMA_VERSION}"
+    with _held(state.with_suffix(".lock")):
+        if not state.exists():
+            make_state().rename(state)
+        outside = _started(Server(state))
+        try:
+            done = skerry("worker", "claude", "--build", "--environment", "env_1", server=outside.address, timeout=400)
+        finally:
+            outside.remove_all()
+            outside.end()
+        if done.returncode != 0 and not ALL:
+            pytest.skip(f"needs a package registry to install anthropic: {done.stderr.decode()[-300:]}")
+        assert done.returncode == 0, done.stderr.decode()[-2000:]
+        server = _started(Server(state, world.inside, world.mounts))
+        yield server
+        server.remove_all()
+        server.end()
+        server.log.unlink()
+        assert server.leftovers() == []

@@ -87,6 +87,7 @@ async def main(home: Path) -> None:
     def reset() -> None:
         names.asked.clear()
         web.calls.clear()
+        web.agents.reset()
         wire.seen.clear()
 
     ssh = _ssh(home)
@@ -96,6 +97,7 @@ async def main(home: Path) -> None:
             {
                 "asked": lambda: [[name, kind, count] for (name, kind), count in names.asked.items()],
                 "calls": web.told,
+                "agents": web.agents.control,
                 "wire": lambda: [[*what, count] for what, count in wire.seen.items()],
                 "reset": reset,
                 "teach": names.teach,

@@ -18,7 +18,7 @@ from websockets.frames import Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from world import model_apis, places
+from world import managed_agents, model_apis, places
 from world.git import backend
 from world.models import completion
 
@@ -50,6 +50,7 @@ class Web:
             )
         }
         self.calls: list[Call] = []
+        self.agents = managed_agents.ManagedAgents()
 
     def told(self) -> list[dict[str, object]]:
         return [asdict(call) for call in self.calls]
@@ -80,7 +81,12 @@ class _Conversation:
             target = request.target.decode("latin-1")
             self.call.requests.append(f"{request.method.decode()} {target}")
             if self.call.address == places.MODELS:
-                if await self._model(request, urlsplit(target).path, body):
+                url = urlsplit(target)
+                if url.path.startswith(managed_agents.PREFIXES):
+                    over = await self._managed(request, url.path, url.query, body)
+                else:
+                    over = await self._model(request, url.path, body)
+                if over:
                     return
                 continue
             if any(name == b"upgrade" for name, _ in request.headers):
@@ -198,6 +204,40 @@ class _Conversation:
             return True
         self.http.start_next_cycle()
         return False
+
+    async def _managed(self, request: h11.Request, path: str, query: str, body: bytes) -> bool:
+        """Answer as the API of managed agents. Return True if the connection is over."""
+        agents = self.web.agents
+        headers = {name.decode().lower(): value.decode("latin-1") for name, value in request.headers}
+        session = agents.following(path, headers)
+        if session is not None:
+            await self._events(session)
+            return True
+        status, kind, content = agents.answer(request.method.decode(), path, query, headers, body)
+        self._send(status, [("content-type", kind)], content)
+        await self.writer.drain()
+        if self.http.our_state is h11.MUST_CLOSE:
+            return True
+        self.http.start_next_cycle()
+        return False
+
+    async def _events(self, session: managed_agents.Session) -> None:
+        """Send the events of a session from now on, until the client leaves."""
+        head = [("content-type", "text/event-stream"), ("transfer-encoding", "chunked")]
+        self.writer.write(self.http.send(h11.Response(status_code=200, headers=head)) or b"")
+        sent, left = len(session.events), asyncio.create_task(self.reader.read(1))
+        try:
+            while not left.done():
+                changed = asyncio.create_task(self.web.agents.changed.wait())
+                for event in session.events[sent:]:
+                    data = f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+                    self.writer.write(self.http.send(h11.Data(data=data)) or b"")
+                sent = len(session.events)
+                await self.writer.drain()
+                await asyncio.wait({left, changed}, return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+        finally:
+            left.cancel()
 
     async def _model_socket(self) -> None:
         """Answer each message, a request of the responses API, with its events."""

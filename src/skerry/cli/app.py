@@ -151,6 +151,7 @@ SECTIONS = (
     )),
     Section("Agents", (
         _command("agent", "agent", "agent", "Run a coding agent on a copy of your repository."),
+        _command("worker", "worker", "worker", "Run the tools of managed agents in sandboxes here."),
     )),
     Section("Sandboxes", (
         _command("create", "sandboxes", "create", "Create a sandbox."),

@@ -46,6 +46,7 @@ SERVICES: Final[Mapping[str, Service]] = {
     "azure-openai": Service("AZURE_OPENAI_API_KEY", ("*.openai.azure.com", "*.services.ai.azure.com"), "api-key: {}"),
     "cerebras": Service("CEREBRAS_API_KEY", ("api.cerebras.ai",)),
     "claude-code": Service("CLAUDE_CODE_OAUTH_TOKEN", ("api.anthropic.com",)),
+    "claude-environment": Service("ANTHROPIC_ENVIRONMENT_KEY", ("api.anthropic.com",)),
     "cohere": Service("COHERE_API_KEY", ("api.cohere.com",)),
     "dashscope": Service("DASHSCOPE_API_KEY", ("dashscope.aliyuncs.com", "dashscope-intl.aliyuncs.com")),
     "deepseek": Service("DEEPSEEK_API_KEY", ("api.deepseek.com",)),
