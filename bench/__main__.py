@@ -17,6 +17,7 @@ from bench.code import code
 from bench.creation import at_once, claim, cold, images
 from bench.crowd import crowd, neighbour
 from bench.density import density
+from bench.e2b import e2b
 from bench.far import address
 from bench.files import large_files
 from bench.imports import imports
@@ -41,6 +42,7 @@ PARTS: dict[str, Callable[[int], Part]] = {
     "inside": inside, "bytes": first_bytes, "trees": trees, "import": imports, "review": review,
     "code": code, "mcp": mcp, "previews": previews, "snapshots": snapshots, "sleep": sleep, "at_once": at_once,
     "density": density, "restart": restart, "records": records, "volumes": volumes, "ssh": ssh,
+    "e2b": e2b,
 }  # fmt: skip
 
 

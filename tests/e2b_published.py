@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from support.server import Server
 from support.tls_proxy import TlsProxy
 from world import certificates
 
+from bench.e2b import in_turns, pace
 from skerry.codecs.api_keys import key_of
 
 VERSIONS = ("2.20.0", "2.31.0", "2.45.1", "e2b")  # the last: the newest
@@ -193,31 +193,9 @@ def test_smoke_passes_with_the_newest_releases_for_javascript(environment: dict[
 
 
 def test_first_command_takes_at_most_twice_as_long_as_with_skerrys_sdk(environment: dict[str, str]) -> None:
-    """Both clients stay open and take turns, so that both meet the same pool and the same load."""
-    program = SMOKE.with_name("e2b_pace.py")
-    pythons = {"e2b": python_of("smoke-e2b", "e2b"), "skerry": Path(sys.executable)}
-    times: dict[str, list[float]] = {name: [] for name in pythons}
-    with ExitStack() as stack:
-        clients = {}
-        for name, python in pythons.items():
-            client = subprocess.Popen(
-                [python, "-P", program, name], env={**environment, "PYTHONPATH": ""}, text=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            )  # fmt: skip
-            stack.callback(client.kill)
-            clients[name] = stack.enter_context(client)
-        for round_ in range(ROUNDS + 3):
-            for name, client in clients.items():
-                assert client.stdin is not None
-                assert client.stdout is not None
-                client.stdin.write("\n")
-                client.stdin.flush()
-                seconds = float(client.stdout.readline())
-                if round_ >= 3:  # the first ones import modules and fill the pool
-                    times[name].append(seconds)
-    e2b, skerry = (statistics.median(times[name]) for name in ("e2b", "skerry"))
-    report_line(f"create and first command: e2b {e2b * 1000:.1f} ms, skerry {skerry * 1000:.1f} ms")
-    assert e2b <= 2 * skerry
+    rows = in_turns(python_of("smoke-e2b", "e2b"), {**environment, "PYTHONPATH": ""}, ROUNDS)
+    report_line("create and first command: e2b {:.1f} ms, skerry {:.1f} ms".format(*(one.p50 for one in rows)))
+    assert pace(rows).holds
 
 
 def run_suite(

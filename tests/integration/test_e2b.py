@@ -118,7 +118,7 @@ def test_files_are_written_read_and_described(box: Box) -> None:
     assert http.post("/files", params={"path": "/opt/x/y"}, content=b"two", headers=raw).status_code == 200
     assert http.get("/files", params={"path": "~/a/b.txt"}, headers=box.headers()).content == b"one"
     entry = box.call("filesystem.Filesystem/Stat", {"path": "/opt/x/y"}).json()["entry"]
-    assert (entry["owner"], entry["size"], entry["type"]) == ("user", "3", "FILE_TYPE_FILE")
+    assert (entry["owner"], entry["group"], entry["size"], entry["type"]) == ("user", "user", "3", "FILE_TYPE_FILE")
     assert box.run("stat -c %U /opt/x")[1]["data"]["stdout"] == b"user\n"
     box.run("ln -s a/b.txt link; ln -s nowhere dangling")
     listed = box.call(

@@ -19,7 +19,7 @@ from support.server import Server, wait_until
 
 from skerry.config import run_dir, socket_path
 from skerry.runtimes.cgroups import Cgroups
-from skerry.server.wire.e2b.messages import COMPRESSED, EnvelopeReader, Message, decode, envelope
+from skerry.server.wire.e2b.messages import COMPRESSED, EnvelopeReader, Message, decode, encode, envelope
 
 JSON = "application/json"
 
@@ -105,6 +105,52 @@ def test_terminal_is_typed_into_and_resized(box: Box) -> None:
     assert b"40 120" in rest
     assert b"got word" in rest
     assert box.call("process.Process/Update", {"process": {"pid": 999_999}, "pty": pty}).status_code == 404
+
+
+def as_user(box: Box, user: str, line: str) -> bytes:
+    message = {"process": {"cmd": "/bin/bash", "args": ["-l", "-c", line]}, "stdin": False}
+    basic = base64.b64encode(f"{user}:".encode()).decode()
+    body = envelope(json.dumps(message).encode())
+    answer = box.call("process.Process/Start", body, STREAM, Authorization=f"Basic {basic}")
+    return output(events(answer.content))
+
+
+def test_command_runs_as_the_user_of_its_call(box: Box) -> None:
+    shown = "id -un; id -gn; pwd; echo $HOME"
+    assert as_user(box, "root", "useradd --create-home --groups user other; " + shown) == b"root\nroot\n/root\n/root\n"
+    assert as_user(box, "other", shown) == b"other\nother\n/home/other\n/home/other\n"
+    assert as_user(box, "user", shown) == b"user\nuser\n/home/user\n/home/user\n"
+    assert as_user(box, "other", "touch mine; chgrp user mine; cat /etc/shadow || echo denied") == b"denied\n"
+    entry = box.call("filesystem.Filesystem/Stat", {"path": "/home/other/mine"}).json()["entry"]
+    assert (entry["owner"], entry["group"]) == ("other", "user")
+
+
+@pytest.mark.parametrize("at", ["99999999999999", "-99999999999999", "0", "-1.5"])
+def test_file_may_have_any_time(box: Box, at: str) -> None:
+    """Its owner sets the time to a year that dates do not have."""
+    assert box.run(f"mkdir -p times; touch -d @{at} times/file")[-2]["end"]["exitCode"] == 0
+    answer = box.call("filesystem.Filesystem/Stat", {"path": "times/file"})
+    assert answer.status_code == 200, answer.text
+    shown = datetime.fromisoformat(answer.json()["entry"]["modifiedTime"])
+    assert 1 <= shown.year <= 9999
+    for method, path in (("Stat", "times/file"), ("ListDir", "times")):
+        body = encode("PathRequest", {"path": path}, "proto")
+        answer = box.call(f"filesystem.Filesystem/{method}", body, "application/proto")
+        assert answer.status_code == 200, answer.text
+
+
+def test_calls_of_another_version_of_envd_get_errors_of_e2b(box: Box) -> None:
+    """The SDK takes the version from the server; older and newer ones call what does not exist here."""
+    for method, kind in (
+        ("process.Process/Freeze", JSON), ("process.Process/Freeze", STREAM), ("filesystem.v2.Filesystem/Stat", JSON),
+    ):  # fmt: skip
+        answer = box.call(method, envelope(b"{}") if kind == STREAM else b"{}", kind)
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), answer.text
+    for verb, path, status in (("POST", "/init", 404), ("DELETE", "/files", 405), ("GET", "/v2/envs", 404)):
+        answer = box.account.http.request(verb, path, headers=box.headers())
+        assert (answer.status_code, answer.json()["code"]) == (status, status), answer.text
+    more = {"path": "/etc", "sinceEnvd9": {"x": [1]}}
+    assert box.call("filesystem.Filesystem/Stat", more, **{"User-Agent": "e2b-python-sdk/99.0"}).status_code == 200
 
 
 MANY = 300_000_000  # bytes: several times the journal of a process
@@ -260,6 +306,9 @@ def test_network_options_become_the_policy(server: Server, account: Account) -> 
         closed = {"allow_internet_access": False}
         assert account.api("PUT", f"/sandboxes/{box.id}/network", json=closed).status_code == 204
         assert policy().get("allow", []) == []
+        assert account.api("GET", f"/sandboxes/{box.id}").json()["allowInternetAccess"] is False
+        assert account.api("PUT", f"/sandboxes/{box.id}/network", json={}).status_code == 204
+        assert account.api("GET", f"/sandboxes/{box.id}").json()["allowInternetAccess"] is True
         for bad in ({"allowOut": ["example.com"]}, {"maskRequestHost": "a"}, {"rules": {"a": [{}]}}):
             answer = account.api("PUT", f"/sandboxes/{box.id}/network", json=bad)
             assert (answer.status_code, answer.json()["code"]) == (400, 400), bad

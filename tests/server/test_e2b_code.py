@@ -1,4 +1,4 @@
-"""Values of R code, which its interpreter prints between marks."""
+"""Results in the names of E2B; values of R code, which its interpreter prints between marks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import pytest
 
 from skerry.errors import InvalidRequest
-from skerry.server.wire.e2b.routes.code import MAX_VALUE, MarkedOutput, r_program, r_text
+from skerry.server.wire.e2b.routes.code import MAX_VALUE, MarkedOutput, r_program, r_text, result_of
 from skerry.types import CodeOutput
 
 MARK = b"\x1emark"
@@ -56,3 +56,45 @@ def test_code_becomes_one_string_of_the_language() -> None:
     assert r_program("x")[1] != r_program("x")[1]
     with pytest.raises(InvalidRequest):
         r_program("a\0b")
+
+
+NAMES = {
+    "text/plain": "text", "text/html": "html", "text/markdown": "markdown", "image/svg+xml": "svg", "image/png": "png",
+    "image/jpeg": "jpeg", "application/pdf": "pdf", "text/latex": "latex", "application/javascript": "javascript",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_format_of_a_result_has_the_name_of_e2b(kind: str) -> None:
+    shown = result_of(CodeOutput(data={kind: "content"}, main=True))
+    assert shown == {"type": "result", "is_main_result": True, NAMES[kind]: "content"}
+
+
+def test_other_formats_of_a_result_are_extra() -> None:
+    shown = result_of(CodeOutput(data={"text/plain": "'a'", "text/x-other": "b", "image/gif": "c"}, main=False))
+    assert shown == {
+        "type": "result", "is_main_result": False, "text": "a", "extra": {"text/x-other": "b", "image/gif": "c"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": [1]}', {"a": [1]}),
+        ("[]", []),
+        ("not json", "not json"),
+        ("[" * 5000, "[" * 5000),
+        ('"\\ud800"', '"\\ud800"'),
+    ],
+)
+def test_json_of_a_result_is_decoded_or_text(text: str, value: object) -> None:
+    assert result_of(CodeOutput(data={"application/json": text}, main=True))["json"] == value
+
+
+def test_table_of_a_result_has_its_columns_as_data() -> None:
+    html = '<table border="1" class="dataframe">'
+    shown = result_of(CodeOutput(data={"text/html": html, "application/json": '[{"a":1,"b":2},{"a":3}]'}, main=True))
+    assert (shown["data"], shown["html"]) == ({"a": [1, 3], "b": [2, None]}, html)
+    assert "json" not in shown
+    other = result_of(CodeOutput(data={"text/html": html, "application/json": "[1]"}, main=True))
+    assert other["json"] == [1]

@@ -19,6 +19,7 @@ from skerry.server.wire.e2b.errors import RpcError
 from skerry.server.wire.e2b.messages import MESSAGES, EnvelopeReader, decode, encode, envelope
 from skerry.server.wire.e2b.routes.filesystem import Watchers
 from skerry.server.wire.e2b.users import UserTable
+from skerry.server.wire.e2b.values import moment
 
 ENTRY = {
     "name": "ä.txt", "type": "FILE_TYPE_FILE", "path": "/home/user/ä.txt", "size": 1 << 40, "mode": 0o644,
@@ -61,6 +62,14 @@ def test_protobuf_has_the_bytes_of_the_published_schema() -> None:
     assert decode("SendSignalRequest", b"\x0a\x02\x08\x07\x10\x09", "proto") == {
         "process": {"pid": 7}, "signal": "SIGNAL_SIGKILL",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("seconds", [1e300, -1e300, 253402300800.0, -62135596801.0])
+def test_time_outside_of_the_calendar_is_its_first_or_last(seconds: float) -> None:
+    shown = json.loads(encode("EntryInfo", {"modifiedTime": seconds}, "json"))["modifiedTime"]
+    assert shown == ("9999-12-31T23:59:59.000000000Z" if seconds > 0 else "0001-01-01T00:00:00.000000000Z")
+    assert len(encode("EntryInfo", {"modifiedTime": seconds}, "proto")) < 32
+    assert moment(seconds).startswith("9999-" if seconds > 0 else "0001-")
 
 
 def test_json_has_the_forms_of_protobuf() -> None:

@@ -144,7 +144,6 @@ class Builds:
         self._engine, self._templates = engine, templates
         self._builds: dict[str, TemplateBuild] = {}
         self._uploads: Counter[str] = Counter()  # under way, by their owners
-        self._min_free = parse_size(engine.settings["storage.min_free_space"])
 
     @property
     def _files(self) -> Path:
@@ -213,10 +212,11 @@ class Builds:
         file.write(chunk)
         file.flush()
         disk = os.fstatvfs(file.fileno())
-        if (free := disk.f_bavail * disk.f_frsize) < self._min_free:
+        free, kept = disk.f_bavail * disk.f_frsize, parse_size(self._engine.settings["storage.min_free_space"])
+        if free < kept:
             raise QuotaExceeded(
                 f"the server's disk is almost full: {readable_size(free)} free,"
-                f" of which {readable_size(self._min_free)} stay free",
+                f" of which {readable_size(kept)} stay free",
                 hint="free space on the server's disk; the setting is storage.min_free_space",
                 details={"setting": "storage.min_free_space", "free": free},
             )

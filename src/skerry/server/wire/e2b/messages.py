@@ -22,6 +22,8 @@ import msgspec
 from skerry.errors import InvalidRequest
 
 MAX_DEPTH: Final = 8
+FIRST_MOMENT: Final = -62135596800.0  # of the year 1
+LAST_MOMENT: Final = 253402300799.0  # of the year 9999
 MAX_ITEMS: Final = 65_536  # fields of one message, with those of repeated ones
 _INTEGERS: Final = {"bool": 1, "uint32": 32, "sint32": 32, "int64": 64}
 
@@ -194,9 +196,15 @@ def _to_json(kind: str, value: Message) -> Message:
     return shown
 
 
+def representable(seconds: float) -> float:
+    """Return a time of a file, which its owner may set to any number, within the years 1 to 9999."""
+    return min(max(seconds, FIRST_MOMENT), LAST_MOMENT)
+
+
 def _scalar_to_json(kind: str, value: Any) -> Any:
     if kind == "Timestamp":
-        moment = datetime.fromtimestamp(math.floor(value), UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        value = representable(value)
+        moment = datetime.fromtimestamp(math.floor(value), UTC).isoformat().partition("+")[0]
         return f"{moment}.{_nanoseconds(value):09d}Z"
     if kind in MESSAGES:
         return _to_json(kind, value)
@@ -205,11 +213,14 @@ def _scalar_to_json(kind: str, value: Any) -> Any:
     return str(value) if kind == "int64" else value
 
 
+_WITHOUT_DEFAULT: Final = frozenset((*MESSAGES, "Timestamp"))
+
+
 def _present(kind: str, value: Message) -> Iterator[tuple[Field, Any]]:
     """Yield the fields that are sent: not those that have their default, unless it has a meaning."""
     for field in MESSAGES[kind]:
         item = value.get(field.name)
-        if item is not None and (field.always or field.kind in MESSAGES or item not in (0, "", False, [], {})):
+        if item is not None and (field.always or field.kind in _WITHOUT_DEFAULT or item not in (0, "", False, [], {})):
             yield field, item
 
 
@@ -328,6 +339,7 @@ def _scalar_to_binary(field: Field, value: Any) -> bytes:
     elif kind == "sint32":
         value = (value << 1) ^ (value >> 31)
     elif kind == "Timestamp":
+        value = representable(value)
         seconds = math.floor(value)
         return _block(field.number, _key(1, 0) + _number(seconds) + _key(2, 0) + _number(_nanoseconds(value)))
     elif kind in MESSAGES:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from skerry.server.http.responses import JSON, LastPiece, StreamResponse
+from skerry.server.wire.e2b.messages import LAST_MOMENT, representable
 from skerry.types import SandboxInfo
 
 ENVD_VERSION: Final = "0.6.4"
@@ -22,7 +23,6 @@ BUILD: Final = "skerry.e2b-build"
 RESERVED: Final = (LABEL, HELPER, BUILD)
 DEFAULT_TIMEOUT_S: Final = 300
 MAX_TIMEOUT_S: Final = 10 * 365 * 86400
-LAST_MOMENT: Final = 253402300799.0  # of the year 9999
 Milliseconds = Annotated[int, Meta(ge=0, le=int(LAST_MOMENT) * 1000)]  # a time
 
 
@@ -121,7 +121,8 @@ def metadata_of(info: SandboxInfo) -> dict[str, str]:
 
 
 def moment(seconds: float) -> str:
-    return datetime.fromtimestamp(min(seconds, LAST_MOMENT), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    shown = datetime.fromtimestamp(representable(seconds), UTC).isoformat(timespec="microseconds")
+    return f"{shown.partition('+')[0]}Z"
 
 
 def state_of(info: SandboxInfo) -> str:

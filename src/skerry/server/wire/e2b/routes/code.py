@@ -247,7 +247,7 @@ async def _lines(call: Call[Any, Any], run: CodeRun, context: ContextInfo | None
                 yield _text(*held)
                 held = ("", "")
             if isinstance(piece, CodeOutput):
-                yield _line(_result(piece))
+                yield _line(result_of(piece))
                 continue
             held = piece[0], held[1] + decoders[piece[0]].decode(piece[1])
             if held[1].endswith("\n") or len(held[1]) > MAX_HELD:
@@ -290,7 +290,7 @@ def _line(value: dict[str, Any]) -> bytes:
     return msgspec.json.encode(value) + b"\n"
 
 
-def _result(output: CodeOutput) -> dict[str, Any]:
+def result_of(output: CodeOutput) -> dict[str, Any]:
     """Return a result by E2B's names of formats. Others are in `extra`."""
     shown: dict[str, Any] = {"type": "result", "is_main_result": output.main}
     extra = {}

@@ -359,6 +359,9 @@ async def update_network(call: Call[Empty, NetworkOptions]) -> None:
         if value is not None:
             raise InvalidRequest(f"{name}: cannot be changed after the create")
     await call.engine.network.set(call.caller, call.ref, network_of(call.body, True))
+    info = call.engine.sandboxes.get(call.caller, call.ref)
+    mark = msgspec.structs.replace(mark_of(info), internet=call.body.allow_internet_access is not False)
+    await _update(call.engine, call.caller, info, mark, Lifecycle())
 
 
 # -- snapshots --------------------------------------------------------------------------------------------------------

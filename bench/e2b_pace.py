@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 """A program for the SDK of E2B, or of Skerry: for each line of its input, it creates a sandbox, runs a command in it,
-and writes the time. The tests run it with two interpreters, which take turns."""
+and writes the time. `bench.e2b` runs it with two interpreters, which take turns."""
 
 from __future__ import annotations
 
