@@ -104,6 +104,16 @@ def test_api_key_is_no_access_token_and_the_reverse(box: Box) -> None:
     refused(http.get("/files?path=/etc/passwd", headers={**box.headers(), "X-Access-Token": same}), 401)
 
 
+def test_token_of_a_monitor_is_no_api_key(server: Server, box: Box) -> None:
+    """A leaked token with the scope `metrics` lists, starts and deletes nothing."""
+    with server.http() as http:
+        key = {"X-API-Key": http.post("/v1/tokens", json={"scope": "metrics"}).raise_for_status().json()["secret"]}
+        for method, path in (("GET", "/sandboxes"), ("GET", "/templates"), ("DELETE", f"/sandboxes/{box.id}")):
+            refused(http.request(method, path, headers=key), 403)
+        refused(http.post("/sandboxes", headers=key, json={"templateID": "base"}), 403)
+    assert box.account.api("GET", f"/sandboxes/{box.id}").status_code == 200
+
+
 def test_credentials_given_twice_are_refused(server: Server, box: Box) -> None:
     for name, value in (("X-API-Key", box.account.key), ("X-Access-Token", box.token), ("E2b-Sandbox-Id", box.id)):
         lines = f"{name}: other\r\n{name}: {value}\r\n"

@@ -7,7 +7,7 @@ import pytest
 from support.listening_server import Listening
 
 from skerry.server.app import ROUTES
-from skerry.server.http.auth import Authenticator, allowed_hosts, canonical_host
+from skerry.server.http.auth import GRANTS, Authenticator, allowed_hosts, canonical_host
 from skerry.server.http.call import Headers
 from skerry.server.http.responses import MisdirectedRequest
 
@@ -87,6 +87,55 @@ def test_admin_routes_are_denied_to_others(listening: Listening, token: str, met
     assert answer.status_code == 403
     assert answer.json()["error"]["code"] == "permission_denied"
     assert "admin" in answer.json()["error"]["message"]
+
+
+@pytest.fixture(scope="module")
+def scraper(listening: Listening) -> str:
+    """Return a token with the scope `metrics`."""
+    with listening.unix() as http:
+        answer = http.post("/v1/tokens", json={"scope": "metrics", "note": "prometheus"})
+    assert answer.status_code == 201
+    return str(answer.json()["secret"])
+
+
+def test_metrics_token_is_denied_on_every_other_route(listening: Listening, scraper: str) -> None:
+    """A leaked token of a monitor starts nothing and sees no sandbox, also as an API key and on a WebSocket."""
+    calls = len(listening.engine.calls)
+    with listening.tcp(scraper) as http:
+        for route in ROUTES:
+            if route.scope in (None, "metrics"):
+                continue
+            answer = http.request(route.method, concrete(route.path))
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "permission_denied"), route.path
+        assert http.request("OPTIONS", "/v1/sandboxes").status_code in (403, 405)
+    with listening.tcp() as http:
+        protocols = {"Sec-WebSocket-Protocol": f"skerry.token.{scraper}"}
+        path = "/v1/sandboxes/a/processes/p-aaaaaaaaaa/terminal"
+        assert http.get(path, headers=protocols).status_code == 403
+    assert len(listening.engine.calls) == calls
+
+
+def test_only_metrics_and_admin_tokens_read_the_figures(listening: Listening, scraper: str) -> None:
+    """Those of all owners: an owner's token must not read them."""
+    with listening.unix() as http:
+        for scope in ("use", "review"):
+            secret = http.post("/v1/tokens", json={"scope": scope, "owner": "ann"}).json()["secret"]
+            with listening.tcp(secret) as other:
+                assert other.get("/metrics").status_code == 403
+    metrics = next(route for route in ROUTES if route.path == "/metrics")
+    assert metrics.scope == "metrics"
+    for scope, allowed in (("metrics", True), ("use", False), ("review", False), ("admin", True)):
+        assert ("metrics" in GRANTS[scope]) == allowed
+
+
+def test_metrics_token_has_no_owner(listening: Listening) -> None:
+    """With an owner, secrets that are derived from the token would stand for the owner's sandboxes."""
+    with listening.unix() as http:
+        answer = http.post("/v1/tokens", json={"scope": "metrics", "owner": "ann"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
+        assert "scope metrics" in answer.json()["error"]["message"]
+        made = http.post("/v1/tokens", json={"scope": "metrics"}).json()
+    assert made["owner"] == made["id"]
 
 
 def test_removed_token_is_rejected(listening: Listening) -> None:

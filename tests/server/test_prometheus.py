@@ -39,7 +39,7 @@ def test_prometheus_reads_the_figures_of_a_server(server: Server, tmp_path: Path
     assert re.sub(" +#.*", "", monitoring[0]) == re.sub(" +#.*", "", team[0])
     token = tmp_path / "skerry.token"
     with Client(server.address) as client:
-        token.write_text(client.tokens.create("admin", note="prometheus").secret or "")
+        token.write_text(client.tokens.create("metrics", note="prometheus").secret or "")
         tcp = next(one for one in client.info()["addresses"] if one.startswith("http"))
     shown = team[0].replace("/etc/prometheus/skerry.token", str(token)).replace("127.0.0.1:7070", tcp[len("http://") :])
     with (

@@ -57,12 +57,15 @@ class Tokens:
         self._digests = {caller.token: digest for digest, caller in self._callers.items()}
 
     def create(self, scope: Scope, owner: str | None, note: str) -> TokenInfo:
-        """Create a token. Without an owner the token is its own owner and sees only the sandboxes that it created."""
+        """Create a token. Without an owner the token is its own owner and sees only the sandboxes that it created: with
+        the scope `metrics`, none."""
         check_text("note", note)
         if len(note) > 1000:
             raise InvalidRequest("note: longer than 1,000 characters")
         if owner is not None and not NAME.fullmatch(owner):
             raise InvalidRequest(f"owner: {owner[:80]!r} can't be used", hint=_OWNER_HINT)
+        if owner is not None and scope == "metrics":
+            raise InvalidRequest("owner: a token with the scope metrics can't have one", hint="it only reads /metrics")
         token = "tk-" + base64.b32encode(secrets.token_bytes(7)).decode().lower()[:10]
         secret, now = new_secret(), time.time()
         info = TokenInfo(id=token, scope=scope, owner=owner or token, created_at=now, note=note, secret=secret)

@@ -381,7 +381,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/healthz", host.health, None, "Check that the server is running", effect=None),
     Route("GET", "/readyz", host.ready, None, "Check that the server can create sandboxes", also={503: host.Readiness},
           effect=None),
-    Route("GET", "/metrics", host.metrics, "admin", "Get figures for Prometheus", gives=(METRICS,), effect=None),
+    Route("GET", "/metrics", host.metrics, "metrics", "Get figures for Prometheus", gives=(METRICS,), effect=None),
     Route("GET", "/openapi.json", host.openapi, "use", "Get the OpenAPI document", effect=None),
 )  # fmt: skip
 

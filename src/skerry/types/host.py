@@ -12,7 +12,7 @@ from skerry.errors import InvalidRequest
 from skerry.types.references import VerifyResult
 from skerry.types.values import Answer, ErrorBody, Value, parse_span
 
-Scope = Literal["use", "review", "admin"]
+Scope = Literal["metrics", "use", "review", "admin"]
 
 
 class Caller(Value, frozen=True, kw_only=True):

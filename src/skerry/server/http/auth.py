@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from skerry.engine.tokens import Tokens
 
 LOCAL = Caller(owner="local", scope="admin")
-RANKS: dict[Scope, int] = {"use": 0, "review": 1, "admin": 2}
+# The scopes of routes that a token's scope includes. The figures of all owners are not for `use` and `review`.
+GRANTS: dict[Scope, frozenset[Scope]] = {
+    "metrics": frozenset(("metrics",)),
+    "use": frozenset(("use",)),
+    "review": frozenset(("use", "review")),
+    "admin": frozenset(("metrics", "use", "review", "admin")),
+}
 LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 _TERMINAL = re.compile(r"/v1/sandboxes/([^/]+)/processes/[^/]+/terminal")
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
@@ -130,7 +136,7 @@ def canonical_host(host: str) -> str:
 
 
 def check_scope(caller: Caller, needed: Scope) -> None:
-    if RANKS[caller.scope] < RANKS[needed]:
+    if needed not in GRANTS[caller.scope]:
         raise PermissionDenied(
             f"permission denied: the scope {needed!r} is required; this token has {caller.scope!r}",
             hint=f"`skerry token create --scope {needed}`",
