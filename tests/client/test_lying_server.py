@@ -47,6 +47,20 @@ def test_result_is_assembled_from_frames(tmp_path: Path) -> None:
     assert server.asked[-1].method == "DELETE", "an unnamed sandbox is deleted when the block ends"
 
 
+def test_result_of_a_run_survives_a_failed_deletion(tmp_path: Path) -> None:
+    ordinary, warned = with_run(BEGIN + encode(STDOUT, b"x") + END), list[str]()
+
+    def answer(asked: Asked) -> Said:
+        return refused(503, "sandbox_unavailable", "busy") if asked.method == "DELETE" else ordinary(asked)
+
+    with lying(tmp_path, answer) as server:
+        assert run("x", server=server.address, on_warning=warned.append).stdout == "x"
+        assert warned == ["the sandbox could not be deleted: busy"]
+        with pytest.raises(ZeroDivisionError) as caught:
+            run("x", server=server.address, on_warning=warned.append, on_output=lambda output: 1 / 0)  # type: ignore[arg-type,return-value]
+    assert ("could not be deleted" in str(caught.value.__notes__), len(warned)) == (True, 1)
+
+
 async def test_async_client_awaits_its_callback(tmp_path: Path) -> None:
     seen: list[bytes] = []
 

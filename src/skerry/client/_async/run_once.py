@@ -36,7 +36,7 @@ from skerry.client.results.code import UploadedFiles, file_mark, hint_without_co
 from skerry.client.results.command import Output, check_result, with_files
 from skerry.client.transport import backend_async as backend
 from skerry.client.transport.requests.code import Input, code_request
-from skerry.errors import FileError, FileNotFound, InvalidRequest, NotFound, SandboxUnavailable
+from skerry.errors import FileError, FileNotFound, InvalidRequest, NotFound, SandboxUnavailable, SkerryError
 from skerry.types import FileInfo, LanguageInfo, Result, find_language, image_of, parse_size
 
 WORKSPACE = "/workspace"
@@ -71,8 +71,9 @@ async def run(
     it may have content, and files of the same path are replaced. `max_size` is their maximum size, holes included; the
     default is the sandbox's disk limit for the data, and 8 GiB with the holes if that is more. `setup` are shell lines
     that must succeed first. `on_start` is as in `sandbox.run`. `on_warning` is called for each file that could not be
-    copied back and, with a network that learns, with the rules that would have allowed the attempts. `cassette`: a file
-    that receives the exchanges of a `Network(cassette="record")`, or that a `Network(cassette="replay")` serves.
+    copied back, if the sandbox could not be deleted and, with a network that learns, with the rules that would have
+    allowed the attempts. `cassette`: a file that receives the exchanges of a `Network(cassette="record")`, or that a
+    `Network(cassette="replay")` serves.
     """
     # Reject invalid arguments before a sandbox is created.
     words = run_request(cmd, {}, cwd, user, timeout).cmd
@@ -139,17 +140,24 @@ async def temporary_sandbox(
     """Yield a sandbox with these files, after its setup; after the block, report its learned network policy and delete
     it."""
     recorded = check_cassette(creation.get("network"), cassette)
-    async with AsyncSandbox(**creation) as sandbox:
-        if recorded is not None:
-            await sandbox.network.load_cassette(recorded)
-        brought = await upload_files(sandbox.files, files)
-        for line in setup:
-            await sandbox.run(line, timeout=None, check=True)
-        yield sandbox, brought
-        if cassette is not None and recorded is None:
-            save_cassette(cassette, await sandbox.network.cassette())
-        if sandbox.cached_info.network.on_unknown == "learn":
-            on_warning(describe_learned(await sandbox.network.suggest()))
+    done = False
+    try:
+        async with AsyncSandbox(**creation) as sandbox:
+            if recorded is not None:
+                await sandbox.network.load_cassette(recorded)
+            brought = await upload_files(sandbox.files, files)
+            for line in setup:
+                await sandbox.run(line, timeout=None, check=True)
+            yield sandbox, brought
+            if cassette is not None and recorded is None:
+                save_cassette(cassette, await sandbox.network.cassette())
+            if sandbox.cached_info.network.on_unknown == "learn":
+                on_warning(describe_learned(await sandbox.network.suggest()))
+            done = True
+    except SkerryError as error:  # the deletion failed: the result is worth more
+        if not done:
+            raise
+        on_warning(f"the sandbox could not be deleted: {error.message}")
 
 
 async def upload_files(files: AsyncFiles, wanted: Mapping[str, Content]) -> UploadedFiles:
