@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from support.cli import skerry
 from support.pages import ROOT, blocks
 from support.server import Server
 
-from skerry import Client, Limits, Sandbox, execute_code
+from skerry import Client, Limits, Network, Sandbox, execute_code
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
@@ -38,6 +39,35 @@ import matplotlib.pyplot as plt
 plt.plot(frame["x"], frame["y"], label="line")
 print(round(model.predict(pandas.DataFrame({"x": [21]}))[0]), polars.Series([6, 7]).product(), numpy.arange(4).sum())
 """
+ORIGIN = "http://localhost:8000"
+PAGE = """
+<title>waiting</title>
+<script>
+const headers = {"Authorization": "Bearer TOKEN", "Content-Type": "application/json", "Idempotency-Key": "page"};
+async function call(method, path, body, accept) {
+  return await fetch("API/v1/sandboxes" + path, {method, body, headers: {...headers, "Accept": accept ?? "*/*"}});
+}
+(async () => {
+  const made = await call("POST", "", "{}");
+  const id = (await made.json()).id;
+  const ran = await call("POST", `/${id}/processes?wait=true`, '{"cmd": "echo hello"}', "text/event-stream");
+  const text = await ran.text();
+  const gone = await call("DELETE", "/" + id);
+  const shown = text.includes('data: {"stdout":"hello\\\\n"}');
+  document.title = [made.status, shown, gone.status, made.headers.has("X-Request-ID")];
+})().catch(error => { document.title = error; });
+</script>
+"""
+VISIT = """
+import sys
+from playwright.sync_api import sync_playwright
+with sync_playwright() as playwright:
+    page = playwright.chromium.launch().new_page()
+    for url in sys.argv[1:]:
+        page.goto(url)
+        page.wait_for_function("document.title != 'waiting'", timeout=60_000)
+        print(page.title())
+"""
 GUIDE = ROOT / "docs/guides/images.md"
 
 
@@ -47,8 +77,20 @@ def server(make_server: Callable[[], Server], base_store: Path) -> Iterator[Serv
         pytest.skip("this machine's own apt reaches no mirror")
     made = make_server()
     subprocess.run(["cp", "-al", str(base_store / "cache"), str(made.state_dir / "cache")], check=True)
-    yield made.start()
+    place = f"{own_address()}:{free_port()}"
+    yield made.start("--listen", place, SKERRY_MAX_NETWORK=f"*,{place}", SKERRY_SERVER_ALLOWED_ORIGINS=ORIGIN)
     made.retire()
+
+
+def own_address() -> str:
+    """Return an address of this machine that a sandbox may reach, or else that of its loopback."""
+    shown = subprocess.run(["hostname", "-I"], capture_output=True, text=True, check=True).stdout.split()
+    return next((address for address in shown if ":" not in address), "127.0.0.1")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def example(word: str) -> str:
@@ -103,3 +145,20 @@ def test_browser_opens_a_page_without_flags(server: Server, tmp_path: Path) -> N
         dumped = sandbox.run(["chromium", "--headless", "--dump-dom", "data:text/html,<p>plain"], timeout=120)
         assert "<p>plain" in dumped.stdout, dumped.stderr
     report(server, "browser", began)
+
+
+def test_page_of_an_allowed_origin_uses_the_api_in_a_browser(server: Server) -> None:
+    with Client(server.address) as client:
+        api = client.info()["addresses"][1]
+        secret = client.tokens.create(scope="use").secret
+    if "127.0.0.1" in api:
+        pytest.skip("this machine has no address except its loopback's")
+    network = Network(allow=[api.removeprefix("http://")])
+    with Sandbox("browser", limits=Limits(cpus=2), network=network, server=server.address) as sandbox:
+        sandbox.files.write("page.html", PAGE.replace("API", api).replace("TOKEN", secret or ""))
+        sandbox.files.write("visit.py", VISIT)
+        sandbox.spawn("python3 -m http.server 8000")
+        sandbox.wait_for_port(8000)
+        places = [f"{origin}/page.html" for origin in (ORIGIN, "http://127.0.0.1:8000")]
+        shown = sandbox.run(["python3", "visit.py", *places], timeout=200)
+        assert shown.stdout == "201,true,204,true\nTypeError: Failed to fetch\n", shown.stderr
