@@ -140,11 +140,11 @@ def test_flags_form_the_request(tmp_path: Path) -> None:
 
 
 def test_environment_and_flags_override_the_project_file(tmp_path: Path) -> None:
-    (tmp_path / "skerry.toml").write_text('image = "mine"\nenv = {A = "file"}\n[limits]\nmemory = "1G"\npids = 100\n')
+    (tmp_path / "skerry.toml").write_text('image = "mine:1"\nenv = {A = "file"}\n[limits]\nmemory = "1G"\npids = 100\n')
     with lying(tmp_path, lambda _: said(SANDBOX, 201)) as server:
         skerry("create", "--pids", "200", server=server.address, cwd=tmp_path, SKERRY_LIMITS_MEMORY="3G")
     assert wish(server.asked[0]) == {
-        "image": "mine", "env": {"A": "file"}, "limits": {"memory": "3G", "pids": 200},
+        "image": "mine:1", "env": {"A": "file"}, "limits": {"memory": "3G", "pids": 200},
     }  # fmt: skip
 
 

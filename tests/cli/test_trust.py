@@ -14,6 +14,9 @@ from cli.test_command_line import BEGIN, end, running
 from support.cli import skerry
 from support.lying_server import Lying, lying
 from support.recorded_terminal import Wire, raw_controls
+from support.server import Server
+
+from skerry import Sandbox
 
 WIDE = '[network]\nallow = ["evil.test"]\n[limits]\nmemory = "64G"\n'
 
@@ -134,9 +137,9 @@ def test_every_widening_setting_needs_trust(user: User, text: str, name: str) ->
 
 
 def test_file_that_widens_nothing_needs_no_trust(user: User) -> None:
-    user.write('image = "mine"\nenv = {A = "b"}\n[limits]\nmemory = "1G"\n[network]\ndeny = ["a.test"]\nallow = []\n')
+    user.write('image = "mine:1"\nenv = {A = "b"}\n[limits]\nmemory = "1G"\n[network]\ndeny = ["a.test"]\nallow = []\n')
     sent = user.sent("create")
-    assert (sent["image"], sent["env"], sent["limits"]) == ("mine", {"A": "b"}, {"memory": "1G"})
+    assert (sent["image"], sent["env"], sent["limits"]) == ("mine:1", {"A": "b"}, {"memory": "1G"})
     assert "no trust is needed" in user.run("trust")[1]
 
 
@@ -265,23 +268,64 @@ def test_records_that_others_can_write_do_not_count(user: User) -> None:
     user.refused("create")
 
 
+@pytest.fixture
+def private(server: Server, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A snapshot with a secret file, and the environment of its user."""
+    with Sandbox(server=server.address) as sandbox:
+        sandbox.files.write("/workspace/secret", "private data")
+        snapshot = sandbox.snapshot("private")
+    yield {"XDG_STATE_HOME": str(tmp_path / "state"), "SKERRY_SERVER": server.address}
+    snapshot.delete()
+
+
+def test_project_file_cannot_start_on_a_private_snapshot(private: dict[str, str], tmp_path: Path) -> None:
+    """Its commands would read the snapshot, and send it where the network policy allows."""
+    (tmp_path / "skerry.toml").write_text('image = "private"\n')
+    words = ("run", "--", "cat", "/workspace/secret")
+
+    def run(*words: str) -> tuple[int, bytes, str]:
+        done = skerry(*words, cwd=tmp_path, **private)
+        return done.returncode, done.stdout, done.stderr.decode()
+
+    code, out, said = run(*words)
+    assert (code, out, "\n  image  private: one of your snapshots\n" in said) == (2, b"", True), said
+    assert run("create")[0] == run("run", "--", "true")[0] == 2
+    assert run("run", "--trust", *words[1:])[:2] == (0, b"private data")
+    assert run("run", "--image", "private", "--no-project", *words[1:])[:2] == (0, b"private data")
+    code, _, said = run("trust", "--yes")
+    assert (code, "image  private: an image, or one of your snapshots" in said) == (0, True)
+    assert run(*words)[:2] == (0, b"private data")
+    (tmp_path / "skerry.toml").write_text('image = "base"\n')
+    assert run("run", "--", "echo", "no trust")[:2] == (0, b"no trust\n")
+
+
+def test_dockerfile_of_a_project_cannot_start_from_a_private_snapshot(private: dict[str, str], tmp_path: Path) -> None:
+    """Also after trust: the file may change without the skerry.toml."""
+    (tmp_path / "skerry.toml").write_text('image = "./Dockerfile"\n')
+    (tmp_path / "Dockerfile").write_text("FROM private\nRUN cat /workspace/secret\n")
+    done = skerry("run", "--", "true", cwd=tmp_path, **private)
+    assert done.returncode == 2
+    assert b"the project's Dockerfile starts from private, one of your snapshots" in done.stderr
+    assert b"private data" not in done.stderr + done.stdout
+
+
 # -- finding the file -------------------------------------------------------------------------------------------------
 
 
 def test_file_is_found_from_subdirectories_of_its_repository(user: User) -> None:
-    user.write('image = "outer"\n')
+    user.write('image = "outer:1"\n')
     (user.project / "repo/.git").mkdir(parents=True)
     (user.project / "repo/src").mkdir()
     (user.project / "plain/src").mkdir(parents=True)
-    assert user.sent("create", at="plain/src")["image"] == "outer"
+    assert user.sent("create", at="plain/src")["image"] == "outer:1"
     assert user.sent("create", at="repo/src").get("image") is None, "the search ends at the top of the repository"
-    user.write('image = "inner"\n', "repo/skerry.toml")
-    assert user.sent("create", at="repo/src")["image"] == "inner"
+    user.write('image = "inner:1"\n', "repo/skerry.toml")
+    assert user.sent("create", at="repo/src")["image"] == "inner:1"
 
 
 def test_file_of_another_user_above_is_ignored(user: User) -> None:
     """As /tmp/skerry.toml, for a user that works in /tmp/mine."""
-    file = user.write('image = "planted"\n')
+    file = user.write('image = "planted:1"\n')
     os.chown(file, 12345, -1)
     (user.project / "mine").mkdir()
     assert user.sent("create", at="mine").get("image") is None

@@ -14,7 +14,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,14 +22,16 @@ from typing import Any, Final
 import click
 
 from skerry.cli import output
+from skerry.client._sync.client import Client
+from skerry.client._sync.snapshots import Snapshot
 from skerry.codecs.text import escape
 from skerry.config import PROJECT_FILE, TABLE, ProjectFile, Settings, load
-from skerry.errors import InvalidRequest
-from skerry.types import parse_lifetime, parse_size
+from skerry.errors import InvalidRequest, NotFound
+from skerry.types import NAME, parse_lifetime, parse_size
 
 MAX_FILE_BYTES: Final = 256 << 10
 # These settings act inside the sandbox only, or leave changes out of bulk decisions. Every other setting of a project
-# needs trust, future ones included.
+# needs trust, future ones included. An image does too if it is a snapshot of the user (`require_trust_for_snapshot`).
 _HARMLESS: Final = frozenset(
     {
         "image",
@@ -55,11 +57,14 @@ _AMOUNTS: Final[dict[str, Callable[[Any], float]]] = {
 @dataclass(frozen=True)
 class Project:
     """The settings of one call and the directory of its skerry.toml (without one, the current directory). The file is
-    read once: a file that changes during the call has no effect on it."""
+    read once: a file that changes during the call has no effect on it. `untrusted`: the file, if it is used because it
+    widens nothing and not because it is trusted. `trusted_call`: --trust."""
 
     settings: Settings
     directory: Path
     skip_setup: bool = False
+    untrusted: ProjectFile | None = None
+    trusted_call: bool = False
 
     @property
     def setup(self) -> tuple[str, ...]:
@@ -147,6 +152,16 @@ def _more(name: str, value: Any, default: Any) -> Iterator[tuple[str, str]]:
         yield name, str(value)
 
 
+def image_row(file: ProjectFile, name: str | None = None) -> list[tuple[str, str]]:
+    """Return the row of an image of the file that is, or without `name` could be, a snapshot of the user."""
+    image = load(environ={}, project=file).resolved("image")
+    if name is None and (image.source != "project's file" or not NAME.fullmatch(image.value)):
+        return []
+    return [
+        ("image", f"{name}: one of your snapshots" if name else f"{image.value}: an image, or one of your snapshots")
+    ]
+
+
 def shown(file: ProjectFile, rows: list[tuple[str, str]]) -> list[str]:
     """Return the lines that the user judges. Every row is shown. Characters other than plain ASCII are escaped:
     control codes could hide a row, and letters of other alphabets could imitate a host."""
@@ -159,9 +174,9 @@ def shown(file: ProjectFile, rows: list[tuple[str, str]]) -> list[str]:
 # -- trust ------------------------------------------------------------------------------------------------------------
 
 
-def require_trust(file: ProjectFile) -> None:
-    """Return if the file widens nothing or is trusted. Else ask at the terminal; without one, raise an error."""
-    rows = widened_settings(file)
+def require_trust(file: ProjectFile, rows: list[tuple[str, str]]) -> None:
+    """Return if the file widens nothing (`rows`) or is trusted. Else ask at the terminal; without one, raise an
+    error."""
     if not rows or is_trusted(file):
         return
     lines = shown(file, rows)
@@ -172,6 +187,26 @@ def require_trust(file: ProjectFile) -> None:
     if not click.confirm("Trust this file until it changes?", err=True):
         raise InvalidRequest(f"{escape(str(file.path))} is not trusted", hint=_IGNORE)
     trust(file)
+
+
+def require_trust_for_snapshot(client: Client, project: Project, names: Iterable[str], *, dockerfile: bool) -> None:
+    """Require trust if one of these images of the project's file is a snapshot of the user: a create finds snapshots by
+    name too, and their files are the user's. A Dockerfile can change without the trusted skerry.toml, so that only
+    --trust lets it start from one."""
+    if project.trusted_call or (project.untrusted is None and not dockerfile):
+        return
+    for name in filter(NAME.fullmatch, names):
+        try:
+            Snapshot.get(name, server=client)
+        except NotFound:
+            continue
+        if dockerfile:
+            raise InvalidRequest(
+                f"the project's Dockerfile starts from {name}, one of your snapshots",
+                hint="--trust allows it for this call",
+            )
+        if project.untrusted is not None:
+            require_trust(project.untrusted, image_row(project.untrusted, name))
 
 
 _IGNORE: Final = f"--no-project ignores the project's {PROJECT_FILE}"

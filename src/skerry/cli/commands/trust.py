@@ -6,7 +6,7 @@ import click
 
 from skerry.cli import output
 from skerry.cli.context import CliContext, pass_cli
-from skerry.cli.project import find_project_file, is_trusted, revoke, shown, widened_settings
+from skerry.cli.project import find_project_file, image_row, is_trusted, revoke, shown, widened_settings
 from skerry.cli.project import trust as remember
 from skerry.codecs.text import escape
 from skerry.config import PROJECT_FILE
@@ -29,7 +29,7 @@ def trust(cli: CliContext, revoked: bool, yes: bool) -> int:
     where = str(file.path)
     if revoked:
         text = f"{where}: no longer trusted" if revoke(file.path) else f"{where}: was not trusted"
-    elif not (rows := widened_settings(file)):
+    elif not (rows := widened_settings(file) or image_row(file)):
         text = f"{where}: widens nothing, so that no trust is needed"
     elif is_trusted(file):
         text = f"{where}: is trusted already"

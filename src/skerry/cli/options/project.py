@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from skerry.cli.project import Project, find_project_file, require_trust
+from skerry.cli.project import Project, find_project_file, is_trusted, require_trust, widened_settings
 from skerry.config import load
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,6 +33,7 @@ def project_from_options(given: dict[str, Any]) -> Project:
         raise click.UsageError("--trust cannot be combined with --no-project")
     file = None if ignored else find_project_file()
     if file is not None and not trusted:
-        require_trust(file)
+        require_trust(file, widened_settings(file))
     directory = Path.cwd() if file is None else file.path.parent
-    return Project(load(project=file), directory, skip_setup)
+    untrusted = file if file is not None and not trusted and not is_trusted(file) else None
+    return Project(load(project=file), directory, skip_setup, untrusted, trusted)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec.structs import replace
 
 from skerry.cli.build_progress import BuildProgress
 from skerry.cli.context import CliContext
-from skerry.cli.project import Project
+from skerry.cli.project import Project, require_trust_for_snapshot
 from skerry.client._sync.build import Builder, Image
 from skerry.client._sync.sandbox import Sandbox
 from skerry.client.build.options import BuildOptions
@@ -25,14 +26,25 @@ def with_setup(cli: CliContext, arguments: dict[str, Any], project: Project) -> 
     """Return the arguments of `Sandbox(...)` with the image that the project's Dockerfile describes, and in which its
     setup has run."""
     image = arguments["image"]
+    chosen = project.settings.resolved("image")
+    of_project = chosen.source == "project's file" and chosen.value == image
+    if of_project and not image.startswith("./"):
+        _check_snapshots(cli, project, (image,))
     if image.startswith("./"):
         recipe = _dockerfile(project, image).recipe
+        if of_project:
+            _check_snapshots(cli, project, recipe.bases, dockerfile=True)
         arguments = {**arguments, "image": _build(cli, arguments, project, recipe, f"building {image[2:]}")}
     if not project.setup:
         return arguments
     files, directory = project.settings["setup_files"], str(project.directory)
     recipe = setup_recipe(arguments["image"], project.setup, files, directory, arguments["env"])
     return {**arguments, "image": _build(cli, arguments, project, recipe, _NOTICE)}
+
+
+def _check_snapshots(cli: CliContext, project: Project, names: Iterable[str], *, dockerfile: bool = False) -> None:
+    with cli.client() as client:
+        require_trust_for_snapshot(client, project, names, dockerfile=dockerfile)
 
 
 def _dockerfile(project: Project, image: str) -> Image:
