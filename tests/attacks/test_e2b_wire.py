@@ -114,6 +114,20 @@ def test_token_of_a_monitor_is_no_api_key(server: Server, box: Box) -> None:
     assert box.account.api("GET", f"/sandboxes/{box.id}").status_code == 200
 
 
+def test_values_of_secrets_are_in_no_record_of_a_command(server: Server, account: Account) -> None:
+    value = "hunter2-very-secret"
+    box = account.create()
+    with server.http() as http:
+        given = [{"name": "KEY", "hosts": ["api.example.com"], "value": value}]
+        http.patch(f"/v1/sandboxes/{box.id}", json={"secrets": given}).raise_for_status()
+        box.run(f"echo {value} {'x' * 170}{value}")
+        (record,) = http.get("/v1/audit", params={"sandbox": box.id, "type": "process"}).json()["records"]
+        assert "*" * len(value) in record["result"]["details"]["cmd"]
+        assert value[:9] not in str(record)
+        assert value not in http.get("/v1/audit/export").text
+    assert account.api("DELETE", f"/sandboxes/{box.id}").status_code == 204
+
+
 def test_credentials_given_twice_are_refused(server: Server, box: Box) -> None:
     for name, value in (("X-API-Key", box.account.key), ("X-Access-Token", box.token), ("E2b-Sandbox-Id", box.id)):
         lines = f"{name}: other\r\n{name}: {value}\r\n"
