@@ -120,10 +120,10 @@ def test_values_of_secrets_are_in_no_record_of_a_command(server: Server, account
     with server.http() as http:
         given = [{"name": "KEY", "hosts": ["api.example.com"], "value": value}]
         http.patch(f"/v1/sandboxes/{box.id}", json={"secrets": given}).raise_for_status()
-        box.run(f"echo {value} {'x' * 170}{value}")
+        box.run(f"echo {value * 20}")  # the record is cut inside of a value
         (record,) = http.get("/v1/audit", params={"sandbox": box.id, "type": "process"}).json()["records"]
         assert "*" * len(value) in record["result"]["details"]["cmd"]
-        assert value[:9] not in str(record)
+        assert value[:4] not in str(record)
         assert value not in http.get("/v1/audit/export").text
     assert account.api("DELETE", f"/sandboxes/{box.id}").status_code == 204
 
