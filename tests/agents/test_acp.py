@@ -59,6 +59,21 @@ def test_mcp_servers_of_the_editor_stay_outside(bridge: AcpBridge) -> None:
     assert b"secret" not in passed.to_agent
 
 
+def test_extensions_of_the_editor_stay_outside(bridge: AcpBridge) -> None:
+    meta = {"_meta": {"home": "/home/ada"}}
+    told = told_agent(bridge, id=1, method="initialize", params={"clientInfo": {"name": "ed", **meta}, **meta})
+    assert told["params"]["clientInfo"] == {"name": "ed"}
+    block = {"type": "text", "text": "hello", **meta}
+    told = told_agent(bridge, id=2, method="session/prompt", params={"prompt": [block], **meta})
+    assert told["params"] == {"prompt": [{"type": "text", "text": "hello"}]}
+    assert told_agent(bridge, id=3, result={"outcome": {"outcome": "selected", **meta}})["result"] == {
+        "outcome": {"outcome": "selected"}
+    }
+    passed = bridge.from_editor(line(id=4, method="_editor/open", params={}))
+    assert (passed.to_agent, json.loads(passed.to_editor)["error"]["code"]) == (b"", -32601)
+    assert bridge.from_editor(line(method="_editor/changed", params={})) == Passed()
+
+
 @pytest.mark.parametrize(
     ("uri", "inside"),
     [("file:///home/ada/my%20project/a%20b.py#L3:5", "file:///workspace/a%20b.py#L3:5"),

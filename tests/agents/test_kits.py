@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from skerry.cli.commands.agent_image import digest_of
 from skerry.client.agents.credentials import find_secrets
 from skerry.client.agents.descriptor import PROMPT
 from skerry.client.agents.kits import BUILT_IN, load_directory, load_kit
@@ -56,6 +57,49 @@ def test_built_in_kit_is_complete(name: str) -> None:
     assert not hosts & {rule.partition(":")[0] for rule in kit.network.runtime.deny}
 
 
+@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("again", [False, True])
+def test_arguments_of_the_user_come_before_a_prompt_that_follows_two_dashes(name: str, again: bool) -> None:
+    """After `--`, every word is text: `--model` would be a part of the prompt."""
+    words = load_kit(name).headless("--", again=again, events=True, arguments=("--model", "{{.Prompt}}"))
+    at = words.index("--model")
+    assert words[at + 1] == "{{.Prompt}}"
+    assert "--" not in words[:at] or "--" not in words[at:]
+    assert words.count("--") == load_kit(name).headless("x", again=again).count("--") + 1
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name != "mini-swe-agent"])
+def test_model_is_an_argument_of_the_kit(name: str) -> None:
+    kit = load_kit(name, {"model": "provider/model-1.0"})
+    assert (
+        "provider/model-1.0"
+        in [*kit.environment.values(), *(hook.command for hook in kit.lifecycle.install)].__repr__()
+    )
+    with pytest.raises(InvalidRequest, match="does not match"):
+        load_kit(name, {"model": "'$(id)"})
+
+
+def test_kit_of_a_directory_has_its_own_images(tmp_path: Path) -> None:
+    """With the name of a built-in agent, it would determine that agent's installed version."""
+    (tmp_path / "codex.yaml").write_text(KIT)
+    assert load_directory(str(tmp_path)).image == "kit/codex@1.0"
+    assert load_kit("codex", {"version": "1.0.0"}).image == "agent/codex@1.0.0"
+
+
+@pytest.mark.parametrize("source", ["file", "dir", "$VERSION"])
+def test_digest_of_a_kit_covers_the_files_that_it_copies(tmp_path: Path, source: str) -> None:
+    recipe = f"  FROM base\n  ARG VERSION\n  COPY {source} /opt/x"
+    write(tmp_path, KIT.replace("  FROM base", recipe))
+    (tmp_path / "dir").mkdir()
+    for place in ("file", "dir/inner", "1.0", "other"):
+        (tmp_path / place).write_text("one")
+    before = digest_of(load_directory(str(tmp_path)))
+    assert digest_of(load_directory(str(tmp_path))) == before
+    changed = {"file": "file", "dir": "dir/inner", "$VERSION": "1.0"}[source]
+    (tmp_path / changed).write_text("two")
+    assert digest_of(load_directory(str(tmp_path))) != before
+
+
 # Files of agents that may contain keys, tokens or commands with them.
 PRIVATE = (
     ".aider.conf.yml",
@@ -79,7 +123,7 @@ def test_copied_settings_contain_no_file_with_keys(name: str) -> None:
 
 def test_kit_of_a_directory_is_read(tmp_path: Path) -> None:
     kit = load_directory(write(tmp_path, KIT), {"mood": "wild"})
-    assert (kit.name, kit.image, kit.environment) == ("talker", "agent/talker@1.0", {"MOOD": "wild"})
+    assert (kit.name, kit.image, kit.environment) == ("talker", "kit/talker@1.0", {"MOOD": "wild"})
     assert kit.headless("-rf $(id) {{.SessionID}}", again=False) == ["--say", "-rf $(id) {{.SessionID}}", "wild"]
     assert kit.skipped == ("example.com/music@1",)
 

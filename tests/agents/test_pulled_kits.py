@@ -36,11 +36,11 @@ def kit(**capabilities: object) -> str:
     return json.dumps({"schemaVersion": "3", "kind": "workload", "version": "1.0", "capabilities": known})
 
 
-def push_kit(registry: Real, name: str, shell: bytes, descriptor: object) -> str:
+def push_kit(registry: Real, name: str, shell: bytes, descriptor: object, user: str = "me") -> str:
     command = {
         "Entrypoint": ["/bin/sh", "-c", 'echo "$1 $2 from $0"', "talker"],
         "Env": ["PATH=/bin", "PLACE=/tmp/place"],
-        "User": "me",
+        "User": user,
     }
     image = Made([shell], config=command)
     registry.push(name, image)
@@ -63,6 +63,23 @@ def test_kit_of_an_image_runs_its_agent(client: Client, server: Server, registry
     assert sandbox.labels["skerry.agent"] == "talker (kit)"
     assert client.images.get(where).kit is not None
     assert {image.kit for image in client.images.list()} == {None}
+    sandbox.delete(force=True, purge=True)
+
+
+def test_settings_are_copied_to_the_home_of_the_images_user(
+    client: Client, server: Server, registry: Real, shell: bytes, tmp_path: Path
+) -> None:
+    extension = {"type": "skerry/agent@1", "config": {"userConfig": [".talker/rules.md"]}}
+    descriptor = json.loads(kit(agent_sessions={"prompt": ["{{.Prompt}}"]}))
+    descriptor["capabilities"].append(extension)
+    where = push_kit(registry, "homely", shell, json.dumps(descriptor), "root")
+    (tmp_path / ".talker").mkdir()
+    (tmp_path / ".talker" / "rules.md").write_text("be calm")
+    words = ("agent", "--kit", where, "--no-repo", "--with-config", "-p", "hello")
+    done = skerry(*words, server=server.address, HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    sandbox = Sandbox.get("homely-scratch", server=client)
+    assert sandbox.files.read_text("/root/.talker/rules.md") == "be calm"
     sandbox.delete(force=True, purge=True)
 
 

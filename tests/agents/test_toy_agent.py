@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ from support.recorded_terminal import Wire
 from support.server import Server, wait_until
 from support.tmux import Window
 
-from skerry import Client, Sandbox
+from skerry import Client, InvalidRequest, Sandbox
 from skerry.client.agents.kits import BUILT_IN
 
 KIT = ("--kit", str(Path(__file__).parent / "toy"))
@@ -276,6 +278,62 @@ def test_editor_runs_an_agent_and_its_files_stay_untouched(
     (origin,) = box().review.origin(hunk).entries
     assert (origin.command, origin.within is not None) == ("Edit app.py", True)
     assert [one for one in box().processes.list() if one.state == "running"] == []
+
+
+def test_messages_of_the_agent_and_of_skerry_do_not_mix(server: Server, box: Callable[[], Sandbox], top: Path) -> None:
+    """Two threads write to the editor, and the pipe to it is shorter than a long message."""
+    with Editor(server.address, top, *KIT) as editor:
+        editor.call(1, "initialize", protocolVersion=1, clientCapabilities={})
+        stdin, stdout = editor.process.stdin, editor.process.stdout
+        assert stdin is not None
+        assert stdout is not None
+
+        def send(id_: str, method: str, **params: object) -> None:
+            stdin.write(json.dumps({"jsonrpc": "2.0", "id": id_, "method": method, "params": params}).encode() + b"\n")
+            stdin.flush()
+
+        send("agent", "session/new", cwd=str(top), mcpServers=[], size=8 << 20)
+        data = bytearray(os.read(stdout.fileno(), 100))  # the rest of the message waits for the editor
+        for number in range(20):
+            send(f"error{number}", "_unknown")
+        while data.count(b"\n") < 21:
+            data += os.read(stdout.fileno(), 64 << 10) or pytest.fail("the end of the output")
+        assert [json.loads(line)["id"] for line in data.splitlines()] == ["agent", *(f"error{n}" for n in range(20))]
+
+
+def test_attack_home_directory_is_not_copied_to_an_agent(call: Call, server: Server, tmp_path: Path, top: Path) -> None:
+    """In a directory without git, all of it is copied: `.ssh`, `.aws` and the store of Skerry's secrets."""
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "id_ed25519").write_text("a-private-key")
+    (tmp_path / "link").symlink_to(tmp_path)
+    for place in (tmp_path, tmp_path / ".ssh" / "..", tmp_path / "link", tmp_path.parent, Path("/")):
+        for words in (("agent", *KIT, "-p", "hello"), ("create",), ("run", "--", "true")):
+            given = (words[0], "--repo", str(place), *words[1:])
+            done = call(*given)
+            assert done.returncode == 2, given
+            assert b"contains your home directory" in done.stderr, done.stderr
+            assert b"--include-home" in done.stderr
+    with pytest.raises(InvalidRequest, match="home directory"):
+        Sandbox(repo=Path.home(), server=server.address).start()
+    assert Sandbox.list(server=server.address) == []
+    copied = call("run", "--repo", str(tmp_path), "--include-home", "--", "cat", ".ssh/id_ed25519")
+    assert copied.stdout == b"a-private-key", copied.stderr
+
+
+def test_hosts_of_another_kit_are_shown_when_its_sandbox_is_created(call: Call, box: Callable[[], Sandbox]) -> None:
+    assert b"the kit toy allows api.example.com:443\n" in run(call, "hello").stderr
+    assert b"the kit toy allows" not in run(call, "hello").stderr
+
+
+def test_changed_file_of_a_kit_makes_another_image(call: Call, box: Callable[[], Sandbox], tmp_path: Path) -> None:
+    kit = tmp_path / "changed"
+    shutil.copytree(KIT[1], kit)
+    first = call("agent", "--kit", str(kit), "-p", "hello")
+    assert first.stdout == b"prompt 1: hello\n", first.stderr
+    text = (kit / "toy.py").read_text()
+    (kit / "toy.py").write_text(text.replace('say(f"prompt', 'say(f"changed prompt'))
+    box().delete(force=True, purge=True)
+    assert call("agent", "--kit", str(kit), "-p", "hello").stdout == b"changed prompt 1: hello\n"
 
 
 def test_agent_ends_with_a_killed_editor(server: Server, box: Callable[[], Sandbox], top: Path) -> None:

@@ -1,4 +1,4 @@
-"""A sandbox for AG2: `SandboxShellTool(SingletonFactory(SkerryBackendSandbox()))`."""
+"""A sandbox for AG2: `SandboxShellTool(SingletonFactory(SkerryAg2Sandbox()))`."""
 
 from __future__ import annotations
 

@@ -38,6 +38,7 @@ from agents.sandbox.types import ExecResult, ExposedPortEndpoint
 
 from skerry import AsyncProcess, AsyncSandbox, FileNotFound, NotFound, Output, SkerryError
 from skerry.client.create_options import CreateTerms
+from skerry.integrations.lifetime import delete
 from skerry.integrations.output import FullOutput, exit_code
 from skerry.mcp.text import whole_characters
 
@@ -298,10 +299,7 @@ class SkerryClient(BaseSandboxClient[SkerryClientOptions | None]):
         inner = session._inner
         if not isinstance(inner, SkerrySession):
             raise TypeError("SkerryClient.delete expects a session of this client")
-        try:
-            await inner.sandbox.delete()
-        except NotFound:
-            await inner.sandbox.aclose()
+        await delete(inner.sandbox)
         return session
 
     async def resume(self, state: SandboxSessionState) -> SandboxSession:

@@ -63,7 +63,7 @@ class SkerryWorkspace:
         """Delete the sandbox with its files."""
         sandbox = await self.sandbox()
         async with _unavailable():
-            await sandbox.delete()
+            await sandbox.delete(force=True, purge=True)
 
     async def aclose(self) -> None:
         """Close the connections; the sandbox keeps running."""

@@ -105,7 +105,8 @@ def speak():
             send(**answer, result={"protocolVersion": 1, "authMethods": [login], "agentCapabilities": capabilities})
         elif method == "session/new":
             cwd = params["cwd"]
-            send(**answer, result={"sessionId": "s1", "servers": params["mcpServers"]})
+            padding = {"padding": "x" * params["size"]} if "size" in params else {}
+            send(**answer, result={"sessionId": "s1", "servers": params["mcpServers"], **padding})
         elif method == "session/prompt":
             uris = [block["uri"] for block in params["prompt"] if block.get("type") == "resource_link"]
             text = params["prompt"][0]["text"]

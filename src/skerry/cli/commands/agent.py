@@ -27,6 +27,7 @@ from skerry.cli.commands.shell.commands import no_escape_option
 from skerry.cli.context import CliContext, json_option, pass_cli
 from skerry.cli.options.network import network_options, network_policy
 from skerry.cli.options.project import project_from_options, project_options
+from skerry.cli.options.repository import include_home_option
 from skerry.cli.options.sandbox import limit_options, limits_from_options, parse_pairs
 from skerry.cli.options.secrets import secret_options, secrets_from_options
 from skerry.client._sync.client import Client
@@ -38,7 +39,9 @@ from skerry.types import Limits
 
 START = "start"
 # Options that are used when the sandbox is created.
-ONLY_NEW = frozenset(("model", "kit_args", "with_config", "mode", "peers", "inspect", "record_network", "cassette"))
+ONLY_NEW = frozenset(
+    ("model", "kit_args", "with_config", "include_home", "mode", "peers", "inspect", "record_network", "cassette")
+)
 
 
 class AgentGroup(click.Group):
@@ -94,6 +97,7 @@ review_option = click.option(
 )  # fmt: skip
 @click.option("--check", metavar="COMMAND", help="With --attempts: run this shell command on each of the results.")
 @repo_option
+@include_home_option
 @click.option("--no-repo", is_flag=True, help="Start without a repository.")
 @name_option
 @click.option("--new", "fresh", is_flag=True, help="Start a new conversation in the sandbox.")
@@ -189,7 +193,7 @@ def _request(client: Client, name: str | None, given: dict[str, Any]) -> AgentRe
         "options": git_identity(top),
     }
     named = given["name"] or default_name(client, kit, top)
-    return AgentRequest(kit, top, named, arguments, given["with_config"], changes)
+    return AgentRequest(kit, top, named, arguments, given["with_config"], changes, given["include_home"])
 
 
 def _later_options(given: dict[str, Any]) -> LaterOptions:

@@ -50,6 +50,7 @@ class _Connection:
         same = [name for name in names if name is not None and os.path.realpath(name) == top]
         self._bridge = AcpBridge(tuple(dict.fromkeys([top, *same] if top is not None else [])))
         self._lock = threading.Lock()  # of the bridge
+        self._writing = threading.Lock()  # of stdout: two threads write to it, and a long message takes several writes
         self._input: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._from_agent = LineReader(lambda line: self._pass_on(self._bridge.from_agent, line))
         self._run: Run | None = None
@@ -107,7 +108,8 @@ class _Connection:
         if passed.notice and not self._cli.quiet:
             output.info(passed.notice)
         if passed.to_editor:
-            output.write_raw("stdout", passed.to_editor)
+            with self._writing:
+                output.write_raw("stdout", passed.to_editor)
         if passed.to_agent:
             self._input.put(passed.to_agent)
 

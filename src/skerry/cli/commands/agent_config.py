@@ -21,7 +21,6 @@ from skerry.errors import FileNotFound, InvalidRequest
 if TYPE_CHECKING:
     from skerry.client._sync.sandbox import Sandbox
 
-HOME: Final = "/home/user"
 MAX_SERVERS: Final = 50
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _PROGRAM: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -43,7 +42,7 @@ def copy_files(cli: CliContext, sandbox: Sandbox, kit: Kit) -> None:
     for name in kit.extension.user_config:
         source = os.path.join(os.path.expanduser("~"), name)
         if os.path.lexists(source) and os.path.realpath(source) == os.path.abspath(source):
-            target = posixpath.join(HOME, name)
+            target = posixpath.join(kit.home, name)
             sandbox.files.mkdir(posixpath.dirname(target))
             sandbox.files.upload(source, target)
             copied.append(f"~/{name}")
@@ -60,7 +59,7 @@ def copy_servers(cli: CliContext, sandbox: Sandbox, kit: Kit) -> None:
         return
     kept = {name: plain for name, server in found.items() if (plain := plain_server(name, server)) is not None}
     if kept:
-        _write(sandbox, mcp, kept)
+        _write(sandbox, kit, mcp, kept)
     if not cli.quiet:
         left_out = [name for name in found if name not in kept]
         if kept:
@@ -128,8 +127,8 @@ def _read(mcp: KitMcp) -> Json:
     return dict(list(found.items())[:MAX_SERVERS]) if isinstance(found, dict) else {}
 
 
-def _write(sandbox: Sandbox, mcp: KitMcp, servers: Json) -> None:
-    path = posixpath.join(HOME, mcp.file)
+def _write(sandbox: Sandbox, kit: Kit, mcp: KitMcp, servers: Json) -> None:
+    path = posixpath.join(kit.home, mcp.file)
     try:
         before = sandbox.files.read_text(path)
     except FileNotFound:

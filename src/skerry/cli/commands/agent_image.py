@@ -16,6 +16,8 @@ from skerry.client._sync.build import Image
 from skerry.client._sync.sandbox import Sandbox
 from skerry.client.agents.kits import VERSION, Kit
 from skerry.client.build.dockerfile import DockerfileContext, read_dockerfile
+from skerry.client.build.sources import digest
+from skerry.client.build.steps import Copy, Local, Recipe
 from skerry.client.transport.requests import snapshots
 from skerry.errors import CommandFailed, InvalidRequest, NotFound, PermissionDenied
 from skerry.types import ImageInfo, Limits, Network, SnapshotInfo
@@ -45,8 +47,24 @@ class AgentImage:
 
 def digest_of(kit: Kit) -> str:
     """Return a digest of everything that makes the image."""
-    facts = msgspec.json.encode([kit.recipe, sorted(kit.build_arguments.items())])
-    return hashlib.sha256(facts).hexdigest()[:16]
+    facts: list[object] = [kit.recipe, sorted(kit.build_arguments.items())]
+    if kit.directory is not None and (copied := _copied(_recipe(kit))):
+        # The files that a variable names are known in the build only.
+        unknown = any("$" in one.pattern for one in copied)
+        facts.append(digest([Local(kit.directory, ".")] if unknown else copied))
+    return hashlib.sha256(msgspec.json.encode(facts)).hexdigest()[:16]
+
+
+def _recipe(kit: Kit) -> Recipe:
+    context = DockerfileContext(f"{kit.name}.dockerfile", kit.directory or "/var/empty", ())
+    return read_dockerfile(kit.recipe, context, arguments=kit.build_arguments).recipe
+
+
+def _copied(recipe: Recipe) -> list[Local]:
+    """Return the files of this machine in an image."""
+    steps = [step for step in recipe.steps if isinstance(step, Copy)]
+    own = [source for step in steps for source in step.sources if isinstance(source, Local)]
+    return [*own, *(source for step in steps if step.stage is not None for source in _copied(step.stage))]
 
 
 def ensure_image(cli: CliContext, client: Client, kit: Kit) -> AgentImage:
@@ -64,9 +82,7 @@ def ensure_image(cli: CliContext, client: Client, kit: Kit) -> AgentImage:
 
 def build_image(cli: CliContext, client: Client, kit: Kit) -> AgentImage:
     progress = BuildProgress(first=f"building {kit.image} (once; later starts use it)")
-    context = DockerfileContext(f"{kit.name}.dockerfile", kit.directory or "/var/empty", ())
-    read = read_dockerfile(kit.recipe, context, arguments=kit.build_arguments)
-    image = Image(read.recipe).env(**{MARK: digest_of(kit)})
+    image = Image(_recipe(kit)).env(**{MARK: digest_of(kit)})
     presets = tuple(name for name, pattern in _MANAGERS.items() if re.search(pattern, kit.recipe))
     shown: dict[str, Any] = {} if cli.quiet else {"on_step": progress.step, "on_output": progress.output}
     network = Network(allow=kit.network.install.allow, presets=presets)

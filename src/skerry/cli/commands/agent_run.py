@@ -87,8 +87,8 @@ def headless_command(
     events = kit.extension.events
     if events is not None and any(word.partition("=")[0] in events.arguments for word in words):
         events = None  # the user chose another form of the output
-    argv = [*image.argv, *kit.headless(prompt, again=again, events=events is not None), *words]
-    return argv, events.dialect if events is not None else None
+    rest = kit.headless(prompt, again=again, events=events is not None, arguments=words)
+    return [*image.argv, *rest], events.dialect if events is not None else None
 
 
 def _started(run: Run, shown: AgentOutput, interrupts: ForwardedInterrupts) -> None:

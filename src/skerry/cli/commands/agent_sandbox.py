@@ -23,6 +23,7 @@ from skerry.client.agents.credentials import find_secrets, present_secrets
 from skerry.client.agents.kits import Kit
 from skerry.client.repository.locate import find_repository
 from skerry.client.repository.source import Repo
+from skerry.codecs.text import escape
 from skerry.errors import CommandFailed, Conflict, FileNotFound, InvalidRequest, NotFound, SkerryError
 from skerry.types import WORKSPACE, Limits, Network, Options
 
@@ -65,6 +66,7 @@ class AgentRequest:
     arguments: Mapping[str, Any]
     with_config: bool = False
     changes: LaterOptions = LaterOptions()
+    include_home: bool = False
 
 
 def repository_top(directory: str) -> str:
@@ -165,12 +167,15 @@ def create_sandbox(cli: CliContext, client: Client, request: AgentRequest) -> tu
     given_names = {secret.name for secret in request.arguments.get("secrets", ())}
     kit, secrets = request.kit, find_secrets(request.kit, given_names)  # a missing key is the first error
     image = ensure_image(cli, client, kit)
+    if not kit.built_in and not cli.quiet:
+        hosts = dict.fromkeys((*kit.network.runtime.allow, *kit.network.install.allow))
+        output.info(f"the kit {kit.name} allows {escape(', '.join(hosts) or 'no hosts')}")
     given = dict(request.arguments)
     given["labels"] = {**given.get("labels", {}), LABEL: kit.label, LABEL_REPO: repository_id(request.top)}
     given["env"] = {**_ENVIRONMENT, **kit.environment, **given.get("env", {})}
     given["secrets"] = (*secrets, *given.get("secrets", ()))
     if request.top is not None:
-        given["repo"] = Repo(request.top, exclude=kit.extension.exclude)
+        given["repo"] = Repo(request.top, exclude=kit.extension.exclude, include_home=request.include_home)
     sandbox = Sandbox.create(image.ref, name=request.name, server=client, **given)
     try:
         report_import(cli, sandbox.imported)

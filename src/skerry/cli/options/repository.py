@@ -26,9 +26,15 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+include_home_option = click.option(
+    "--include-home", is_flag=True, help="Copy a --repo that contains your home directory, with its keys and logins."
+)
+
+
 def repo_options(command: F) -> F:
     for option in (
         click.option("--include-ignored", is_flag=True, help="With --repo: also copy the files that git ignores."),
+        include_home_option,
         click.option(
             "--repo", metavar="DIR|URL", help="Copy this repository to /workspace, including uncommitted work."
         ),
@@ -42,14 +48,14 @@ def repo_from_options(
     cli: CliContext, given: dict[str, Any], project: Project, *, bar: bool = True
 ) -> Iterator[Repo | None]:
     """Return the repository of the options, with a progress bar during the copy."""
-    source, ignored = given["repo"], given["include_ignored"]
+    source, ignored, home = given["repo"], given["include_ignored"], given["include_home"]
     if source is None:
-        if ignored:
-            raise click.UsageError("--include-ignored needs --repo")
+        if ignored or home:
+            raise click.UsageError(f"--include-{'ignored' if ignored else 'home'} needs --repo")
         yield None
         return
     exclude = project_setting(project.settings, "review.exclude") or ()
-    repo = Repo(source, ignored=ignored, exclude=exclude)
+    repo = Repo(source, ignored=ignored, exclude=exclude, include_home=home)
     if not bar or cli.quiet or not sys.stderr.isatty():
         yield repo
         return

@@ -15,7 +15,7 @@ from skerry.client.apply.tree import Tree
 from skerry.client.repository.archive import RepositoryCopy
 from skerry.client.repository.host_files import commits_behind, edited, quick_listing, read_host_files
 from skerry.client.repository.ignore_rules import MAX_RULE_BYTES, MAX_RULE_FILES, is_text, merged, rules_of
-from skerry.client.repository.locate import RepositoryPlace, find_repository
+from skerry.client.repository.locate import RepositoryPlace, check_outside_home, find_repository
 from skerry.client.repository.origin import origin_of
 from skerry.client.repository.pull_plan import MAX_MERGED, PullBody, PullPlan, PullPlanner, Versions, pull_conflict
 from skerry.client.repository.source import ImportResult, Repo
@@ -65,6 +65,8 @@ class Import:
         if repo.url is not None:
             return cls(repo, None)
         place = backend.in_thread(find_repository, repo.source)
+        if not repo.include_home:
+            check_outside_home(place.top)
         copy = backend.in_thread(RepositoryCopy, place, ignored=repo.ignored, progress=repo.progress)
         return cls(repo, copy)
 

@@ -68,9 +68,12 @@ class AcpBridge:
         message = _message(line)
         if message is None:
             return Passed(to_editor=_error(None, _PARSE_ERROR, "not a JSON-RPC message"))
+        message = _without_extensions(message)
         method, id_ = message.get("method"), message.get("id")
         if not isinstance(method, str):  # an answer to a request for permission
             return Passed(to_agent=_line(message))
+        if method.startswith("_"):
+            return Passed(to_editor=_error(id_, _NOT_FOUND, "not available in a sandbox") if "id" in message else b"")
         params = message.get("params")
         params = params if isinstance(params, dict) else {}
         notice = ""
@@ -243,9 +246,18 @@ def _paths(update: Json) -> list[object]:
     return [one.get("path") for one in parts if isinstance(one, dict)]
 
 
+def _without_extensions(value: Any) -> Any:
+    """Return a message of the editor without `_meta`: it may name files, logins or other facts of this machine."""
+    if isinstance(value, list):
+        return [_without_extensions(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: _without_extensions(one) for key, one in value.items() if key != "_meta"}
+
+
 def _initialize(params: Json) -> Json:
     """Offer no file system and no terminal of this machine to the agent."""
-    known: Json = {key: params[key] for key in ("clientInfo", "_meta") if key in params}
+    known: Json = {key: params[key] for key in ("clientInfo",) if key in params}
     version = params.get("protocolVersion")
     version = min(version, VERSION) if isinstance(version, int) else VERSION
     nothing = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Final
@@ -83,6 +83,7 @@ class Kit:
     acp: tuple[KitAcp, ...] = ()
     skipped: tuple[str, ...] = ()
     pulled: str | None = None  # the image of a kit from a registry
+    home: str = "/home/user"  # of its user, inside
 
     @property
     def label(self) -> str:
@@ -100,7 +101,8 @@ class Kit:
 
     @property
     def image(self) -> str:
-        return self.pulled or f"agent/{self.name}@{self.version}"
+        """Return the name of its image. A kit in a directory may have the name of a built-in one, and any version."""
+        return self.pulled or f"{'agent' if self.directory is None else 'kit'}/{self.name}@{self.version}"
 
     @property
     def build_arguments(self) -> dict[str, str]:
@@ -122,9 +124,10 @@ class Kit:
         declared = ((getattr(one, kind), self.args[name]) for name, one in self.descriptor.args.items())
         return {variable: value for variable, value in declared if variable is not None}
 
-    def headless(self, prompt: str, *, again: bool, events: bool = False) -> list[str]:
+    def headless(self, prompt: str, *, again: bool, events: bool = False, arguments: Sequence[str] = ()) -> list[str]:
         """Return the words that follow the image's command for one prompt. `again`: continue the last conversation.
-        `events`: print events for programs, if the kit knows how."""
+        `events`: print events for programs, if the kit knows how. `arguments`: the user's, which are options only
+        before a `--` of the kit."""
         words = self.extension.continue_prompt if again else ()
         words = words or self.sessions.prompt
         if not words:
@@ -132,7 +135,8 @@ class Kit:
         if events and self.extension.events is not None:
             place = words.index("--") if "--" in words else 0
             words = (*words[:place], *self.extension.events.arguments, *words[place:])
-        return substitute(words, PROMPT, prompt)
+        end = words.index("--") if "--" in words else len(words)
+        return [*substitute(words[:end], PROMPT, prompt), *arguments, *substitute(words[end:], PROMPT, prompt)]
 
     def in_terminal(self, *, again: bool) -> list[str]:
         words = self.interactive.continue_ or self.sessions.continue_ if again else ()
@@ -246,7 +250,7 @@ def make_kit(
         credentials=tuple(several[f"{_DOCKER}credential@1"]), optional=frozenset(optional),
         contexts=tuple(_with_content(name, directory, one) for one in several[f"{_DOCKER}agent-context@1"]),
         acp=tuple(several[f"{_DOCKER}acp@1"]),
-        skipped=tuple(skipped), pulled=pulled,
+        skipped=tuple(skipped), pulled=pulled, home=env["HOME"],
     )  # fmt: skip
     _check(kit)
     return kit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from dataclasses import dataclass
@@ -56,6 +57,21 @@ def find_repository(given: str | os.PathLike[str]) -> RepositoryPlace:
     if place.top != path and _is_ignored(git, path):
         return RepositoryPlace(path)
     return place
+
+
+def check_outside_home(top: str) -> None:
+    """Reject a copy of the user's home directory, or of one above it: it has SSH keys, logins and stored secrets."""
+    import pwd  # not on Windows
+
+    homes = {os.path.expanduser("~")}
+    with contextlib.suppress(KeyError):
+        homes.add(pwd.getpwuid(os.getuid()).pw_dir)
+    real = {os.path.realpath(home) for home in homes} - {"/"}  # that of a user without one
+    if top == "/" or any(_below(home, top) for home in real):
+        raise InvalidRequest(
+            f"repo: {top} contains your home directory, with its keys and logins",
+            hint="give the directory of a project; --include-home (Repo(…, include_home=True)) copies it anyway",
+        )
 
 
 def inner_repository(outer: RepositoryPlace, path: str, common_dirs: list[str]) -> RepositoryPlace:

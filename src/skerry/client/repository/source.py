@@ -22,7 +22,7 @@ class Repo:
     `source`: a directory of this host, whose whole repository is copied to /workspace, uncommitted changes included; or
     a URL, which is cloned inside. `ignored`: also copy the files that git ignores. `review`: record changes for
     `sandbox.review`; `exclude`: globs of files that it keeps apart, like generated files. `progress`: called during the
-    copy.
+    copy. `include_home`: the repository may be your home directory or one above it.
     """
 
     source: str | os.PathLike[str]
@@ -30,6 +30,7 @@ class Repo:
     review: bool = True
     progress: Callable[[Progress], None] | None = None
     exclude: tuple[str, ...] = ()
+    include_home: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, (str, os.PathLike)) or not os.fspath(self.source):
