@@ -289,12 +289,17 @@ def test_item_of_a_killed_run_is_stopped_and_its_memory_set_aside(start: Start, 
     assert api.work(again)["state"] == "stopped"
 
 
-def test_item_that_is_handed_out_again_ends_its_earlier_run(start: Start, api: Api, client: Client) -> None:
+@pytest.mark.parametrize("paused", [False, True])
+def test_item_that_is_handed_out_again_ends_its_earlier_run(
+    paused: bool, start: Start, api: Api, client: Client
+) -> None:
     work = api.add("sesn_Lease", bash("echo once >> log; cat log"), held=True)
     worker = start()
     api.waits_for_results("sesn_Lease", 1)
     (sandbox,) = Sandbox.list(server=client)
     earlier = run_of(sandbox).id
+    if paused:
+        sandbox.pause()
     api("expire", work)
     wait_until(lambda: worker.kinds("sesn_Lease").count("started") == 2, "a second run", WAIT_S)
     assert run_of(sandbox).id != earlier
@@ -303,6 +308,27 @@ def test_item_that_is_handed_out_again_ends_its_earlier_run(start: Start, api: A
     assert worker.kinds("sesn_Lease") == ["started", "started", "ended"]
     assert api.results("sesn_Lease") == [(False, "once")]
     assert not calls_by(api, "environment", "POST", f"{work}/stop")
+
+
+def test_item_that_another_worker_has_is_left_to_it(start: Start, api: Api) -> None:
+    work = api.add("sesn_Lost", bash("true"), held=True, ttl_s=4)
+    worker = start()
+    api.waits_for_results("sesn_Lost", 1)
+    api("take", work)
+    worker.waits_for("sesn_Lost", "ended")
+    assert api.work(work)["state"] == "starting"
+    assert [one for one in api("report")["requests"] if one["path"].endswith("/stop")] == []
+
+
+def test_run_that_cannot_mount_memory_fails_with_the_cause(start: Start, api: Api) -> None:
+    work = api.add("sesn_Mount", bash("true"), memory={"../../etc/team": {}})
+    worker = start("--once")
+    assert worker.ends() == 1
+    (_, failed) = worker.events()
+    assert failed["kind"] == "failed"
+    assert failed["reason"].startswith("SessionMemoryError: memory store mount_path is not a clean absolute path")
+    assert api.work(work)["state"] == "stopped"
+    assert api.results("sesn_Mount") == []
 
 
 def test_failing_sandbox_stops_its_item_with_the_reason(start: Start, api: Api, client: Client) -> None:

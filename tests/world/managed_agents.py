@@ -22,7 +22,6 @@ KEY = "sk-ant-world-environment-key-0123456789"
 ENVIRONMENT = "env_World"
 PREFIXES = ("/v1/environments/", "/v1/sessions/", "/v1/skills/", "/v1/memory_stores/")
 AT = "2026-01-01T00:00:00Z"
-TTL_S = 60
 Json = dict[str, Any]
 
 
@@ -39,6 +38,7 @@ class Work:
     secret: bool
     kind: str = "session"
     state: str = "queued"
+    ttl_s: int = 60
     heartbeats: int = 0
     forced: bool = False
     metadata: Json = field(default_factory=dict)
@@ -93,7 +93,8 @@ class ManagedAgents:
             }
         self._event(found, "user.message", content=[{"type": "text", "text": "go"}])
         self._step(found)
-        work = Work(f"work_{len(self.works)}", session, more.get("secret", True), more.get("kind", "session"))
+        kind, ttl_s = more.get("kind", "session"), more.get("ttl_s", 60)
+        work = Work(f"work_{len(self.works)}", session, more.get("secret", True), kind, ttl_s=ttl_s)
         self.works[work.id] = work
         return work.id
 
@@ -106,6 +107,11 @@ class ManagedAgents:
         found = self.works[work]
         assert found.state != "stopped"
         found.state, found.heartbeats = "queued", 0
+
+    def do_take(self, work: str) -> None:
+        """Let another worker claim an item whose lease has expired."""
+        self.do_expire(work)
+        self.works[work].state = "starting"
 
     def do_terminate(self, session: str) -> None:
         self.sessions[session].status = "terminated"
@@ -249,7 +255,7 @@ class ManagedAgents:
                 work.state, work.heartbeats = "active", work.heartbeats + 1
             return {
                 "type": "work_heartbeat", "last_heartbeat": f"beat-{work.heartbeats}", "state": work.state,
-                "lease_extended": work.state == "active", "ttl_seconds": TTL_S,
+                "lease_extended": work.state == "active", "ttl_seconds": work.ttl_s,
             }  # fmt: skip
         if action == ["stop"]:
             if work.state == "stopped":

@@ -68,8 +68,12 @@ def main() -> int:
     except asyncio.CancelledError:
         logging.error("interrupted")
         return HANDLED
-    except Exception:
+    except Exception as error:
         logging.exception("the run failed")
+        cause: BaseException = error
+        while isinstance(found := getattr(cause, "exceptions", None), tuple) and found:  # groups of the SDK's tasks
+            cause = found[0]
+        logging.error("%s: %s", type(cause).__name__, str(cause).replace("\n", " "))  # the host reports the last line
         return HANDLED
     return 0
 

@@ -230,6 +230,8 @@ class Worker:
             return await self._create(name, labels, run)
         if any(found.labels.get(key) != value for key, value in labels.items()):
             raise Conflict(f"sandbox {name} is not one of this environment", hint=f"skerry rename {name} NAME")
+        if found.state == "paused":  # otherwise an earlier run would continue beside the new one
+            await found.resume()
         for process in await self._runs_in(found):
             await self._replace(found, process, item.id)
         await found.update(secrets=await asyncio.to_thread(self._secrets, run))
@@ -264,7 +266,7 @@ class Worker:
     async def _replace(self, sandbox: AsyncSandbox, process: AsyncProcess, work: str) -> None:
         """End an earlier run of the session, and stop its item unless it is the claimed one: two runs would answer the
         same tool calls."""
-        earlier = work_of(process)
+        earlier = work_of(process) if process.state == "running" else None
         self._replaced.add(process.id)
         await process.kill()
         await process.wait()
@@ -284,9 +286,9 @@ class Worker:
             if result.exit_code == 0:
                 self._report("ended", session=session, work=work, sandbox=sandbox.name)
             elif result.exit_code == self._provider.handled:
-                self._report("failed", session=session, work=work, sandbox=sandbox.name, reason=last_lines(result))
+                self._report("failed", session=session, work=work, sandbox=sandbox.name, reason=last_line(result))
             else:
-                await self._fail(work, session, sandbox.name, f"{end_of(result)}: {last_lines(result)}")
+                await self._fail(work, session, sandbox.name, f"{end_of(result)}: {last_line(result)}")
             with contextlib.suppress(NotFound):
                 await sandbox.processes.remove(process.id)
             await sandbox.update(labels={**sandbox.labels, LABEL_USED: str(int(time.time()))})
@@ -375,5 +377,5 @@ def end_of(result: Result) -> str:
     return f"the run ended by {result.signal}" if result.signal else f"the run ended with exit code {result.exit_code}"
 
 
-def last_lines(result: Result) -> str:
-    return " ".join((result.stderr or result.stdout).strip()[-MAX_REASON:].split())
+def last_line(result: Result) -> str:
+    return " ".join((result.stderr or result.stdout)[-MAX_REASON:].strip().rpartition("\n")[2].split())
