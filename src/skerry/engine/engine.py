@@ -202,6 +202,7 @@ class Engine:
         hooks.add(
             lifecycle, traces, limits, keeper_events, self.previews, self.network, self.handlers, contexts,
             self.snapshots, self.reviews, self.pool, self.budgets, self.meter, startups,
+            self.volumes,
         )  # fmt: skip
         self.meter.add(self.budgets, limits)
         layer_users.add(self.pool, self.snapshots, quarantine)

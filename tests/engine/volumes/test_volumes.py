@@ -439,3 +439,32 @@ def check_volumes(server: Server, client: Client, names: set[str]) -> None:
     assert {one.name for one in there} == names
     data = {name for name in os.listdir(server.state_dir / "pool" / "u") if name.startswith("vl-")}
     assert data == {one.id for one in there}
+
+
+def test_sandbox_that_could_write_does_not_start_during_a_copy_of_files(make_server: Callable[[], Server]) -> None:
+    """With the driver `loop`, the files are copied one by one: later writes would be in half of a copy."""
+    server = make_server().start(SKERRY_STORAGE_DRIVER="loop")
+    with Client(server.address) as client, server.http() as http:
+        volume = client.volumes.create("copied", "64M")
+        with Sandbox(name="writer", volumes={"/data": volume}, server=client) as sandbox:
+            sandbox.run("head -c 30M /dev/urandom > /data/large", check=True)
+            with pytest.raises(Conflict, match="can't be copied while sandbox writer"):
+                volume.clone("early")
+            sandbox.stop()
+            with http.stream("GET", "/v1/volumes/copied/export") as copying:
+                assert copying.status_code == 200, "the copy waits for its reader"
+                with pytest.raises(Conflict, match="is being copied"):
+                    sandbox.run("true")
+                with pytest.raises(Conflict, match="is being copied"):
+                    Sandbox(volumes={"/data": volume}, server=client).start()
+                with Sandbox(volumes={"/data": "copied:ro"}, server=client) as reader:
+                    assert reader.run("ls /data").stdout == "large\n"
+            wait_until(lambda: starts(sandbox), "the end of the copy")
+    server.retire()
+
+
+def starts(sandbox: Sandbox) -> bool:
+    try:
+        return sandbox.run("true").ok
+    except Conflict:
+        return False

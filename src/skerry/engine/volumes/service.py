@@ -25,6 +25,7 @@ from skerry.config import Settings
 from skerry.engine.concurrency import OwnerQuota
 from skerry.engine.database import Database
 from skerry.engine.faults import fault_point
+from skerry.engine.hooks import Hook
 from skerry.engine.host import Host
 from skerry.engine.images.archives import ArchiveExport, disconnected, start_export, through_pipe
 from skerry.engine.repair.quarantine import Quarantine
@@ -88,7 +89,7 @@ class VolumeTable:
         return [_decode(row["body"]) for row in self._database.read(query, *values)]
 
 
-class VolumeService:
+class VolumeService(Hook):
     """`engine.volumes`."""
 
     def __init__(
@@ -199,6 +200,17 @@ class VolumeService:
             if mounted:
                 yield _shown(sandbox.record, caller)
 
+    def before_start(self, record: SandboxRecord) -> None:
+        """Refuse the start of a sandbox that could write to a volume during a copy of its files."""
+        if self._driver.clones_live:
+            return
+        for mount in record.spec.volumes:
+            if mount.volume in self._read and not mount.read_only:
+                raise Conflict(
+                    f"volume {mount.name} is being copied",
+                    hint=f"try again after the copy, or mount it read-only: {mount.name}:ro",
+                )
+
     # -- making and deleting ------------------------------------------------------------------------------------------
 
     async def create(self, caller: Caller, request: VolumeRequest) -> VolumeInfo:
@@ -305,21 +317,21 @@ class VolumeService:
         self, caller: Caller, ref: str, name: str, size: str | int | None, kind: Literal["volume", "snapshot"]
     ) -> VolumeInfo:
         source = self._find(caller, ref)
-        self._check_still(source, caller)
         info = self._new(caller, name, source.size if size is None else size, kind, source.id)
-        return await self._tasks.shield(self._clone(source, info))
+        return await self._tasks.shield(self._clone(source, info, caller))
 
-    async def _clone(self, source: VolumeInfo, info: VolumeInfo) -> VolumeInfo:
+    async def _clone(self, source: VolumeInfo, info: VolumeInfo, caller: Caller) -> VolumeInfo:
         def fill() -> None:
             self._driver.clone(source.id, info.id, parse_size(info.size))
 
-        with self._reading(source):
+        self._check_still(source, caller)
+        with self._reading(source):  # no await before: a sandbox must not start in between
             make = self._make if self._driver.clones_live else self._make_slowly
             return await make(info, fill)
 
     @contextmanager
     def _reading(self, info: VolumeInfo) -> Iterator[None]:
-        """Keep a volume from being deleted while it is being copied."""
+        """Keep a volume from being deleted, and with most drivers from being changed, while it is being copied."""
         self._read[info.id] += 1
         try:
             yield
