@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from world import model_apis
+from world import model_apis, oauth
 
 HOST_SIDE, FAR_SIDE = "192.0.2.1", "192.0.2.2"
 HOST_SIDE_6, FAR_SIDE_6 = "2001:db8:1::1", "2001:db8:1::2"
@@ -11,6 +11,7 @@ API, API_6 = "198.51.100.10", "2001:db8:2::10"
 FILES = "198.51.100.20"
 INDEX, NPM, APT, GIT = "198.51.100.31", "198.51.100.32", "198.51.100.33", "198.51.100.34"
 MODELS = "198.51.100.40"
+OAUTH = "198.51.100.50"
 EVIL, EVIL_6 = "203.0.113.66", "2001:db8:3::66"
 METADATA, PRIVATE, CARRIER = "169.254.169.254", "10.20.0.5", "100.64.0.5"
 PRIVATE_6 = "fd00:20::5"
@@ -48,11 +49,12 @@ NAMES: dict[str, list[list[str]]] = {
     "example.org": [[FILES]],
     "httpbin.org": [[API]],
     "git.example.com": [[GIT]],
+    **{name: [[OAUTH]] for name in oauth.HOSTS},
     # model providers, for coding agents
     **{name: [[MODELS]] for name in model_apis.HOSTS},
 }
 # These serve; a packet to any other address is a breach.
-SERVING = (RESOLVER, API, API_6, FILES, INDEX, NPM, APT, GIT, MODELS)
+SERVING = (RESOLVER, API, API_6, FILES, INDEX, NPM, APT, GIT, MODELS, OAUTH)
 # These serve as well, so that a breach is visible, but no rule of a test names them.
 CANARIES = (EVIL, EVIL_6, METADATA, PRIVATE, PRIVATE_6, CARRIER)
 HTTP, HTTPS = (80, 8080), (443, 8443)

@@ -18,7 +18,7 @@ from websockets.frames import Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from world import managed_agents, model_apis, places
+from world import managed_agents, model_apis, oauth, places
 from world.git import backend
 from world.models import completion
 
@@ -51,6 +51,7 @@ class Web:
         }
         self.calls: list[Call] = []
         self.agents = managed_agents.ManagedAgents()
+        self.oauth = oauth.OauthServer()
 
     def told(self) -> list[dict[str, object]]:
         return [asdict(call) for call in self.calls]
@@ -131,6 +132,10 @@ class _Conversation:
             self.writer.write(self.http.send(event) or b"")
 
     async def _reply(self, request: h11.Request, target: str, body: bytes) -> Reply:
+        if self.call.address == places.OAUTH:
+            headers = {name.decode().lower(): value.decode("latin-1") for name, value in request.headers}
+            method = request.method.decode()
+            return self.web.oauth.answer(headers.get("host", ""), method, target, headers, body)
         if site := self.web.sites.get(self.call.address):
             if site.name == "git":
                 return await backend(site, request, target, body)

@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -68,15 +68,30 @@ SERVICES: Final[Mapping[str, Service]] = {
 
 
 class StoredSecret(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A service of the store. `value`: None if the keyring has it. `repr` hides it."""
+    """A service of the store. `value`: None if the keyring has it. `repr` hides it. `sign_in`: the value is a sign-in
+    of an agent (skerry.client.agents.sign_in). Its access token is valid until `expires_at`."""
 
     hosts: tuple[str, ...]
     place: Place
     set_at: float
     value: str | None = None
+    sign_in: bool = False
+    expires_at: float | None = None
 
     def __repr__(self) -> str:
         return f"StoredSecret(hosts={self.hosts!r}, place={self.place!r})"
+
+
+@dataclass(frozen=True)
+class NewSignIn:
+    """A sign-in to store: JSON, in one line."""
+
+    hosts: tuple[str, ...]
+    value: str
+    expires_at: float | None
+
+    def __repr__(self) -> str:
+        return f"NewSignIn(hosts={self.hosts!r})"
 
 
 class _StoreFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -111,6 +126,18 @@ class UserSecrets:
     def value(self, service: str) -> str:
         """Return the value of a service. Blocks: the keyring may ask the user."""
         found = self.get(service)
+        if found.sign_in:
+            raise InvalidRequest(
+                f"secrets: {service} is a sign-in, and no value for --secret", hint="skerry agent uses it by itself"
+            )
+        return self._value(service, found)
+
+    def sign_in(self, service: str) -> str | None:
+        """Return the stored sign-in of a service as JSON; None without one."""
+        found = self._read().services.get(service)
+        return self._value(service, found) if found is not None and found.sign_in else None
+
+    def _value(self, service: str, found: StoredSecret) -> str:
         if found.place == "file":
             return found.value or ""
         with _keyring_errors(service):
@@ -127,17 +154,38 @@ class UserSecrets:
         with self._changing() as file:
             hosts = hosts or (file.services[service].hosts if service in file.services else known_hosts(service))
             SecretValue(name="VALUE", hosts=hosts, value=value)  # raises if a sandbox would not take it
-            stored = StoredSecret(
-                hosts=hosts, place=place, set_at=time.time(), value=value if place == "file" else None
-            )
-            earlier = file.services.get(service)
-            if place == "keyring":
-                with _keyring_errors(service):
-                    _load_keyring().set_password(_KEYRING, service, value)
-            self._write(msgspec.structs.replace(file, services={**file.services, service: stored}))
-            if place == "file" and earlier is not None and earlier.place == "keyring":
-                _forget(service)
+            stored = StoredSecret(hosts=hosts, place=place, set_at=time.time())
+            self._put(file, service, stored, value)
         return stored
+
+    def change_sign_in(self, service: str, change: Callable[[str | None], NewSignIn | None]) -> None:
+        """Replace the sign-in of a service by what `change` returns for the present one; None: keep it. Other programs
+        wait, so that a refresh token is used once."""
+        check_service(service)
+        place: Place = "keyring" if has_keyring() else "file"
+        with self._changing() as file:
+            found = file.services.get(service)
+            now = self._value(service, found) if found is not None and found.sign_in else None
+            new = change(now)
+            if new is None:
+                return
+            SecretValue(name="VALUE", hosts=new.hosts, value=new.value)
+            place = found.place if found is not None and found.sign_in else place
+            stored = StoredSecret(
+                hosts=new.hosts, place=place, set_at=time.time(), sign_in=True, expires_at=new.expires_at
+            )
+            self._put(file, service, stored, new.value)
+
+    def _put(self, file: _StoreFile, service: str, stored: StoredSecret, value: str) -> None:
+        earlier = file.services.get(service)
+        if stored.place == "keyring":
+            with _keyring_errors(service):
+                _load_keyring().set_password(_KEYRING, service, value)
+        else:
+            stored = msgspec.structs.replace(stored, value=value)
+        self._write(msgspec.structs.replace(file, services={**file.services, service: stored}))
+        if stored.place == "file" and earlier is not None and earlier.place == "keyring":
+            _forget(service)
 
     def remove(self, service: str) -> None:
         check_service(service)

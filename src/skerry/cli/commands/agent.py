@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -14,6 +16,7 @@ from skerry.cli.commands.agent_attempts import MAX_ATTEMPTS, run_attempts
 from skerry.cli.commands.agent_image import build_image, ensure_image, installed_version, newest_version, report
 from skerry.cli.commands.agent_run import run_headless
 from skerry.cli.commands.agent_sandbox import (
+    LABEL,
     AgentRequest,
     LaterOptions,
     default_name,
@@ -21,6 +24,7 @@ from skerry.cli.commands.agent_sandbox import (
     limits_of,
     network_of,
     repository_top,
+    resume_sign_in,
 )
 from skerry.cli.commands.agent_terminal import attach_terminal, find_attachable, run_in_terminal
 from skerry.cli.commands.shell.commands import no_escape_option
@@ -31,6 +35,7 @@ from skerry.cli.options.repository import include_home_option
 from skerry.cli.options.sandbox import limit_options, limits_from_options, parse_pairs
 from skerry.cli.options.secrets import secret_options, secrets_from_options
 from skerry.client._sync.client import Client
+from skerry.client._sync.sandbox import Sandbox
 from skerry.client.agents.credentials import find_value, variables_of
 from skerry.client.agents.kits import BUILT_IN, VERSION, Kit, describe, load_directory, load_image, load_kit
 from skerry.codecs.text import escape
@@ -103,6 +108,10 @@ review_option = click.option(
 @click.option("--new", "fresh", is_flag=True, help="Start a new conversation in the sandbox.")
 @review_option
 @no_escape_option
+@click.option(
+    "--sign-in", is_flag=True,
+    help="Sign in to the agent's service inside; the tokens stay outside, in your store. Then, no key is needed.",
+)  # fmt: skip
 @click.option("--with-config", is_flag=True, help="Copy your instructions and skills of the agent, but no login.")
 @click.option("-e", "--env", multiple=True, metavar="NAME=VALUE", help="Set an environment variable.")
 @limit_options
@@ -124,6 +133,7 @@ def start(
     fresh: bool,
     review: bool | None,
     no_escape: bool,
+    sign_in: bool,
     **given: Any,
 ) -> int:
     """Start AGENT on a copy of your repository, in a sandbox that stays. The next call continues the conversation.
@@ -143,7 +153,9 @@ def start(
     if prompt is None and not acp:
         terminal.require_terminal("skerry agent AGENT -p PROMPT")
     with cli.client() as client:
-        request = _request(client, name_of_agent, given)
+        request = replace(
+            _request(client, name_of_agent, given), sign_in=sign_in, note=_note(later=prompt is None and not acp)
+        )
         report(cli, request.kit)
         if acp:
             return run_acp(cli, client, request, words, given["repo"])
@@ -152,6 +164,20 @@ def start(
         if attempts is not None:
             return run_attempts(cli, client, request, prompt, words, count=attempts, check=check, fresh=fresh)
         return run_headless(cli, client, request, prompt, words, fresh=fresh, review=review)
+
+
+def _note(*, later: bool) -> Callable[[str], None]:
+    """Return what shows a message of the sign-in. `later`: at the end, when the agent does not use the terminal."""
+    if not later:
+        return output.info
+    held: list[str] = []
+
+    def show() -> None:
+        for text in dict.fromkeys(held):
+            output.info(text)
+
+    click.get_current_context().call_on_close(show)
+    return held.append
 
 
 @agent.command()
@@ -177,7 +203,16 @@ def attach(
     with cli.client() as client:
         top = None if no_repo or name is not None else repository_top(repo)
         sandbox, process = find_attachable(client, top, name_of_agent, name)
+        kit = _kit_of(sandbox)
+        if kit is not None:
+            resume_sign_in(sandbox, AgentRequest(kit, top, sandbox.name or "", {}, note=_note(later=True)))
         return attach_terminal(cli, sandbox, process, review=review, escape=not no_escape)
+
+
+def _kit_of(sandbox: Sandbox) -> Kit | None:
+    """Return the built-in kit of a sandbox. Others are not known here."""
+    label = sandbox.labels.get(LABEL)
+    return load_kit(label) if label in BUILT_IN else None
 
 
 def _request(client: Client, name: str | None, given: dict[str, Any]) -> AgentRequest:
@@ -278,6 +313,8 @@ def show(cli: CliContext, /, name: str | None, as_json: bool, **given: Any) -> N
     for one in found["credentials"]:
         needed = "required" if one["required"] else "optional"
         rows.append(("key", f"{one['variable']} to {', '.join(one['hosts'])} ({needed})"))
+    rows += [("sign-in", f"{one['service']}, at {one['endpoint']}, for {', '.join(one['hosts'])}")
+             for one in found["sign_in"]]  # fmt: skip
     rows.append(("sessions", _sessions(found)))
     rows += [("skipped", one) for one in kit.skipped]
     output.pairs(rows)

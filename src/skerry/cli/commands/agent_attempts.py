@@ -7,11 +7,12 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from skerry.cli import output
 from skerry.cli.commands.agent_run import AgentOutput, headless_command, report_denied
-from skerry.cli.commands.agent_sandbox import AgentRequest, mark_used, open_sandbox
+from skerry.cli.commands.agent_sandbox import AgentRequest, mark_used, open_sandbox, resume_sign_in
 from skerry.cli.commands.compare import show
 from skerry.cli.context import CliContext
 from skerry.client._sync.sandbox import Sandbox
@@ -41,6 +42,8 @@ def run_attempts(
     sandbox, image, again = open_sandbox(cli, client, request)
     argv, dialect = headless_command(request.kit, image, prompt, words, again=again and not fresh)
     forks = _fork(client, sandbox, count)
+    for fork in forks:
+        resume_sign_in(fork, replace(request, sign_in=False))
     if not cli.quiet:
         output.info(f"{count} attempts: {', '.join(str(fork.name) for fork in forks)}")
     results, codes = zip(*_run(cli, forks, argv, dialect), strict=True)

@@ -7,7 +7,7 @@ import os
 import posixpath
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,13 +16,22 @@ from msgspec.structs import replace
 from skerry.cli import output
 from skerry.cli.commands.agent_config import copy_files, copy_servers
 from skerry.cli.commands.agent_image import AgentImage, ensure_image, image_of
+from skerry.cli.commands.agent_sign_in import (
+    AgentSignIn,
+    choose_service,
+    service_in,
+    sign_in_secret,
+    token_endpoints,
+)
 from skerry.cli.context import CliContext
 from skerry.cli.options.repository import report_import
 from skerry.client._sync.sandbox import Sandbox
 from skerry.client.agents.credentials import find_secrets, present_secrets
 from skerry.client.agents.kits import Kit
+from skerry.client.agents.sign_in import load_sign_in
 from skerry.client.repository.locate import find_repository
 from skerry.client.repository.source import Repo
+from skerry.client.secrets import Secret
 from skerry.codecs.text import escape
 from skerry.errors import CommandFailed, Conflict, FileNotFound, InvalidRequest, NotFound, SkerryError
 from skerry.types import WORKSPACE, Limits, Network, Options
@@ -58,7 +67,7 @@ class LaterOptions:
 @dataclass(frozen=True)
 class AgentRequest:
     """`top`: the repository of this host, None for a sandbox without one. `arguments`: those of `Sandbox.create`, for a
-    new sandbox; `changes`: for an existing one."""
+    new sandbox; `changes`: for an existing one. `sign_in`: the user signs in now. `note`: shows messages about it."""
 
     kit: Kit
     top: str | None
@@ -67,6 +76,13 @@ class AgentRequest:
     with_config: bool = False
     changes: LaterOptions = LaterOptions()
     include_home: bool = False
+    sign_in: bool = False
+    note: Callable[[str], None] = output.info
+
+    @property
+    def given(self) -> tuple[Secret, ...]:
+        """Return the secrets of the options."""
+        return tuple(self.arguments.get("secrets", ()))
 
 
 def repository_top(directory: str) -> str:
@@ -111,6 +127,7 @@ def open_sandbox(cli: CliContext, client: Client, request: AgentRequest) -> tupl
         )
     image, was_running = image_of(client, found.cached_info.image), found.state == "running"
     _change(cli, found, request)
+    resume_sign_in(found, request)
     if request.top is not None:
         refresh(cli, found, request.top)
     if not was_running:
@@ -136,8 +153,10 @@ def _change(cli: CliContext, sandbox: Sandbox, request: AgentRequest) -> None:
 
 def _renew_secrets(cli: CliContext, sandbox: Sandbox, request: AgentRequest) -> None:
     """Replace the values of the secrets. They can only be replaced together: if one is missing here, all stay."""
-    given = request.arguments.get("secrets", ())
+    given = request.given
     secrets = (*given, *present_secrets(request.kit, {one.name for one in given}))
+    if service_in(sandbox, request.kit) is not None:
+        return  # the broker of the sign-in does it
     missing = {one.name for one in sandbox.cached_info.secrets} - {one.name for one in secrets}
     if secrets and not missing:
         sandbox.update(secrets=secrets)
@@ -146,6 +165,17 @@ def _renew_secrets(cli: CliContext, sandbox: Sandbox, request: AgentRequest) -> 
         raise InvalidRequest(f"{request.name} has other secrets too: {names}", hint="set or give them again as well")
     elif secrets and not cli.quiet:
         output.info(f"the secrets keep their earlier values: {', '.join(sorted(missing))} is not set here")
+
+
+def resume_sign_in(sandbox: Sandbox, request: AgentRequest) -> None:
+    """Answer for the token endpoint of a sandbox that is signed in, or that will be."""
+    service = service_in(sandbox, request.kit)
+    if service is not None:
+        AgentSignIn(
+            sandbox, request.kit, service, request.given, asked=request.sign_in, note=request.note
+        ).start()  # fmt: skip
+    elif request.sign_in:
+        raise Conflict(f"sandbox {request.name} was created for a key", hint="--name NAME for another one")
 
 
 def refresh(cli: CliContext, sandbox: Sandbox, top: str) -> None:
@@ -164,8 +194,12 @@ def refresh(cli: CliContext, sandbox: Sandbox, top: str) -> None:
 
 def create_sandbox(cli: CliContext, client: Client, request: AgentRequest) -> tuple[Sandbox, AgentImage]:
     """Create the sandbox, and run the kit's install commands in it. A failure deletes it."""
-    given_names = {secret.name for secret in request.arguments.get("secrets", ())}
-    kit, secrets = request.kit, find_secrets(request.kit, given_names)  # a missing key is the first error
+    kit, given_names = request.kit, {secret.name for secret in request.given}
+    service = choose_service(kit, asked=request.sign_in, given=given_names)
+    if service is not None:
+        secrets: Sequence[Secret] = (sign_in_secret(service, load_sign_in(service)),)
+    else:
+        secrets = find_secrets(kit, given_names)  # a missing key is the first error
     image = ensure_image(cli, client, kit)
     if not kit.built_in and not cli.quiet:
         hosts = dict.fromkeys((*kit.network.runtime.allow, *kit.network.install.allow))
@@ -173,7 +207,10 @@ def create_sandbox(cli: CliContext, client: Client, request: AgentRequest) -> tu
     given = dict(request.arguments)
     given["labels"] = {**given.get("labels", {}), LABEL: kit.label, LABEL_REPO: repository_id(request.top)}
     given["env"] = {**_ENVIRONMENT, **kit.environment, **given.get("env", {})}
-    given["secrets"] = (*secrets, *given.get("secrets", ()))
+    given["secrets"] = (*secrets, *request.given)
+    if service is None and not kit.built_in and "network" in given:
+        network = given["network"]
+        given["network"] = replace(network, deny=(*network.deny, *token_endpoints(kit)))
     if request.top is not None:
         given["repo"] = Repo(request.top, exclude=kit.extension.exclude, include_home=request.include_home)
     sandbox = Sandbox.create(image.ref, name=request.name, server=client, **given)
@@ -181,6 +218,8 @@ def create_sandbox(cli: CliContext, client: Client, request: AgentRequest) -> tu
         report_import(cli, sandbox.imported)
         if request.with_config:
             copy_files(cli, sandbox, kit)
+        if service is not None:
+            resume_sign_in(sandbox, request)  # before any program of the kit runs
         _install(sandbox, kit, image)
         if request.with_config:
             copy_servers(cli, sandbox, kit)
@@ -234,10 +273,14 @@ works. The network is closed except for a few hosts. The user reviews your chang
 def _run_hooks(sandbox: Sandbox, kit: Kit, hooks: Sequence[KitHook], image: AgentImage) -> None:
     """Run commands of the lifecycle, which see only the variables that they declare."""
     names = {*image.env, *sandbox.cached_info.env, *(secret.name for secret in sandbox.cached_info.secrets)}
+    service = service_in(sandbox, kit)
     modes = {
-        f"SBX_CRED_{one.service.upper().replace('-', '_')}_MODE": "apikey" if found else "none"
+        f"SBX_CRED_{one.service.upper().replace('-', '_')}_MODE": "oauth"
+        if service is not None and service.name == one.service
+        else "apikey"
+        if one.api_key is not None and one.api_key.name in names
+        else "none"
         for one in kit.credentials
-        for found in [one.api_key is not None and one.api_key.name in names]
     }
     for number, hook in enumerate(hooks):
         declared = _BASELINE.union(hook.env)

@@ -12,7 +12,7 @@ import click
 from skerry.cli import output
 from skerry.cli.context import CliContext, json_option, pass_cli
 from skerry.cli.options.secrets import command_words
-from skerry.client.secret_store import SERVICES, UserSecrets, check_service
+from skerry.client.secret_store import SERVICES, StoredSecret, UserSecrets, check_service
 from skerry.client.secrets import read_command, read_variable, text_of
 from skerry.errors import InvalidRequest
 from skerry.types.network import MAX_SECRET
@@ -79,13 +79,25 @@ def ls(cli: CliContext, known: bool, as_json: bool) -> None:
         return
     found = UserSecrets().services()
     if as_json:
-        output.json([{"service": n, "hosts": s.hosts, "place": s.place, "set_at": s.set_at} for n, s in found.items()])
+        output.json([
+            {"service": n, "hosts": s.hosts, "place": s.place, "set_at": s.set_at, "sign_in": s.sign_in,
+             "expires_at": s.expires_at}
+            for n, s in found.items()
+        ])  # fmt: skip
         return
-    rows = (
-        (name, one.place, output.format_age(time.time() - one.set_at), " ".join(one.hosts))
+    rows = [
+        (name, one.place, output.format_age(time.time() - one.set_at), _validity(one), " ".join(one.hosts))
         for name, one in found.items()
-    )
-    output.table(("SERVICE", "PLACE", "AGE", "HOSTS"), rows)
+    ]
+    output.table(("SERVICE", "PLACE", "AGE", "VALID", "HOSTS"), rows)
+
+
+def _validity(one: StoredSecret) -> str:
+    """Return how long the access token of a sign-in is valid. It is refreshed when it is used."""
+    if not one.sign_in or one.expires_at is None:
+        return "-"
+    left = one.expires_at - time.time()
+    return f"for {output.format_age(left)}" if left > 0 else "expired"
 
 
 def _list_known(as_json: bool) -> None:

@@ -18,8 +18,9 @@ def find_value(service: str, variables: tuple[str, ...]) -> str | None:
     value = next((value for name in variables if (value := os.environ.get(name))), None)
     if value is not None:
         return value
+    store = UserSecrets()
     try:
-        return UserSecrets().value(service)
+        return None if store.get(service).sign_in else store.value(service)
     except NotFound:
         return None
 
@@ -83,7 +84,8 @@ def _missing(kit: Kit, credentials: tuple[KitCredential, ...]) -> InvalidRequest
     names = [variables_of(kit, one)[0] for one in credentials if one.api_key is not None]
     shown = ", ".join(names[:-1]) + f" or {names[-1]}" if len(names) > 1 else "".join(names)
     title = kit.descriptor.display_name or kit.name
+    sign_in = ", or sign in: --sign-in" if any(one.oauth is not None for one in kit.credentials) else ""
     return InvalidRequest(
         f"{title} needs a credential: {shown} is not set here",
-        hint=f"export {names[0]}=…, or `skerry secret set {credentials[0].service}`, {kit.extension.sign_in}",
+        hint=f"export {names[0]}=…, or `skerry secret set {credentials[0].service}`, {kit.extension.sign_in}{sign_in}",
     )

@@ -7,7 +7,7 @@ ignored would be a missing rule.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -25,6 +25,15 @@ _SERVICE: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 _REFERENCE: Final = re.compile(r"\$\{\{\s*kit\.(args|env)\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}")
 _ANY_REFERENCE: Final = re.compile(r"\$\{\{")
 _MODE: Final = re.compile(r"0?[0-7]{3,4}")
+_HOST_PORT: Final = re.compile(r"(?=.{1,260}$)[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::[1-9][0-9]{0,4})?")
+_PATH: Final = re.compile(r"/[A-Za-z0-9._~/-]{1,200}")
+# The last three are not in the specification: agents with an identity token need them.
+CREDENTIAL_FIELDS: Final = frozenset(
+    "{{.%s}}" % name  # noqa: UP031 - braces
+    for name in (
+        "AccessToken", "RefreshToken", "ExpiresAt", "Scopes", "PrimaryApiKey", "IDToken", "AccountID", "RefreshedAt",
+    )
+)  # fmt: skip
 T = TypeVar("T")
 
 
@@ -139,13 +148,92 @@ class KitApiKey(_Strict, frozen=True, kw_only=True):
             raise ValueError("inject: without a name, one host and its header are needed")
 
 
+class KitTokenEndpoint(_Strict, frozen=True, kw_only=True):
+    """The place of an authorization server that gives tokens. Always over TLS."""
+
+    host: str
+    path: str
+
+    def __post_init__(self) -> None:
+        if not _HOST_PORT.fullmatch(self.host):
+            raise ValueError("host: not the name of a host")
+        if not _PATH.fullmatch(self.path) or "//" in self.path or not {".", ".."}.isdisjoint(self.path.split("/")):
+            raise ValueError("path: not a plain absolute path")
+
+    @property
+    def url(self) -> str:
+        return f"https://{self.host.removesuffix(':443')}{self.path}"
+
+
+class KitSentinels(_Strict, frozen=True, kw_only=True):
+    """The texts that an agent gets instead of tokens. Here each sandbox has its own."""
+
+    access_token: str = ""
+    refresh_token: str = ""
+
+
+class KitCredentialFile(_Strict, frozen=True, kw_only=True):
+    """The file in which the agent keeps a sign-in, below its home directory. A string of `structure` that is a
+    placeholder of CREDENTIAL_FIELDS gets its value; without a value, its key is left out."""
+
+    path: str
+    structure: dict[str, Any] = {}
+    format: Literal["json", "toml"] = "json"
+
+    def __post_init__(self) -> None:
+        if not self.path.startswith("~/") or not is_below_home(self.path[2:]):
+            raise ValueError("path: not ~/ and a path below the home directory")
+        unknown = [one for one in _strings(self.structure) if "{{" in one and one not in CREDENTIAL_FIELDS]
+        if unknown:
+            raise ValueError(f"structure: {unknown[0][:60]!r} is not a placeholder")
+
+
+class KitResponseFields(_Strict, frozen=True, kw_only=True):
+    """The names of fields in the answer of the token endpoint."""
+
+    access_token: str = "access_token"  # noqa: S105 - the name of a field
+    refresh_token: str = "refresh_token"  # noqa: S105
+    expires_in: str = "expires_in"
+
+    def __post_init__(self) -> None:
+        names = (self.access_token, self.refresh_token, self.expires_in)
+        if not all(map(_VARIABLE.fullmatch, names)) or self.expires_in in names[:2]:
+            raise ValueError("not the names of fields")
+
+
+class KitOauth(_Strict, frozen=True, kw_only=True):
+    """A sign-in of the user: the tokens stay outside. `resource_hosts`: those that get the access token."""
+
+    token_endpoint: KitTokenEndpoint | None = None
+    resource_hosts: tuple[str, ...] = ()
+    sentinels: KitSentinels = KitSentinels()
+    credential_file: KitCredentialFile | None = None
+    response_fields: KitResponseFields = KitResponseFields()
+    passthrough: bool = False
+
+    def __post_init__(self) -> None:
+        if self.token_endpoint is not None and self.token_endpoint.host in self.resource_hosts:
+            raise ValueError("resourceHosts: the host of the token endpoint gets no access token")
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for one in value.values():
+            yield from _strings(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _strings(one)
+    elif isinstance(value, str):
+        yield value
+
+
 class KitCredential(_Strict, frozen=True, kw_only=True):
-    """credential@1. `oauth` is not read: sign in outside, and give the key or token."""
+    """credential@1: a key, a sign-in, or either."""
 
     service: str
     phase: str | tuple[str, ...]
     api_key: KitApiKey | None = None
-    oauth: dict[str, Any] | None = None
+    oauth: KitOauth | None = None
 
     def __post_init__(self) -> None:
         if not _SERVICE.fullmatch(self.service):
@@ -155,6 +243,12 @@ class KitCredential(_Strict, frozen=True, kw_only=True):
             raise ValueError("phase: not install, runtime, or both")
         if self.api_key is None and self.oauth is None:
             raise ValueError("neither apiKey nor oauth")
+
+    @property
+    def resource_hosts(self) -> tuple[str, ...]:
+        """Return the hosts that get the access token of a sign-in: by default those of the key."""
+        named = self.oauth.resource_hosts if self.oauth is not None else ()
+        return named or tuple(dict.fromkeys(one.domain for one in (self.api_key.inject if self.api_key else ())))
 
 
 class KitHook(_Strict, frozen=True, kw_only=True):
@@ -303,7 +397,9 @@ class KitExtension(_Strict, frozen=True, kw_only=True):
     user's home that `--with-config` copies. `quiet`: hosts that the agent tries and does not need: a denied attempt is
     logged, and gives no hint. `events`: how the agent reports its tool calls.
     `mcp`: the MCP servers in the user's settings, of which `--with-config` copies those without logins.
-    `exclude`: the agent's own files in the workspace, which the review leaves out."""
+    `exclude`: the agent's own files in the workspace, which the review leaves out.
+    `sign_in_paths`: paths beside the token endpoint that a sign-in needs; requests to them pass unchanged.
+    `sign_in_deny`: requests that are denied where a sign-in is used: their answers would have a key."""
 
     package: str = ""
     needs_credential: bool = False
@@ -315,8 +411,12 @@ class KitExtension(_Strict, frozen=True, kw_only=True):
     events: KitEvents | None = None
     mcp: KitMcp | None = None
     exclude: tuple[str, ...] = ()
+    sign_in_paths: tuple[str, ...] = ()
+    sign_in_deny: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not all(map(_PATH.fullmatch, self.sign_in_paths)):
+            raise ValueError("signInPaths: not a plain absolute path")
         if self.package and not re.fullmatch(r"(?:npm|pip):@?[A-Za-z0-9][A-Za-z0-9._/-]*", self.package):
             raise ValueError("package: not npm:NAME or pip:NAME")
         if self.continue_prompt and PROMPT not in "\0".join(self.continue_prompt):

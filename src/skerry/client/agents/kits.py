@@ -320,6 +320,10 @@ def _check(kit: Kit) -> None:
                 _check_host(kit.name, injection.domain)
                 if injection.domain not in allowed[phase] and "*" not in allowed[phase]:
                     raise InvalidRequest(f"{kit.name}: {injection.domain} gets {one.service}, and is not allowed")
+        if one.oauth is not None:
+            endpoint = one.oauth.token_endpoint
+            for host in (*one.resource_hosts, *([endpoint.host] if endpoint is not None else [])):
+                _check_host(kit.name, host)
     for path in (*(file.path for file in kit.lifecycle.files), *(one.directory for one in kit.contexts)):
         if path:
             check_path(kit.name, path)
@@ -349,6 +353,10 @@ def describe(kit: Kit) -> dict[str, Any]:
             {"service": one.service, "variable": one.api_key.name, "hosts": [i.domain for i in one.api_key.inject],
              "required": one.service not in kit.optional}
             for one in kit.credentials if one.api_key is not None
+        ],
+        "sign_in": [
+            {"service": one.service, "endpoint": one.oauth.token_endpoint.url, "hosts": one.resource_hosts}
+            for one in kit.credentials if one.oauth is not None and one.oauth.token_endpoint is not None
         ],
         "headless": bool(kit.sessions.prompt), "resumes": bool(kit.interactive.continue_ or kit.sessions.continue_),
         "acp": kit.editor is not None, "skipped": kit.skipped,
