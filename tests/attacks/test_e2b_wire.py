@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import httpx2
 import pytest
-from support.e2b import SETTINGS, STREAM, Account, Box, output, signed, stream_error
+from support.e2b import SETTINGS, STREAM, Account, Box, events, output, signed, stream_error
 from support.server import Server, wait_until
 
 from skerry.codecs.api_keys import key_of
@@ -249,6 +249,21 @@ def test_path_of_a_file_stays_inside_the_sandbox(box: Box) -> None:
     for path in ("/var/lib/skerry", "/run/skerry/keeper.sock", "/proc/1/mem", "/proc/1/environ", "/proc/kcore"):
         answer = box.account.http.get("/files", params={"path": path}, headers=box.headers())
         assert answer.status_code != 200 or not answer.content, path
+
+
+def test_numbers_of_thousands_of_digits_in_the_list_of_users_are_no_server_error(account: Account) -> None:
+    box = account.create()
+    try:
+        root, unknown = (base64.b64encode(f"{name}:".encode()).decode() for name in ("root", "nobody-here"))
+        line = "printf 'x:x:%05000d:0::/:\\n' 1 >> /etc/passwd; printf 'x:x:%05000d:\\n' 1 >> /etc/group"
+        body = envelope(json.dumps({"process": {"cmd": "/bin/bash", "args": ["-c", line]}}).encode())
+        answer = box.call("process.Process/Start", body, STREAM, Authorization=f"Basic {root}")
+        assert events(answer.content)[-2]["end"]["exitCode"] == 0
+        answer = box.call("filesystem.Filesystem/Stat", {"path": "/"}, Authorization=f"Basic {unknown}")
+        refused(answer, 401)  # the list was read again
+        assert box.call("filesystem.Filesystem/Stat", {"path": "/"}).json()["entry"]["owner"] == "root"
+    finally:
+        assert account.api("DELETE", f"/sandboxes/{box.id}").status_code == 204
 
 
 def test_query_that_is_not_utf8_gets_an_error_of_e2b(account: Account) -> None:

@@ -73,6 +73,19 @@ def test_text_that_is_no_chart_has_none(text: str) -> None:
     assert chart_of(text) is None
 
 
+@pytest.mark.parametrize("label", ["$\\mathdefault{10^{999}}$", "1" * 5000, "10^{-999}", "1e999", ""])
+def test_tick_that_is_no_number_is_text_or_a_number(label: str) -> None:
+    text = msgspec.json.encode(Chart(axes=[Axes(series=[Series(x=[1], y=[2])], xticks=[label])]))
+    found = chart_of(text.decode())
+    assert found is not None
+    assert len(found["x_ticks"]) == 1
+
+
+def test_text_in_place_of_an_angle_is_not_repeated() -> None:
+    found = chart(Series(kind="pie", x=["a", "b", "c", "d"], y=["long" * 1000, [1], {}, 0.5]))
+    assert found["elements"] == [{"label": "d", "angle": 180.0, "radius": 1.0}]
+
+
 @pytest.mark.parametrize("series", [Series(kind="box", y=[1]), Series(kind="pie", x=[None], y=[0.5]), Series(kind="?")])
 def test_incomplete_series_of_a_program_are_no_server_errors(series: Series) -> None:
     assert chart(series)["type"] in ("box_and_whisker", "pie", "unknown")

@@ -74,7 +74,7 @@ def _ticks(labels: list[str], scale: str) -> list[Any]:
     for label in labels:
         try:
             ticks.append(_date(label) if scale == "datetime" else _number(label))
-        except ValueError:
+        except (ValueError, OverflowError):
             if scale != "datetime":
                 ticks.append(label)
     return ticks
@@ -96,7 +96,8 @@ def _slices(series: list[Series]) -> list[dict[str, Any]]:
     for one in series:
         labels = one.x or [one.label or ""] * len(one.y)
         for label, angle in zip(labels, one.y, strict=False):
-            found.append({"label": str(label), "angle": angle * 360, "radius": 1.0})
+            if isinstance(angle, (int, float)):  # text would be repeated
+                found.append({"label": str(label), "angle": angle * 360, "radius": 1.0})
     return found
 
 

@@ -5,9 +5,11 @@ Root inside can write anything into these files, so their content is used inside
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import posixpath
+import re
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_FILE: Final = 1 << 20
 MAX_CACHED: Final = 4096  # sandboxes
+_ID: Final = re.compile(r"[0-9]{1,10}")  # Python refuses to convert thousands of digits
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,8 @@ class UserTable:
         record = call.engine.registry.find(call.caller, call.ref).record
         key = record.id, record.started_at
         if again or key not in self._known:
-            passwd, group = [await _content(call.engine, call, f"/etc/{name}") for name in ("passwd", "group")]
+            files = (_content(call.engine, call, f"/etc/{name}") for name in ("passwd", "group"))
+            passwd, group = await asyncio.gather(*files)
             self._known[key] = Accounts(dict(_users(passwd)), dict(_groups(group)))
             while len(self._known) > MAX_CACHED:
                 self._known.popitem(last=False)
@@ -120,11 +124,11 @@ def _users(text: str) -> list[tuple[str, Account]]:
     found = []
     for line in text.splitlines():
         words = line.split(":")
-        if len(words) == 7 and words[2].isdecimal() and words[3].isdecimal() and words[5].startswith("/"):
+        if len(words) == 7 and all(map(_ID.fullmatch, words[2:4])) and words[5].startswith("/"):
             found.append((words[0], Account(words[0], int(words[2]), int(words[3]), posixpath.normpath(words[5]))))
     return found
 
 
 def _groups(text: str) -> list[tuple[int, str]]:
     lines = (line.split(":") for line in text.splitlines())
-    return [(int(words[2]), words[0]) for words in lines if len(words) == 4 and words[2].isdecimal()]
+    return [(int(words[2]), words[0]) for words in lines if len(words) == 4 and _ID.fullmatch(words[2])]
