@@ -6,18 +6,24 @@ import errno
 import ipaddress
 import json
 import os
+import re
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from support.debian_programs import program
 from support.listening_server import Listening
+from support.pages import ROOT
+from support.server import wait_until
 
 from skerry.config import load
 from skerry.errors import InvalidRequest
 from skerry.server.http.auth import Authenticator
 
+GUIDES = ROOT / "docs" / "guides"
 SECRET = "hunter2-very-secret"
 
 
@@ -77,6 +83,57 @@ def test_source_behind_a_trusted_proxy_is_its_client(tmp_path: Path) -> None:
     finally:
         server.stop()
         server.engine.database.close()
+
+
+PROXIES: dict[str, tuple[str, ...]] = {
+    "nginx": ("-p", ".", "-c", "nginx.conf", "-e", "stderr", "-g", "daemon off; user root;"),
+    "caddy": ("run", "--config", "Caddyfile", "--adapter", "caddyfile"),
+}
+
+
+@pytest.mark.parametrize(("name", "file"), [("nginx", "nginx.conf"), ("caddy", "Caddyfile")])
+def test_proxies_of_the_guide_name_their_client_and_no_forged_one(tmp_path: Path, name: str, file: str) -> None:
+    """With the guide's configuration, but without TLS."""
+    proxy, port = program(name), free_port()
+    server = Listening(tmp_path, proxies=("127.0.0.1/32",), hosts=("skerry.example.com",)).start()
+    try:
+        (config,) = re.findall(rf"```\w+\n# {file}\n(.*?)```", (GUIDES / "team.md").read_text(), re.DOTALL)
+        config = re.sub(r"\n *(ssl_certificate|tls )[^\n]*", "", config).replace(":7070", f":{server.port}")
+        config = config.replace("listen 8443 ssl", f"listen 127.0.0.1:{port}")
+        config = config.replace("\nskerry.example.com:8443", f"\nhttp://skerry.example.com:{port}")
+        (tmp_path / file).write_text(config)
+        with server.unix() as http, (tmp_path / "log").open("wb") as log:
+            secret = http.post("/v1/tokens", json={"scope": "use", "owner": "proxied"}).json()["secret"]
+            home = {**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)}
+            web = subprocess.Popen([proxy, *PROXIES[name]], cwd=tmp_path, env=home, stdout=log, stderr=log)
+            try:
+                wait_until(lambda: is_open(port) or web.poll() is not None, f"{name} to listen")
+                assert web.poll() is None, (tmp_path / "log").read_text()
+                subprocess.run(
+                    ["curl", "-sS", "-m", "60", "--interface", "127.0.0.2", f"http://skerry.example.com:{port}/v1/sandboxes",
+                     "--resolve", f"skerry.example.com:{port}:127.0.0.1", "-H", f"Authorization: Bearer {secret}",
+                     "-H", "X-Forwarded-For: 203.0.113.1", "--json", '{"image": "none"}'],
+                    check=True, capture_output=True,
+                )  # fmt: skip
+            finally:
+                web.terminate()
+                web.wait(60)
+            (record,) = records(http, type="sandbox.create", owner="proxied")
+        assert record["source"] == "127.0.0.2"
+    finally:
+        server.stop()
+        server.engine.database.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as line:
+        line.settimeout(5)
+        return line.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.parametrize(
