@@ -5,15 +5,18 @@ from __future__ import annotations
 import random
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
-from bench.measure import Figure, Part, row, timed
+from bench.measure import Figure, Part, Row, repeat, row, side_by_side, timed
 from skerry import Options, Repo, Sandbox
 
 FILES = 3000
 PLAIN, COPIED, BEGUN = "create", "create, with a repository of 3,000 files", "the same, and its review begun"
 CLONED = "git clone --local of it"
+STATUS, EDITED = "repo.status of a copy of 3,000 files", "the same, after 10 edits and 10 deletions"
+VERSION, BARE = "skerry --version", "python -c pass"
 
 
 def imports(_: int, rounds: int = 7) -> Part:
@@ -28,6 +31,7 @@ def imports(_: int, rounds: int = 7) -> Part:
             times[CLONED].append(timed(lambda clone=clone: subprocess.run(clone, check=True)))
             for name, repo in ((PLAIN, None), (COPIED, Repo(source, review=False)), (BEGUN, Repo(source))):
                 times[name].append(_created(repo))
+        status_rows = _status(source)
         shutil.rmtree(source)
     rows = {name: row(name, spent) for name, spent in times.items()}
     clone, plain = rows[CLONED].p50, rows[PLAIN].p50
@@ -37,7 +41,23 @@ def imports(_: int, rounds: int = 7) -> Part:
         most = 3.0 if name == BEGUN else None
         beside = f"{took:.0f} ms / {clone:.0f} ms"
         figures.append(Figure(f"{what} of 3,000 files / git clone --local", took / clone, beside, most=most))
-    return list(rows.values()), figures
+    program = Path(sys.executable).with_name("skerry")
+    works = {
+        VERSION: lambda: subprocess.run([program, "--version"], check=True, stdout=subprocess.DEVNULL),
+        BARE: lambda: subprocess.run([sys.executable, "-c", "pass"], check=True),
+    }
+    start_rows = side_by_side(works, 2 * rounds)
+    return [*rows.values(), *status_rows, *start_rows], figures
+
+
+def _status(source: Path, rounds: int = 10) -> list[Row]:
+    """What `ls`, `show` and `exec` at a terminal spend on the question whether a copy is stale."""
+    with Sandbox(repo=source, options=Options(use_pool=False)) as sandbox:
+        current = repeat(STATUS, rounds, lambda: sandbox.repo.status(source))
+        for number, file in enumerate(sorted(source.glob("src/*/*.py"))[:20]):
+            file.unlink() if number % 2 else file.write_text("edited\n")
+        assert sandbox.repo.status(source).files == 20
+        return [current, repeat(EDITED, rounds, lambda: sandbox.repo.status(source))]
 
 
 def _created(repo: Repo | None) -> float:

@@ -15,15 +15,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACE = ROOT / ".venv" / "lowest"
-# Each library is used by one of them: click, rich, pygments (cli), httpx2, websockets, zstd, msgspec (client), uvicorn,
-# httptools, starlette (listener), dnspython, cryptography, h11, idna (network), mcp, pydantic, anyio (mcp),
-# opentelemetry (telemetry).
+# Each library is used by one of them: click (cli), rich (progress), pygments (review), httpx2, websockets, zstd,
+# msgspec (client), uvicorn, httptools, starlette (listener), dnspython, cryptography, h11, idna (network), mcp,
+# pydantic, anyio (mcp), opentelemetry (telemetry).
 TESTS = [
     "tests/test_types.py", "tests/test_config.py", "tests/client/test_package.py", "tests/client/test_requests.py",
     "tests/client/test_responses.py", "tests/client/test_pack.py", "tests/server/test_listener.py",
     "tests/server/test_websockets.py", "tests/network/test_rules.py", "tests/network/test_dns.py",
     "tests/network/test_http_proxy.py", "tests/mcp/test_text.py", "tests/mcp/test_offline.py",
-    "tests/test_telemetry.py", "tests/client/test_ssh_keys.py",
+    "tests/test_telemetry.py", "tests/client/test_ssh_keys.py", "tests/client/test_progress.py",
+    "tests/cli/test_output.py", "tests/cli/test_reference.py",
+    "tests/cli/test_prompts.py", "tests/cli/review/test_input.py", "tests/cli/review/test_escape.py",
+    "tests/cli/review/test_model.py", "tests/cli/review/test_patch.py",
 ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -245,6 +246,86 @@ def test_status_counts_each_path_that_a_pull_would_remove_or_add(client: Client,
         assert sandbox.repo.status(root).files == len(done.files) == (2 if how == "new rule" else 1)
         sandbox.repo.pull(root)
         assert str(sandbox.repo.status(root)) == "up to date"
+
+
+class History:
+    """Random edits on both sides that never meet: you own the first ten lines of each file and the files in `mine/`,
+    the sandbox the last ten and those in `box/`."""
+
+    LINES = 30
+
+    def __init__(self, copy: Copy, seed: int) -> None:
+        self.copy, self.random, self.count = copy, random.Random(seed), 0
+        self.files = {f"f{number}.txt": [f"line {line}" for line in range(self.LINES)] for number in range(4)}
+        self.mine: dict[str, str] = {}
+        self.box: dict[str, str] = {}
+        self.by_box: set[str] = set()
+        for path in self.files:
+            self.write(path)
+        copy.repo.pull(copy.root)
+
+    def write(self, path: str) -> None:
+        """Write the file as you have it: with your lines only."""
+        lines = self.files[path]
+        last = [f"line {line}" for line in range(self.LINES - 10, self.LINES)]
+        self.copy.write(path, "".join(f"{line}\n" for line in (*lines[:-10], *last)).encode())
+
+    def edit(self) -> None:
+        """Edit your side."""
+        self.count += 1
+        action = self.random.choice(["line", "line", "add", "remove", "delete", "commit"])
+        path = self.random.choice(sorted(self.files))
+        if action == "line":
+            self.files[path][self.random.randrange(10)] = f"mine {self.count}"
+            self.write(path)
+        elif action == "add":
+            self.mine[name := f"mine/{self.random.randrange(5)}"] = text = f"{self.count}\n"
+            self.copy.write(name, text.encode())
+        elif action == "remove" and self.mine:
+            name = self.random.choice(sorted(self.mine))
+            (self.copy.root / name).unlink()
+            del self.mine[name]
+        elif action == "delete" and len(self.files) > 1 and path not in self.by_box:
+            git(self.copy.root, "rm", "-qf", "--ignore-unmatch", path)
+            (self.copy.root / path).unlink(missing_ok=True)
+            del self.files[path]
+        else:
+            git(self.copy.root, "add", "-A")
+            git(self.copy.root, "commit", "-q", "--allow-empty", "-m", f"{self.count}")
+
+    def edit_inside(self) -> None:
+        self.count += 1
+        path = self.random.choice(sorted(self.files))
+        if self.random.random() < 0.6:
+            line = self.random.randrange(self.LINES - 10, self.LINES)
+            self.files[path][line] = f"box {self.count}"
+            self.by_box.add(path)
+            self.copy.run(f"sed -i '{line + 1}s/.*/box {self.count}/' {path}")
+        else:
+            self.box[name := f"box/{self.random.randrange(5)}"] = text = f"{self.count}\n"
+            self.copy.run(f"mkdir -p box && echo {text.strip()} > {name}")
+
+    def expected(self) -> dict[str, str]:
+        merged = {path: "".join(f"{line}\n" for line in lines) for path, lines in self.files.items()}
+        return {**{path: data.decode("latin-1") for path, data in BASE.items()}, **merged, **self.mine, **self.box}
+
+    def inside(self) -> dict[str, str]:
+        listed = self.copy.sandbox.run(["git", "ls-files", "-z", "-co"], cwd="/workspace", check=True).stdout
+        names = sorted({name for name in listed.split("\0") if name})
+        present = [name for name in names if self.copy.sandbox.run(["test", "-e", name], cwd="/workspace").ok]
+        return {name: self.copy.inside(name).decode("latin-1") for name in present}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_history_of_pulls_keeps_the_edits_of_both_sides(copy: Copy, seed: int) -> None:
+    history = History(copy, seed)
+    for _ in range(4):
+        for _ in range(history.random.randrange(1, 6)):
+            history.random.choice([history.edit, history.edit_inside])()
+        copy.pull()
+        assert history.inside() == history.expected(), seed
+        assert (copy.pull(), str(copy.repo.status(copy.root))) == ({}, "up to date"), seed
+        assert set(copy.changes()) == history.by_box | set(history.box), seed
 
 
 def test_pull_from_another_directory_needs_its_path(
