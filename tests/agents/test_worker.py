@@ -260,6 +260,32 @@ def test_killed_worker_loses_no_session_and_the_next_one_waits_for_it(start: Sta
     assert run.id not in {one.id for one in Sandbox.list(server=client)[0].processes.list()}
 
 
+def test_restart_of_the_server_interrupts_no_session(start: Start, api: Api, worker_server: Server) -> None:
+    work = api.add("sesn_Server", bash("true"), held=True)
+    worker = start()
+    api.waits_for_results("sesn_Server", 1)
+    worker_server.end(signal.SIGKILL)
+    worker_server.start()
+    api("release", "sesn_Server")
+    worker.waits_for("sesn_Server", "ended")
+    assert worker.kinds("sesn_Server") == ["started", "ended"]
+    assert api.work(work)["state"] == "stopped"
+
+
+def test_item_is_released_if_the_server_is_gone(start: Start, api: Api, worker_server: Server) -> None:
+    worker = start()
+    wait_until(lambda: calls_by(api, "environment", "GET", "/poll") != [], "a poll", WAIT_S)
+    worker_server.end()
+    try:
+        work = api.add("sesn_Gone", bash("true"))
+        assert worker.ends() == 125
+        assert worker.kinds("sesn_Gone") == ["released"]
+        assert json.loads(worker.err.read_text())["error"]["code"] == "server_unreachable"
+        assert api.work(work)["state"] == "starting"  # its lease expires
+    finally:
+        worker_server.start()
+
+
 def test_run_that_died_without_a_worker_is_stopped_by_the_next_one(start: Start, api: Api, client: Client) -> None:
     work = api.add("sesn_Dead", bash("true"), held=True)
     first = start()
