@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.cli import environment, skerry
+from support.pages import ROOT, blocks
 from support.server import Server, wait_until
 from world.managed_agents import ENVIRONMENT, KEY, token_of
 from world.world import World
@@ -502,6 +504,23 @@ def test_wrong_settings_are_clear_errors(env: dict[str, str], said: str, start: 
     worker = start(**env)
     assert worker.ends() == 2
     assert said in json.loads(worker.err.read_text())["error"]["message"]
+
+
+COMMANDS = [
+    line.partition("  #")[0]
+    for block in blocks(ROOT / "docs/guides/worker.md")
+    if block.why == "tests/agents/test_worker.py"
+    for line in block.text.splitlines()
+    if line.startswith("skerry worker ")
+]
+
+
+def test_commands_of_the_guide_need_only_a_key(tmp_path: Path) -> None:
+    assert len(COMMANDS) == 2
+    for command in COMMANDS:
+        settings = {"XDG_CONFIG_HOME": str(tmp_path), "ANTHROPIC_ENVIRONMENT_KEY": ""}
+        done = skerry(*shlex.split(command)[1:], cwd=tmp_path, **settings)
+        assert (done.returncode, b"the environment's key is missing" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize("text", [None, "", "!!!", "e30", "W10", "eyJzZXNzaW9uc190b2tlbiI6IDF9", "A" * (1 << 17)])
