@@ -24,7 +24,7 @@ SETUP := @sh scripts/setup
 COMPILED := @$(BIN)/python -m compileall -q src
 BASE := @$(SKERRY) image build base >/dev/null
 
-.PHONY: help run test check test-lowest test-agents test-e2b test-integrations dist bench test-vm keeper clean
+.PHONY: help run test check test-lowest test-agents test-e2b test-integrations dist bench test-vm typescript keeper clean
 .DEFAULT_GOAL := help
 
 help: ## list the goals
@@ -96,9 +96,16 @@ test-vm: ## run the isolation, limits and kill tests on kernel 6.1 with cgroup v
 	$(BASE)
 	@$(SUDO) $(BIN)/python scripts/vm $(ARGS)
 
+typescript: ## write the types of the TypeScript SDK from the API, then build it (needs Node.js 20 and npm)
+	$(SETUP) check
+	cd sdk/typescript && npm ci --ignore-scripts --no-audit --no-fund
+	$(BIN)/python -c 'import json; from skerry.server.app import ROUTES, document; print(json.dumps(document(ROUTES)))' >sdk/typescript/openapi.json
+	cd sdk/typescript && npm run generate -- openapi.json && npm run build
+	rm sdk/typescript/openapi.json
+
 keeper: ## build the keeper if its sources changed
 	$(SETUP) check
 
 clean: ## remove build products: the virtual environment, the keeper, caches (not the state directory)
-	$(SUDO) rm -rf .venv .venv-integrations src/skerry/keeper/bin build dist .mypy_cache .ruff_cache .pytest_cache
+	$(SUDO) rm -rf .venv .venv-integrations src/skerry/keeper/bin build dist sdk/typescript/dist sdk/typescript/node_modules .mypy_cache .ruff_cache .pytest_cache
 	$(SUDO) find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,5 @@
-"""`skerry worker claude` in the tests' internet: the real SDK, the API's real host name over TLS, scripted agents."""
+"""`skerry worker claude` of docs/guides/worker.md in the tests' internet: the real SDK, the API's real host name over
+TLS, scripted agents."""
 
 from __future__ import annotations
 
