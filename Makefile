@@ -59,7 +59,7 @@ check: ## lint, formatting, types, generated code, Go
 	$(BIN)/python scripts/generate_sync.py --check
 	$(BIN)/python scripts/settings_page.py --check
 	$(BIN)/python scripts/model_files.py --check
-	sh -n scripts/setup && sh -n scripts/action && sh -n scripts/vm/init && sh -n .ci/run
+	sh -n bin/skerry && sh -n scripts/setup && sh -n scripts/action && sh -n scripts/vm/init && sh -n .ci/run
 	@badly=$$("$$($(BIN)/go env GOROOT)/bin/gofmt" -l keeper tests) && [ -z "$$badly" ] || { echo "gofmt -l: $$badly" >&2; exit 1; }
 	for module in keeper $(GO_TESTS); do (cd $$module && $(GO) vet ./...) || exit; done
 
