@@ -79,3 +79,24 @@ def test_agent_edits_tests_and_is_reviewed_applied_and_undone(
     assert (repository / "calc.py").read_text().endswith("a - b\n")
     assert call("rm", "--force", "--purge", box).returncode == 0
     assert world.strays() == []
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["claude-code"])
+def test_agent_uses_the_token_of_a_subscription_and_the_chosen_model(
+    name: str, agent_server: Server, world: World, repository: Path
+) -> None:
+    done = skerry(
+        "agent", name, "--name", "subscribed", "-m", "claude-world-1", "-p", model_apis.TASK,
+        server=agent_server.address, cwd=repository, CLAUDE_CODE_OAUTH_TOKEN=model_apis.KEY,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert model_apis.DONE.encode() in done.stdout
+    with Client(agent_server.address) as client:
+        sandbox = Sandbox.get("subscribed", server=client)
+        assert [one.name for one in sandbox.cached_info.secrets] == ["CLAUDE_CODE_OAUTH_TOKEN"]
+        assert not found_inside(sandbox, model_apis.KEY)
+        # The model's answers name the model of the request, and the agent keeps them.
+        assert sandbox.run(["grep", "-rqsE", '"model": ?"claude-world-1"', "/home/user/.claude/projects"]).ok
+        sandbox.delete(force=True, purge=True)
+    assert world.strays() == []

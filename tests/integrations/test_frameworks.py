@@ -162,6 +162,23 @@ def models() -> Iterator[str]:
         yield url
 
 
+def test_plain_package_leaves_crewai_at_its_newest_version(uv: Path, wheel: Path, tmp_path: Path) -> None:
+    """It bounds packages that the extras of Skerry need in newer versions, such as mcp. openhands-ai 1.11.0 requires
+    exactly anyio 4.9.0, and httpx2 a newer one: no version of Skerry fits, with or without extras."""
+
+    def resolve(*more: str) -> str:
+        wanted = tmp_path / "requirements.in"
+        wanted.write_text("\n".join(["crewai", *more]))
+        command = [uv, "pip", "compile", "-q", "--no-header", "--python-version", "3.12", wanted]
+        done = run(*command, UV_CACHE_DIR=str(PLACE / ".cache"))
+        must(done, "resolve crewai")
+        found = re.search(r"^crewai==(\S+)", done.stdout, re.MULTILINE)
+        assert found is not None, done.stdout
+        return found[1]
+
+    assert resolve(f"skerry @ {wheel.as_uri()}") == resolve()
+
+
 @pytest.mark.parametrize("framework", WITH_SUITE, ids=[one.name for one in WITH_SUITE])
 def test_official_suite_passes(framework: Framework, python: Path, server: Server, tmp_path: Path) -> None:
     assert framework.suite is not None
