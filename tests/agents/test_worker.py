@@ -460,6 +460,21 @@ def test_second_signal_saves_memory_and_stops_running_items(start: Start, api: A
     assert api("report")["memory"] == {"team": {"/own.md": "new\n"}}
 
 
+def test_third_signal_ends_without_waiting(start: Start, api: Api, client: Client) -> None:
+    api.add("sesn_Slow", bash("trap '' TERM; touch begun; sleep 600"))  # the SDK waits for a tool
+    worker = start()
+    worker.waits_for("sesn_Slow", "started")
+    (sandbox,) = Sandbox.list(server=client)
+    wait_until(lambda: sandbox.files.exists("/workspace/begun"), "the tool", WAIT_S)
+    for kind in ("draining", "interrupting"):
+        worker.process.send_signal(signal.SIGINT)
+        worker.waits_for(None, kind)
+    worker.process.send_signal(signal.SIGINT)
+    assert worker.ends() == 130
+    assert worker.err.read_text() == ""
+    assert run_of(sandbox).state == "running"
+
+
 def test_sandbox_of_an_ended_session_is_deleted(start: Start, api: Api, client: Client) -> None:
     for session in ("sesn_Ended", "sesn_Stays"):
         api.add(session, bash("true"))

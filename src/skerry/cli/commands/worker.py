@@ -85,7 +85,7 @@ def claude(
     sandbox; neither does the token of a session.
 
     The first signal lets the running sessions end and claims no others, the second one interrupts them, and the third
-    one leaves them running for the next worker.
+    one ends without waiting for them.
     """
     if not workdir.startswith("/"):
         raise InvalidRequest(f"--workdir: {workdir!r} is not an absolute path")
