@@ -81,7 +81,7 @@ def further_of(sandbox: Sandbox, language: Language, count: int) -> Part:
 
 
 def together(_: int) -> Part:
-    """As many contexts as one sandbox of the default size is to hold, each with a value of its own."""
+    """Open as many contexts as a sandbox of the default size must hold, each with another value."""
     with Sandbox(options=COLD) as sandbox:
         start = time.perf_counter()
         held = {name: [sandbox.code.context(name) for _ in range(many)] for name, many in MANY.items()}

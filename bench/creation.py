@@ -1,4 +1,4 @@
-"""Making a sandbox: cold, from the pool, many at once; in turns with whatever else this machine has for the purpose."""
+"""Creating sandboxes: cold, from the pool, many at once; in turns with other tools of this machine."""
 
 from __future__ import annotations
 

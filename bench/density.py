@@ -28,7 +28,7 @@ def density(_: int) -> Part:
 
 
 def clear(client: Client) -> None:
-    """What is left, also of an earlier run that was cut off."""
+    """Delete the sandboxes of this run, and of an earlier one that was interrupted."""
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(lambda sandbox: sandbox.delete(), Sandbox.list(labels=LABEL, server=client)))
 
@@ -89,7 +89,7 @@ def mean(values: list[float]) -> float:
 
 
 def available() -> int:
-    """Bytes that the machine could still give; what is only cached is among them."""
+    """Return the bytes of memory that the machine has left, caches included."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("MemAvailable"))) * 1024
 

@@ -1,5 +1,5 @@
-"""python -m bench.far DIRECTORY: what a sandbox's programs talk to in the figures of the network: an echo, and 'GET /N'
-for N bytes, plain and with TLS. On the address that this machine's own name has; the ports are what is printed."""
+"""python -m bench.far DIRECTORY: the server of the network benchmarks: an echo, and 'GET /N' for N bytes, plain and
+with TLS. It listens on the address of this machine's name and prints its ports."""
 
 from __future__ import annotations
 

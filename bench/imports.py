@@ -20,8 +20,8 @@ VERSION, BARE = "skerry --version", "python -c pass"
 
 
 def imports(_: int, rounds: int = 7) -> Part:
-    """In turns, so that a noisy moment of the machine hits all alike. What an import takes is what a create with it
-    takes longer than one without."""
+    """Measure imports in turns, so that noise hits all alike. The time of an import is the difference between a create with
+    it and one without."""
     times: dict[str, list[float]] = {PLAIN: [], COPIED: [], BEGUN: [], CLONED: []}
     with tempfile.TemporaryDirectory() as place:
         source = repository(Path(place, "source"))
@@ -51,7 +51,7 @@ def imports(_: int, rounds: int = 7) -> Part:
 
 
 def _status(source: Path, rounds: int = 10) -> list[Row]:
-    """What `ls`, `show` and `exec` at a terminal spend on the question whether a copy is stale."""
+    """Measure the check of `ls`, `show` and `exec` at a terminal whether a copy is stale."""
     with Sandbox(repo=source, options=Options(use_pool=False)) as sandbox:
         current = repeat(STATUS, rounds, lambda: sandbox.repo.status(source))
         for number, file in enumerate(sorted(source.glob("src/*/*.py"))[:20]):

@@ -74,7 +74,7 @@ def _imports(name: str, module: str) -> Row:
 
 
 def _part_of_import(program: str, module: str) -> float:
-    """Milliseconds that the module itself takes; what it needs, the server has anyway."""
+    """Return the milliseconds of the module itself. The server imports its dependencies anyway."""
     run = [sys.executable, "-X", "importtime", "-c", f"import {program}"]
     stderr = subprocess.run(run, capture_output=True, text=True, check=True).stderr
     found = re.search(rf"(\d+) \|\s*\d+ \|\s*{re.escape(module)}$", stderr, re.MULTILINE)

@@ -89,9 +89,9 @@ def timed(once: Callable[[], object]) -> float:
 
 
 def private_memory(cgroup_name: str) -> int:
-    """Bytes that the processes of a sandbox have for themselves (smaps_rollup)."""
+    """Return the private memory of the processes of a sandbox in bytes (smaps_rollup)."""
     pids: set[str] = set()
-    for depth in ("", "*/"):  # v2 at the top, or each hierarchy in a directory of its own
+    for depth in ("", "*/"):  # v2 at the top, or each hierarchy in a separate directory
         for group in Path("/sys/fs/cgroup").glob(f"{depth}skerry/*/{cgroup_name}"):
             pids |= {pid for listing in group.rglob("cgroup.procs") for pid in listing.read_text().split()}
     total = 0

@@ -99,7 +99,7 @@ else:
 
 @dataclass(frozen=True)
 class Far:
-    """What is talked to; `network` lets a sandbox reach it, and opens the TLS of the last port."""
+    """The server of a benchmark. `network` permits a sandbox to reach it, and intercepts TLS of the last port."""
 
     name: str
     echo: int

@@ -1,4 +1,4 @@
-"""What else this machine can run a command in: the same work, side by side."""
+"""Other tools of this machine that run commands: the same work in turns."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SKERRY = [sys.executable, "-m", "skerry"]
 
 def ssh(count: int, rounds: int = 3) -> Part:
     with tempfile.TemporaryDirectory(dir=load().state_dir) as here, Sandbox(options=Options(use_pool=False)) as sandbox:
-        os.environ["XDG_CONFIG_HOME"] = here  # keys of its own
+        os.environ["XDG_CONFIG_HOME"] = here  # separate keys
         config = Path(here, "config")
         config.write_text(subprocess.run([*SKERRY, "ssh-config"], capture_output=True, text=True, check=True).stdout)
         host = f"{sandbox.id}.skerry"

@@ -34,8 +34,8 @@ def workspaces() -> Iterator[dict[str, Sandbox]]:
 
 
 def snapshots(count: int) -> Part:
-    """In turns. Everything is on the disk before each: what is unwritten is measured apart. A fork runs when it is
-    there, so a cold create, which does that too, stands beside it; a bare program tells how busy the machine is."""
+    """Measure snapshots and forks in turns. All data is on the disk before each; `dirty` measures unwritten data. A fork
+    is complete when it runs, like a cold create: the two are compared. A bare program shows the load of the machine."""
     taken: dict[str, list[float]] = {EMPTY: [], LARGE: []}
     forked: dict[str, list[float]] = {EMPTY: [], LARGE: []}
     frozen: list[float] = []
@@ -87,7 +87,7 @@ def sync_disk() -> None:
 
 
 def dirty(sandbox: Sandbox, rounds: int = 3) -> Part:
-    """With much that is not written yet: the snapshot beside what `syncfs` alone takes for as much."""
+    """Compare a snapshot of much unwritten data with `syncfs` of as much."""
     plain: list[float] = []
     taken: list[float] = []
     frozen: list[float] = []

@@ -1,4 +1,4 @@
-"""Metering: how exact the CPU time is, its share of a command, and what idle sandboxes cost the server."""
+"""Metering: how exact the CPU time is, its share of a command, and the cost of idle sandboxes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs some tests with the lowest declared version of every direct dependency, in an environment of its own.
+"""Runs some tests with the lowest declared version of every direct dependency, in a separate environment.
 
 The environment, .venv/lowest, is kept until a bound changes. Without a package registry the check is skipped.
     .venv/bin/python scripts/lowest_versions.py [PYTEST ARGUMENTS]
@@ -48,7 +48,7 @@ def pinned(requirement: str) -> str:
 
 
 def prepare(pins: list[str]) -> bool:
-    """Install the versions, if needed. Return False if there is no registry to install them from."""
+    """Install the versions, if needed. Return False without a package registry."""
     wanted = hashlib.sha256("\n".join([sys.version, *pins]).encode()).hexdigest()
     stamp = PLACE / "installed"
     if stamp.is_file() and stamp.read_text() == wanted:

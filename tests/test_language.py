@@ -1,9 +1,9 @@
 """The English of comments, docstrings, messages and docs: words per 10,000 that plain sentences rarely need.
 
 A sentence with "who", "told" or "what" usually lacks a named subject or has a riddle in place of a noun; see
-CONTRIBUTING.md. Four areas are measured, each as a whole and by package: Python under src/skerry without the
-generated client/_sync (comments, docstrings, help, log and error strings), the same under tests/, Go comments under
-keeper/, and Markdown. Names of tests have a limit too, MAX_NAMES.
+CONTRIBUTING.md. Five areas are measured, each as a whole and by package: Python under src/skerry without the
+generated client/_sync (comments, docstrings, help, log and error strings), the same under tests/ and in TOOLS, Go
+comments under keeper/, and Markdown. Names of tests have a limit too, MAX_NAMES.
 Code does not count: fenced blocks, `spans`, link targets. Areas and packages have the same limits, MAX_RATE.
 
 `python tests/test_language.py` prints the numbers of every package. With a package or folder ("engine", "go",
@@ -29,6 +29,7 @@ from skerry import errors
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "skerry"
+TOOLS = ("bench/", "scripts/", "examples/")
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 
 # -- limits -----------------------------------------------------------------------------------------------------------
@@ -158,24 +159,30 @@ def odd_test_names() -> list[str]:
 def texts() -> dict[str, list[Line]]:
     """Return the lines of each area."""
     python = [p for p in sorted(SOURCE.rglob("*.py")) if "_sync" not in p.relative_to(SOURCE).parts]
-    pages = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in PAGES)]
+    pages = [*sorted((ROOT / "docs").rglob("*.md")), *sorted(SOURCE.rglob("*.md")), *(ROOT / name for name in PAGES)]
+    tools = [path for place in TOOLS for path in sorted((ROOT / place).rglob("*.py"))]
     return {
         "python": [line for path in python for line in python_lines(path)],
         "go": [line for path in sorted((ROOT / "keeper").rglob("*.go")) for line in go_lines(path)],
         "docs": [line for path in pages for line in markdown_lines(path)],
         "tests": [line for path in files_of_tests() for line in python_lines(path)],
+        "tools": [line for path in tools for line in python_lines(path)],
     }
 
 
 def package_of(path: str) -> str:
     """Return the package, "go" or the docs folder that a file is counted under."""
     parts = Path(path.removeprefix("src/skerry/")).parts
+    if path.startswith("src/") and path.endswith(".md"):
+        return "pages"
     if path.startswith("src/"):
         return parts[0] if len(parts) > 1 else "skerry"  # the modules directly below src/skerry
     if path.startswith("keeper/"):
         return "go"
     if path.startswith("tests/"):
         return "tests"
+    if path.startswith(TOOLS):
+        return "tools"
     if path.startswith("docs/") and len(parts) > 2:
         return "/".join(parts[:2])
     return "pages"  # README.md, CHANGELOG.md and the like

@@ -1,4 +1,4 @@
-"""What a basket costs."""
+"""The price of a basket."""
 
 
 def total(prices, discount=0):

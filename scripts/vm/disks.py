@@ -1,4 +1,4 @@
-"""The machine's disks: a Debian root, the project as it is now, and a state directory with the base image."""
+"""The machine's disks: a Debian root, the working tree, and a state directory with the base image."""
 
 import hashlib
 import json
@@ -89,7 +89,7 @@ def install_wheels(target: Path, wheels: list[str]) -> None:
 
 
 def project_disk(path: Path, script: str, nonce: str) -> None:
-    """The working tree as it is (not the last commit), the keeper, and the command to run."""
+    """Write the working tree (not the last commit), the keeper, and the command to run."""
     stage = path.with_suffix(".stage")
     listing = ["git", "-C", str(PROJECT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split("\0")
@@ -114,7 +114,7 @@ def compile_program(source: Path, target: Path) -> None:
 
 
 def state_disk(cache: Path, state: Path) -> Path | None:
-    """The host's layers and images, without its database, pool and sandboxes. None where there is no image yet."""
+    """The host's layers and images, without its database, pool and sandboxes. None without an image."""
     images = sorted((state / "images").glob("*"))
     if not images or not (state / "layers").is_dir():
         return None

@@ -39,7 +39,7 @@ def build(modules_dir: Path, busybox: Path) -> bytes:
 
 
 def load_order(modules_dir: Path) -> list[Path]:
-    """The wanted modules and all they need, each after its own needs. What is built in has no file and is left out."""
+    """Return the modules and all their dependencies, each after its own dependencies. Built-in modules have no file."""
     needs: dict[str, list[str]] = {}
     for line in (modules_dir / "modules.dep").read_text().splitlines():
         path, _, rest = line.partition(":")
