@@ -20,8 +20,8 @@ VERSION, BARE = "skerry --version", "python -c pass"
 
 
 def imports(_: int, rounds: int = 7) -> Part:
-    """Measure imports in turns, so that noise hits all alike. The time of an import is the difference between a create with
-    it and one without."""
+    """Measure imports in turns, so that noise hits all alike. The time of an import is the difference
+    between a create with it and one without."""
     times: dict[str, list[float]] = {PLAIN: [], COPIED: [], BEGUN: [], CLONED: []}
     with tempfile.TemporaryDirectory() as place:
         source = repository(Path(place, "source"))

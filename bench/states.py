@@ -34,8 +34,8 @@ def workspaces() -> Iterator[dict[str, Sandbox]]:
 
 
 def snapshots(count: int) -> Part:
-    """Measure snapshots and forks in turns. All data is on the disk before each; `dirty` measures unwritten data. A fork
-    is complete when it runs, like a cold create: the two are compared. A bare program shows the load of the machine."""
+    """Measure snapshots and forks in turns. All data is on the disk before each; `dirty` measures unwritten data.
+    A fork is complete when it runs, like a cold create: the two are compared. A bare program shows the load."""
     taken: dict[str, list[float]] = {EMPTY: [], LARGE: []}
     forked: dict[str, list[float]] = {EMPTY: [], LARGE: []}
     frozen: list[float] = []
