@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from skerry import Client, Sandbox
 from skerry.cli.commands.agent_image import digest_of
 from skerry.client.agents.credentials import find_secrets
 from skerry.client.agents.descriptor import PROMPT
@@ -77,6 +79,16 @@ def test_model_is_an_argument_of_the_kit(name: str) -> None:
     )
     with pytest.raises(InvalidRequest, match="does not match"):
         load_kit(name, {"model": "'$(id)"})
+
+
+@pytest.mark.parametrize("model", ["", "gpt-5.1"])
+def test_settings_of_codex_name_the_chosen_model(client: Client, model: str) -> None:
+    (hook,) = load_kit("codex", {"model": model}).lifecycle.install
+    with Sandbox(server=client) as sandbox:
+        sandbox.run(hook.argv, env={"OPENAI_API_KEY": "placeholder", "WORKSPACE_DIR": "/workspace"}, check=True)
+        settings = tomllib.loads(sandbox.files.read_text("/home/user/.codex/config.toml"))
+    assert settings.get("model", "") == model
+    assert settings["projects"]["/workspace"] == {"trust_level": "trusted"}
 
 
 def test_kit_of_a_directory_has_its_own_images(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ FRAMEWORKS = [
         },
     ),
     Framework("pydantic-ai", "pydantic-ai", "pydantic-ai.md", ("pytest", "openai"), "pydantic_ai_suite.py", 38),
-    Framework("openai-agents", "openai-agents", "openai-agents.md", ("pytest-asyncio",), "openai_agents_suite.py", 9),
+    Framework("openai-agents", "openai-agents", "openai-agents.md", ("pytest-asyncio",), "openai_agents_suite.py", 10),
     Framework("google-adk", "google-adk", "google-adk.md"),
     Framework("smolagents", "smolagents", "smolagents.md", ("openai",)),
     Framework("ag2", "ag2", "ag2.md"),

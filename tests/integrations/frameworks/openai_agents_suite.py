@@ -12,7 +12,7 @@ from agents.sandbox.errors import ExecTimeoutError, WorkspaceReadNotFoundError
 from agents.sandbox.manifest import Environment, Manifest
 from agents.sandbox.snapshot import LocalSnapshotSpec
 
-from skerry import AsyncSandbox, NotFound
+from skerry import AsyncSandbox, NotFound, UnappliedChanges
 from skerry.integrations.openai_agents import SkerryClient, SkerryClientOptions
 
 
@@ -91,6 +91,22 @@ async def test_session_resumes_in_the_same_sandbox(session: Any) -> None:
     await again.start()
     assert again.state.sandbox_id == session.state.sandbox_id
     assert (await again.read(Path("kept"))).read() == b"1"
+
+
+async def test_session_with_accepted_changes_is_deleted(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("one\n")
+    client = SkerryClient(repo=str(tmp_path))
+    session = await client.create()
+    await session.start()
+    await session.exec("echo two > /workspace/app.py")
+    sandbox = await AsyncSandbox.get(session.state.sandbox_id)
+    await sandbox.review.accept(*(await sandbox.review.changes("app.py")).hunks)
+    with pytest.raises(UnappliedChanges):
+        await sandbox.delete()
+    await sandbox.aclose()
+    await client.delete(session)
+    with pytest.raises(NotFound):
+        await AsyncSandbox.get(session.state.sandbox_id)
 
 
 async def test_session_of_a_deleted_sandbox_is_restored_from_its_snapshot(tmp_path: Path) -> None:
