@@ -20,7 +20,8 @@ ENTRIES = [entry for section in SECTIONS for entry in section.entries]
 # Libraries that load slowly and that only some commands of a module need.
 SLOW = (
     "asyncio", "viewer", "watch_app", "review import app", "pygments", "_async", "_sync", "skerry.mcp", "skerry.server",
-    "skerry.engine", "skerry.client.ssh"
+    "skerry.engine", "skerry.client.ssh",
+    "skerry.client.agents.worker",
 )  # fmt: skip
 
 

@@ -17,15 +17,17 @@ import shutil
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from skerry import linux
-from skerry.engine.network.secrets import SecretStore
-from skerry.engine.sandboxes.record import SandboxRecord
 from skerry.errors import HostUnsupported, InvalidRequest, NotFound, SandboxUnavailable
 from skerry.runtimes import DEFAULT_USER, BindMount, Init, Runtime
 from skerry.runtimes.runtime import RANGE_SIZE
 from skerry.types import BucketForm, EndpointForm, VolumeMount, parse_span
+
+if TYPE_CHECKING:  # `skerry doctor` of a client has no `cryptography`, which the store of secrets needs
+    from skerry.engine.network.secrets import SecretStore
+    from skerry.engine.sandboxes.record import SandboxRecord
 
 log = logging.getLogger("skerry.engine")
 PROGRAM: Final = "rclone"
