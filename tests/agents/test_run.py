@@ -22,7 +22,11 @@ VARIABLES = {
     "cline": ANTHROPIC,
 }  # fmt: skip
 QUICK = ("pi", "claude-code")  # installed and run the fastest: `make test` runs them if a package registry is reachable
-OPTIONS: dict[str, list[str]] = {"opencode": ["-m", "anthropic/claude-sonnet-4-5"]}
+OPTIONS: dict[str, list[str]] = {
+    "opencode": ["-m", "anthropic/claude-sonnet-4-5"],
+    "codex": ["-m", "gpt-5.1", "--", "--model", "gpt-5.1"],  # its prompt follows `--`
+    "gemini-cli": ["-m", "gemini-2.5-pro"],
+}
 FORGETFUL = ("mini-swe-agent", "cline")  # without a terminal, they cannot continue a conversation
 
 
