@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.cli import skerry
 from support.server import Server
-from world import model_apis
+from world import model_apis, oauth
 from world.world import World
 
 from skerry import Client, Sandbox
 from skerry.client.agents.kits import BUILT_IN, load_kit
+from skerry.client.agents.oauth import SignIn
+from skerry.client.agents.sign_in import service_of
+from skerry.client.secret_store import NewSignIn, UserSecrets
 
 ANTHROPIC = {"ANTHROPIC_API_KEY": model_apis.KEY}
 OPENAI = {"OPENAI_API_KEY": model_apis.KEY}
@@ -104,3 +110,43 @@ def test_agent_uses_the_token_of_a_subscription_and_the_chosen_model(
         assert sandbox.run(["grep", "-rqsE", '"model": ?"claude-world-1"', "/home/user/.claude/projects"]).ok
         sandbox.delete(force=True, purge=True)
     assert world.strays() == []
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["claude-code"])
+def test_agent_uses_a_stored_sign_in_without_a_key(
+    name: str, agent_server: Server, world: World, repository: Path, tmp_path: Path
+) -> None:
+    """The access token has expired: it is refreshed outside before the agent starts."""
+    (credential,) = (one for one in load_kit(name).credentials if one.oauth is not None)
+    service = service_of(credential, ())
+    stored = SignIn(
+        endpoint=service.endpoint, hosts=service.hosts, client_id="c", as_json=True, access="an-expired-token",
+        refresh=oauth.STORED, expires_at=1.0, scope="user:inference user:profile",
+    )  # fmt: skip
+    new = NewSignIn(service.hosts, msgspec.json.encode(stored).decode(), 1.0)
+    UserSecrets(tmp_path / "config" / "skerry").change_sign_in(service.name, lambda _: new)
+    words = ["-m", "skerry", "agent", name, "--repo", str(repository), "-p", model_apis.TASK]
+    done = in_the_internet(words, agent_server, world, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert model_apis.DONE in done.stdout
+    with Client(agent_server.address) as client:
+        sandbox = Sandbox.get(f"{name}-calc", server=client)
+        check_no_token_inside(sandbox, service.variable)
+        sandbox.delete(force=True, purge=True)
+
+
+def in_the_internet(words: list[str], server: Server, world: World, home: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python on the host side of the tests' internet, as a user without keys."""
+    return subprocess.run(
+        [*world.inside, sys.executable, *words],
+        env={"PATH": os.environ["PATH"], "HOME": str(home), "XDG_CONFIG_HOME": str(home / "config"),
+             "SKERRY_SERVER": server.address, "SSL_CERT_FILE": str(world.home / "ca.pem")},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+def check_no_token_inside(sandbox: Sandbox, variable: str) -> None:
+    assert found_inside(sandbox, f"skerry-secret-{variable}-")  # the control
+    for text in (model_apis.KEY, oauth.STORED, "real-refresh-"):
+        assert not found_inside(sandbox, text)

@@ -140,7 +140,7 @@ def test_tokens_stay_outside_of_a_sign_in_a_call_and_a_refresh(user: User, clien
     assert not {"session_key", "nested"} & set(found)
     kept = base64.urlsafe_b64decode(found["id_token"].split(".")[1] + "==")
     assert json.loads(kept) == {
-        "email": "ada@example.test", "sub": "ada", "https://login.example.test/auth": {"chatgpt_account_id": "acc-1"},
+        "email": "ada@example.test", "sub": "ada", "https://api.openai.com/auth": {"chatgpt_account_id": "acc-1"},
     }  # fmt: skip
     sentinel, box = found["access_token"], user.sandbox(client)
     box.network.mirror(oauth.LOGIN, oauth.CLOUD)

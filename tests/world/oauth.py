@@ -14,8 +14,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+from world import model_apis
+
 LOGIN, CLOUD = "login.example.test", "cloud.example.test"
-HOSTS = (LOGIN, CLOUD)
+AGENTS = ("platform.claude.com",)  # its access token is the key of the models
+HOSTS = (LOGIN, CLOUD, *AGENTS)
+STORED = "real-refresh-of-a-stored-sign-in"  # valid once, for any client
 Reply = tuple[int, list[tuple[str, str]], bytes]
 
 
@@ -49,8 +53,8 @@ class OauthServer:
                 code = secrets.token_hex(20)
                 self._devices[code] = False
                 return _json(200, {"device_code": code, "user_code": code[:8], "interval": 0})
-            case "POST", "/oauth/token":
-                return self._token(headers, body)
+            case "POST", "/oauth/token" | "/v1/oauth/token":
+                return self._token(headers, body, key=host in AGENTS)
             case "POST", "/mode":  # for the test, which is not inside
                 self.mode = query.get("mode", "")
                 return _json(200, {})
@@ -76,7 +80,7 @@ class OauthServer:
             return _json(401, {"error": "not a valid token"})
         return _json(200, {"user": "ada", "client": self._accesses[given]})
 
-    def _token(self, headers: Mapping[str, str], body: bytes) -> Reply:
+    def _token(self, headers: Mapping[str, str], body: bytes, *, key: bool) -> Reply:
         if headers.get("content-type", "").startswith("application/json"):
             given = json.loads(body)
         else:
@@ -84,7 +88,7 @@ class OauthServer:
         self.requests.append(given)
         client, grant = given.get("client_id", ""), given.get("grant_type")
         if grant == "authorization_code":
-            owner, challenge = self._codes.pop(given["code"], ("", ""))
+            owner, challenge = self._codes.pop(given["code"], ("nobody", ""))
             digest = base64.urlsafe_b64encode(hashlib.sha256(given.get("code_verifier", "").encode()).digest())
             if owner != client or not hmac.compare_digest(digest.decode().rstrip("="), challenge):
                 return _json(400, {"error": "invalid_grant"})
@@ -93,19 +97,20 @@ class OauthServer:
                 return _json(400, {"error": "authorization_pending"})
             del self._devices[given["device_code"]]
         elif grant == "refresh_token":
-            if self._refreshes.pop(given["refresh_token"], None) != client:
+            if self._refreshes.pop(given["refresh_token"], None) != client and given["refresh_token"] != STORED:
                 return _json(400, {"error": "invalid_grant"})
         else:
             return _json(400, {"error": "unsupported_grant_type"})
-        return self._issue(client)
+        return self._issue(client, key=key)
 
-    def _issue(self, client: str) -> Reply:
+    def _issue(self, client: str, *, key: bool) -> Reply:
         """Return new tokens."""
         access = jwt({"sub": "ada", "client": client, "n": len(self.issued), "exp": int(time.time()) + 3600})
+        access = model_apis.KEY if key else access
         refresh = f"real-refresh-{secrets.token_hex(24)}"
         identity = jwt({
             "email": "ada@example.test", "sub": "ada", "nonce": "n-0S6_WzA2Mj", "at_hash": "MTIzNDU2Nzg5MDEyMzQ1Ng",
-            "https://login.example.test/auth": {"chatgpt_account_id": "acc-1", "session_key": "a-session-key-0123456"},
+            "https://api.openai.com/auth": {"chatgpt_account_id": "acc-1", "session_key": "a-session-key-0123456"},
         })  # fmt: skip
         self._accesses[access], self._refreshes[refresh] = client, client
         self.issued += [access, refresh, identity.rpartition(".")[2]]
