@@ -18,7 +18,7 @@ def test_single_command_has_its_outcome_and_is_dropped_after_the_scan() -> None:
     assert look.alone is not None
     assert look.text == "make"
     assert not look.running
-    actors.finish_collection(look, committed=True)
+    actors.forget_all(actors.finish_collection(look, committed=True))
     assert actors.start_collection().kind == "background"
 
 
@@ -36,7 +36,7 @@ def test_concurrent_commands_are_all_named_without_an_outcome() -> None:
     actors.end("p-2")
     look = actors.start_collection()
     assert ([one.id for one in look.commands], look.text, look.alone) == (["p-1", "p-2"], "serve\nmake", None)
-    actors.finish_collection(look, committed=True)
+    actors.forget_all(actors.finish_collection(look, committed=True))
     assert [one.id for one in actors.start_collection().commands] == ["p-1"]
 
 
@@ -45,7 +45,7 @@ def test_command_that_ends_during_a_scan_is_in_the_next_scan_too() -> None:
     actors.begin(Writer("p-1", "make"))
     look = actors.start_collection()
     actors.end("p-1")
-    actors.finish_collection(look, committed=True)
+    actors.forget_all(actors.finish_collection(look, committed=True))
     assert [one.id for one in actors.start_collection().commands] == ["p-1"]
 
 
@@ -93,5 +93,17 @@ def test_code_run_ends_before_its_kernel() -> None:
     first, second = actors.start_collection().commands
     assert (first.process, first.ended, first.exit_code, first.duration_s) == ("p-1", True, 1, 0.5)
     assert (second.process, second.ended) == ("p-1", False)
-    actors.finish_collection(actors.start_collection(), committed=True)
+    actors.forget_all(actors.finish_collection(actors.start_collection(), committed=True))
     assert [one.id for one in actors.start_collection().commands] == ["p-1/b"]
+
+
+def test_collected_command_is_known_until_its_record_is_stored() -> None:
+    """A reader takes the snapshot first and the records then: without this, a moment of a collection has neither."""
+    actors = Writers()
+    actors.begin(Writer("p-1/a", "Edit app.py", within="agent"))
+    actors.end("p-1/a")
+    finished = actors.finish_collection(actors.start_collection(), committed=True)
+    assert [one.id for one in finished] == ["p-1/a"]
+    assert actors.snapshot()["p-1/a"].within == "agent"
+    actors.forget_all(finished)
+    assert actors.snapshot() == {}

@@ -224,12 +224,11 @@ async def collect(
     if workspace.state.rolled_back is not None:
         await _forget_rollback(tools, workspace)
     workspace.seq = scan.seq
-    ended = [
-        command_ended(writer, time.time())
-        for writer in workspace.writers.finish_collection(collection, committed=made is not None)
-    ]
+    finished = workspace.writers.finish_collection(collection, committed=made is not None)
+    ended = [command_ended(writer, time.time()) for writer in finished if writer.command is not None]
     if ended:
         await tools.in_thread(workspace.commands.append, ended)
+    workspace.writers.forget_all(finished)
     await _save(tools, workspace, bool(found))
     workspace.looked(began)  # a writer that ended since is not done
     if made is not None:

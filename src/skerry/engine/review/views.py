@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from skerry.engine.review.commands import MAX_SEPARATE, CommandRecord, by_command, only_named
 from skerry.engine.review.tables import LargeFile
 from skerry.engine.review.workspace import ReviewedWorkspace
+from skerry.engine.review.writers import Writer
 from skerry.errors import NotFound
 from skerry.keeper import JournalGap, Keeper
 from skerry.review.hunks import risk
@@ -150,8 +151,9 @@ def history(
     workspace: ReviewedWorkspace, since: str | None, paths: Sequence[bytes], limit: int, patch: bool
 ) -> History:  # fmt: skip
     commits = workspace.ledger.history(since, paths, limit + 1)
+    known = workspace.writers.snapshot()
     records, totals = workspace.commands.read()
-    entries = joined(workspace, commits, records)
+    entries = joined(workspace, commits, known, records)
     if not paths:
         after = workspace.ledger.entry(since).at if since is not None else 0.0
         after = max(after, commits[0].at) if len(commits) > limit else after
@@ -171,14 +173,23 @@ def history(
 
 
 def joined(
-    workspace: ReviewedWorkspace, commits: Sequence[LedgerEntry], records: Mapping[str, CommandRecord]
+    workspace: ReviewedWorkspace,
+    commits: Sequence[LedgerEntry],
+    known: Mapping[str, Writer],
+    records: Mapping[str, CommandRecord],
 ) -> list[LedgerEntry]:
-    """Return one entry for each command of these commits, with its outcome."""
-    unfinished = workspace.writers.unfinished
+    """Return one entry for each command of these commits, with its outcome. `known`: the writers, from before the
+    records were read."""
+    unfinished = {one.id: one.command for one in known.values() if one.command is not None and one.id not in records}
     found = by_command(commits, records, unfinished, partial(_count_files, workspace.ledger))
-    found = [replace(entry, within=entry.within or workspace.writers.within(entry.runs)) for entry in found]
+    found = [replace(entry, within=entry.within or _within(known, entry)) for entry in found]
     alive = workspace.sandbox.record.state in ("running", "paused")
     return found if alive else [replace(entry, running=False) for entry in found]
+
+
+def _within(known: Mapping[str, Writer], entry: LedgerEntry) -> str | None:
+    """Return the command of the agent that reported the first run of an entry, if it is a tool call."""
+    return next((known[name].within for name in entry.runs if name in known), None)
 
 
 def _count_files(ledger: Ledger, commits: Sequence[str]) -> int:
@@ -402,7 +413,8 @@ def _entries(workspace: ReviewedWorkspace, patch_set: LedgerPatchSet) -> list[Le
         return []
     found = workspace.ledger.history(paths=paths if len(paths) <= 500 else (), limit=MAX_ENTRIES)
     commits = [one for one in found if one.kind not in ("base", "pulled", "applied", "unapplied")]
-    return joined(workspace, commits, workspace.commands.read()[0])
+    known = workspace.writers.snapshot()
+    return joined(workspace, commits, known, workspace.commands.read()[0])
 
 
 def whole(pieces: Iterator[bytes]) -> Generator[bytes, None, None]:
@@ -424,10 +436,12 @@ def origin(
     for changed in changed_files(current, filtered):
         for unit in changed.hunks:
             if unit.id == name:
-                records, path = workspace.commands.read()[0], os.fsdecode(changed.delta.path)
-                paths = {one.id: one.paths for one in records.values()} | workspace.writers.paths
-                commits = [only_named(one, path, paths) for one in origins(current.ledger, changed, unit)]
-                entries = joined(workspace, commits, records)
+                commits, path = origins(current.ledger, changed, unit), os.fsdecode(changed.delta.path)
+                known = workspace.writers.snapshot()
+                records = workspace.commands.read()[0]
+                paths = {name: one.paths for name, one in records.items()}
+                paths |= {name: one.paths for name, one in known.items() if one.paths}
+                entries = joined(workspace, [only_named(one, path, paths) for one in commits], known, records)
                 return HunkRenderer(changed).hunk(unit), entries
     return None
 

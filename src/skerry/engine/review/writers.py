@@ -118,16 +118,6 @@ class Writers:
     def get(self, name: str) -> Writer | None:
         return self._known.get(name)
 
-    def within(self, names: Iterable[str]) -> str | None:
-        """Return the command of the agent that reported the first of these, if it is a tool call."""
-        known = (self._known.get(name) for name in names)
-        return next((one.within for one in known if one is not None), None)
-
-    @property
-    def paths(self) -> dict[str, tuple[str, ...]]:
-        """Return the files that the known tool calls named."""
-        return {one.id: one.paths for one in list(self._known.values()) if one.paths}
-
     def end_run(self, name: str, exit_code: int | None, duration_s: float | None) -> None:
         """End the writer of a kernel's run, or of a tool call."""
         if (writer := self._known.get(name)) is not None:
@@ -162,22 +152,26 @@ class Writers:
         return Collection(tuple(self._known.values()))
 
     def finish_collection(self, collection: Collection, *, committed: bool) -> list[Writer]:
-        """Forget writers that ended before the collection, and return the commands among them: their changes are in the
-        ledger. One that ended since needs another collection."""
-        forgotten = []
+        """Return the writers that ended before the collection: their changes are in the ledger. One that ended since
+        needs another collection."""
+        finished = []
         for writer in collection.writers:
             now = self._known.get(writer.id)
             if writer.ended and now == writer:
-                del self._known[writer.id]
-                forgotten.append(writer)
+                finished.append(writer)
             elif now is not None and committed:
                 self._known[writer.id] = replace(now, steps=now.steps + 1)
-        return [writer for writer in forgotten if writer.command is not None]
+        return finished
 
-    @property
-    def unfinished(self) -> dict[str, str]:
-        """Return the commands that were not collected to their end."""
-        return {one.id: one.command for one in list(self._known.values()) if one.command is not None}
+    def forget_all(self, writers: Iterable[Writer]) -> None:
+        """Forget writers with stored records: a reader that takes `snapshot()` first sees each in one of the two."""
+        for writer in writers:
+            if self._known.get(writer.id) == writer:
+                del self._known[writer.id]
+
+    def snapshot(self) -> dict[str, Writer]:
+        """Return the writers that were not collected to their end, by ID."""
+        return dict(self._known)
 
 
 def shown(command: str | Iterable[str]) -> str:
