@@ -11,9 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from skerry.client.apply.commit_files import Step, no_step
 from skerry.client.apply.content import oid_of
 from skerry.client.apply.journal import ApplyRecord
+from skerry.client.apply.replace_files import Step, no_step
 from skerry.client.apply.session import WORKING_TREE, ApplySession, ApplyTarget
 from skerry.client.apply.target_dir import TargetDir, find_target
 from skerry.client.apply.targets import check_patch_set, planned_edits

@@ -1,4 +1,5 @@
-"""Tokens for callers over TCP: each has a scope and an owner, is stored as a hash, and is shown once."""
+"""Tokens for callers over TCP: each has a scope and an owner, is stored as a hash, and is shown once.
+`server/http/auth.py` checks the scopes."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from skerry.client.apply.check_tree import CHECK_TIMEOUT, files_to_check, write_files
-from skerry.client.apply.commit_files import host_error
 from skerry.client.apply.content import Contents, oid_of
 from skerry.client.apply.journal import ApplyRecord
 from skerry.client.apply.patch import patch
 from skerry.client.apply.plan import ApplyPlan
+from skerry.client.apply.replace_files import host_error
 from skerry.client.apply.session import ApplySession, ApplyTarget, apply_result, dry_run_result
 from skerry.client.apply.target_dir import find_target
 from skerry.client.apply.targets import check_patch_set as check_accepted

@@ -15,13 +15,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from skerry.client.apply.commit_files import CommitStep
 from skerry.client.apply.content import MAX_MERGE_BYTES, Contents
 from skerry.client.apply.directories import above_all
 from skerry.client.apply.journal import ApplyRecord, RefUpdate
 from skerry.client.apply.merge import is_binary, merge
 from skerry.client.apply.patch import mode_of
 from skerry.client.apply.plan import PlannedEdit, Problem, Side, display_path, raise_problems
+from skerry.client.apply.replace_files import CommitStep
 from skerry.client.apply.target_dir import TargetDir
 from skerry.client.host.git import HostGitFailed, user_git
 from skerry.codecs.text import escape

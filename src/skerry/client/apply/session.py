@@ -10,10 +10,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from skerry.client.apply.commit import Repository, commit_message
-from skerry.client.apply.commit_files import CommitStep, Step, host_error, no_step, perform, recover
 from skerry.client.apply.content import Contents
 from skerry.client.apply.journal import ApplyRecord, Journal
 from skerry.client.apply.plan import ApplyPlan, PlannedEdit, Planner, Problem, raise_problems, why_impossible
+from skerry.client.apply.replace_files import CommitStep, Step, host_error, no_step, perform, recover
 from skerry.client.apply.target_dir import TargetDir
 from skerry.client.apply.targets import undo_edits
 from skerry.client.apply.tree import Tree

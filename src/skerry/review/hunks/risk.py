@@ -1,4 +1,5 @@
 """Reasons that a change must be accepted explicitly: the file may take effect before a person looks at it.
+`apply_decisions.decide` holds such changes back.
 
 Two tables. Names are matched without regard to case (a file system may ignore it), against the last part of a path,
 its directories, or the whole; a pattern without a slash matches any directory or the file itself. Formats are matched
