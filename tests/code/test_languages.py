@@ -149,7 +149,7 @@ def test_an_operator_adds_a_language_and_changes_another(tmp_path: Path) -> None
         ('[languages.lua]\nfile = "main.lua"', "languages.lua: `run` is missing"),
         ("[languages.lua]\nrun = []", "languages.lua: run: it is empty"),
         ('[languages.lua]\nrun = "lua"', "languages.lua: Expected `array | null`"),
-        ('[languages.lua]\nrun = ["lua", "{script}"]', "languages.lua: run: {script} stands for nothing"),
+        ('[languages.lua]\nrun = ["lua", "{script}"]', "languages.lua: run: unknown placeholder {script}"),
         ('[languages.lua]\nrun = ["lua", "a\\u0000b"]', "languages.lua: run: a NUL byte"),
         ('[languages.lua]\nrun = ["lua"]\nfile = "../x"', "languages.lua: file: '../x' is not the plain name"),
         ('[languages.lua]\nrun = ["lua"]\nerrors = ["("]', "languages.lua: errors: missing )"),
