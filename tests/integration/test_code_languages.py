@@ -202,9 +202,9 @@ class Under:
     def interrupted(self, context: Context) -> str:
         """Interrupt until the run ends. bash 5.2 misses a SIGINT while it starts a child: without Skerry, 28 of 100
         signals sent right after the first output of this loop did not end it."""
-        for _ in range(3):
+        for _ in range(9):
             context.interrupt()
-            self.thread.join(30)
+            self.thread.join(10)
             if not self.thread.is_alive():
                 break
         return self.error

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 LONGEST = """
+    agents/test_worker engine/volumes/test_buckets agents/test_sign_in sdk/test_typescript attacks/test_kernel_memory
     keeper/test_watch engine/test_faults integration/test_lifecycle engine/sandboxes/test_ends
     agents/test_run docs/test_sandbox_pages docs/test_review_pages docs/test_file_pages docs/test_network_pages
     docs/test_first_pages
