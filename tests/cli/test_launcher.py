@@ -50,7 +50,8 @@ def commands(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     subprocess.run([*pip, "--no-deps", "--no-index", *map(str, wheels.glob("*.whl"))], check=True)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(place)}))
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    (site / "sitecustomize.py").write_text(AT_START)
+    (site / "at_start.py").write_text(AT_START)  # Debian's Python has a sitecustomize already
+    (site / "at_start.pth").write_text("import at_start\n")
     return place / "bin"
 
 
