@@ -30,6 +30,7 @@ from skerry.server.app import ROUTES, document
 
 ROOT = Path(__file__).resolve().parents[2]
 SDK = ROOT / "sdk" / "typescript"
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
 def npm(*words: str, timeout: float = 600, **env: str) -> subprocess.CompletedProcess[str]:
@@ -38,6 +39,8 @@ def npm(*words: str, timeout: float = 600, **env: str) -> subprocess.CompletedPr
     program = binary.parent / "npm"
     command = [str(program if program.exists() else shutil.which("npm") or "npm"), *words]
     path = f"{binary.parent}:{os.environ['PATH']}"
+    if CERTIFICATES.exists():  # Node has a separate list, without those that an operator added
+        env = {"NODE_EXTRA_CA_CERTS": str(CERTIFICATES), **env}
     return subprocess.run(
         command, cwd=SDK, env={**os.environ, "PATH": path, **env}, capture_output=True, text=True, timeout=timeout,
         check=False,
