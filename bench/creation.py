@@ -41,7 +41,7 @@ def cold(count: int) -> Part:
         memory = private_memory(sandbox.id)
         runtime = sandbox.isolation.runtime if sandbox.isolation else "runc"
     figures = [Figure("private memory of an idle sandbox, MB", memory / 1e6, most=6)]
-    if (bare := by_name.get(f"{runtime} run (the same config)")) is not None:
+    if (bare := by_name.get(f"{runtime} run (its default configuration)")) is not None:
         figures.append(times(made, bare, most=2))
     if (other := by_name.get("docker run --rm --network none")) is not None:
         figures.append(times(other, made, least=5))
@@ -97,7 +97,7 @@ def await_ready(client: Client) -> bool:
     end = time.monotonic() + READY_WITHIN_S
     while time.monotonic() < end:
         images = [image for image in client.pool.show().images if image.image == "base"]
-        if images and images[0].ready >= images[0].wanted and not images[0].making:
+        if images and images[0].ready >= images[0].size and not images[0].making:
             return True
         time.sleep(0.005)
     return False

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from skerry import Sandbox
-from skerry.config import load, run_dir
+from skerry.config import load
 from skerry.errors import SkerryError
 from skerry.runtimes.processes import sealed_null
 from skerry.storage import ImageStore, LayerStore
@@ -52,26 +51,35 @@ def bwrap() -> list[str]:
 
 @contextlib.contextmanager
 def bare_runtimes() -> Iterator[Works]:
-    """`runc run` and `crun run` with a live sandbox's own config.json, root and cgroup; only the command differs."""
+    """`runc run` and `crun run` with the runtime's own default configuration, on the files of the image `base`."""
     works: Works = {}
-    with Sandbox() as sandbox, tempfile.TemporaryDirectory(prefix="skerry-bench") as work:
-        here = run_dir(load().state_dir)
-        config = json.loads((here / "b" / sandbox.id / "config.json").read_text())
-        config["process"]["args"] = ["/bin/true"]
-        config["linux"]["cgroupsPath"] += "-bench"
-        for namespace in config["linux"]["namespaces"]:
-            namespace.pop("path", None)  # Skerry hands over a user namespace that it made
-        # runtimes resolve a relative root against the bundle, which is elsewhere here
-        config["root"]["path"] = str(here / "m" / sandbox.id / "root")
-        (Path(work) / "config.json").write_text(json.dumps(config))
-        for name in ("runc", "crun"):
-            plain = [name, "--root", f"{work}/state", "run", "--bundle", work, "skerry-bench"]
-            for argv in (plain, without_v2(plain)):
+    store = load().state_dir
+    layers = LayerStore(store / "layers")
+    trees = [str(layers.path(digest)) for digest in ImageStore(store / "images", layers).get("base").layers]
+    with tempfile.TemporaryDirectory(prefix="skerry-bench") as work:
+        root = Path(work, "root")
+        root.mkdir()
+        lower = ":".join([*reversed(trees), *(["/var/empty"] if len(trees) == 1 else [])])
+        subprocess.run(["mount", "-t", "overlay", "-o", f"ro,lowerdir={lower}", "overlay", str(root)], check=True)
+        try:
+            for name in ("runc", "crun"):
+                bundle = Path(work, name)
+                bundle.mkdir()
                 with contextlib.suppress(subprocess.CalledProcessError, FileNotFoundError):
-                    run(argv)
-                    works[f"{name} run (the same config)"] = partial(run, argv)
-                    break
-        yield works
+                    subprocess.run([name, "spec"], cwd=bundle, check=True, capture_output=True)
+                    config = json.loads((bundle / "config.json").read_text())
+                    config["process"] |= {"args": ["/bin/true"], "terminal": False}
+                    config["root"]["path"] = str(root)
+                    (bundle / "config.json").write_text(json.dumps(config))
+                plain = [name, "--root", f"{work}/state", "run", "--bundle", str(bundle), "skerry-bench"]
+                for argv in (plain, without_v2(plain)):
+                    with contextlib.suppress(subprocess.CalledProcessError, FileNotFoundError):
+                        run(argv)
+                        works[f"{name} run (its default configuration)"] = partial(run, argv)
+                        break
+            yield works
+        finally:
+            subprocess.run(["umount", str(root)], check=True)
 
 
 def without_v2(argv: list[str]) -> list[str]:
