@@ -109,8 +109,8 @@ def _decode(service: SignInService, text: str | None) -> SignIn | None:
 
 class SignInBroker:
     """Answers the requests of one sandbox. `sentinel`: the placeholder inside. `push`: gives the sandbox's secret a new
-    value. `note`: tells the user. `may_sign_in`: the user has asked for a sign-in, so that one is accepted; otherwise a
-    program inside could replace the user's sign-in by another one."""
+    value. `note`: shows the user a message. `may_sign_in`: the user has asked for a sign-in, so that one is accepted;
+    otherwise a program inside could replace the user's sign-in by another one."""
 
     def __init__(
         self, service: SignInService, sentinel: str, push: Callable[[str], None], note: Callable[[str], None],
